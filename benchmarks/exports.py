@@ -22,9 +22,9 @@ from typing import Any
 import grain
 import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
-from jax_diversity.export.rows import OrderedSequences
 from results_file import environment, write
 
+import jax_diversity as jd
 from jax_diversity.export.maxtext import encode_examples, write_maxtext
 from jax_diversity.export.pytorch import OrderedBatchSampler
 from jax_diversity.foundation.artifacts import OutputFolder
@@ -73,11 +73,11 @@ def publish(folder: OutputFolder, stage: str, partial: Path, destination: str, c
 
 def export_alone(root: Path, target: Path) -> None:
     """The export in a process of its own: seconds and the growth of its peak memory."""
-    sequences = OrderedSequences(root, "balance")
-    sequences.read_positions(np.arange(1))
+    run = jd.make_run(root, "balance")
+    _ = jd.SequenceSource(run)[0]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
-    write_maxtext(sequences, target)
+    write_maxtext(run, target)
     seconds = time.perf_counter() - start
     print(seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 

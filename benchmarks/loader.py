@@ -26,11 +26,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import grain
 import numpy as np
-from jax_diversity.loader.orders import OrderIndex
-from jax_diversity.loader.sources import RecordSource
 from loader_waits import small_dataset, waits_of_training
 from results_file import environment, write
 
@@ -40,6 +40,8 @@ from jax_diversity.records.codec import HEADER_BYTES
 from jax_diversity.records.decoding import FIELDS
 from jax_diversity.records.reading import RecordReader
 from jax_diversity.records.writing import record_paths, write_records
+from jax_diversity.run.run import OrderedRun
+from jax_diversity.run.source import SequenceSource
 from jax_diversity.schema import Ordering, Segments
 
 L = 2048
@@ -82,11 +84,15 @@ def ours(
     num_prefetch: int = 0,
     num_threads: int = 1,
 ) -> Iterator[np.ndarray]:
-    source = RecordSource(opened(path, len(order), in_sequence), "")
+    records = opened(path, len(order), in_sequence)
+    dataset: Any = SimpleNamespace(
+        records=records, num_sequences=len(order), sequence_length=L, fingerprint="", layout_ordering=None
+    )
+    run = OrderedRun((dataset,), Ordering(order), "order", {})
     settings = LoaderSettings.checked(
         global_batch_size=B, fields=fields, num_prefetch=num_prefetch, num_threads=num_threads
     )
-    for batch in Loader(source, OrderIndex(Ordering(order)), settings):
+    for batch in Loader(run, SequenceSource(run, **settings.of_arrays), settings):
         yield batch["inputs"]
 
 

@@ -111,7 +111,7 @@ def waits_of_training(
 
 
 def _lab(root: Path, num_steps: int) -> tuple[float, float]:
-    from jax_diversity.lab.run import train
+    from jax_diversity.lab.training import train
 
     config = TrainConfig(num_steps=num_steps, batch_size=8, checkpoint_every=num_steps, validation_batches=0)
     with tempfile.TemporaryDirectory() as folder:

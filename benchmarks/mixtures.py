@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import results_file
-from jax_diversity.dataset.joining import joined_characteristics
 
 import jax_diversity as jd
+from jax_diversity.run.joining import joined_characteristics
 
 WINDOWS = (64, 256, 1024)
 RUNS: dict[str, dict[str, Any]] = {
@@ -31,7 +31,7 @@ def figures(chars: jd.Characteristics, numbers: np.ndarray) -> dict[str, Any]:
     """Windows, prefixes, repeats of documents, and gaps of repeated sequences as parts of an even spacing."""
     times = np.bincount(numbers, minlength=chars.num_sequences)
     shares = {family: (counts.T @ times) / (chars.tokens @ times) for family, counts in chars.counts.items()}
-    balance = jd.measure(chars, jd.Schedule(numbers, chars.num_sequences), windows=WINDOWS, targets=shares)
+    balance = jd.measure(chars, jd.make_run(chars, positions=numbers), windows=WINDOWS, targets=shares)
     found: dict[str, Any] = {}
     for family in chars.families:
         windows = {size: balance.window_tv[family][size] for size in WINDOWS}

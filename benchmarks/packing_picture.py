@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import jax_diversity as jd
+from jax_diversity.foundation.svg import circle, framed, line, rect, text
 from jax_diversity.schema import Segments
 
 FOLDER = Path(__file__).parent.parent / "docs" / "images"
@@ -28,10 +28,7 @@ SEED = 2
 WIDTH, LEFT, TOP = 720, 16, 16
 TOKEN, HEIGHT, GAP, LINE = 9.4, 24, 16, 42  # pixels
 PER_LINE = 4
-STYLE = """
-  svg { font: 12px system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif; }
-  .ground { fill: #ffffff; } text { fill: #1f2328; } .quiet { fill: #59636e; }
-  .number { fill: #1f2328; font-weight: 600; font-size: 11px; }
+STYLE = """  svg { font-size: 12px; } .number { font-weight: 600; font-size: 11px; }
   .frame { fill: none; stroke: #8c959f; } .hatch { stroke: #8c959f; } .padding { fill: url(#hatch); }
   .cut { stroke: #1f2328; stroke-width: 2.4; } .end { fill: #1f2328; fill-opacity: .5; }
   .inserted { fill: #ffffff; stroke: #1f2328; stroke-width: 1.8; }
@@ -39,16 +36,18 @@ STYLE = """
   .d0 { fill: #a8d1ff; } .d2 { fill: #6cb0fb; } .d7 { fill: #8fb3e6; }
   .d1 { fill: #ffcfa3; } .d4 { fill: #f7a95f; } .d6 { fill: #ffbe85; } .d9 { fill: #e8a87a; }
   .d3 { fill: #a9e5b4; } .d5 { fill: #6fcf85; } .d8 { fill: #93d0a6; }
-  @media (prefers-color-scheme: dark) {
-    .ground { fill: #0d1117; } text { fill: #e6edf3; } .quiet { fill: #9198a1; } .number { fill: #f6f8fa; }
-    .frame { stroke: #6e7681; } .hatch { stroke: #6e7681; }
+"""
+DARK = """    .number { fill: #f6f8fa; } .frame { stroke: #6e7681; } .hatch { stroke: #6e7681; }
     .cut { stroke: #f6f8fa; } .end { fill: #000000; fill-opacity: .55; }
     .inserted { fill: #0d1117; stroke: #f6f8fa; } .shared { stroke: #f6f8fa; }
     .d0 { fill: #1f5fa8; } .d2 { fill: #174a86; } .d7 { fill: #3d6fb0; }
     .d1 { fill: #9c5518; } .d4 { fill: #7d4210; } .d6 { fill: #b06a2c; } .d9 { fill: #8a5430; }
     .d3 { fill: #277a3c; } .d5 { fill: #1b5f2d; } .d8 { fill: #3f8552; }
-  }
 """
+HATCH = (
+    '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<line class="hatch" x1="0" y1="0" x2="0" y2="6"/></pattern></defs>'
+)
 
 
 class Picture(NamedTuple):
@@ -129,13 +128,12 @@ def _segment(segments: Segments, row: int, x: float, y: float, inserted: bool) -
     yield _rect(f"d{document}", x, y, length)
     end = x + TOKEN * (length - 1)
     if inserted:
-        yield f'<circle class="inserted" cx="{end + TOKEN / 2:.1f}" cy="{y + HEIGHT / 2:.1f}" r="3.2"/>'
+        yield circle("inserted", end + TOKEN / 2, y + HEIGHT / 2, 3.2)
     elif segments.ends_with_eos[row]:
         yield _rect("end", end, y, 1)
     shown = length - bool(segments.ends_with_eos[row])
     if shown:
-        middle, base = x + TOKEN * shown / 2, y + HEIGHT / 2 + 4
-        yield f'<text class="number" x="{middle:.1f}" y="{base:.1f}" text-anchor="middle">{document}</text>'
+        yield text(x + TOKEN * shown / 2, y + HEIGHT / 2 + 4, str(document), "number", "middle")
     if offset:
         yield _cut(x + 1.2, y)
     if offset + length - inserted < LENGTHS[document]:
@@ -143,11 +141,11 @@ def _segment(segments: Segments, row: int, x: float, y: float, inserted: bool) -
 
 
 def _rect(kind: str, x: float, y: float, num_tokens: int) -> str:
-    return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{TOKEN * num_tokens:.1f}" height="{HEIGHT}"/>'
+    return rect(kind, x, y, TOKEN * num_tokens, HEIGHT)
 
 
 def _cut(x: float, y: float) -> str:
-    return f'<line class="cut" x1="{x:.1f}" y1="{y - 4:.1f}" x2="{x:.1f}" y2="{y + HEIGHT + 4:.1f}"/>'
+    return line("cut", x, y - 4, x, y + HEIGHT + 4)
 
 
 def caption(report: jd.PackingReport) -> str:
@@ -185,35 +183,27 @@ def draw_documents() -> str:
     x = float(LEFT)
     for kind, words in marks:
         if kind == "inserted":
-            parts.append(f'<circle class="inserted" cx="{x + 6:.1f}" cy="{y - 4:.1f}" r="3.2"/>')
+            parts.append(circle("inserted", x + 6, y - 4, 3.2))
         elif kind == "cut":
-            parts.append(f'<line class="cut" x1="{x + 6:.1f}" y1="{y - 13:.1f}" x2="{x + 6:.1f}" y2="{y + 5:.1f}"/>')
+            parts.append(line("cut", x + 6, y - 13, x + 6, y + 5))
         else:
-            ground = f'<rect class="d2" x="{x:.1f}" y="{y - 10:.1f}" width="12" height="12"/>'
-            parts += [ground] if kind in ("end", "shared") else []
-            frame = " frame" if kind == "padding" else ""
-            parts.append(f'<rect class="{kind}{frame}" x="{x:.1f}" y="{y - 10:.1f}" width="12" height="12"/>')
-        parts.append(f'<text class="quiet" x="{x + 18:.1f}" y="{y:.1f}">{escape(words)}</text>')
+            parts += [rect("d2", x, y - 10, 12, 12)] if kind in ("end", "shared") else []
+            parts.append(rect(f"{kind} frame" if kind == "padding" else kind, x, y - 10, 12, 12))
+        parts.append(text(x + 18, y, words, "quiet"))
         x += 36 + 6.2 * len(words)
     topics = "blue, orange and green: three topics"
     return _framed("documents", parts, f"{len(LENGTHS)} documents of {LENGTHS.sum()} tokens; {topics}", y + 4)
 
 
 def _framed(name: str, parts: list[str], words: str, bottom: float) -> str:
-    height = round(bottom + 38)
-    title = escape(f"Packing: {name.replace('-', ' ')}. {words}")
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-            f'height="{height}" role="img" aria-label="{title}">',
-            f"<style>{STYLE}</style>",
-            '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" '
-            'patternTransform="rotate(45)"><line class="hatch" x1="0" y1="0" x2="0" y2="6"/></pattern></defs>',
-            f'<rect class="ground" width="{WIDTH}" height="{height}" rx="6"/>',
-            *parts,
-            f'<text class="quiet" x="{LEFT}" y="{bottom + 24:.1f}">{escape(words)}</text>',
-            "</svg>\n",
-        ]
+    title = f"Packing: {name.replace('-', ' ')}. {words}"
+    return framed(
+        title,
+        [HATCH, *parts, text(LEFT, bottom + 24, words, "quiet")],
+        WIDTH,
+        round(bottom + 38),
+        style=STYLE,
+        dark=DARK,
     )
 
 
@@ -228,8 +218,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=FOLDER)
     arguments = parser.parse_args()
-    for name, text in all_pictures().items():
-        (arguments.out / name).write_text(text, encoding="utf-8")
+    for name, picture in all_pictures().items():
+        (arguments.out / name).write_text(picture, encoding="utf-8")
         print(arguments.out / name)
 
 

@@ -14,9 +14,10 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
+
+from jax_diversity.foundation.svg import circle, framed, line, text
 
 OUT = Path(__file__).parent.parent / "docs" / "images" / "quality-time.svg"
 WINDOW = "256"
@@ -31,20 +32,13 @@ KINDS = {
     "linear": ("pools, linear time", {"greedy_pool", "balance"}),
     "exact": ("exact greedy, quadratic time", {"greedy"}),
 }
-STYLE = """
-  svg { font: 12px system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif; }
-  .ground { fill: #ffffff; } text { fill: #1f2328; } .quiet { fill: #59636e; }
-  .title { font-size: 16px; font-weight: 600; }
-  .grid { stroke: #d8dee4; } .axis { stroke: #59636e; } .limit { stroke: #59636e; stroke-dasharray: 5 4; }
+STYLE = """  svg { font-size: 12px; } .title { font-size: 16px; } .limit { stroke-dasharray: 5 4; }
   .label { stroke: #ffffff; stroke-width: 3; paint-order: stroke; stroke-linejoin: round; }
   .leader { stroke: #8c959f; stroke-width: .8; } circle { stroke: #ffffff; stroke-width: 1; }
   .mixing { fill: #6e7781; } .linear { fill: #0969da; } .exact { fill: #bc4c00; }
-  @media (prefers-color-scheme: dark) {
-    .ground { fill: #0d1117; } text { fill: #e6edf3; } .quiet { fill: #9198a1; }
-    .grid { stroke: #262c36; } .axis, .limit { stroke: #9198a1; } .leader { stroke: #6e7681; }
-    circle, .label { stroke: #0d1117; }
+"""
+DARK = """    .leader { stroke: #6e7681; } circle, .label { stroke: #0d1117; }
     .mixing { fill: #9198a1; } .linear { fill: #58a6ff; } .exact { fill: #f0883e; }
-  }
 """
 
 Place = tuple[float, float]  # pixels from the left and from the top
@@ -212,51 +206,32 @@ def draw(points: Sequence[Point], bound: float, title: str, caption: Sequence[st
     parts = [*_frame(scale, title), *_limits(scale, bound), *_points(scale, drawn), *_legend(drawn)]
     below = [f"{point.label} {100 * point.closed:.0f} %" for point in points if point.closed < DEEPEST]
     notes = [*caption, *([f"Below the picture: {', '.join(below)}."] if below else [])]
-    parts += [_text(LEFT, BOTTOM + 88 + 16 * line, note, "quiet") for line, note in enumerate(notes)]
+    parts += [text(LEFT, BOTTOM + 88 + 16 * row, note, "quiet") for row, note in enumerate(notes)]
     summary = "; ".join(f"{point.label} {point.seconds:.2g} s, {100 * point.closed:.0f} %" for point in points)
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-            f'height="{HEIGHT}" role="img" aria-label="{escape(title)}">',
-            f"<desc>{escape(summary)}</desc>",
-            f"<style>{STYLE}</style>",
-            f'<rect class="ground" width="{WIDTH}" height="{HEIGHT}" rx="6"/>',
-            *parts,
-            "</svg>\n",
-        ]
-    )
-
-
-def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
-    named = f' class="{kind}"' if kind else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{named}>{escape(text)}</text>'
-
-
-def _line(kind: str, start: Place, end: Place) -> str:
-    return f'<line class="{kind}" x1="{start[0]:.1f}" y1="{start[1]:.1f}" x2="{end[0]:.1f}" y2="{end[1]:.1f}"/>'
+    return framed(title, parts, WIDTH, HEIGHT, style=STYLE, dark=DARK, summary=summary)
 
 
 def _frame(scale: Scale, title: str) -> Iterator[str]:
     """Title, grid, ticks and what the axes mean."""
-    yield _text(LEFT - 44, 28, title, "title")
-    yield _text(LEFT - 44, 50, f"How far from a uniform shuffle to the floor: {MEASURE}", "quiet")
+    yield text(LEFT - 44, 28, title, "title")
+    yield text(LEFT - 44, 50, f"How far from a uniform shuffle to the floor: {MEASURE}", "quiet")
     for percent in range(0, 101, 20):
         y = scale.down(percent / 100)
-        yield _line("grid", (LEFT, y), (RIGHT, y))
-        yield _text(LEFT - 8, y + 4, f"{percent} %", "quiet", "end")
+        yield line("grid", LEFT, y, RIGHT, y)
+        yield text(LEFT - 8, y + 4, f"{percent} %", "quiet", "end")
     for power in scale.decades():
         x = scale.across(10.0**power)
-        yield _line("grid", (x, TOP), (x, BOTTOM))
-        yield _text(x, BOTTOM + 18, f"{10 ** (power + 3)} ms" if power < 0 else f"{10**power:,} s", "quiet", "middle")
-    yield _line("axis", (LEFT, BOTTOM), (RIGHT, BOTTOM))
-    yield _text((LEFT + RIGHT) / 2, BOTTOM + 36, "time to make the order, compilation apart", "quiet", "middle")
+        yield line("grid", x, TOP, x, BOTTOM)
+        yield text(x, BOTTOM + 18, f"{10 ** (power + 3)} ms" if power < 0 else f"{10**power:,} s", "quiet", "middle")
+    yield line("axis", LEFT, BOTTOM, RIGHT, BOTTOM)
+    yield text((LEFT + RIGHT) / 2, BOTTOM + 36, "time to make the order, compilation apart", "quiet", "middle")
 
 
 def _limits(scale: Scale, bound: float) -> Iterator[str]:
     """The line that no order can lie above."""
     y = scale.down(min(bound, 1.0))
-    yield _line("limit", (LEFT, y), (RIGHT, y))
-    yield _text(RIGHT, y - 6, "no order can lie above", "quiet", "end")
+    yield line("limit", LEFT, y, RIGHT, y)
+    yield text(RIGHT, y - 6, "no order can lie above", "quiet", "end")
 
 
 def _points(scale: Scale, points: Sequence[Point]) -> Iterator[str]:
@@ -267,15 +242,15 @@ def _points(scale: Scale, points: Sequence[Point]) -> Iterator[str]:
         near = box.nearest((x, y))
         distances = [math.dist(point, box.nearest(point)) for point in at]
         if math.dist(near, (x, y)) > 3 * RADIUS or sum(distance < 4 * RADIUS for distance in distances) > 1:
-            yield _line("leader", (x, y), near)
+            yield line("leader", x, y, *near)
     for point, (x, y), box in zip(points, at, boxes, strict=True):
-        yield f'<circle class="{point.kind}" cx="{x:.1f}" cy="{y:.1f}" r="{RADIUS}"/>'
+        yield circle(point.kind, x, y, RADIUS)
         at_x, anchor = (box.left + box.right) / 2, "middle"
         if box.left > x:
             at_x, anchor = box.left, "start"
         elif box.right < x:
             at_x, anchor = box.right, "end"
-        yield _text(at_x, box.bottom - 3.5, point.label, "label", anchor)
+        yield text(at_x, box.bottom - 3.5, point.label, "label", anchor)
 
 
 def _legend(points: Sequence[Point]) -> Iterator[str]:
@@ -283,8 +258,8 @@ def _legend(points: Sequence[Point]) -> Iterator[str]:
     x = float(LEFT)
     for kind, (words, _) in KINDS.items():
         if any(point.kind == kind for point in points):
-            yield f'<circle class="{kind}" cx="{x + 5:.1f}" cy="{BOTTOM + 60}" r="{RADIUS}"/>'
-            yield _text(x + 15, BOTTOM + 64, words)
+            yield circle(kind, x + 5, BOTTOM + 60, RADIUS)
+            yield text(x + 15, BOTTOM + 64, words)
             x += 32 + LETTER * len(words)
 
 

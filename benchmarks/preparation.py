@@ -25,13 +25,14 @@ import results_file
 
 from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.schema import Document
-from jax_diversity.text.words import split_sentences, split_words
+from jax_diversity.text.sentences import split_sentences
+from jax_diversity.text.words import split_words
 
 Steps = Sequence[tuple[str, Mapping[str, Any]]]
 FILTERS: Steps = (
     ("repetition", {}),
     ("gopher", {}),
-    ("c4", {"terminal_punctuation": False}),
+    ("c4", {"without": ["terminal_punctuation"]}),
     ("fineweb", {}),
 )
 CASES: dict[str, Steps] = {

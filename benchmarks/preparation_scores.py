@@ -21,7 +21,7 @@ from typing import Any
 import results_file
 
 from jax_diversity.corpus.passes.chain import Chain
-from jax_diversity.corpus.steps import perplexity, quality
+from jax_diversity.corpus.steps.base import METHODS, LearningStep
 from jax_diversity.schema import Document
 
 
@@ -53,11 +53,11 @@ def measured(step: str, options: dict[str, Any], learning: float, documents: lis
     }
 
 
-def seconds_to_learn(module: Any, options: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-    """Seconds, and what the step tells of it; with the megabytes that it takes on disk."""
+def seconds_to_learn(step: LearningStep) -> tuple[float, dict[str, Any]]:
+    """Seconds, and the step's own report with its megabytes on disk."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time()
-        module.learn(Path(folder), **options)
+        step.learn(Path(folder))
         seconds = time.process_time() - start
         about = Path(folder) / "quality.json"
         told = json.loads(about.read_text(encoding="utf-8")) if about.exists() else {}
@@ -69,20 +69,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="+", type=Path)
     for name in ("good", "bad", "reference"):
-        parser.add_argument(f"--{name}", required=True, help="files as the step's option takes them")
+        parser.add_argument(f"--{name}", required=True, nargs="+", help="files for the step's option")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/preparation_scores.json")
     given = parser.parse_args()
     documents = read(given.paths)
     steps: dict[str, Any] = {}
-    for module, options in (
-        (quality, {"good": given.good, "bad": given.bad}),
-        (perplexity, {"reference": given.reference}),
+    for name, options in (
+        ("quality", {"good": given.good, "bad": given.bad}),
+        ("perplexity", {"reference": given.reference}),
     ):
-        name = module.__name__.rpartition(".")[2]
-        learning, told = seconds_to_learn(module, options)
+        learning, told = seconds_to_learn(METHODS.find(name)(**options))
         steps[name] = measured(name, options, learning, documents) | told
         print(name, json.dumps(steps[name]), flush=True)
-    steps["weight"] = measured("weight", {"weights": "web=2"}, 0.0, documents)
+    steps["weight"] = measured("weight", {"weights": {"web": 2}}, 0.0, documents)
     print("weight", json.dumps(steps["weight"]), flush=True)
     if given.write:
         environment = results_file.environment("numpy", "scikit-learn")

@@ -21,10 +21,10 @@ from typing import Any
 import corpora
 import numpy as np
 import results_file
-from jax_diversity.ordering.composition.blending import interleave
 
 import jax_diversity as jd
 from jax_diversity.ordering.composition import interleaving
+from jax_diversity.run.interleaving import interleave
 
 SCHEDULE_TARGET, LOADER_TARGET, OPEN_TARGET, MIXTURE_TARGET = 1.05, 0.95, 1.0, 10.0
 

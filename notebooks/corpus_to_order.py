@@ -203,18 +203,18 @@ plt.show()
 
 # %% [markdown]
 # *How to read it.* A row is a cluster, a column a moment of training. Red: too much of it just now, blue: too
-# little. In the order the large clusters are even. A cluster of about one sequence a window cannot be:
-# sequences come whole, one too many here and none there. That is what keeps the TV above zero.
+# little. In the order the large clusters are even. A cluster of about one sequence a window cannot be
+# even: sequences are not divided, so that a window holds one too many or none. This keeps the TV above zero.
 #
 # ## 4. Batches
 #
 # `Inspector` opens a step of training to its documents.
 
 # %%
-from jax_diversity.dataset.inspection import Inspector
+from jax_diversity.run.inspection import Inspector
 
 for name in ("uniform_shuffle", "balance"):
-    inspector = Inspector(dataset, name, global_batch_size=WINDOW)
+    inspector = Inspector(jd.make_run(dataset, name), global_batch_size=WINDOW)
     deviations = [inspector.batch(step).families["cluster"].total_variation for step in range(20)]
     print(f"{name:<16} cluster TV of the first 20 batches: {min(deviations):.2f} to {max(deviations):.2f}")
 

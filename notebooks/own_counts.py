@@ -221,24 +221,23 @@ table(
 )
 
 # %% [markdown]
-# *How to read it.* Smaller is better everywhere; the seconds hold for this machine and hold compilation. *Norm
+# *How to read it.* Smaller is better everywhere; the seconds are those of this machine and include compilation. *Norm
 # drift* is what gives a greedy order away that spends the mixed sequences first and is left with the others.
 # Windows half a window later show whether an order is good only for batches that begin where it was told.
 #
-# **More than one epoch, another mixture over time, several datasets.** What repeats or leaves out sequences is
-# a *schedule*; it is measured and saved like an order.
+# **More than one epoch, another mixture over time.** A *run* may repeat and leave out sequences; it is measured
+# like an order. Runs of built datasets are stored: `jd.create_schedule`.
 
 # %%
-two_and_a_half = jd.repeat(lambda epoch: jd.order(chars, seed=epoch), 2.5)  # a fresh order in every epoch
-print(two_and_a_half)
+first = jd.order(chars)
+second = jd.order(chars, seed=1, previous=first)  # a fresh order that begins where the first ends
+one_and_a_half = jd.make_run(chars, positions=np.concatenate([first, second[: len(second) // 2]]))
+print(one_and_a_half)
 
 late = {"source": [0.45, 0.2, 0.3, 0.05]}  # twice the code at the end, less web
 corpus_shares = {"source": chars.target_share("source")}
 targets = jd.Targets.linear(corpus_shares, late, num_positions=chars.num_sequences // 2)
-half = jd.truncate(jd.order(chars, targets=targets), chars.num_sequences // 2)
-
-blended = jd.blend([ordering, jd.order(chars, seed=1)], weights=[3, 1], num_positions=4096)
-print(blended, blended.counts)
+half = jd.make_run(chars, positions=jd.order(chars, targets=targets)[: chars.num_sequences // 2])
 
 # %%
 figure, axis = plt.subplots(figsize=(6.5, 2.8))

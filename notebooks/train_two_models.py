@@ -36,7 +36,6 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from flax import nnx
 from IPython.display import Markdown
 from scipy.stats import t as student_t
 
@@ -100,7 +99,7 @@ dataset
 # measures the gradients, too.
 
 # %%
-from jax_diversity.lab.comparison import train_on_each
+from jax_diversity.lab.training import train_on_each
 
 training = TrainConfig(
     num_steps=60,
@@ -236,11 +235,10 @@ table(dict(zip(titles, zip(*rows, strict=True), strict=True)))
 # ordering.
 
 # %%
-import optax
 from scipy.sparse import hstack
 
-from jax_diversity.lab.model import Gpt
-from jax_diversity.lab.run import batch_loss, measure_gradients, train_step
+from jax_diversity.lab.compiled import compiled_model
+from jax_diversity.lab.settings import Size
 
 
 def batches(ordering: str, every: int) -> Iterable[dict]:
@@ -249,24 +247,23 @@ def batches(ordering: str, every: int) -> Iterable[dict]:
     return islice(loader, 0, None, every)
 
 
-loss_of_each = nnx.jit(nnx.vmap(batch_loss, in_axes=(None, 0)))  # of every sequence, as a batch of its own
-
-
 def sequence_losses(batch: dict) -> np.ndarray:
     """Every sequence's mean loss, in nats a token."""
-    losses, num_targets = loss_of_each(model, {name: array[:, None] for name, array in batch.items()})
-    return np.asarray(losses / num_targets)
+    losses, is_target = model.losses(weights, batch).by_token, batch["targets_segmentation"] != 0
+    return np.where(is_target, losses, 0).sum(axis=1) / is_target.sum(axis=1)
 
 
-model = Gpt(vocab_size=dataset.vocab_size, width=64, num_layers=2, num_heads=2, seed=len(SEEDS))
-optimizer = nnx.Optimizer(model, optax.adamw(3e-3), wrt=nnx.Param)
+model = compiled_model(dataset.vocab_size, Size(width=64, num_layers=2, num_heads=2))
+weights, state = model.start(seed=len(SEEDS))
 for batch in islice(batches("shuffle_0", every=1), 60):
-    loss = train_step(model, optimizer, batch)
-print(f"loss of the last of 60 batches: {float(loss):.2f}")
+    weights, state, result = model.step(weights, state, batch, 3e-3)
+print(f"loss of the last of 60 batches: {float(result.loss):.2f}")
 
 NAMES, EVERY = ("as_packed", "shuffle_1", "balance_1"), 8
 losses = {name: np.array([sequence_losses(batch) for batch in batches(name, EVERY)]) for name in NAMES}
-gradients = {name: np.array([measure_gradients(model, batch) for batch in batches(name, 3 * EVERY)]) for name in NAMES}
+gradients = {
+    name: np.array([model.measure_gradients(weights, batch) for batch in batches(name, 3 * EVERY)]) for name in NAMES
+}
 
 # %%
 figure, axis = plt.subplots(figsize=(6.5, 3))

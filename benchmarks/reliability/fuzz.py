@@ -216,13 +216,13 @@ def _manifest(place: Place) -> Reader:
 
 
 def _checkpoint(place: Place) -> Reader:
-    """The last checkpoint is another file; the run goes on from it with the same losses, or not at all."""
-    from jax_diversity.lab.run import train
+    """A file of the last checkpoint is changed; the run continues from it with the same losses, or not at all."""
+    from jax_diversity.lab.training import train
 
     small.begin_training(place)
     folder, kept = place.dataset / "training" / "balance", place.root / "kept"
     shutil.copytree(folder, kept)
-    last = max((kept / "checkpoints").iterdir())
+    last = max((kept / "checkpoints").rglob("*"), key=lambda path: (path.is_file(), path.stat().st_size))
     config, valid = small.training_config(), last.read_bytes()
 
     def read(content: bytes) -> str:

@@ -109,11 +109,10 @@ _ALSO = {
     "counts": ("family", "families"),
     "ordering": ("order", "indices"),
     "indices": ("ordering",),
-    "plan": ("order", "schedule"),
     "family": ("families",),
     "path": ("pathlike", "file name"),
     "checkpoint": ("pathlike",),
-    "datasets": ("an ordering",),
+    "run": ("dataset",),
     "first": ("target",),
     "last": ("target",),
 }
@@ -154,6 +153,7 @@ def calls(place: Place) -> list[Call]:
         "ordering": _ORDER | _values("no such name", _RED),
         "num_workers": _WHOLE | _values(_HUGE),
     }
+    whole_loader["datasets"] = whole_loader.pop("dataset")
     whole_loader["sequence_length"] = {name: value for name, value in _COUNT.items() if value is not None}
     ordered = {"characteristics": chars, "ordering": ordering}
     return [
@@ -185,13 +185,12 @@ def calls(place: Place) -> list[Call]:
         ),
         Call("Ordering", jd.Ordering, {"indices": ordering.indices}, {"indices": _ORDER | _values([0, 0], [1, 2])}),
         Call("Ordering.load", jd.Ordering.load, {"path": "x.npy"}, {"path": _PATH | _values(None)}),
-        Call("Schedule.load", jd.Schedule.load, {"path": "x.npy"}, {"path": _PATH | _values(None)}),
         Call("Ordering.save", ordering.save, {}, {"path": _PATH | _values(None, "")}),
         Call(
-            "Schedule",
-            jd.Schedule,
-            {"indices": np.arange(4), "num_sequences": 4},
-            {"indices": _ORDER, "num_sequences": _WHOLE | _values(0, None, _Maybe(_HUGE))},
+            "make_run",
+            jd.make_run,
+            {"datasets": chars, "positions": np.arange(4)},
+            {"datasets": _values(_Odd(), 5, None), "positions": _ORDER},
         ),
         Call(
             "Objective",
@@ -260,7 +259,7 @@ def calls(place: Place) -> list[Call]:
                 "no_such_option": _values(1),
             },
         ),
-        Call("make_loader", jd.make_loader, {"dataset": root, "global_batch_size": 4}, whole_loader),
+        Call("make_loader", jd.make_loader, {"datasets": root, "global_batch_size": 4}, whole_loader),
         Call(
             "stream_batches",
             jd.stream_batches,
@@ -273,7 +272,6 @@ def calls(place: Place) -> list[Call]:
             },
         ),
         Call("open_dataset", jd.open_dataset, {}, {"path": _PATH | _values(None, b"out", True)}),
-        Call("repeat", jd.repeat, {"ordering": ordering, "num_epochs": 2}, {"ordering": _ORDER, "num_epochs": _NUMBER}),
         Call(
             "concatenate",
             jd.concatenate,
@@ -285,28 +283,10 @@ def calls(place: Place) -> list[Call]:
         ),
         Call("reverse", jd.reverse, {}, {"ordering": _ORDER}),
         Call(
-            "truncate",
-            jd.truncate,
-            {"plan": ordering, "num_positions": 8},
-            {"plan": _ORDER, "num_positions": _WHOLE | _values(_Maybe(0), _HUGE, None)},
-        ),
-        Call(
             "shuffle_blocks",
             jd.shuffle_blocks,
             {"ordering": ordering, "batch_size": 8},
             {"ordering": _ORDER, "batch_size": _COUNT, "seed": _SEED},
-        ),
-        Call(
-            "blend",
-            jd.blend,
-            {"datasets": [ordering, ordering]},
-            {
-                "datasets": _values(_Odd(), 5, [], [5], "x", None),
-                "weights": _values(_Odd(), 5, "x", [1], [-1, 1], [math.nan, 1], ["a", "b"], [0, 0]),
-                "num_positions": _WHOLE | _values(_Maybe(0), _HUGE),
-                "seed": _SEED,
-                "last_epoch": _NAME,
-            },
         ),
         Call(
             "partition_sequences",
@@ -321,12 +301,6 @@ def calls(place: Place) -> list[Call]:
             {"characteristics": _CHARS, "sequences": _ORDER | _values([400], _Maybe([0, 0]))},
         ),
         Call("merge_orderings", jd.merge_orderings, {}, {"parts": _values(_Odd(), 5, [], [5], "x", [(1, 2)], None)}),
-        Call(
-            "replan",
-            jd.replan,
-            {**ordered, "position": 8},
-            {"characteristics": _CHARS, "ordering": _ORDER, "position": _WHOLE | _values(_HUGE, None), "seed": _SEED},
-        ),
         Call(
             "Targets.linear",
             jd.Targets.linear,
@@ -347,8 +321,8 @@ def calls(place: Place) -> list[Call]:
         Call(
             "BatchMetrics",
             jd.BatchMetrics,
-            {"dataset": chars, "ordering": ordering, "global_batch_size": 4},
-            {"dataset": _PATH | _values(None), "ordering": _ORDER, "global_batch_size": _UNBOUNDED},
+            {"run": chars, "ordering": ordering, "global_batch_size": 4},
+            {"run": _PATH | _values(None), "ordering": _ORDER, "global_batch_size": _UNBOUNDED},
         ),
     ]
 

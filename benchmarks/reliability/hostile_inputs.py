@@ -17,14 +17,13 @@ import numpy as np
 
 from benchmarks.reliability.small import BUILD, ORDER, TRAIN, Place
 from jax_diversity.foundation import artifacts
+from tests.support.hostile import BOMB, LONG, NO_UTF8, ON_A_DATASET, SETTINGS
 
 RED = "\x1b[31mred"
 HUGE = 10**30
-LONG = "n" * 300
-ODD = os.fsdecode(b"odd\xff\xfename")
 
 _NUMBERS = ("x", "", "1.5", "-1", "0", "nan", "inf", "1e400", str(2**31), str(2**63 - 1), str(2**64), str(HUGE), RED)
-_TEXTS = ("", RED, LONG, "../out", "/dev/null/a", "no\nline", "\u202eevil", ODD, "nothing-of-this-name", "-1", "None")
+_TEXTS = ("", RED, LONG, "../out", "/dev/null/a", "no\nline", "\u202eevil", NO_UTF8, "no-such-name", "-1", "None")
 _VERBS = ("build", "prepare", "tokenize", "embed", "cluster", "pack", "characterize", "write", "report", "order")
 _BASE_OPTIONS = {"build": BUILD.options, "train": TRAIN.options}
 _OTHERS = ("measure", "inspect", "export", "train", "verify")
@@ -90,12 +89,12 @@ def _line_inputs() -> Iterator[Input]:
         ["build", "extra"],
         ["buidl"],
         [RED],
-        [ODD],
+        [NO_UTF8],
         [LONG],
         ["verify", "--out", "/nowhere/at/all"],
         ["verify", "--out", ""],
         ["verify", "--out", "/dev/null"],
-        ["verify", "--out", ODD],
+        ["verify", "--out", NO_UTF8],
         ["verify", "--out", LONG],
         ["verify", "--out", RED],
         ["measure", "--out", "s4://bucket/out"],
@@ -105,7 +104,7 @@ def _line_inputs() -> Iterator[Input]:
         ["build", "--config", "/nowhere.yaml"],
         ["build", "--config", "/"],
         ["build", "--config", LONG],
-        ["build", "--config", ODD],
+        ["build", "--config", NO_UTF8],
         ["build", "--quiet", "--quiet", "--nothing"],
         ["build", "-x"],
         ["build", "--=1"],
@@ -115,9 +114,15 @@ def _line_inputs() -> Iterator[Input]:
         ["", ""],
     ):
         yield Input(f"line {words!r}", lambda place, words=words: list(words), may_succeed=False)
+    for about, (words, _) in ON_A_DATASET.items():
+        yield Input(f"line: {about}", _on_the_dataset(*words), may_succeed=False)
     for verb in (*_VERBS[2:], *_OTHERS):
         for name, target in (("a missing folder", "nowhere"), ("an empty folder", "empty"), ("a file", "file")):
             yield Input(f"{verb} on {name}", _on(verb, target), _empty, may_succeed=False)
+
+
+def _on_the_dataset(verb: str, *given: str) -> Callable[[Place], list[str]]:
+    return lambda place: [verb, *([] if "--out" in given else ["--out", str(place.dataset)]), *given]
 
 
 def _on(verb: str, target: str) -> Callable[[Place], list[str]]:
@@ -130,50 +135,32 @@ def _empty(place: Place) -> None:
 
 
 def _bombs() -> dict[str, bytes]:
-    aliases = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
-    aliases += "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
-    return {
+    return {name: text.encode() for name, (text, _) in SETTINGS.items()} | {
         "bytes that are no text": b"\xff\xfe\x00\x01",
-        "UTF-16": "out: x\n".encode("utf-16"),
         "NUL": b"out: 'a\x00b'\n",
         "escapes in a key": f'"{RED}": 1\n'.replace("\x1b", "\\e").encode(),
         "escapes in a value": f'out: "{RED}"\n'.replace("\x1b", "\\e").encode(),
         "escapes in an option's name": b'packing: {options: {"\\e[31mred": 1}}\n',
         "raw escapes": f"{RED}: 1\n".encode(),
-        "lists nested 5,000 deep": b"[" * 5000 + b"]" * 5000,
-        "maps nested 5,000 deep": b"{a: " * 5000 + b"1" + b"}" * 5000,
         "blocks nested 900 deep": b"".join(b" " * depth + b"a:\n" for depth in range(900)),
-        "aliases of aliases": (aliases + "packing: *a8\n").encode(),
-        "aliases as a value": (aliases + "windows: *a8\n").encode(),
-        "aliases as a text": (aliases + "out: *a8\n").encode(),
-        "an alias of itself": b"packing: &a [*a]\n",
+        "aliases as a value": (BOMB + "windows: *i\n").encode(),
+        "aliases as a text": (BOMB + "out: *i\n").encode(),
         "a map of itself": b"packing: &a {options: *a}\n",
-        "duplicate keys": b"packing: {sequence_length: 8}\npacking: {sequence_length: 16}\n",
-        "duplicate keys in a section": b"packing: {sequence_length: 8, sequence_length: 16}\n",
-        "a Python object": b"out: !!python/object/apply:os.system ['true']\n",
         "an unknown tag": b"out: !thing x\n",
-        "a list": b"- out\n",
         "a number": b"5\n",
-        "a text": b"out\n",
         "tabs": b"packing:\n\tsequence_length: 8\n",
         "an open bracket": b"windows: [1, 2\n",
         "two documents": b"out: a\n---\nout: b\n",
-        "a long key": (LONG * 20).encode() + b": 1\n",
-        "a long unknown key": (LONG * 200).encode() + b": 1\n",
         "a key that is a list": b"? [1, 2]\n: 3\n",
         "a key that is a map": b"? {a: 1}\n: 3\n",
         "a key that is null": b"~: 1\n",
         "a key that is a number": b"7: 1\n",
         "a date": b"out: 2020-01-01\n",
-        "a date out of range": b"out: 2020-13-45\n",
         "a set": b"windows: !!set {8, 32}\n",
         "bytes": b"out: !!binary aGVsbG8=\n",
         "bad bytes": b"out: !!binary '%%%'\n",
         "a sexagesimal number": b"packing: {sequence_length: 1:30}\n",
-        "a number of 5,000 digits": b"packing: {sequence_length: " + b"9" * 5000 + b"}\n",
         "a merge key": b"<<: 5\n",
-        "a lone surrogate": b'out: "\\ud800"\n',
-        "a NUL that is written": b'out: "a\\0b"\n',
         "nothing but a comment": b"# nothing\n",
     }
 
@@ -306,7 +293,7 @@ def _corpora() -> dict[str, tuple[str, bytes]]:
         "no ending": ("part", good),
         "an index that is none": ("part.idx", b"MMIDIDX\0\0" + bytes(50)),
         "records that are none": ("part.array_record", good),
-        "a name that is no UTF-8": (ODD + ".jsonl", good),
+        "a name that is no UTF-8": (NO_UTF8 + ".jsonl", good),
         "a red name": (RED + ".jsonl", good),
         "a name with a line end": ("two\nlines.jsonl", good),
         "a red name of a broken file": (RED + ".parquet", good),
@@ -410,7 +397,7 @@ def ordering_inputs() -> Iterator[Input]:
     for verb, option in (*verbs, ("train", "--train.ordering")):
         for about, content in files.items():
             yield Input(f"{verb} {option}: {about}", _with_file(verb, option, "mine.npy"), _file("mine.npy", content))
-        for name in ("nowhere.npy", f"{RED}.npy", f"{LONG}.npy", ODD + ".npy", "..", "/", "", RED):
+        for name in ("nowhere.npy", f"{RED}.npy", f"{LONG}.npy", NO_UTF8 + ".npy", "..", "/", "", RED):
             yield Input(f"{verb} {option} {name!r}", _with_name(verb, option, name), may_succeed=False)
 
 

@@ -87,11 +87,9 @@ def _ordering(root: Path, name: str) -> Any:
     return ordering.indices, dict(ordering.info)
 
 
-def _olmo(root: Path) -> Any:
-    from jax_diversity.export.rows import OrderedSequences
-
-    sequences = OrderedSequences(root, "balance")
-    return sequences.read_positions(np.arange(0, len(sequences), 7), ("inputs",))
+def _source(root: Path) -> Any:
+    run = jd.make_run(root, "balance")
+    return jd.SequenceSource(run, ("inputs",)).read(run.at(np.arange(0, len(run), 7)))
 
 
 READERS: Mapping[str, Callable[[Path], Any]] = {
@@ -114,7 +112,7 @@ READERS: Mapping[str, Callable[[Path], Any]] = {
     "group_tokens": lambda root: dict(jd.open_dataset(root).group_tokens),
     "orderings['balance']": lambda root: _ordering(root, "balance"),
     "orderings['uniform_shuffle']": lambda root: _ordering(root, "uniform_shuffle"),
-    "export.rows": _olmo,
+    "SequenceSource": _source,
     "numbers": _numbers,
 }
 

@@ -142,7 +142,7 @@ def begin_training(place: Place, num_steps: int = 5) -> None:
     """A training run that is interrupted after so many steps, with the checkpoint of the last even one."""
 
     def work() -> None:
-        from jax_diversity.lab import run
+        from jax_diversity.lab import training
 
         records = []
 
@@ -151,8 +151,8 @@ def begin_training(place: Place, num_steps: int = 5) -> None:
             if len(records) == num_steps:
                 raise KeyboardInterrupt
 
-        train = run.train
-        run.train = lambda *args, **kwargs: train(*args, **{**kwargs, "on_step": stop})
+        train = training.train
+        training.train = lambda *args, **kwargs: train(*args, **{**kwargs, "on_step": stop})
         TRAIN.run(place)()
 
     in_fork(work, patience=600)

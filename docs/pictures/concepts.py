@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from chart import Chart, Curve, framed, rect, text
 from scipy.sparse import csr_array
 
 import jax_diversity as jd
 from jax_diversity.characteristics.codes import Codes, length_bins
 from jax_diversity.characteristics.counts import count_tokens
+from jax_diversity.foundation.svg import Chart, Curve, framed, rect, text, titles
 from jax_diversity.measures.windows import aligned_windows, place
 
 FOLDER = Path(__file__).parent.parent / "images"
@@ -67,8 +67,7 @@ def flow() -> str:
     counts = count_tokens(segments, Codes(topics, tuple("ABCD")))
     indices = jd.order(jd.Characteristics.from_counts({"topic": counts}), "greedy").indices
     scale = 592 / lengths.sum()
-    parts = [text(24, 28, "From documents to an order", "title")]
-    parts.append(text(24, 50, "9 documents of 4 topics, 2,048 tokens; sequences of 256 tokens", "quiet"))
+    parts = titles("From documents to an order", "9 documents of 4 topics, 2,048 tokens; sequences of 256 tokens")
     parts += _step(80, "documents", "colour: topic")
     starts = np.cumsum(lengths) - lengths
     for start, tokens, topic in zip(starts, lengths, topics, strict=True):
@@ -110,10 +109,8 @@ def windows() -> str:
     """What sixteen consecutive windows hold, in three orders."""
     counts, size, shown = corpus().characteristics.counts["topic"], 64, 16
     target = corpus().characteristics.target_share("topic")
-    parts = [text(24, 28, "What a window sees: 16 windows of 64 sequences, by topic", "title")]
-    parts.append(
-        text(24, 50, "From below: the five largest topics, then all others. At the left: the corpus.", "quiet")
-    )
+    subtitle = "From below: the five largest topics, then all others. At the left: the corpus."
+    parts = titles("What a window sees: 16 windows of 64 sequences, by topic", subtitle)
     for row, (method, words) in enumerate(ORDERS.items()):
         top = 74 + row * 118
         placed = place(counts, ordering(method).indices)

@@ -12,7 +12,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from chart import Chart, Curve
+
+from jax_diversity.foundation.svg import Chart, Curve
 
 OUT = Path(__file__).parent.parent / "images" / "minhash.svg"
 BANDS = ((28, 4, "second"), (14, 8, "main"))

@@ -12,9 +12,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from chart import framed, rect, text
-
 from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.foundation.svg import framed, line, rect, text, titles
 from jax_diversity.schema import Document
 
 OUT = Path(__file__).parent.parent / "images" / "preparation.svg"
@@ -60,10 +59,7 @@ def left(number_of_steps: int) -> dict[str, Document]:
 def draw() -> str:
     """The SVG's text."""
     title = "Documents on their way through the steps"
-    parts = [
-        text(24, 28, title, "title"),
-        text(24, 50, "Each row is a part of the corpus, each box a document", "quiet"),
-    ]
+    parts = titles(title, "Each row is a part of the corpus, each box a document")
     heads = [("read", "by a format's reader"), *((name, words) for name, _, words in STEPS)]
     before: dict[str, Document] = {}
     for column, (name, words) in enumerate(heads):
@@ -84,7 +80,7 @@ def draw() -> str:
     bottom = TOP + 3 * ROW
     # All parts are needed before the survey can decide.
     x = LEFT + 3 * COLUMN - 22
-    parts.append(f'<line class="limit dashed" x1="{x}" y1="{TOP - 4}" x2="{x}" y2="{bottom - 16}"/>')
+    parts.append(line("limit dashed", x, TOP - 4, x, bottom - 16))
     parts.append(text(x, bottom + 2, "notes of all parts are compared", "quiet", "middle"))
     for index, (source, kind) in enumerate(SOURCES.items()):
         parts += [rect(kind, LEFT + 90 * index, bottom + 18, 14, 14), text(LEFT + 90 * index + 20, bottom + 30, source)]

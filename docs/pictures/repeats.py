@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from chart import Chart, Curve
+
+from jax_diversity.foundation.svg import Chart, Curve
 
 OUT = Path(__file__).parent.parent / "images" / "repeats.svg"
 DRAWN = {

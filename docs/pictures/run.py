@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from chart import framed, rect, text
-from jax_diversity.ordering.composition.blending import interleave
+
+from jax_diversity.foundation.svg import framed, line, rect, text, titles
+from jax_diversity.run.interleaving import interleave
 
 OUT = Path(__file__).parent.parent / "images" / "run.svg"
 SIZES, CHANGE, LENGTH = (600, 400), 700, 1200
@@ -31,21 +32,18 @@ def versions() -> list[tuple[str, np.ndarray]]:
 
 def draw() -> str:
     """The SVG's text."""
-    parts = [
-        text(24, 28, "One schedule, two versions", "title"),
-        text(24, 50, "Version 2 adds a dataset at position 700; what was trained on stays as it is", "quiet"),
-    ]
+    parts = titles("One run, two versions", "Version 2 adds a dataset at position 700; earlier positions do not change")
     top = 84.0
     for words, dataset in versions():
         parts += [text(24, top + 30, words, "strong"), *_bars(dataset, top)]
         top += 78
     x = LEFT + (RIGHT - LEFT) * CHANGE / LENGTH
-    parts.append(f'<line class="limit dashed" x1="{x:.1f}" y1="76" x2="{x:.1f}" y2="{top - 16:.1f}"/>')
+    parts.append(line("limit dashed", x, 76, x, top - 16))
     parts.append(text(x, top + 2, "position 700", "quiet", "middle"))
     names = ["first dataset, epoch 1", "epoch 2", "second dataset, epoch 1"]
     for index, (kind, words) in enumerate(zip(("g0", "g2", "g1"), names, strict=True)):
         parts += [rect(kind, LEFT + 210 * index, top + 20, 14, 14), text(LEFT + 210 * index + 20, top + 32, words)]
-    return framed("One schedule, two versions", parts, WIDTH, int(top + 56))
+    return framed("One run, two versions", parts, WIDTH, int(top + 56))
 
 
 def _bars(dataset: np.ndarray, top: float) -> Sequence[str]:

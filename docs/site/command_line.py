@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from jax_diversity.cli.main import all_verbs
 from jax_diversity.cli.options import list_options
+from jax_diversity.pipeline.settings import BuildConfig
 
 BAR = "\\|"
 WORDS = {int: "whole number", float: "number", str: "text", bool: "switch"}
-RUN = "of a run, with --schedule"
 LISTS = {int: "whole numbers", float: "numbers", str: "words"}
 
 
@@ -45,16 +45,14 @@ def options(name: str) -> list[tuple[str, list[Option]]]:
     verb = all_verbs()[name]
     found: dict[str, list[Option]] = {"": []}
     for option, kind, held, meaning in list_options(verb.options):
-        section, _, field = option[2:].rpartition(".")
-        if verb.sections and not {section.partition(".")[0], field} & {*verb.sections} and option != "--out":
+        section, _, field = option[2:].replace("-", "_").rpartition(".")
+        is_build = section or field in {each.name for each in dataclasses.fields(BuildConfig)}
+        if verb.sections and is_build and not {section.partition(".")[0], field} & {*verb.sections, "out"}:
             continue
         if not section.startswith("orders."):
             found.setdefault(section, []).append(Option(option, _kind(kind, held), _default(held), meaning))
         elif option == "--orders.0.method":  # one line for the whole list
             found[""].append(_orders(verb.options))
-    if verb.of_run:
-        listed = list_options(verb.of_run.options)
-        found[RUN] = [Option(option, _kind(kind, held), _default(held), text) for option, kind, held, text in listed]
     return list(found.items())
 
 
@@ -96,10 +94,9 @@ def _default(held: Any) -> str:
 def _stage_tables(name: str, sections: Iterable[str]) -> str:
     """The options that stand above the sections, and links to the sections, which `build` has too."""
     found = dict(options(name))
-    own, of_run = found.pop(""), found.pop(RUN, None)
+    own = found.pop("")
     links = " and ".join(f"[build: {section}](#build-{section})" for section in sections)
-    parts = [_rows(own) + (f"\nAnd those of {links}.\n" if found else "")]
-    return "\n".join([*parts, *([f"### {name}: {RUN}\n\n{_rows(of_run)}"] if of_run else [])])
+    return _rows(own) + (f"\nAnd the options of {links}.\n" if found else "")
 
 
 def _tables(name: str) -> str:

@@ -1,1 +1,1 @@
-"""What the command line prints: tables and small curves that read well at 80 columns, and what to do next."""
+"""The command line: verbs, options, and tables and small curves at most 80 columns wide."""

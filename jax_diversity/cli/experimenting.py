@@ -1,4 +1,4 @@
-"""The verb `lab`: datasets of an experiment are built, its runs are done, and what they say is printed."""
+"""The verb `lab`: builds the datasets of an experiment, runs its trials, and prints their results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jax_diversity.pipeline.settings import BuildConfig
 
 
 def run_lab(options: LabRunOptions) -> str:
-    """Build what is not built, run what has no row, and say what there is now."""
+    """Build missing datasets, run the trials without a row, and return the number of finished runs as a sentence."""
     from jax_diversity.lab.experiments.running import accelerator, design_sentence, run_experiment
 
     experiment = _experiment(options)
@@ -32,7 +32,7 @@ def run_lab(options: LabRunOptions) -> str:
         raise UserError(f"Expected --processes >= 0 and --runs >= 1, found {options.processes} and {options.runs}.")
     progress, data = Progress(options.quiet), Path(options.data)
     sentence, is_enough = design_sentence(experiment)
-    if is_enough and not options.quiet:  # otherwise it is a warning
+    if is_enough and not options.quiet:  # otherwise `run_experiment` warns
         show(sentence)
     needed = [trial.config.dataset for trial in experiment.trials if not options.arms or trial.arm in options.arms]
     datasets = {
@@ -54,7 +54,7 @@ def run_lab(options: LabRunOptions) -> str:
 
 
 def show_lab(options: LabShowOptions) -> str:
-    """What an experiment's rows say; with `--page` also written as a page."""
+    """The results of an experiment as text; with `--page` they are also written as a page."""
     from jax_diversity.lab.experiments.page import experiment_text, write_page
 
     experiment = _experiment(options)
@@ -71,7 +71,7 @@ def _experiment(options: LabOptions) -> Experiment:
 
 
 def _dataset(name: str, settings: Any, out: Path, data: Path, progress: Progress) -> Dataset:
-    """A dataset of an experiment, built where it is not there; one of the same settings serves all experiments."""
+    """A dataset of an experiment, built if necessary; experiments with the same settings share it."""
     plain = dict(settings)
     corpus = dict(plain.get("corpus") or {})
     paths = corpus.get("paths") or []

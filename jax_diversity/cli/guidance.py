@@ -1,4 +1,4 @@
-"""Where the report lies and which commands to try next, each ready to be pasted."""
+"""The path of the report, and commands to try next, ready to be pasted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax_diversity.pipeline.settings import BuildConfig
 
 
 def next_steps(config: BuildConfig) -> str:
-    """Three commands to try with a dataset that was just built and trained on, each under what it shows."""
+    """Three commands to try with a dataset that was just built and trained on, each with a comment."""
     out = Path(config.out)
     quoted = shlex.quote(str(out))
     texts = shlex.quote(str(out / "documents" / "*.parquet"))
@@ -38,10 +38,10 @@ def next_steps(config: BuildConfig) -> str:
 
 
 def show_report(folder: Path, opens: bool) -> None:
-    """Print where a report is: an address to click on this machine's own terminal, else its path; or open it too."""
+    """Print a report's address (its path over SSH or in a file), and open it if asked."""
     report = folder / "report.html"
     address = report.resolve().as_uri()
-    # A click opens an address on the machine of the terminal, which over SSH is not this one.
+    # A click opens an address on the terminal's machine, which differs from this one over SSH.
     here = is_watched(sys.stdout) and "SSH_CONNECTION" not in os.environ
     show(f"\nReport: {address if here else report}")
     has_display = sys.platform in ("darwin", "win32") or {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ)

@@ -1,4 +1,4 @@
-"""What `inspect` prints: one batch beside all others of its ordering, its rows, and where a document is used."""
+"""The output of `inspect`: one batch compared with all others, its rows, and the uses of a document."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _PATH_WIDTH = 16
 
 
 def batch_table(batch: BatchView, run: Run, num_rows: int, deviations: Deviations | None = None) -> str:
-    """One batch, or a host's rows of it: how good it is, where it differs, and its first rows' documents.
+    """One batch, or a host's rows of it: its deviation, its largest differences, and its first rows' documents.
 
-    `deviations`, the TV of every batch of the run, shows its rank among them.
+    `deviations` is the TV of every batch of the run; with it, the rank of the batch is shown.
     """
     size, several = len(batch.sequences), len(run.sizes) > 1
     version = "" if batch.version is None else f", version {batch.version}"
@@ -43,7 +43,7 @@ def batch_table(batch: BatchView, run: Run, num_rows: int, deviations: Deviation
 
 
 def _head(head: str, batch: BatchView) -> str:
-    """What is shown, and what of it repeats."""
+    """The first line: the place of the batch, and its repeated documents."""
     repeats = "no document comes twice"
     if batch.num_repeats:
         repeats = f"{batch.num_repeats:,} of them continue a document that another row holds"
@@ -57,7 +57,7 @@ def _rest(size: int, num_rows: int) -> list[str]:
 
 
 def _ranks_table(batch: BatchView, deviations: Deviations) -> str:
-    """Every family's TV beside those of all batches."""
+    """Every family's TV beside the TV of all batches."""
     numbers = ("TV", "worse are", f"best of {len(next(iter(deviations.values()))):,} batches", "mean", "worst")
     table = plain_table("family", *numbers, numbers=numbers)
     for family, view in batch.families.items():
@@ -69,14 +69,14 @@ def _ranks_table(batch: BatchView, deviations: Deviations) -> str:
 
 
 def _in_percent(share: float) -> str:
-    """A share in whole per cent; 0 % and 100 % only where they are exact."""
+    """A share in whole per cent; 0 % and 100 % only for exact values."""
     if 0 < share < 0.005:
         return "< 1 %"
     return "> 99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
 
 
 def _differences_table(batch: BatchView, whole: str) -> str:
-    """Every family's TV, and its groups that are farthest from the share of the whole."""
+    """Every family's TV, and the groups whose shares differ most from the whole."""
     table = plain_table("family", "TV", f"largest differences: share here (in the {whole})", numbers={"TV"})
     for family, view in batch.families.items():
         differences = ", ".join(
@@ -88,7 +88,7 @@ def _differences_table(batch: BatchView, whole: str) -> str:
 
 
 def _rows_table(batch: BatchView, num_rows: int, several: bool) -> str:
-    """The first rows' sequences, of several datasets with theirs, and the documents in each."""
+    """The sequences of the first rows (with their datasets if there are several) and their documents."""
     cells = []
     for sequence in batch.sequences[:num_rows]:
         origin = (end_of(_clean(sequence.path), _PATH_WIDTH), str(sequence.epoch)) if several else ()
@@ -117,7 +117,7 @@ def _clean(text: str) -> str:
 
 
 def uses_table(document: str, run: Run, uses: Sequence[DocumentUse], appearances: int | None = None) -> str:
-    """Where a run reads a document, which was packed so often by its weight."""
+    """The uses of a document in a run, and how often it was packed because of its weight."""
     document, several = _clean(document), len(run.sizes) > 1
     if not uses:
         weighed = "" if appearances is None else "left out by its weight, "
@@ -138,7 +138,7 @@ def uses_table(document: str, run: Run, uses: Sequence[DocumentUse], appearances
 
 
 def as_json(value: BatchView | Sequence[DocumentUse], deviations: Deviations | None = None) -> str:
-    """What the tables show, and all sequences of the batch, as JSON."""
+    """The content of the tables, and all sequences of the batch, as JSON."""
     if isinstance(value, Sequence):
         return json.dumps([dataclasses.asdict(use) for use in value], indent=2, default=_plain)
     plain: dict[str, Any] = dataclasses.asdict(value)

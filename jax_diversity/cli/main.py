@@ -22,22 +22,27 @@ from typing import TYPE_CHECKING, Any
 
 from jax_diversity.cli.guidance import next_steps, show_report
 from jax_diversity.cli.options import (
+    BuildOptions,
     ExportOptions,
+    FromFile,
     InspectOptions,
     LabRunOptions,
     LabShowOptions,
     MeasureOptions,
     OrderOptions,
+    PrepareOptions,
     RepackOptions,
-    RunReportOptions,
+    ReportOptions,
     ScheduleOptions,
+    StageOptions,
     TrainOptions,
     VerifyOptions,
+    first_options,
     parse_options,
 )
 from jax_diversity.cli.tables import build_table, funnel_table, methods_list, orderings_table, training_line
 from jax_diversity.foundation.artifacts import read_json
-from jax_diversity.foundation.checks import folder_name
+from jax_diversity.foundation.checks import folder_name, whole_number
 from jax_diversity.foundation.compilation import keep_compiled_programs
 from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line
 from jax_diversity.foundation.progress import Progress
@@ -62,22 +67,18 @@ _REFUSALS = {
     ),
     errno.ENAMETOOLONG: ("a name is too long for the disk", "choose a shorter one."),
 }
-"""What the operating system refuses, by its number of the error, and what to do."""
+"""Errors of the operating system by number: the reason, and what to do."""
 _LAST_POSITION = 2**62
-"""A training run's last position that can be asked for; positions are 64-bit integers."""
+"""The largest position of `inspect`; positions are 64-bit integers."""
 _MOST_FAULTS = 5
-"""Damaged files that the last sentence of `verify` names."""
-_WITH_REPORT = ("build", "demo", "report")
-"""Verbs that make the report, and so take `--open`."""
+"""The largest number of damaged files in the error of `verify`."""
 
 
 @dataclass(frozen=True)
 class Verb:
     """One verb: `options` holds its options' defaults, `run` takes the options that were given.
 
-    Where the options are a build's settings, `run` also takes a `Progress` and whether to open the report. `sections`
-    are a stage's own parts of the settings, those that the help shows. `of_run` is what the verb does where
-    `--out` names a run.
+    `sections` are a stage's own parts of a build's settings, those that the help shows.
     """
 
     help: str
@@ -85,7 +86,6 @@ class Verb:
     options: Any
     sections: tuple[str, ...] = ()
     stage: Stage | None = None
-    of_run: Verb | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answer(given: list[str]) -> int:
-    """Run the verb that the arguments begin with; every mistake becomes one sentence."""
+    """Run the verb in the first argument; every mistake becomes one sentence."""
     if given[:1] == ["help"] and len(given) > 1:
         given = [given[1], "--help"]
     try:
@@ -134,7 +134,7 @@ def _fail(sentence: str, status: int = 2) -> int:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
-    """Show a warning as one line; of another package's, also where it comes from."""
+    """Show a warning as one line; a warning of another package with its origin."""
     own = category is UserWarning or category.__module__.startswith("jax_diversity.")
     place = "" if own else f" ({category.__name__} in {filename}:{lineno})"
     show(f"jax-diversity: warning: {in_one_line(message)}{place}", sys.stderr)
@@ -170,26 +170,23 @@ def _find_verb(name: str) -> Verb:
 
 
 def all_verbs() -> dict[str, Verb]:
-    """Every verb by its name, in the order of the overview: the stages' in theirs, which the list of stages gives."""
+    """Every verb by its name, in the order of the overview; stages are in the order of their list."""
     verbs = {
         "demo": Verb(
             "Build the installed Python packages' texts and train on them.",
             partial(_run_build, trains=True),
-            demo_config(),
+            BuildOptions(**vars(demo_config())),
         ),
-        "build": Verb("Make everything, from the documents to records and report.", _run_build, BuildConfig()),
+        "build": Verb("Make everything, from the documents to records and report.", _run_build, BuildOptions()),
     }
     for stage in all_stages(BuildConfig()):
         if stage.verb == "measure":
             verbs["measure"] = Verb(stage.help, _run_measure, MeasureOptions())
-        elif stage.verb == "order":  # one ordering's settings, not those of a whole build
+        elif stage.verb == "order":  # the settings of one ordering, not of a whole build
             verbs["order"] = Verb(stage.help, _run_order, OrderOptions(), stage=stage)
         else:
-            verbs[stage.verb] = Verb(
-                stage.help, partial(_run_stage, stage), BuildConfig(), (stage.section, *stage.also), stage
-            )
-    page = Verb("Draw the page of a run: what it reads, and how balanced.", _run_schedule_report, RunReportOptions())
-    verbs["report"] = replace(verbs["report"], of_run=page)
+            run, options = _STAGE_VERBS.get(stage.verb, (_run_stage, StageOptions()))
+            verbs[stage.verb] = Verb(stage.help, partial(run, stage), options, (stage.section, *stage.also), stage)
     look = "Show a batch and how good it is, or where a document is used."
     return verbs | {
         "inspect": Verb(look, _run_inspect, InspectOptions()),
@@ -206,78 +203,41 @@ def all_verbs() -> dict[str, Verb]:
 def _run(name: str, arguments: list[str]) -> None:
     """Parse the options of a verb and run it."""
     if name == "lab":
-        name, arguments = _lab_verb(arguments)
-    verb = _find_verb(name)
-    if verb.of_run and _is_run(_pop(list(arguments), "--out") or ""):
-        verb = verb.of_run
+        if arguments[:1] not in (["run"], ["show"]):
+            found = arguments[0] if arguments else "nothing"
+            raise UserError(f"Expected `jax-diversity lab run FILE` or `lab show FILE`, found {found} after lab.")
+        name, arguments = f"lab {arguments[0]}", arguments[1:]
+    verb, hidden = _find_verb(name), []
     asks_help = bool({"-h", "--help"} & set(arguments))
-    methods = methods_list(verb.stage) if asks_help and verb.stage is not None else ""
-    if not isinstance(verb.options, BuildConfig):
-        default = verb.options
-        # The only one of these verbs whose options describe a thing, which a file can hold.
-        if name == "schedule" and (path := _pop(arguments, "--config")):
-            default = read_settings(path, default)
-        verb.run(parse_options(default, name, arguments, verb.help + methods))
-        return
-    # Flags and the file are taken out first: they are no settings, and the file gives the defaults of all options.
-    flags = {"--quiet", "--open"} if name in _WITH_REPORT else {"--quiet"}
-    flags |= {"--dry-run"} if verb.stage is STAGES[0] else set()
-    given = flags & set(arguments)
-    arguments = [argument for argument in arguments if argument not in flags]
-    sample = _pop(arguments, "--sample") if "--dry-run" in given else None
-    path = _pop(arguments, "--config")
-    default = read_settings(path, verb.options) if path else verb.options
+    text = verb.help
+    if verb.sections:
+        hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", *verb.sections)]
+        text += "\n\nBesides, any option of `jax-diversity build`, which its own stage will use."
+    text += methods_list(verb.stage) if asks_help and verb.stage is not None else ""
+    verb.run(parse_options(_defaults(verb, arguments, asks_help), name, arguments, text, hidden=hidden))
+
+
+def _defaults(verb: Verb, arguments: list[str], asks_help: bool) -> Any:
+    """A verb's options where none is given: those of the file that `--config` names, of the dataset, or of the verb."""
+    options = verb.options
+    if not isinstance(options, FromFile):
+        return options
+    first = first_options(arguments, ("config", "out"))
+    settings = options.settings
     # The first stage starts a dataset; of a later one the settings that the dataset's folder records are the defaults.
     if verb.stage not in (None, STAGES[0]) and not asks_help:
         from jax_diversity.pipeline.build import recorded_config
 
-        # A copy loses `--out`: the arguments themselves are parsed below, when these defaults are known.
-        default = recorded_config(_existing(_pop(list(arguments), "--out") or default.out))
-        default = read_settings(path, default) if path else default
-    text = f"{verb.help}\n\nBesides:\n  --config FILE.yaml  where options come from that are not given here"
-    text += "\n  --quiet             no progress"
-    text += "\n  --open              show the report in the browser" if "--open" in flags else ""
-    if "--dry-run" in flags:
-        text += "\n  --dry-run           show what the steps leave, write nothing"
-        text += "\n  --sample N          in a dry run: about N documents, of all files"
-    if verb.of_run:
-        text += f"\n  --out RUN           the folder of a run instead; `{name} --out RUN --help` lists more"
-    hidden = []
-    if verb.sections:
-        hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", *verb.sections)]
-        text += "\n  any option of `jax-diversity build`, kept for the stage that it belongs to"
-    config = parse_options(default, name, arguments, text + methods, hidden=hidden)
-    if "--dry-run" in given:
-        _run_dry(config, Progress("--quiet" in given), sample)
-    else:
-        verb.run(config, Progress("--quiet" in given), "--open" in given)
-
-
-def _lab_verb(arguments: list[str]) -> tuple[str, list[str]]:
-    """`lab run FILE` and `lab show FILE` as verbs of two words, and the file as their option."""
-    if arguments[:1] not in (["run"], ["show"]):
-        found = arguments[0] if arguments else "nothing"
-        raise UserError(f"Expected `jax-diversity lab run FILE` or `lab show FILE`, found {found} after lab.")
-    rest = arguments[1:]
-    if rest and not rest[0].startswith("-"):
-        rest = ["--file", *rest]
-    return f"lab {arguments[0]}", rest
-
-
-def _pop(arguments: list[str], option: str) -> str | None:
-    """Take `option VALUE` or `option=VALUE` out of the arguments: it decides the defaults of all others."""
-    for index, argument in enumerate(arguments):
-        name, is_joined, value = argument.partition("=")
-        if name == option:
-            if not is_joined and index + 1 == len(arguments):
-                raise UserError(f"Expected a value after {option}, found nothing.")
-            arguments.pop(index)
-            return value if is_joined else arguments.pop(index)
-    return None
+        out = first["out"] or settings.out
+        is_run = isinstance(options, ReportOptions) and _is_run(out)
+        settings = replace(settings, windows=()) if is_run else recorded_config(_existing(out))
+    if first["config"]:
+        settings = read_settings(first["config"], settings)
+    return replace(options, **{each.name: getattr(settings, each.name) for each in fields(settings)})
 
 
 def _existing(out: str) -> str:
-    """A dataset's folder or address as it was given; where it is none, the message offers one that lies here."""
+    """A dataset's folder or address as given; the error for a missing one suggests a dataset in this folder."""
     folder_name("out", out)
     folder = Path(out)
     if "://" in out or (folder / "manifest.json").is_file():
@@ -288,31 +248,50 @@ def _existing(out: str) -> str:
     raise UserError(f"Expected a dataset in {out}, found {found}; {advice}")
 
 
-def _run_stage(stage: Stage, config: BuildConfig, progress: Progress, opens: bool) -> None:
+def _run_stage(stage: Stage, options: StageOptions) -> None:
     from jax_diversity.pipeline.build import Build
 
-    build = Build(config, progress)
+    build = Build(options.settings, Progress(options.quiet))
     results = [build.run_stage(stage.name)]
     show(build_table(results))
     _show_funnel(results, build.folder.root)
-    if stage.verb in _WITH_REPORT:
-        show_report(Path(config.out), opens)
+
+
+def _run_prepare(stage: Stage, options: PrepareOptions) -> None:
+    if options.sample is not None and not options.dry_run:
+        raise UserError("Expected --sample with --dry-run, found it alone; a dataset holds all documents.")
+    if options.dry_run:
+        _run_dry(options.settings, Progress(options.quiet), options.sample)
+    else:
+        _run_stage(stage, options)
+
+
+def _run_report(stage: Stage, options: ReportOptions) -> None:
+    if _is_run(options.out):
+        folder = _report_of_run(options)
+    else:
+        for name in ("version", "families", "target"):
+            if getattr(options, name) != getattr(ReportOptions(), name):
+                raise UserError(f"Expected a run in {options.out} with --{name}, found a dataset; leave it out.")
+        _run_stage(stage, options)
+        folder = Path(options.out)
+    show_report(folder, options.open)
 
 
 def _show_funnel(results: Sequence[StageResult], root: Path) -> None:
-    """Show what preparation removed, where a stage did so now."""
+    """Show the documents that preparation removed, if it ran now."""
     for result in results:
         if "preparation" in result.counts and not result.kept:
             show(f"\n{funnel_table(read_json(root / 'preparation' / 'funnel.json', result.stage))}")
 
 
-def _run_dry(config: BuildConfig, progress: Progress, sample: str | None) -> None:
-    """Let documents pass the steps of preparation, show what is left, write nothing."""
+def _run_dry(config: BuildConfig, progress: Progress, sample: int | None) -> None:
+    """Run the steps of preparation, show the remaining documents, and write nothing."""
     from jax_diversity.corpus.readers.reading import input_size, read_documents, sample_documents
     from jax_diversity.corpus.readers.records import ReadReport
 
-    if sample is not None and not (sample.isascii() and sample.isdigit() and int(sample) > 0):
-        raise UserError(f"Expected --sample to be a whole number >= 1, found {sample}.")
+    if sample is not None:
+        whole_number("--sample", sample, 1)
     config.check({"corpus", "preparation"})
     chain = config.preparation.chain()
     if chain is None:
@@ -325,31 +304,32 @@ def _run_dry(config: BuildConfig, progress: Progress, sample: str | None) -> Non
         if sample is None:
             documents = read_documents(corpus, report, advance)
         else:
-            documents = sample_documents(corpus, int(sample), report, advance)
+            documents = sample_documents(corpus, sample, report, advance)
         for _ in chain.through(documents):
             pass
     show(funnel_table(chain.account()))
 
 
-def _run_build(config: BuildConfig, progress: Progress, opens: bool, *, trains: bool = False) -> None:
+def _run_build(options: BuildOptions, *, trains: bool = False) -> None:
     # Imported here, after the options are known to be right: `--help` and mistakes are answered at once.
     from jax_diversity.dataset import open_dataset
     from jax_diversity.pipeline.build import Build
 
+    config, progress = options.settings, Progress(options.quiet)
     build = Build(config, progress)
     results = build.run_all()
     run = None
     if trains:
-        from jax_diversity.lab.run import train_dataset
+        from jax_diversity.lab.training import train_in_place
 
-        run = train_dataset(config.out, config.train, progress)
+        run = train_in_place(config.out, config.train, progress)
         results[-1] = build.run_stage("report")  # again, with the run's losses
     show(build_table(results))
     _show_funnel(results, build.folder.root)
     show(f"\n{orderings_table(open_dataset(build.folder.root))}")
     if run is not None:
         show(f"\n{training_line(run)}")
-    show_report(build.folder.root, opens)
+    show_report(build.folder.root, options.open)
     if run is not None:
         show(f"\nTry next:\n{next_steps(config)}")
 
@@ -374,27 +354,35 @@ def _run_repack(options: RepackOptions) -> None:
 def _run_schedule(options: ScheduleOptions) -> None:
     from jax_diversity.cli.scheduling import schedule_table
     from jax_diversity.run import making
+    from jax_diversity.run.run import open_datasets
     from jax_diversity.run.stored import FILE, open_schedule
 
     exists, progress = (Path(options.path) / FILE).is_file(), Progress(options.quiet)
     options.check(exists)
+    datasets = open_datasets(options.datasets) if options.datasets else []
     if (options.seen or 0) < 0:
         raise UserError(f"Expected --seen >= 0, found {options.seen}.")
     if not exists and not options.datasets:
-        open_schedule(options.path)  # says that there is none
+        open_schedule(options.path)  # raises the error for a missing run
     with progress.task("schedule", None, "sequences") as advance:
         if not exists:
             if options.position is not None or options.skip:
                 raise UserError(f"Expected a schedule at {options.path} to change, found none; make it first.")
-            run = making.create_schedule(options.path, options.datasets, **options.arguments(), advance=advance)
+            first = options.ordering
+            run = making.create_schedule(
+                options.path, datasets, ordering=first, **options.arguments(datasets), advance=advance
+            )
         elif options.skip:
             run = making.skip_positions(open_schedule(options.path), *options.skip)
         elif options.position is not None:
             position = None if options.position == -1 else options.position
-            change = {**options.arguments(), "position": position, "datasets": options.datasets}
-            run = making.extend_schedule(open_schedule(options.path), **change, advance=advance)
+            run = open_schedule(options.path)
+            change = options.arguments([*run.datasets, *datasets])
+            run = making.extend_schedule(run, position=position, datasets=datasets, **change, advance=advance)
         else:
             run = open_schedule(options.path)
+        if options.background:
+            run.wait()
     show(schedule_table(run))
     if options.seen is not None:
         table = run.seen(options.seen, options.out)
@@ -430,7 +418,7 @@ def _run_measure(options: MeasureOptions) -> None:
         other = "--markdown" if options.markdown else "--relative-to"
         raise UserError(f"Expected --json or {other}, found both; choose one.")
     if options.targets is not None and options.relative_to is not None:
-        raise UserError("Expected --targets or --relative-to, found both; what targets ask for has no ratios.")
+        raise UserError("Expected --targets or --relative-to, found both; measures against targets have no ratios.")
     from jax_diversity.cli.measuring import measures_legend, profile_tables, targets_table, training_curves
     from jax_diversity.run import measuring
 
@@ -444,7 +432,7 @@ def _run_measure(options: MeasureOptions) -> None:
         chosen = measuring.choose({run.name: run}, options.windows, options.families)
     else:
         if options.version is not None:
-            _open_run(options)  # says that there is no run
+            _open_run(options)  # raises the error for a dataset with --version
         chosen = measuring.choose_orderings(
             _existing(options.out),
             options.orderings,
@@ -497,7 +485,7 @@ def _run_inspect(options: InspectOptions) -> None:
     show(as_json(batch, deviations) if options.json else batch_table(batch, run, options.rows, deviations))
 
 
-def _run_schedule_report(options: RunReportOptions) -> None:
+def _report_of_run(options: ReportOptions) -> Path:
     from jax_diversity.report.page import write_report
     from jax_diversity.report.run import run_values
     from jax_diversity.run.stored import open_schedule
@@ -508,7 +496,14 @@ def _run_schedule_report(options: RunReportOptions) -> None:
         folder_name("target", options.target)
     folder = run.root if options.target is None else Path(options.target)
     write_report(folder, values)
-    show_report(folder, options.open)
+    return folder
+
+
+_STAGE_VERBS: dict[str, tuple[Callable[..., None], StageOptions]] = {
+    "prepare": (_run_prepare, PrepareOptions()),
+    "report": (_run_report, ReportOptions()),
+}
+"""Stages whose verbs do more than run them."""
 
 
 def _run_export(options: ExportOptions) -> None:
@@ -521,7 +516,7 @@ def _run_export(options: ExportOptions) -> None:
 
 def _run_verify(options: VerifyOptions) -> None:
     from jax_diversity.foundation.artifacts import OutputFolder
-    from jax_diversity.lab.checkpoint_files import verify_training
+    from jax_diversity.lab.checkpoints import verify_training
 
     folder = OutputFolder(_existing(options.out))
     sizes = [about["bytes"] for entry in folder.stages.values() for about in entry["files"].values()]
@@ -554,6 +549,9 @@ def _show_lab(options: LabShowOptions) -> None:
 
 
 def _run_train(options: TrainOptions) -> None:
-    from jax_diversity.lab.run import train_dataset
+    from dataclasses import replace
 
-    show(training_line(train_dataset(_existing(options.out), options.train, Progress(options.quiet))))
+    from jax_diversity.lab.training import train_in_place
+
+    run = _open_run(options, options.train.ordering)
+    show(training_line(train_in_place(run, replace(options.train, ordering=None), Progress(options.quiet))))

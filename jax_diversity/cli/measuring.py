@@ -1,4 +1,4 @@
-"""What `measure` prints beside its tables: orderings along training, and their deviation by window size."""
+"""The curves of `measure`: orderings along training, and their deviation by window size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME_WIDTH, _RANGE_WIDTH, _SIZES_A_TABLE = 22, 19, 8
 
 
 def measures_legend(chosen: Chosen) -> str:
-    """How many sequences were measured, and what the tables' words mean."""
+    """The number of measured sequences, and the meaning of the tables' columns."""
     chars = chosen.characteristics
     run = ""
     if chosen.targets is not None:

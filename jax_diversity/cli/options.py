@@ -13,7 +13,7 @@ import sys
 import textwrap
 import typing
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,10 +26,67 @@ from jax_diversity.foundation.settings import parse_yaml, settings_from_plain
 from jax_diversity.foundation.terminal import show
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.run.settings import ScheduleConfig
 
 _Options = TypeVar("_Options")
+_Part = TypeVar("_Part")
+POSITIONAL = {"positional": True}
+"""Of a field that is given without its name."""
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", type(None): "None"}
+
+
+@dataclass(frozen=True)
+class FromFile:
+    """Options of the verbs whose settings a file can hold."""
+
+    config: str | None = None
+    """A YAML file with settings; options that are given on the command line come before it."""
+    quiet: bool = False
+    """Show no progress."""
+
+    @property
+    def settings(self) -> Any:
+        """The settings alone: a `BuildConfig` or a `ScheduleConfig`."""
+        (kind,) = {BuildConfig, ScheduleConfig} & set(type(self).__mro__)
+        return part_of(self, kind)
+
+
+@dataclass(frozen=True)
+class BuildOptions(FromFile, BuildConfig):
+    """A whole build."""
+
+    open: bool = False
+    """Show the report in the browser."""
+
+
+@dataclass(frozen=True)
+class StageOptions(FromFile, BuildConfig):
+    """One stage of a build."""
+
+
+@dataclass(frozen=True)
+class PrepareOptions(StageOptions):
+    """The first stage, which may also be tried."""
+
+    dry_run: bool = False
+    """Show what the steps leave, and write nothing."""
+    sample: int | None = None
+    """In a dry run: read about so many documents, of all files; None reads all."""
+
+
+@dataclass(frozen=True)
+class ReportOptions(StageOptions):
+    """The page of a dataset or of a run."""
+
+    open: bool = False
+    """Show the page in the browser."""
+    version: int | None = None
+    """Of a run: its version; None takes the last."""
+    families: tuple[str, ...] = ()
+    """Of a run: families to measure; where none is given, all that the datasets balance."""
+    target: str | None = None
+    """Of a run: the folder that takes report.html and report.json; None takes the run's."""
 
 
 @dataclass(frozen=True)
@@ -49,31 +106,29 @@ class OrderOptions(VerifyOptions, OrderConfig):
     @property
     def order(self) -> OrderConfig:
         """The ordering's settings alone."""
-        return OrderConfig(**{each.name: getattr(self, each.name) for each in dataclasses.fields(OrderConfig)})
+        return part_of(self, OrderConfig)
 
 
 @dataclass(frozen=True)
 class RepackOptions(VerifyOptions):
-    """A dataset's documents packed anew, into a dataset of their own."""
+    """A dataset's documents packed again, into another dataset."""
 
     to: str = "repacked"
     """The new dataset's folder."""
     seed: int = 1
-    """Of the packing."""
+    """Seed of the packing."""
     sequence_length: int | None = None
-    """L of the new sequences; that of the dataset where it is not given."""
+    """L of the new sequences; None takes the dataset's."""
 
 
 @dataclass(frozen=True)
-class ScheduleOptions(ScheduleConfig):
-    """A run's schedule: made, changed, or shown where nothing is to be made or changed."""
+class ScheduleOptions(FromFile, ScheduleConfig):
+    """A stored run: made, changed, or shown where nothing is to be made or changed."""
 
     seen: int | None = None
-    """Also write which documents training has met before this position."""
+    """Also write the documents that training has read before this position."""
     out: str = "seen.parquet"
     """The file that `--seen` writes."""
-    quiet: bool = False
-    """Show no progress."""
 
 
 @dataclass(frozen=True)
@@ -81,43 +136,43 @@ class MeasureOptions(VerifyOptions):
     """Which orderings to measure, and how to show it."""
 
     orderings: tuple[str, ...] = ()
-    """Names of the dataset's orderings, or .npy files; all of the dataset's where none is given."""
+    """Names of the dataset's orderings, or .npy files; default: all of the dataset's orderings."""
     order: tuple[str, ...] = ()
     """Orderings of your own to measure beside them: .npy files of sequence indices."""
     windows: tuple[int, ...] = ()
-    """Window sizes in sequences, such as your batch size; where none is given, those that the dataset was built
-    with and that fit twice into it."""
+    """Window sizes in sequences, such as your batch size; default: the sizes that the dataset was built with and that
+    fit twice into it."""
     families: tuple[str, ...] = ()
-    """Families to measure: any that the dataset stores, balanced or not. Where none is given, those that it balances.
-    The norm drift is that of the first."""
+    """Families to measure, out of all stored ones; default: the families that the dataset balances. The norm drift is
+    measured in the first."""
     version: int | None = None
-    """Of a run: its version; None takes the last."""
+    """The version of a run; None takes the last."""
     targets: str | None = None
-    """Also compare every window with targets that move: those that this ordering followed, its name or .npy file."""
+    """An ordering (name or .npy file) that followed targets: also compare every window with these targets."""
     profile: bool = False
     """Also list the deviation over window sizes: 1, 2, 4 ... up to all sequences."""
     relative_to: str | None = None
-    """The name of an ordering: print every number as its ratio to that ordering's."""
+    """The name of an ordering: print every number as a ratio to this ordering's number."""
     json: bool = False
-    """Print JSON for machines: the figures and curves of the orderings that were asked for."""
+    """Print the figures and curves as JSON."""
     markdown: bool = False
     """Print the tables in Markdown, without curves."""
 
 
 @dataclass(frozen=True)
 class InspectOptions:
-    """Which batch to look into, or which document to look for."""
+    """A batch to show, or a document to find."""
 
     out: str = "out"
     """The folder of a dataset, or of a run."""
     ordering: str | None = None
     """The ordering that training follows, or a .npy file of sequence indices; None takes `balance`."""
     version: int | None = None
-    """Of a run: its version; None takes the last."""
+    """The version of a run; None takes the last."""
     step: int = 0
     """The step of training, counted from 0 over all epochs."""
     batch_size: int | None = None
-    """Sequences of a batch, those of all hosts together; None takes the dataset's own batch size, or else 64."""
+    """Sequences of a batch over all hosts; None takes the dataset's own batch size, or else 64."""
     rank: int | None = None
     """Show only what this host reads, counted from 0; goes with `num_hosts`."""
     num_hosts: int = 1
@@ -125,31 +180,11 @@ class InspectOptions:
     document: str | None = None
     """The id of a document: show where training reads it, instead of a batch."""
     rows: int = 10
-    """Sequences of the batch that are listed, at most."""
+    """The largest number of listed sequences."""
     compare: bool = True
     """Show the batch's rank among all batches of the ordering, which reads the whole dataset's counts."""
     json: bool = False
-    """Print JSON for machines, with all sequences of the batch."""
-
-
-@dataclass(frozen=True)
-class RunReportOptions:
-    """The page on a run."""
-
-    out: str = "run"
-    """The run's folder."""
-    version: int | None = None
-    """Of a run: its version; None takes the last."""
-    windows: tuple[int, ...] = ()
-    """Window sizes in sequences; where none is given, those that the first dataset was built with and that fit."""
-    families: tuple[str, ...] = ()
-    """Families to measure; all that the datasets balance where none is given."""
-    target: str | None = None
-    """The folder that takes report.html and report.json; None takes the run's."""
-    open: bool = False
-    """Show the page in the browser."""
-    quiet: bool = False
-    """Show no progress."""
+    """Print JSON, with all sequences of the batch."""
 
 
 @dataclass(frozen=True)
@@ -157,22 +192,24 @@ class ExportOptions(VerifyOptions, ExportConfig):
     """What to export, for which stack."""
 
     version: int | None = None
-    """Of a run: its version; None takes the last."""
+    """The version of a run; None takes the last."""
 
 
 @dataclass(frozen=True)
 class TrainOptions(VerifyOptions):
     """A training run of the lab."""
 
+    version: int | None = None
+    """Of a run: its version; None takes the last."""
     train: TrainConfig = field(default_factory=TrainConfig)
-    """Model and run."""
+    """Model, length and learning rate."""
 
 
 @dataclass(frozen=True)
 class LabOptions:
-    """An experiment and where its rows are; the file can also be given without `--file`, as the first argument."""
+    """An experiment and where its rows are."""
 
-    file: str = ""
+    file: str = field(default="", metadata=POSITIONAL)
     """The experiment's file, such as configs/experiments/orders.yaml."""
     out: str = "lab"
     """Folder of all experiments: rows stand in OUT/NAME/results.parquet, datasets in OUT/datasets."""
@@ -204,6 +241,30 @@ class LabRunOptions(LabOptions):
     """Show no progress."""
 
 
+def part_of(options: Any, kind: type[_Part]) -> _Part:
+    """The settings among a verb's options."""
+    return kind(**{each.name: getattr(options, each.name) for each in dataclasses.fields(typing.cast(Any, kind))})
+
+
+def first_options(arguments: Sequence[str], names: Collection[str]) -> dict[str, str | None]:
+    """The values of options that decide the defaults of the others, which are parsed afterwards.
+
+    Raises:
+        UserError: an option without its value.
+    """
+    import tyro
+
+    kind = dataclasses.make_dataclass("First", [(name, str | None, None) for name in names])
+    try:
+        with redirect_stderr(io.StringIO()):
+            words = [word for word in arguments if word not in ("-h", "--help")]
+            found, _ = tyro.cli(kind, args=words, return_unknown_args=True, add_help=False)
+    except SystemExit:
+        last = arguments[-1] if arguments else ""
+        raise UserError(f"Expected a value after {last}, found nothing.") from None
+    return dataclasses.asdict(typing.cast(Any, found))
+
+
 def parse_options(
     default: _Options,
     verb: str,
@@ -226,7 +287,7 @@ def parse_options(
         prog=f"jax-diversity {verb}",
         default=default,
         description=text,
-        registry=_registry(default, hidden if asks_help else ()),  # what is suppressed is no option for tyro
+        registry=_registry(default, hidden if asks_help else ()),  # tyro does not accept suppressed options
     )
     if asks_help:
         # Into a buffer: defaults may come from a file with control characters. Its encoding decides on the boxes'
@@ -240,7 +301,7 @@ def parse_options(
             show(buffer.read().rstrip("\n"))
 
     def parse(words: Sequence[str]) -> tuple[_Options, list[str]] | None:
-        """The options, and the words that belong to none; None where an option does not take its value."""
+        """The options, and the unknown words; None if an option does not take its value."""
         try:
             with redirect_stderr(io.StringIO()):  # where tyro draws its own message
                 return call(args=words, return_unknown_args=True)
@@ -277,7 +338,8 @@ def list_options(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any, An
         for place, part in within.items():
             yield from list_options(part, f"{prefix}{each.name}{place}.")
         if not within:
-            name = f"--{prefix}{each.name}".replace("_", "-")
+            is_positional = each.metadata == POSITIONAL
+            name = each.name.upper() if is_positional else f"--{prefix}{each.name}".replace("_", "-")
             yield name, kinds[each.name], held, texts.get(each.name, "")
 
 
@@ -292,7 +354,7 @@ def _wrong_value(words: Sequence[str], known: dict[str, Any]) -> str:
 
 
 def _in_words(kind: Any) -> str:
-    """What an option of a type takes."""
+    """The values that an option of a type takes, in words."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is dict:
         return "names and values in YAML" if _is_nested(kind) else "pairs of a name and its value"
@@ -311,13 +373,31 @@ def _is_nested(kind: Any) -> bool:
     return typing.get_origin(kind) is dict and typing.get_origin(typing.get_args(kind)[1]) is tuple
 
 
+def _takes_words_or_names(kind: Any) -> bool:
+    """Whether settings take a list, which words can give, or values by names, which only YAML can."""
+    return {tuple, dict} <= {typing.get_origin(part) for part in typing.get_args(kind)}
+
+
+def _holds_lists(kind: Any) -> bool:
+    """Whether the values of a dict may be lists beside single values."""
+    return any(typing.get_origin(each) is tuple for each in typing.get_args(typing.get_args(kind)[1]))
+
+
+def _as_scalar(word: str) -> int | float | bool | str:
+    """A word of the command line as the first type that fits."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(word)
+    return {"True": True, "False": False}.get(word, word)
+
+
 def _lists_settings(kind: Any) -> bool:
-    """Whether settings are a list of dataclasses; an empty one has no elements whose options could be listed."""
+    """Whether settings are a list of dataclasses; an empty list has no options to show."""
     return typing.get_origin(kind) is tuple and dataclasses.is_dataclass(typing.get_args(kind)[0])
 
 
 def _unknown(verb: str, words: Sequence[str], known: Collection[str]) -> str:
-    """What a verb does not know of its arguments, and the option that was probably meant."""
+    """The first unknown argument of a verb, and the option that was probably meant."""
     option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
     if option is not None:
         near = difflib.get_close_matches(option.replace("_", "-"), known, n=1, cutoff=0.7)
@@ -342,6 +422,29 @@ def _registry(default: Any, hidden: Collection[str]) -> Any:
             str_from_instance=lambda value: [json.dumps(value)],
         )
 
+    def as_words_or_yaml(kind: Any) -> Any:
+        def read(words: Sequence[str]) -> Any:
+            is_yaml = len(words) == 1 and words[0].startswith(("{", "["))
+            return settings_from_plain(kind, parse_yaml(words[0]) if is_yaml else [_as_scalar(word) for word in words])
+
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs="*",
+            metavar="[VALUE ...]|YAML",
+            instance_from_str=read,
+            is_instance=lambda value: True,
+            str_from_instance=lambda value: [json.dumps(value)] if isinstance(value, dict) else list(map(str, value)),
+        )
+
+    def as_pairs() -> Any:
+        """Names and values where a value may also be a list or mapping, which stays YAML text here."""
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs="*",
+            metavar="[NAME VALUE [NAME VALUE ...]]",
+            instance_from_str=lambda words: dict(zip(words[::2], map(_as_scalar, words[1::2]), strict=True)),
+            is_instance=lambda value: True,
+            str_from_instance=lambda value: [str(word) for pair in value.items() for word in pair],
+        )
+
     @registry.struct_rule
     def describe(info: tyro.constructors.StructTypeInfo) -> tyro.constructors.StructConstructorSpec | None:
         if not dataclasses.is_dataclass(info.type):
@@ -350,10 +453,16 @@ def _registry(default: Any, hidden: Collection[str]) -> Any:
         for each in dataclasses.fields(info.type):
             kind: Any = kinds[each.name]
             value = getattr(info.default, each.name)
-            if _is_nested(kind) or (value == () and _lists_settings(kind)):
+            if _takes_words_or_names(kind):
+                kind = Annotated[Any, as_words_or_yaml(kind)]
+            elif _is_nested(kind) or (value == () and _lists_settings(kind)):
                 kind = Annotated[Any, as_yaml(kind)]
+            elif typing.get_origin(kind) is dict and _holds_lists(kind):
+                kind = Annotated[Any, as_pairs()]
             elif typing.get_origin(kind) is dict:  # of a dict that is not empty, tyro makes an option for each key
                 kind = GenericAlias(MutableMapping, typing.get_args(kind))
+            if each.metadata == POSITIONAL:
+                kind = tyro.conf.Positional[Annotated[kind, tyro.conf.arg(metavar=each.name.upper())]]
             if info.default is default and each.name in hidden:
                 kind = tyro.conf.Suppress[kind]
             elif value in ((), {}):

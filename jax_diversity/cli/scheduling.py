@@ -1,4 +1,4 @@
-"""A run's schedule, as the command line prints it."""
+"""The output of `schedule`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def schedule_table(run: StoredRun) -> str:
-    """Its datasets, how often each comes, and its versions."""
+    """The datasets of a run, their shares, and its versions."""
     dataset, _ = run.places(np.arange(len(run)))
     counts = np.bincount(dataset, minlength=len(run.members))
     datasets = plain_table("dataset", "sequences", "positions", "share", "epochs", numbers=("sequences", "positions"))

@@ -1,4 +1,4 @@
-"""Tables of what was built and measured; at most 80 columns wide."""
+"""Tables of stages, orderings and preparation, at most 80 columns wide."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from jax_diversity.dataset import Dataset
-    from jax_diversity.lab.run import TrainingRun
+    from jax_diversity.lab.training import TrainingRun
     from jax_diversity.pipeline.build import StageResult
 
 
 _MOST_GROUPS = 20
-"""Sources and languages that the funnel lists."""
+"""The largest number of sources and languages in the funnel."""
 _MOST_KINDS = 10
-"""Kinds of what a step found that the funnel lists."""
+"""The largest number of kinds of findings in the funnel."""
 _REPEATS = ("window", "repeats mean", "worst", "floor")
 
 
 def build_table(results: Sequence[StageResult]) -> str:
-    """One row a stage: what it counted, how long it took."""
+    """One row a stage: its counts and its seconds."""
     table = plain_table("stage", "made", "seconds", numbers={"seconds"})
     for result in results:
         table.add_row(result.stage, result.summary, "kept" if result.kept else f"{result.seconds:.1f}")
@@ -75,7 +75,7 @@ def orderings_table(dataset: Dataset) -> str:
 
 
 def funnel_table(account: Mapping[str, Any]) -> str:
-    """What passed every step of preparation, what each rule removed, and what is left of each source and language."""
+    """Documents after every step of preparation, removed by each rule, and left of each source and language."""
     flow = plain_table("step", "documents", "words", "MB", "kept", numbers={"documents", "words", "MB", "kept"})
     rules = plain_table("step", "rule", "removed", "share", numbers={"removed", "share"})
     for index, step in enumerate(account["steps"]):
@@ -99,7 +99,7 @@ def funnel_table(account: Mapping[str, Any]) -> str:
 
 
 def _most(found: Mapping[str, int]) -> str:
-    """The kinds that were found most, with their numbers."""
+    """The most frequent kinds, with their numbers."""
     kinds = sorted(found.items(), key=lambda pair: -pair[1])
     more = [f"{len(kinds) - _MOST_KINDS:,} kinds more"] if len(kinds) > _MOST_KINDS else []
     return ", ".join([*(f"{number:,} {kind}" for kind, number in kinds[:_MOST_KINDS]), *more])
@@ -137,7 +137,7 @@ def methods_list(stage: Stage) -> str:
 
 
 def training_line(run: TrainingRun) -> str:
-    """Where a training run ended."""
+    """The last step and losses of a training run."""
     return textwrap.fill(str(run), width=80, break_on_hyphens=False)
 
 
@@ -152,7 +152,7 @@ def plain_table(*columns: str, numbers: Collection[str] = (), no_wrap: bool = Fa
 
 
 def printed(table: Table) -> str:
-    """A table as plain text, without colours whatever the environment says: the output may go to a file."""
+    """A table as plain text without colours, for files too."""
     from rich.console import Console
 
     target = io.StringIO()
@@ -165,7 +165,7 @@ def printed(table: Table) -> str:
 
 
 def end_of(text: str, width: int) -> str:
-    """The end of a text, where paths and addresses differ, in at most so many characters."""
+    """The end of a text in at most `width` characters: paths and addresses differ at their ends."""
     return text if len(text) <= width else f"...{text[len(text) - width + 3 :]}"
 
 

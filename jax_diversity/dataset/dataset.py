@@ -91,7 +91,7 @@ class Dataset:
         # A process that unpickles opens the dataset itself: memory maps and tables are not pickled.
         again = partial(open_dataset, memory_map=self._memory_map)
         if self.remote is None:
-            return again, (self.root,)
+            return again, (self.root.absolute(),)
         return partial(again, cache_folder=self.remote.cache_folder), (self.remote.address,)
 
     @property

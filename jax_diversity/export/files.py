@@ -1,4 +1,4 @@
-"""Files of an export: complete or not there, and another ordering's file is replaced on request only."""
+"""Files of an export: written atomically; another ordering's file is replaced on request only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax_diversity.run.run import Run
 
 
 class Written(NamedTuple):
-    """What an export wrote: files, in the order in which they are read, and a line that says how to use them."""
+    """The files of an export, in reading order, and a line that says how to use them."""
 
     files: tuple[Path, ...]
     line: str

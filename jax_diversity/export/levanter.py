@@ -32,7 +32,7 @@ class LevanterDataset:
         run: a run; or a built dataset, its folder or address, or several.
         ordering: of datasets, see `make_loader`.
         make_example: takes the arrays as keywords, such as `GrugLmExample.causal`; None gives them as a dict.
-        loss_on: "answers" makes targets of the answers of chats alone; of documents that are no chats, of all tokens.
+        loss_on: with "answers" only the answers of chats are targets; in other documents all tokens are.
 
     Raises:
         UserError: no such dataset or ordering, or no chats for a loss on answers.

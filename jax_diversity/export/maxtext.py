@@ -52,22 +52,22 @@ def write_maxtext(
 
     Args:
         run: what to write.
-        folder: where the files go; `order.json` in it tells whose order they are.
+        folder: the folder of the files; `order.json` in it identifies their order.
         sequences_per_file: records a file; None puts all into one.
         overwrite: replace another ordering's files.
         advance: called with the number of sequences done.
 
     Raises:
-        UserError: sequences with padding between documents; the folder holds another ordering's files, or others that
-            this would mix with; another process writes to it.
+        UserError: sequences with padding between documents; the folder holds files of another
+            ordering or unknown files; another process writes to it.
 
     Example:
         >>> print(write_maxtext(make_run("out", "balance"), Path("for-maxtext")).line)
     """
     if any(dataset.segments.has_gaps for dataset in run.datasets):
         raise UserError(
-            "Expected sequences with padding at their ends only for MaxText, which takes all else for tokens, found "
-            "padding between documents; pack with a packing.options.atom_size of the sequence length or more."
+            "Expected sequences with padding at their ends only for MaxText, which reads other padding as tokens, "
+            "found padding between documents; pack with a packing.options.atom_size of the sequence length or more."
         )
     length, group_size = common_length(run), 1
     per_file = max(len(run), 1)
@@ -92,7 +92,7 @@ def write_maxtext(
         for path in (folder / _MARK, settings):
             remove_leftovers(folder, path.name)
         _claim(folder, about, overwrite)
-        # A record does not say which sequence it is: `order.json` alone tells whose files these are. Where it fits, a
+        # Records do not hold their sequence numbers: `order.json` identifies the order of the files. If it matches, a
         # file with the right number of records is complete and is kept.
         source = SequenceSource(run, ("inputs", "inputs_segmentation"), merge_segments=True)
         start, num_rows = 0, max(1, _TOKENS_AT_A_TIME // length)
@@ -187,7 +187,7 @@ def encode_examples(
 
 def _varints(values: Int32[np.ndarray, " value"]) -> tuple[np.ndarray, np.ndarray]:
     """All values' varints end to end, seven bits a byte, lowest first; and where each ends, from a 0 on."""
-    # Column k of `digits` is every value's k-th byte; `kept` marks those that the value needs. Taking the kept ones
+    # Column k of `digits` is every value's k-th byte; `kept` marks the bytes that the value needs. Taking these
     # row by row gives the varints end to end without a loop over values.
     longer = [more for count in range(1, _MOST_BYTES) if (more := values >= 1 << 7 * count).any()]
     digits = np.empty((len(values), len(longer) + 1), np.uint8)

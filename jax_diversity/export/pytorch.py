@@ -36,7 +36,7 @@ class TorchDataset:
     Args:
         run: a run, or a built dataset, its folder or address, or several: the sequences of all datasets end to end.
         merge_segments: make one document of all of a sequence's, so that they see one another.
-        loss_on: "answers" makes targets of the answers of chats alone; of documents that are no chats, of all tokens.
+        loss_on: with "answers" only the answers of chats are targets; in other documents all tokens are.
 
     Raises:
         UserError: no such dataset, or no chats in it for a loss on answers; torch is not installed (when first read).

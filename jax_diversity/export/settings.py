@@ -20,7 +20,7 @@ class MegatronExportConfig:
     split: str | None = "100,0,0"
     """Its --split; None where it has --train-data-path instead."""
     num_samples: int | None = None
-    """Its number of iterations times its global batch size; None where it reads one epoch, or all of a schedule."""
+    """Its number of iterations times its global batch size; None where it reads one epoch, or all of a run."""
     tokenizer: str | None = None
     """Its tokenizer's `unique_identifiers`, as JSON or the name of a .json file."""
 
@@ -34,9 +34,9 @@ class OlmoExportConfig:
     seed: int = 0
     """The loader's seed."""
     num_epochs: int = 1
-    """Epochs that follow the order; a schedule holds its own."""
+    """Epochs that follow the order; a run has its own."""
     global_batch_size: int | None = None
-    """Sequences a step (numpy_2024, and schedules)."""
+    """Sequences a step (for numpy_2024, and for runs)."""
     tokens: bool = False
     """Also write the sequences' tokens as the one file whose instances the indices count: `sequences.npy`."""
 

@@ -134,7 +134,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        for file in temporary.iterdir():
+        for file in temporary.rglob("*"):
             _flush(file)
         os.rename(temporary, path)
         _flush(path.parent)

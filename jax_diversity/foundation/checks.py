@@ -25,6 +25,12 @@ def whole_number(name: str, value: Any, least: int = 0, most: int | None = None)
     return number
 
 
+def share(name: str, value: float) -> None:
+    """Check that a number is a share."""
+    if not 0 <= value <= 1:
+        raise UserError(f"Expected {name} of 0 to 1, found {value}.")
+
+
 def several(values: Any) -> tuple[Any, ...]:
     """The values as a tuple; a single value, such as a text, becomes a tuple of one."""
     try:

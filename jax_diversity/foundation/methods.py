@@ -1,16 +1,18 @@
-"""Methods by name: imported when one is asked for; what they take is read from their source, without an import.
+"""Methods by name: a method is imported when it is used; its options are read from its source, without an import.
 
-A method is a function. The table of its kind gives the module that it is in; several methods may share a module.
-Parameters that all methods of a kind may take are the kind's *contract*; all other keyword parameters are the method's
-*options*. Settings carry them as `options` and are checked against the signature.
+A method is a function, or a dataclass whose name is the method's in capitals (`exact_duplicates`: `ExactDuplicates`).
+The table of a kind of methods gives the module of each; several methods may share a module. A function's keyword
+parameters and a dataclass's fields are the method's *options*. Parameters that all methods of a kind may take are the
+kind's *contract* and are not options. Settings carry options as `options`, which are checked against the source.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -19,8 +21,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
+from jax_diversity.foundation.settings import parse_yaml
+from jax_diversity.foundation.signatures import default_of
 
-_WORDS = {"int": "a whole number", "float": "a number", "bool": "True or False", "str": "text", "None": "None"}
+_LIST, _NUMBERS, _TEXTS = "tuple[str, ...]", "Mapping[str, float]", "Mapping[str, str]"
+_WORDS = {
+    **{"int": "a whole number", "float": "a number", "bool": "True or False", "str": "text", "None": "None"},
+    **{_LIST: "a list of texts", _NUMBERS: "names with a number each", _TEXTS: "names with a text each"},
+}
 
 Kind = str | tuple[Any, ...]
 """A type by its name, or the values of a `Literal`."""
@@ -28,23 +36,44 @@ Kind = str | tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Parameter:
-    """A keyword parameter of a method: what it takes, and its default as source (None: it has none)."""
+    """A keyword parameter or field of a method: the types of its value, and its default as source (None: required)."""
 
     kinds: tuple[Kind, ...]
     default: str | None
 
     def in_words(self) -> str | None:
-        """What the parameter takes, for messages; None where settings cannot give it, such as a mesh of devices."""
+        """The types for messages; None if settings cannot give the value, such as a mesh of devices."""
         words = [
             _WORDS.get(kind) if isinstance(kind, str) else f"one of {', '.join(map(str, kind))}" for kind in self.kinds
         ]
         return None if None in words else " or ".join(map(str, words))
 
+    def read(self, value: Any) -> Any:
+        """A list or mapping that was written as text, as on the command line; every other value as it is.
+
+        A text that begins with a bracket or brace is YAML. Any other text is a list of one.
+        """
+        if isinstance(value, str) and {_LIST, _NUMBERS, _TEXTS}.intersection(self.kinds):
+            if value.lstrip().startswith(("[", "{")):
+                value = parse_yaml(value)
+            elif _LIST in self.kinds:
+                value = [value]
+        if isinstance(value, Mapping):
+            return {str(name): each for name, each in value.items()}
+        return tuple(value) if isinstance(value, list) else value
+
 
 def _is_of(kind: Kind, value: Any) -> bool:
     if isinstance(kind, tuple):
         return value in kind
-    # By name and exactly: True is an int for Python, but no whole number that a user means.
+    if kind == _LIST:
+        return isinstance(value, tuple) and all(isinstance(each, str) for each in value)
+    if kind in (_NUMBERS, _TEXTS):
+        of = "float" if kind == _NUMBERS else "str"
+        return isinstance(value, Mapping) and all(_is_of(of, each) for each in value.values())
+    if isinstance(value, float) and math.isnan(value):
+        return False
+    # By name and exactly: True is an int for Python, but users do not mean a whole number by it.
     names = {"float": ("int", "float"), "None": ("NoneType",)}.get(kind, (kind,))
     return type(value).__name__ in names
 
@@ -63,22 +92,25 @@ def _kinds(annotation: ast.expr | None) -> tuple[Kind, ...]:
 
 
 class Methods(dict[str, str]):
-    """The methods of one kind: name -> module below `package`, whose function of that name is the method.
+    """The methods of one kind: name -> module below `package`.
 
     Attributes:
-        kind: what a method is called, such as `ordering method`.
-        package: the package below which the modules are.
-        contract: parameters that are no options of a method's own.
+        kind: the word for a method in messages, such as `ordering method`.
+        package: the package of the modules.
+        contract: parameters that are not options.
     """
 
-    def __init__(self, kind: str, package: str, modules: Mapping[str, str], contract: frozenset[str]) -> None:
+    def __init__(
+        self, kind: str, package: str, modules: Mapping[str, str], contract: frozenset[str] = frozenset()
+    ) -> None:
         super().__init__(modules)
         self.kind, self.package, self.contract = kind, package, contract
 
     def find(self, name: str) -> Any:
         """Import a method; a `UserError` for an unknown name, as in `check_name`."""
         self.check_name(name)
-        return getattr(import_module(f"{self.package}.{self[name]}"), name)
+        module = import_module(f"{self.package}.{self[name]}")
+        return getattr(module, name, None) or getattr(module, _class_name(name))
 
     def check_name(self, name: str) -> None:
         """Refuse an unknown name with a `UserError` that lists all methods and suggests the nearest."""
@@ -90,35 +122,66 @@ class Methods(dict[str, str]):
     def parameters(self, name: str) -> Mapping[str, Parameter]:
         """All of a method's parameters."""
         self.check_name(name)
-        return _read_function(f"{self.package}.{self[name]}", name)[1]
+        return _read_source(f"{self.package}.{self[name]}", name)[1]
 
     def takes(self, name: str, parameter: str) -> bool:
-        """Tell whether a method has a parameter, an option or one of the contract."""
+        """Tell whether a method has a parameter, as an option or by the contract."""
         return parameter in self.parameters(name)
 
     def check_takes(self, name: str, parameter: str, what: str) -> None:
-        """Refuse a method without a parameter, which `what` calls by what it is for: `follow targets`."""
+        """Refuse a method without a parameter; `what` says what the parameter is for, such as `follow targets`."""
         if not self.takes(name, parameter):
             able = ", ".join(sorted(other for other in self if self.takes(other, parameter)))
             raise UserError(f"Method {name!r} cannot {what}; expected one of {able}.")
 
     def options(self, name: str) -> dict[str, Any]:
-        """A method's options and their defaults as values, for which the method is imported."""
-        parameters = inspect.signature(self.find(name)).parameters.values()
+        """A method's options and their defaults as values; the method is imported."""
+        method = self.find(name)
+        if is_dataclass(method):
+            return {each.name: default_of(each) for each in fields(method) if each.init}
+        parameters = inspect.signature(method).parameters.values()
         return {parameter.name: parameter.default for parameter in parameters if parameter.name not in self.contract}
+
+    def complete(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All options of a method, with the given values in place of the defaults.
+
+        An entry of a given mapping takes the place of the default's entry of that name.
+
+        Raises:
+            UserError: an unknown or missing option, a value of the wrong type, or a name that the mapping does not
+                have.
+        """
+        self.check_options(name, given)
+        parameters, options = self.parameters(name), self.options(name)
+        read = {option: parameters[option].read(value) for option, value in given.items()}
+        self.check_settings(name, read)
+        for option, value in read.items():
+            known = options[option]
+            if not isinstance(known, Mapping) or not known:
+                options[option] = value
+                continue
+            for each in value:
+                if each not in known:
+                    names = ", ".join(known)
+                    raise UserError(
+                        f"Unknown name {quoted(each)} in the option {option!r} of method {name!r}: expected one of "
+                        f"{names}{did_you_mean(each, known)}"
+                    )
+            options[option] = {**known, **value}
+        return options
 
     def describe(self, name: str) -> tuple[str, dict[str, str | None]]:
         """A method's first sentence, and the options that settings can give with their defaults, as source."""
-        sentence, parameters = _read_function(f"{self.package}.{self[name]}", name)
+        sentence, parameters = _read_source(f"{self.package}.{self[name]}", name)
         own = {option: parameter for option, parameter in parameters.items() if option not in self.contract}
         return sentence, {option: each.default for option, each in own.items() if each.in_words() is not None}
 
     def option_names(self, name: str) -> list[str]:
-        """A method's options, those that only Python can give too."""
+        """A method's options, including options that only Python can give."""
         return [parameter for parameter in self.parameters(name) if parameter not in self.contract]
 
     def check_options(self, name: str, options: Iterable[str]) -> None:
-        """Refuse options that a method does not have with a `UserError`; the method itself checks their values."""
+        """Refuse unknown options with a `UserError`; the method itself checks the values."""
         known = self.option_names(name)
         for option in options:
             if option not in known:
@@ -141,19 +204,50 @@ class Methods(dict[str, str]):
                 raise UserError(f"Expected the option {option!r} to be {words}, found {quoted(options[option])}.")
 
 
+def _class_name(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
 @cache
-def _read_function(module: str, name: str) -> tuple[str, dict[str, Parameter]]:
-    """First sentence and parameters of a function, from its source: a module's libraries may take seconds to load."""
+def _read_source(module: str, name: str) -> tuple[str, dict[str, Parameter]]:
+    """First sentence and parameters of a method, from its source: a module's libraries may take seconds to load."""
     # Finding the source imports the packages above the module, whose `__init__` are light, but not the module.
     body = ast.parse(Path(str(cast(ModuleSpec, find_spec(module)).origin)).read_text(encoding="utf-8")).body
-    function = next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == name)
+    names = (name, _class_name(name))
+    method = next(node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names)
+    read = _of_function if isinstance(method, ast.FunctionDef) else _of_class
+    parameters = {
+        option: Parameter(_kinds(annotation), None if default is None else _as_source(default))
+        for option, annotation, default in read(cast(Any, method))
+    }
+    return (ast.get_docstring(method) or "").partition("\n\n")[0].replace("\n", " "), parameters
+
+
+_Declared = Iterator[tuple[str, ast.expr | None, ast.expr | None]]
+
+
+def _of_function(function: ast.FunctionDef) -> _Declared:
     given = function.args
     positional = [*given.posonlyargs, *given.args]
     # Python keeps the defaults of the last positional parameters only, but one, or None, of every keyword parameter.
     defaults = [*[None] * (len(positional) - len(given.defaults)), *given.defaults, *given.kw_defaults]
-    pairs = zip([*positional, *given.kwonlyargs], defaults, strict=True)
-    parameters = {
-        argument.arg: Parameter(_kinds(argument.annotation), None if default is None else ast.unparse(default))
-        for argument, default in pairs
-    }
-    return (ast.get_docstring(function) or "").partition("\n\n")[0].replace("\n", " "), parameters
+    for argument, default in zip([*positional, *given.kwonlyargs], defaults, strict=True):
+        yield argument.arg, argument.annotation, default
+
+
+def _of_class(definition: ast.ClassDef) -> _Declared:
+    """The fields of a dataclass that a call can give; those of its bases are not read."""
+    for node in definition.body:
+        if isinstance(node, ast.AnnAssign) and not ast.unparse(node.annotation).startswith("ClassVar"):
+            yield ast.unparse(node.target), node.annotation, node.value
+
+
+def _as_source(default: ast.expr) -> str:
+    """A default as a user writes it in YAML, if it is a list or mapping; otherwise as in Python."""
+    match default:
+        case ast.Tuple():
+            return f"[{', '.join(ast.unparse(each).strip(chr(39)) for each in default.elts)}]"
+        case ast.Call(func=ast.Name("entries")):
+            pairs = ((each.arg, ast.unparse(each.value).strip(chr(39))) for each in default.keywords)
+            return f"{{{', '.join(f'{name}: {value}' for name, value in pairs)}}}"
+    return ast.unparse(default)

@@ -49,7 +49,7 @@ def takes_settings(
         signature = inspect.signature(function)
         own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
         taken = [
-            inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=_default(each), annotation=each.type)
+            inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=default_of(each), annotation=each.type)
             for each in fields
         ]
         function.__signature__ = signature.replace(parameters=[*own, *taken])
@@ -67,7 +67,8 @@ def takes_settings(
     return describe
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """A field's default; `inspect.Parameter.empty` if it is required."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default

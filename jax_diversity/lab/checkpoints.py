@@ -1,59 +1,82 @@
-"""Checkpoints of a run: model, optimiser and the state of the loader, saved together in one file."""
+"""Checkpoints of a training run: weights and optimiser by Orbax, beside the state of the loader and every file's hash.
+
+A checkpoint is a folder named by the number of steps done. `checkpoint.json` in it holds the SHA-256 of every file, so
+that damage is found before anything is used. Finding and verifying checkpoints needs no JAX.
+"""
 
 from __future__ import annotations
 
+import errno
+import json
+import os
+import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from flax import nnx
-
-from jax_diversity.foundation.artifacts import remove_leftovers
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.artifacts import Fault, atomic_folder, file_hash, signed, write_json
+from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.folders import make_folder
-from jax_diversity.lab.checkpoint_files import (
-    DamagedCheckpoint,
-    checkpoint_path,
-    find_checkpoints,
-    read_checkpoint,
-    write_checkpoint,
-)
-from jax_diversity.loader.iteration import BatchIterator
+from jax_diversity.lab.metrics import read_log
+
+if TYPE_CHECKING:
+    from jax_diversity.lab.trainer import Trainer
+    from jax_diversity.loader.iteration import BatchIterator
+
+_ABOUT = "checkpoint.json"
+_ARRAYS = "arrays"
+_NUM_KEPT = 2
+_MOST_METADATA = 2**18
+"""Bytes on disk besides those of the arrays."""
+
+
+class DamagedCheckpoint(UserError):
+    """A checkpoint that is not as it was written; its sentence does not say yet what to do."""
 
 
 class Checkpoints:
-    """The last two checkpoints of a run; checkpoint n is the run after n steps, with which step n begins.
+    """The last two checkpoints of a training run; checkpoint n is the state after n steps, before step n.
 
-    `settings` are all that decides the losses of the run: a checkpoint of other settings is refused. A file is on disk
-    when `save` returns, whole or not at all.
+    A checkpoint is on disk when `save` returns, whole or not at all.
+
+    Args:
+        folder: the folder for the checkpoints.
+        settings: everything that decides the losses of the run: a checkpoint of other settings is refused.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, int | float]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self._folder, self._settings = folder, settings
         make_folder(folder)
-        remove_leftovers(folder)
+        for leftover in folder.glob("*.*"):  # of a killed writer; the run's folder is locked, so that none lives
+            if leftover.is_dir() and leftover.name.partition(".")[0].isdigit():
+                shutil.rmtree(leftover)
         self._remove_old()
 
-    def save(self, num_steps: int, model: nnx.Module, optimizer: nnx.Optimizer, batches: BatchIterator) -> None:
-        """Save the run after so many steps."""
+    def save(self, num_steps: int, trainer: Trainer, batches: BatchIterator) -> None:
+        """Save the state after so many steps."""
+        import jax
+
         about = {"num_steps": num_steps, "settings": dict(self._settings), "input": batches.get_state()}
-        arrays = {name: np.asarray(leaf) for name, leaf in _named(model, optimizer).items()}
-        write_checkpoint(checkpoint_path(self._folder, num_steps), about, arrays)
+        with atomic_folder(self._folder / str(num_steps)) as folder:
+            _save_arrays(folder / _ARRAYS, jax.tree.leaves((trainer.parameters, trainer.state)))
+            write_json(folder / _ABOUT, signed({**about, "files": _hashes(folder)}))
         self._remove_old()
 
     def _remove_old(self) -> None:
-        for path in list(find_checkpoints(self._folder).values())[:-2]:
-            path.unlink()
+        for path in list(find_checkpoints(self._folder).values())[:-_NUM_KEPT]:
+            shutil.rmtree(path)
 
-    def restore(self, model: nnx.Module, optimizer: nnx.Optimizer, batches: BatchIterator) -> int:
-        """Continue from the last checkpoint; returns the number of steps done, 0 where there is no checkpoint."""
+    def restore(self, trainer: Trainer, batches: BatchIterator) -> int:
+        """Continue from the last checkpoint; returns the number of steps done, 0 if there is no checkpoint."""
+        import jax
+        import orbax.checkpoint
+
         *earlier, num_steps = [0, *(found := find_checkpoints(self._folder))]
         if not found:
             return 0
         try:
-            about, arrays = read_checkpoint(found[num_steps])
+            about = read_checkpoint(found[num_steps])
         except DamagedCheckpoint as error:
             raise UserError(f"{error}; delete it to go on from the state after {earlier[-1]} steps.") from None
         self._check(about["settings"])
@@ -63,16 +86,16 @@ class Checkpoints:
             raise UserError(
                 f"{self._folder} does not fit this run: {error} To start a new run, delete {self._folder.parent}."
             ) from None
-        wanted = _named(model, optimizer)
-        if _shapes(wanted) != _shapes(arrays):
+        leaves, tree = jax.tree.flatten((trainer.parameters, trainer.state))
+        try:
+            with orbax.checkpoint.StandardCheckpointer() as checkpointer:
+                arrays = checkpointer.restore((found[num_steps] / _ARRAYS).absolute(), leaves)
+        except ValueError:
             raise UserError(
                 f"Expected the arrays of this version's model in {found[num_steps]}, found others: another version of "
                 f"the package saved them; delete {self._folder.parent} to start a new run."
-            )
-        for name, holder in (("model", model), ("optimizer", optimizer)):
-            state = nnx.state(holder)
-            leaves = [jnp.asarray(arrays[key]) for key in _paths(name, holder)]
-            nnx.update(holder, jax.tree.unflatten(jax.tree.structure(state), leaves))
+            ) from None
+        trainer.parameters, trainer.state = jax.tree.unflatten(tree, arrays)
         return num_steps
 
     def _check(self, found: Mapping[str, int | float]) -> None:
@@ -88,15 +111,89 @@ class Checkpoints:
             )
 
 
-def _paths(name: str, holder: nnx.Module | nnx.Optimizer) -> dict[str, jax.Array]:
-    """The arrays of a module by their path in it, in the order of its leaves."""
-    leaves = jax.tree_util.tree_leaves_with_path(nnx.state(holder))
-    return {f"{name}{jax.tree_util.keystr(path)}": leaf for path, leaf in leaves}
+def _save_arrays(folder: Path, arrays: list[Any]) -> None:
+    import orbax.checkpoint
+
+    # Checked first: when the disk fills up during a save, Orbax also prints the tracebacks of its threads.
+    if shutil.disk_usage(folder.parent).free < sum(array.nbytes for array in arrays) + _MOST_METADATA:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+    try:
+        with orbax.checkpoint.StandardCheckpointer() as checkpointer:
+            checkpointer.save(folder.absolute(), arrays)
+    except ValueError as error:  # TensorStore's error for a full disk, or a folder that cannot be written
+        if (code := re.search(r"os_error_code='(\d+)'", str(error))) is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(folder)) from None
 
 
-def _named(model: nnx.Module, optimizer: nnx.Optimizer) -> dict[str, jax.Array]:
-    return _paths("model", model) | _paths("optimizer", optimizer)
+def _hashes(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every file of a checkpoint but `checkpoint.json`, by its path in the folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != _ABOUT)
+    return {path.relative_to(folder).as_posix(): file_hash(path) for path in files}
 
 
-def _shapes(arrays: Mapping[str, jax.Array] | Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], str]]:
-    return {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}
+def find_checkpoints(folder: Path) -> dict[int, Path]:
+    """The checkpoints in a folder: number of steps -> folder of the checkpoint, ascending."""
+    names = (path.name for path in folder.glob("*"))
+    numbers = sorted(int(name) for name in names if name.isascii() and name.isdigit() and name == str(int(name)))
+    return {number: folder / str(number) for number in numbers}
+
+
+def read_checkpoint(folder: Path) -> dict[str, Any]:
+    """Check that a checkpoint is as it was written; returns its number of steps, settings and the loader's state.
+
+    Raises:
+        DamagedCheckpoint: a file that is damaged, missing or added, or a checkpoint under another one's name.
+    """
+    about = _read_about(folder)
+    if damaged := _damaged_files(folder, about):
+        raise DamagedCheckpoint(f"{_expected(folder)}, found other bytes in {', '.join(damaged)}")
+    return about
+
+
+def _expected(folder: Path) -> str:
+    return f"Expected a training checkpoint as it was written at {folder}"
+
+
+def _read_about(folder: Path) -> dict[str, Any]:
+    try:
+        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        if about != signed(about):
+            raise ValueError(f"{_ABOUT} that does not fit its own hash")
+        if str(about["num_steps"]) != folder.name:
+            raise ValueError(f"the one after {about['num_steps']} steps")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = "another kind of file" if isinstance(error, KeyError) else in_one_line(error)
+        raise DamagedCheckpoint(f"{_expected(folder)}, found {reason}") from None
+    return about
+
+
+def _damaged_files(folder: Path, about: Mapping[str, Any]) -> list[str]:
+    """The files of a checkpoint that are damaged, missing or added."""
+    found, known = _hashes(folder), about["files"]
+    return sorted(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
+
+
+def verify_training(root: Path) -> list[Fault]:
+    """Check the checkpoints of all training runs in a folder: undamaged, and of the run in whose folder they are."""
+    faults = []
+    for folder in sorted(root.glob("training/*/checkpoints")):
+        header, _ = read_log(folder.parent / "log.jsonl")
+        for path in find_checkpoints(folder).values():
+            name = path.relative_to(root).as_posix()
+            try:
+                about = _read_about(path)
+            except DamagedCheckpoint as error:
+                found = str(error).rpartition(", found ")[2]
+                faults.append(Fault(f"{name}/{_ABOUT}", "the description of this checkpoint", found))
+                continue
+            faults += [
+                Fault(f"{name}/{file}", "the bytes that were written", "others, or no file")
+                for file in _damaged_files(path, about)
+            ]
+            faults += [
+                Fault(name, f"the {each} {header[each]} of the log beside it", str(about["input"][each]))
+                for each in ("dataset", "ordering")
+                if header.get(each, about["input"][each]) != about["input"][each]
+            ]
+    return faults

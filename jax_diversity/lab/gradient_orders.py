@@ -1,13 +1,13 @@
 """Orders that learn from gradients, epoch by epoch: GraB and CD-GraB.
 
-Both look at the sequences' gradients in the order in which they came, give each a sign such that the running sum of
-the signed gradients stays small (herding), and put those with + at the front of the next epoch and those with - at its
-back, in reverse. GraB signs each gradient less the mean of the epoch before (Lu, Guo and De Sa 2022, "GraB: Finding
-provably better data permutations than random reshuffling", algorithm 4); CD-GraB signs the difference of two
-neighbours, which needs no mean (Cooper et al. 2023, "Coordinating distributed example orders for provably accelerated
-training").
+Both read the sequences' gradients in the order of the epoch and give each a sign such that the running sum of the
+signed gradients stays small (herding). Sequences with + come first in the next epoch, and sequences with - come last,
+in reverse. GraB gives a sign to each gradient minus the mean of the epoch before (Lu, Guo and De Sa 2022, "GraB:
+Finding provably better data permutations than random reshuffling", algorithm 4). CD-GraB gives a sign to the difference
+of two neighbours, which needs no mean (Cooper et al. 2023, "Coordinating distributed example orders for provably
+accelerated training").
 
-Gradients are too long to be kept: each is sketched to a few thousand numbers whose inner products are right on average
+Gradients are too long to store: each is sketched to a few thousand numbers, whose inner products are unbiased
 (Charikar, Chen and Farach-Colton 2002, the count sketch).
 """
 
@@ -28,10 +28,10 @@ SKETCH_SIZE = 4096
 
 
 def sketch(gradients: Any, size: int = SKETCH_SIZE, seed: int = 0) -> Float[Array, " size"]:
-    """A pytree of arrays as `size` numbers: each entry is added, with a random sign, to one of them, drawn by `seed`.
+    """The count sketch of a pytree of arrays: each entry is added, with a random sign, to one of `size` numbers.
 
-    Inner products of two sketches of one seed are those of the pytrees on average over seeds; the variance is at most
-    2 ||a||² ||b||² / size.
+    The inner product of two sketches of one seed is an unbiased estimate of the pytrees' inner product; its variance is
+    at most 2 ||a||² ||b||² / size.
 
     Example:
         >>> sketch({"weight": jnp.ones((8, 8))}, size=16).shape
@@ -50,18 +50,18 @@ def sketch(gradients: Any, size: int = SKETCH_SIZE, seed: int = 0) -> Float[Arra
 def balanced_signs(
     vectors: Float[Array, "vector size"], start: Float[Array, " size"]
 ) -> tuple[Bool[Array, " vector"], Float[Array, " size"]]:
-    """Which vectors get +, one after another: + where the running sum of the signed vectors is then the shorter one.
+    """Give each vector in turn the sign with which the running sum of the signed vectors becomes shorter.
 
     Args:
-        vectors: in the order in which they come.
-        start: the running sum before the first.
+        vectors: the vectors, in their order.
+        start: the running sum before the first vector.
 
     Returns:
-        True for +, and the running sum after the last.
+        True for +, and the running sum after the last vector.
     """
 
     def sign(total: Array, vector: Array) -> tuple[Array, Array]:
-        # ||s + v|| < ||s - v|| where <s, v> < 0.
+        # ||s + v|| < ||s - v|| if and only if <s, v> < 0.
         plus = total @ vector < 0
         return total + jnp.where(plus, vector, -vector), plus
 
@@ -70,12 +70,12 @@ def balanced_signs(
 
 
 class GradientOrder:
-    """An order that is learnt over epochs: `observe` the gradients of each batch, then take the `next_epoch`.
+    """An order learnt over epochs: call `observe` with the gradients of each batch, then `next_epoch`.
 
     Args:
-        order: the first epoch's: sequence indices.
+        order: the order of the first epoch: sequence indices.
         rule: `grab` or `cd_grab`.
-        size: numbers of a sketch.
+        size: length of a sketch.
 
     Raises:
         UserError: an unknown rule.
@@ -94,13 +94,13 @@ class GradientOrder:
         self._begin()
 
     def _begin(self) -> None:
-        self._waiting: list[Array] = []  # of cd_grab: a sequence whose neighbour has not come yet
+        self._waiting: list[Array] = []  # cd_grab: a sequence whose neighbour was not observed yet
         self._running, self._total = jnp.zeros(self.size), jnp.zeros(self.size)
         self._plus: list[np.ndarray] = []
         self._num_seen = 0
 
     def observe(self, sketches: Float[Array, "row size"] | Float[np.ndarray, "row size"]) -> None:
-        """Look at the sketched gradients of the next sequences of the order.
+        """Learn from the sketched gradients of the next sequences of the order.
 
         Raises:
             UserError: more sequences than the epoch has, or sketches of another size.
@@ -108,7 +108,7 @@ class GradientOrder:
         if sketches.ndim != 2 or sketches.shape[1] != self.size or self._num_seen + len(sketches) > len(self.order):
             raise UserError(
                 f"Expected sketches of {self.size} numbers of at most {len(self.order) - self._num_seen} sequences, "
-                f"which are left of the epoch, found an array of {sketches.shape}."
+                f"the rest of the epoch, found an array of shape {sketches.shape}."
             )
         vectors = jnp.asarray(sketches, jnp.float32)
         self._num_seen += len(vectors)
@@ -127,10 +127,10 @@ class GradientOrder:
         self._plus.append(np.stack([first, ~first], axis=1).reshape(-1))
 
     def next_epoch(self) -> Int64[np.ndarray, " position"]:
-        """The order of the next epoch, learnt from what was observed in this one.
+        """The order of the next epoch, learnt from the gradients observed in this one.
 
-        Sequences that were not observed, the last of an epoch that fills no batch, keep their places at the end; so
-        does the one without a neighbour.
+        Sequences that were not observed, such as the last of an epoch that do not fill a batch, stay at the end; so
+        does a last sequence without a neighbour.
         """
         plus = np.concatenate(self._plus) if self._plus else np.zeros(0, bool)
         seen, rest = self.order[: len(plus)], self.order[len(plus) :]

@@ -1,4 +1,4 @@
-"""Measures of a batch's gradients: how far those of its parts agree, and how many directions they have."""
+"""Measures of a batch's gradients: how well the gradients of its parts agree, and their number of directions."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def gradient_diversity(loss: Callable[[Any, Any], Array], parameters: Any, parts
     With `g_i` the gradient of part i's loss, it is `Σ ||g_i||² / ||Σ g_i||²` (Yin, Pananjady, Lam, Papailiopoulos,
     Ramchandran and Bartlett 2018, "Gradient Diversity: a Key Ingredient for Scalable Distributed Learning",
     definition 1). For k parts it is 1 / k when all gradients are equal, 1 when they are orthogonal, and above 1 when
-    they oppose one another. It does not change when all losses are multiplied by one number. It changes with the
-    number of parts, so that only runs of one batch size can be compared.
+    they oppose one another. A common factor of all losses does not change it. It depends on the number of parts, so
+    that only runs of one batch size can be compared.
 
-    Gradients are computed one after another: memory holds three, not k.
+    Gradients are computed one after another: memory holds three gradients, not k.
 
     Args:
-        loss: parameters and a part -> its loss, whose sum over the parts is that of the batch.
+        loss: a function of parameters and a part that returns the part's loss; the batch's loss is the sum.
         parameters: a pytree of arrays.
         parts: a pytree of arrays (part, ...).
 
     Returns:
-        The diversity, infinite or NaN where the gradients add up to zero; and `Σ g_i`, a pytree as the parameters,
-        in float32 or wider.
+        The diversity, infinite or NaN if the gradients add up to zero; and `Σ g_i`, a pytree like the parameters, in
+        float32 or wider.
 
     Example:
         >>> def loss(w, x):
@@ -46,14 +46,14 @@ def gradient_diversity(loss: Callable[[Any, Any], Array], parameters: Any, parts
     def zeros(leaf: Array) -> Array:
         return jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32))
 
-    # A scan, not `vmap`: one gradient exists at a time beside the two sums.
+    # A scan instead of `vmap`: one gradient at a time is in memory, beside the two sums.
     start = (jax.tree.map(zeros, parameters), jnp.zeros((), jnp.float32))
     (total, squares), _ = jax.lax.scan(add, start, parts)
     return squares / _squared_norm(total), total
 
 
 def _squared_norm(tree: Any) -> Array:
-    """In float32 for gradients of any type: half precision would lose most of a sum of many squares."""
+    """The squared norm in float32: half precision would lose most of a sum of many squares."""
     squares = (jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(tree))
     return sum(squares, jnp.zeros((), jnp.float32))
 
@@ -61,10 +61,10 @@ def _squared_norm(tree: Any) -> Array:
 def stable_rank(matrix: Float[Array, "row column"]) -> Float[Array, ""]:
     """`||G||_F² / ||G||_2²`, the sum of the squared singular values over the largest of them.
 
-    It lies between 1 and the rank, and unlike the rank it changes little when the matrix does (Rudelson and Vershynin
-    2007, "Sampling from large matrices: an approach through geometric functional analysis"). The largest singular
-    value is computed from the eigenvalues of the smaller of `G Gᵀ` and `Gᵀ G`, which is exact and, unlike power
-    iteration, needs no rule when to stop. NaN for a matrix of zeros.
+    It lies between 1 and the rank. Unlike the rank, it changes little when the matrix changes little (Rudelson and
+    Vershynin 2007, "Sampling from large matrices: an approach through geometric functional analysis"). The largest
+    singular value is computed from the eigenvalues of the smaller of `G Gᵀ` and `Gᵀ G`: this is exact and, unlike power
+    iteration, needs no stopping rule. The result is NaN for a matrix of zeros.
 
     Example:
         >>> float(stable_rank(jnp.diag(jnp.array([2.0, 1.0, 1.0]))))
@@ -79,7 +79,7 @@ def stable_rank(matrix: Float[Array, "row column"]) -> Float[Array, ""]:
 
 
 def mean_stable_rank(gradients: Any) -> Float[Array, ""]:
-    """The mean stable rank of a pytree's matrices, of those that are not all zeros; NaN where there is none.
+    """The mean stable rank of a pytree's matrices, without matrices of zeros; NaN if there is no other matrix.
 
     Example:
         >>> float(mean_stable_rank({"weight": jnp.eye(3), "scale": jnp.ones(3), "unused": jnp.zeros((2, 2))}))
@@ -96,7 +96,7 @@ def mean_stable_rank(gradients: Any) -> Float[Array, ""]:
 def named_matrices(gradients: Any) -> dict[str, Array]:
     """The gradients' matrices by layer and kind: `block0/query`, `block0/key`, ..., `embedding`.
 
-    The one matrix that makes queries, keys and values is three here; what has no two axes is left out.
+    The joint matrix of queries, keys and values is split into three; arrays that are not matrices are left out.
     """
     found = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
@@ -122,10 +122,13 @@ def stable_ranks(gradients: Any) -> dict[str, Float[Array, ""]]:
 
 
 def between_batches(gradients: Any) -> Float[Array, ""]:
-    """Variance between batches' gradients over the squared norm of their mean: a pytree of arrays (batch, ...).
+    """Variance between batches' gradients, divided by the squared norm of their mean.
 
-    It is the unbiased estimate of the trace of the covariance, divided by `||mean||²` (McCandlish, Kaplan and Amodei
-    2018, "An empirical model of large-batch training", the noise scale of a batch).
+    This is the noise scale of a batch: the unbiased estimate of the trace of the covariance, divided by `||mean||²`
+    (McCandlish, Kaplan and Amodei 2018, "An empirical model of large-batch training").
+
+    Args:
+        gradients: a pytree of arrays (batch, ...).
     """
     means = jax.tree.map(lambda leaf: leaf.mean(axis=0), gradients)
     number = jax.tree.leaves(gradients)[0].shape[0]
@@ -134,7 +137,7 @@ def between_batches(gradients: Any) -> Float[Array, ""]:
 
 
 def cosine(one: Any, other: Any) -> Float[Array, ""]:
-    """Cosine of the angle between two gradients, pytrees of one structure; NaN where one is zero.
+    """Cosine of the angle between two gradients, pytrees of one structure; NaN if one of them is zero.
 
     Example:
         >>> float(cosine({"a": jnp.array([1.0, 0.0])}, {"a": jnp.array([1.0, 1.0])}))
@@ -148,14 +151,14 @@ def curvature_along(loss: Callable[[Any], Array], parameters: Any, direction: An
     """`dᵀ H d / ||d||²`, H the Hessian of the loss: its second derivative along a direction, such as a gradient.
 
     The product of Hessian and vector is one derivative of the gradient; the Hessian is never formed (Pearlmutter 1994,
-    "Fast exact multiplication by the Hessian"). Along a batch's gradient with a task's loss it says how fast the task's
-    gain of a step is used up.
+    "Fast exact multiplication by the Hessian"). With a task's loss and a batch's gradient it shows how soon a longer
+    step along the gradient stops lowering the task's loss.
 
     Example:
         >>> float(curvature_along(lambda x: 3 * jnp.sum(x * x), jnp.ones(2), jnp.array([1.0, 2.0])))
         6.0
     """
-    # Of the gradient, not of the loss: the derivative of `jax.grad` in a direction is H d.
+    # The derivative of the gradient, not of the loss: the derivative of `jax.grad` along d is H d.
     product = jax.jvp(jax.grad(loss), (parameters,), (direction,))[1]
     inner = sum(jax.tree.leaves(jax.tree.map(jnp.vdot, direction, product)))
     return inner / _squared_norm(direction)

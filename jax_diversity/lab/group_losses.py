@@ -1,4 +1,4 @@
-"""The loss by group, within a jitted step: which groups a batch's tokens belong to comes with its segments."""
+"""Losses by group within a jitted step: the group of a token is the group of its segment."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def group_losses(
 ) -> tuple[Float[Array, " group"], Float[Array, " group"]]:
     """Sum the losses of a batch's target tokens by the groups of their segments.
 
-    It can be called within `jax.jit`, with `num_groups` static. The sums add up to the loss of all targets, up to
+    It can be called within `jax.jit`, with `num_groups` static. The sums add up to the loss of all targets, except for
     rounding.
 
     Args:
-        losses: of every token, in nats.
-        segmentation: `targets_segmentation` of the batch: segment numbers from 1, 0 where there is no target.
-        groups: the group of every segment, in the order of their numbers; see `segment_groups`.
-        num_groups: groups of the family.
+        losses: the loss of every token, in nats.
+        segmentation: `targets_segmentation` of the batch: segment numbers from 1, 0 where a token has no target.
+        groups: the group of every segment, in the order of the segments' numbers; see `segment_groups`.
+        num_groups: number of groups of the family.
 
     Returns:
         The summed loss of every group, and its number of target tokens.
@@ -43,7 +43,7 @@ def group_losses(
         ([4.0, 3.0], [1.0, 2.0])
     """
     group = jnp.take_along_axis(groups, jnp.maximum(segmentation - 1, 0), axis=1)
-    # What is no target goes to a place beyond the groups, which is dropped.
+    # Tokens without a target go to a further group, which is dropped.
     group = jnp.where(segmentation > 0, group, num_groups).reshape(-1)
     sums = jnp.zeros(num_groups + 1, jnp.float32).at[group].add(losses.reshape(-1).astype(jnp.float32))
     counts = jnp.zeros(num_groups + 1, jnp.float32).at[group].add(1.0)
@@ -53,17 +53,17 @@ def group_losses(
 def segment_groups(
     dataset: Dataset, family: str, sequences: Int64[np.ndarray, " row"]
 ) -> Int32[np.ndarray, "row segment"]:
-    """The group of every segment of some training sequences, 0 behind a sequence's last segment.
+    """The group of every segment of some training sequences, 0 after a sequence's last segment.
 
-    The width is that of the sequence with the most segments in the whole dataset, so that all batches have one shape.
+    The width is the largest number of segments of a sequence in the whole dataset, so that all batches have one shape.
 
     Args:
         dataset: a built dataset.
-        family: one whose groups documents belong to as a whole: source, language, cluster ...
+        family: a family in which a document has one group: source, language, cluster ...
         sequences: indices of training sequences, such as `ordering.indices[:64]`.
 
     Raises:
-        UserError: a family that the dataset does not store, or a sequence that it does not have.
+        UserError: an unknown family or sequence.
 
     Example:
         >>> groups = segment_groups(dataset, "source", ordering.indices[position : position + 64])
@@ -77,7 +77,7 @@ def segment_groups(
 def groups_of_segments(
     segments: Segments, codes: Int64[np.ndarray, " document"], sequences: Int64[np.ndarray, " row"]
 ) -> Int32[np.ndarray, "row segment"]:
-    """As `segment_groups`, of any packing and any groups of its documents."""
+    """Like `segment_groups`, for any packing and any groups of its documents."""
     number = np.bincount(segments.sequence_index, minlength=segments.num_sequences)
     start = np.cumsum(number) - number
     column = np.arange(number.max(initial=1))
@@ -90,7 +90,7 @@ def document_codes(dataset: Dataset, family: str) -> Int64[np.ndarray, " documen
     """Every document's group in a family, numbered as in `dataset.group_names[family]`.
 
     Raises:
-        UserError: a family that the dataset does not store, or one without a column for documents.
+        UserError: an unknown family, or a family in which a document may have several groups.
     """
     import pyarrow.parquet as pq
 
@@ -99,12 +99,12 @@ def document_codes(dataset: Dataset, family: str) -> Int64[np.ndarray, " documen
     path = documents_file(dataset.stored)
     name = {"length": "length_bin"}.get(family, family)
     if name not in pq.read_schema(path).names:
-        raise UserError(f"Expected a family whose groups hold whole documents, such as source, found {family!r}.")
+        raise UserError(f"Expected a family with one group for each document, such as source, found {family!r}.")
     column = pq.read_table(path, columns=[name])[name]
     if family == "length" or family.startswith("cluster"):
-        return column.to_numpy().astype(np.int64)  # numbers of groups already
+        return column.to_numpy().astype(np.int64)  # the column holds the groups' numbers
     places = {name: place for place, name in enumerate(dataset.group_names[family])}
-    # A value that is too rare for a group of its own is in `(other)`, no value in `unknown`.
+    # Rare values have the common group `(other)`, missing values the group `unknown`.
     rare = places.get("(other)", 0)
     values = column.to_pylist()
     return np.array([places.get("unknown" if value is None else str(value), rare) for value in values], np.int64)

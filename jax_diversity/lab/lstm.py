@@ -11,17 +11,17 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 Carry = Float[Array, "layer 2 row width"]
-"""The state of every layer: its cells, and what it has put out."""
+"""The state of every layer: its cells and its last outputs."""
 
 
 class Lstm(nnx.Module):
-    """Token ids and a state to hidden states and the next state.
+    """Maps token ids and a state to hidden states and the next state.
 
     Args:
         vocab_size: number of token ids.
         width: size of a hidden state.
-        num_layers: layers, one above the other.
-        seed: of the first weights.
+        num_layers: number of layers.
+        seed: seed of the first weights.
     """
 
     def __init__(self, *, vocab_size: int, width: int, num_layers: int, seed: int) -> None:
@@ -31,7 +31,7 @@ class Lstm(nnx.Module):
         self.layers = nnx.List([Layer(width, rngs) for _ in range(num_layers)])
 
     def first_carry(self, num_rows: int) -> Carry:
-        """The state before anything was read."""
+        """The state before the first token."""
         return jnp.zeros((len(self.layers), 2, num_rows, self.width))
 
     def __call__(self, inputs: Int[Array, "row token"], carry: Carry) -> tuple[Float[Array, "row token width"], Carry]:
@@ -54,18 +54,18 @@ class Layer(nnx.Module):
     def __call__(
         self, inputs: Float[Array, "row token width"], carry: Float[Array, "2 row width"]
     ) -> tuple[Float[Array, "row token width"], Float[Array, "2 row width"]]:
-        """What the layer puts out, and its state after the last token."""
+        """The layer's outputs, and its state after the last token."""
         kernel = self.from_output.kernel[...]
 
         def step(carry: tuple[Array, Array], given: Array) -> tuple[tuple[Array, Array], Array]:
             cell, output = carry
             enters, forgets, leaves, candidate = jnp.split(given + output @ kernel, 4, axis=-1)
-            # One is added so that nothing is forgotten at first (Jozefowicz, Zaremba and Sutskever 2015).
+            # One is added so that the cell forgets little at first (Jozefowicz, Zaremba and Sutskever 2015).
             cell = jax.nn.sigmoid(forgets + 1) * cell + jax.nn.sigmoid(enters) * jnp.tanh(candidate)
             output = jax.nn.sigmoid(leaves) * jnp.tanh(cell)
             return (cell, output), output
 
-        # The share of the inputs in the gates is one product over all tokens; only that of the outputs is a loop.
+        # The inputs' part of the gates is one product over all tokens; only the outputs' part needs the loop.
         given = self.from_input(inputs).swapaxes(0, 1)
         after, outputs = jax.lax.scan(step, (carry[0], carry[1]), given)
         return outputs.swapaxes(0, 1), jnp.stack(after)

@@ -1,4 +1,4 @@
-"""A run's values while it runs: its log, one line of JSON for each step, and TensorBoard."""
+"""Writers of a training run's values: a log with one line of JSON for each step, and TensorBoard."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jax_diversity.foundation.libraries import optional
 
 
 def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The header and the steps of a run that is finished, still running or was interrupted.
+    """The header and the steps in the log of a training run, which may be finished, running or interrupted.
 
-    The header says what was trained on: `dataset` and `ordering` (fingerprints) and `settings`. A step has `step`
-    (from 0), `loss` and the other values measured. Lines that are no such records are left out: a killed run may leave
-    half a line, even half a UTF-8 sequence.
+    The header holds the fingerprints `dataset` and `ordering`, and the `settings`. A step has `step` (from 0), `loss`
+    and the other measured values. Other lines are skipped: a killed run may leave half a line, even half a UTF-8
+    sequence.
 
     Returns:
-        The header, empty where there is none; the steps, none where no step is done or no file is there.
+        The header, empty if there is none; the steps, empty if no step was done or there is no file.
 
     Raises:
         UserError: a file that cannot be read.
@@ -50,25 +50,25 @@ def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if "step" not in record:
             header = record if index == 0 else header
         elif type(record["step"]) is int and 0 <= record["step"] < 2**53:
-            # A value that is no number cannot be drawn; `True` is one to Python alone.
+            # Only numbers can be drawn; to Python `True` is a number, too.
             steps.append({name: value for name, value in record.items() if type(value) in (int, float)})
     return header, steps
 
 
 class JsonLinesWriter:
-    """Appends values to a file, a line of JSON for each step: `{"step": 0, "loss": 9.7}`, as `read_log` reads them.
+    """Appends values to a file, a line of JSON for each step, such as `{"step": 0, "loss": 9.7}`; see `read_log`.
 
-    The report of a dataset shows your own training loop beside the lab's runs when it writes to
-    `out/training/ORDERING/log.jsonl` with the fingerprints of dataset and ordering as its header.
+    The report of a dataset also shows your own training loop if the loop writes to `out/training/ORDERING/log.jsonl`
+    with the fingerprints of dataset and ordering as the header.
 
     Args:
-        path: the file; its folder is made.
-        header: the first line, which says what is trained on. The steps in the file before `first_step` are kept,
-            all others removed. None leaves the file as it is, and appends.
+        path: the file; its folder is made if necessary.
+        header: the first line, which names dataset and ordering. The steps in the file before `first_step` are kept,
+            all others are removed. None keeps the file as it is and appends.
         first_step: the step with which the run begins or continues.
 
     Attributes:
-        steps: the records that were kept.
+        steps: the records that are kept.
 
     Raises:
         UserError: the folder or the file cannot be written.
@@ -85,14 +85,14 @@ class JsonLinesWriter:
         self.steps: list[dict[str, Any]] = []
         if header is not None:
             remove_leftovers(path.parent, path.name)
-            # A checkpoint is older than the log's end by the steps since: they are done again, and logged again.
+            # A checkpoint is older than the end of the log: the steps after it are done and logged again.
             self.steps = [step for step in read_log(path)[1] if step["step"] < first_step]
             write_text(path, "".join(json.dumps(record) + "\n" for record in (header, *self.steps)))
         try:
             self._file = path.open("a+b")
         except OSError as error:
             raise UserError(f"Expected a log that can be written, found {path} ({error.strerror}).") from None
-        # Where a killed run left half a line, the next step would become a part of it and be lost.
+        # After half a line of a killed run, the next record would become a part of that line and be lost.
         if self._file.seek(0, os.SEEK_END):
             self._file.seek(-1, os.SEEK_END)
             if self._file.read(1) != b"\n":
@@ -101,7 +101,7 @@ class JsonLinesWriter:
     def __call__(self, step: int, values: Mapping[str, float]) -> None:
         """Write a step's values."""
         self._file.write(json.dumps({"step": step, **values}).encode() + b"\n")
-        self._file.flush()  # to the system: a killed process loses no step, a power cut may
+        self._file.flush()  # to the operating system: a killed process loses no step, a power cut may lose some
 
     def close(self) -> None:
         """Close the file."""
@@ -112,14 +112,14 @@ class JsonLinesWriter:
 
 
 class TensorBoardWriter:
-    """Writes values as scalars that TensorBoard shows; needs the extra `tensorboard`.
+    """Writes values as TensorBoard's scalars; needs the extra `tensorboard`.
 
-    Values can be read when the call returns, also when the process is killed later. A run that continues with step s
-    begins another file, which tells readers to forget the steps from s on in earlier files: TensorBoard shows each
-    step once, as it was last done.
+    Values are on disk when the call returns, also if the process is killed later. A run that continues with step s
+    begins another file, which tells readers to drop the steps from s on in earlier files: TensorBoard shows each step
+    once, with its last values.
 
     Args:
-        folder: of this run alone; `tensorboard --logdir` takes it or any folder above.
+        folder: a folder for this run alone; `tensorboard --logdir` takes it or a parent of it.
         first_step: the step with which the run begins or continues.
 
     Raises:
@@ -140,12 +140,12 @@ class TensorBoardWriter:
         folder = Path(folder)
         make_folder(folder)
         self.is_first = not any(folder.glob("events.out.tfevents.*"))
-        seconds, nanoseconds = divmod(time.time_ns(), 10**9)  # readers take files in the order of their names
+        seconds, nanoseconds = divmod(time.time_ns(), 10**9)  # readers sort files by name
         name = f"events.out.tfevents.{seconds:010d}.{nanoseconds:09d}.from-step-{first_step}"
-        # "x": two runs that begin in the same instant never write into one file.
+        # "x": two runs that begin at the same moment never write to one file.
         self._records = RecordWriter((folder / name).open("xb"))
         self._add(0, file_version="brain.Event:2")
-        if not self.is_first:  # readers drop what earlier files hold from this step on
+        if not self.is_first:  # readers drop the steps of earlier files from this step on
             self._add(first_step, session_log=self._event.SessionLog(status=self._event.SessionLog.START))
 
     def __call__(self, step: int, values: Mapping[str, float]) -> None:

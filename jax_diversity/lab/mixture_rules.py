@@ -1,9 +1,10 @@
 """Mixture weights from the groups' losses during training.
 
-Two rules: groups whose loss exceeds that of a reference run get more (Xie et al. 2023, "DoReMi: Optimizing data
-mixtures speeds up language model pretraining", algorithm 1), and groups whose loss still falls fast get more (Jiang et
-al. 2024, "Adaptive data optimization: dynamic sample selection with scaling laws"). A rule sees the groups' losses
-since it was last asked and answers with shares; whoever trains orders the rest of the data by them.
+There are two rules. `excess_loss` gives more weight to groups whose loss exceeds the loss of a reference run (Xie et
+al. 2023, "DoReMi: Optimizing data mixtures speeds up language model pretraining", algorithm 1). `learning_speed` gives
+more weight to groups whose loss still falls fast (Jiang et al. 2024, "Adaptive data optimization: dynamic sample
+selection with scaling laws"). A rule gets the groups' losses since its last update and returns shares; the training
+loop orders the rest of the epoch by them.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ Shares = Float64[np.ndarray, " group"]
 
 @runtime_checkable
 class MixtureRule(Protocol):
-    """What turns losses into shares; a rule of one's own is any object with this method."""
+    """Turns losses into shares; a rule of your own is any object with this method."""
 
     def update(self, losses: Shares, num_tokens: Int64[np.ndarray, " group"]) -> Shares:
-        """The shares of the groups from now on, adding up to one.
+        """The shares of the groups until the next update; they add up to one.
 
         Args:
-            losses: mean loss of every group since the last update, in nats a token; NaN where it had no token.
-            num_tokens: the tokens that the losses are means of.
+            losses: mean loss of every group since the last update, in nats a token; NaN for a group without tokens.
+            num_tokens: number of tokens in each mean.
         """
         ...
 
@@ -39,9 +40,9 @@ class ExcessLoss:
 
     Args:
         prior: the shares at the start.
-        reference: loss of every group in the reference run, at its end.
+        reference: loss of every group at the end of the reference run.
         step_size: η.
-        smoothing: the uniform shares' part in the result.
+        smoothing: weight of the uniform shares in the result.
 
     Example:
         >>> rule = ExcessLoss(np.array([0.5, 0.5]), np.array([2.0, 2.0]))
@@ -62,7 +63,7 @@ class ExcessLoss:
         self.step_size, self.smoothing = step_size, smoothing
 
     def update(self, losses: Shares, num_tokens: Int64[np.ndarray, " group"]) -> Shares:
-        """The next shares; a group without tokens, or without a reference, has no excess."""
+        """The next shares; a group without tokens, or without a reference, has an excess of 0."""
         excess = np.nan_to_num(np.maximum(losses - self.reference, 0))
         uniform = 1 / len(losses)
         shares = _normal(self.shares * np.exp(self.step_size * excess))
@@ -71,15 +72,15 @@ class ExcessLoss:
 
 
 class LearningSpeed:
-    """ADO's rule: `prior x (-dL/d log n)`, L the power law that fits the group's losses so far, mixed with the prior.
+    """ADO's rule: `prior x (-dL/d log n)`, mixed with the prior; L is a power law fitted to the group's losses so far.
 
-    A power law `L = ε + β n^-α` is fitted by least squares over a grid of α, n the group's tokens so far. Its speed per
-    doubling, `α β n^-α`, stands for what further tokens of the group would still teach. A group with fewer than three
+    The power law is `L = ε + β n^-α`, with n the group's tokens so far; α is chosen from a grid by least squares. The
+    speed `α β n^-α` estimates how much further tokens of the group would lower its loss. A group with fewer than three
     losses keeps its prior's share.
 
     Args:
         prior: the corpus's own shares.
-        smoothing: the prior's part in the result.
+        smoothing: weight of the prior in the result.
 
     Example:
         >>> rule = LearningSpeed(np.array([0.5, 0.5]))
@@ -98,7 +99,7 @@ class LearningSpeed:
 
     def update(self, losses: Shares, num_tokens: Int64[np.ndarray, " group"]) -> Shares:
         """The next shares."""
-        # A mean over some tokens belongs to their middle.
+        # A mean over a stretch of tokens is the value at the middle of the stretch.
         middle = self._tokens + num_tokens / 2
         self._tokens += num_tokens
         for group, loss in enumerate(losses):

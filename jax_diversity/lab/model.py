@@ -1,8 +1,8 @@
 """A small decoder-only transformer for packed sequences, and its loss.
 
-Pre-normalised blocks (RMSNorm; Zhang and Sennrich 2019), positions that restart at every segment, rotary ones (Su et
-al. 2021) or linear biases (ALiBi; Press et al. 2022), neither of which has parameters, attention that is causal and
-never crosses a segment, squared ReLU (So et al. 2021), tied embeddings.
+Blocks are pre-normalised (RMSNorm; Zhang and Sennrich 2019). Positions restart at every segment and have no parameters:
+they are rotary (Su et al. 2021) or linear biases (ALiBi; Press et al. 2022). Attention is causal within a segment. The
+activation is the squared ReLU (So et al. 2021), and the embeddings are tied.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-_CHUNK_LOGITS = 2**22  # 16 MiB of float32: small enough to stay in memory that is used again
+_CHUNK_LOGITS = 2**22  # 16 MiB of float32: small enough that the same memory is reused
 _ROTARY_BASE = 10_000.0
 Positions = Literal["rotary", "alibi"]
 
@@ -26,16 +26,16 @@ Heads = Float[Array, "row token head size"]
 
 
 class Gpt(nnx.Module):
-    """Token ids to hidden states; `summed_cross_entropy` turns those into a loss without keeping the logits.
+    """Maps token ids to hidden states; `summed_cross_entropy` computes their loss without storing all logits.
 
     Args:
         vocab_size: number of token ids.
-        width: size of a hidden state; 2 * num_heads divides it.
+        width: size of a hidden state.
         num_layers: number of blocks.
-        num_heads: attention heads of a block.
-        seed: of the first weights.
-        positions: how attention knows where tokens are.
-        dtype: of the computation; weights are float32.
+        num_heads: attention heads of a block; 2 * num_heads divides the width.
+        seed: seed of the first weights.
+        positions: how attention represents positions.
+        dtype: type of the computation; weights are float32.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Gpt(nnx.Module):
         Args:
             inputs: token ids.
             segmentation: segment numbers from 1, 0 on padding.
-            position: each token's place in its segment.
+            position: each token's position in its segment, from 0.
         """
         mask = segment_mask(segmentation)
         hidden = self.embedding(inputs)
@@ -77,7 +77,7 @@ class Block(nnx.Module):
         self, width: int, num_heads: int, num_layers: int, positions: Positions, dtype: DTypeLike, rngs: nnx.Rngs
     ) -> None:
         inner = nnx.initializers.normal(0.02)
-        # Scaled so that the sum over all blocks starts as large as one block's output would (Radford et al. 2019).
+        # Scaled so that the sum over all blocks starts with the variance of one block's output (Radford et al. 2019).
         outer = nnx.initializers.normal(0.02 / (2 * num_layers) ** 0.5)
         linear = partial(nnx.Linear, use_bias=False, dtype=dtype, rngs=rngs)
         self.num_heads, self.positions = num_heads, positions
@@ -89,7 +89,7 @@ class Block(nnx.Module):
         self.perceptron_out = linear(4 * width, width, kernel_init=outer)
 
     def __call__(self, hidden: Hidden, mask: Bool[Array, "row 1 token token"], position: Tokens) -> Hidden:
-        """One block's hidden states."""
+        """The hidden states after the block."""
         rows, tokens, width = hidden.shape
         heads = self.query_key_value(self.attention_norm(hidden))
         heads = heads.reshape(rows, tokens, 3, self.num_heads, width // self.num_heads)
@@ -104,7 +104,7 @@ class Block(nnx.Module):
 
 
 def segment_mask(segmentation: Tokens) -> Bool[Array, "row 1 token token"]:
-    """Which tokens (last axis) each token sees: those up to itself in its own segment."""
+    """Which tokens (last axis) each token attends to: the tokens of its own segment up to itself."""
     same = segmentation[:, :, None] == segmentation[:, None, :]
     return (same & jnp.tri(segmentation.shape[1], dtype=bool))[:, None]
 
@@ -116,18 +116,18 @@ def attend(
     mask: Bool[Array, "row 1 token token"],
     bias: Float[Array, "row head token token"] | float = 0.0,
 ) -> Heads:
-    """Scaled dot-product attention, heads moved to the front: on CPU twice as fast as the library's einsums."""
+    """Scaled dot-product attention. Heads are moved to the front: on CPU twice as fast as the library's einsums."""
     query, key, value = query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2)
     scores = (query @ key.swapaxes(2, 3)).astype(jnp.float32) / query.shape[-1] ** 0.5 + bias
-    # Every token sees at least itself, padding too: no row of the softmax is empty.
+    # Every token attends at least to itself, padding too, so that no row of the softmax is empty.
     shares = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(scores.dtype).min)).astype(value.dtype)
     return (shares @ value).swapaxes(1, 2)
 
 
 def distance_bias(position: Tokens, num_heads: int) -> Float[Array, "row head token token"]:
-    """What each token (last axis) loses in the scores of another by its distance; the head h loses 2^(-8 h / heads).
+    """The biases that ALiBi adds to the scores: -2^(-8 h / heads) times the distance of two tokens, for head h.
 
-    Distances are those within a segment: tokens of others are masked.
+    Distances are correct within a segment; tokens of other segments are masked.
     """
     slope = 2.0 ** (-8 * jnp.arange(1, num_heads + 1) / num_heads)
     distance = position[:, :, None] - position[:, None, :]
@@ -135,7 +135,7 @@ def distance_bias(position: Tokens, num_heads: int) -> Float[Array, "row head to
 
 
 def rotate(heads: Heads, position: Tokens) -> Heads:
-    """Rotate pairs of coordinates by angles proportional to the position, with another frequency for each pair."""
+    """Rotate pairs of coordinates by angles proportional to the position; each pair has its own frequency."""
     half = heads.shape[-1] // 2
     frequency = _ROTARY_BASE ** (-jnp.arange(half) / half)
     angle = (position[:, :, None] * frequency)[:, :, None]
@@ -163,10 +163,10 @@ def cross_entropy(
 ) -> tuple[Float[Array, ""], Float[Array, " token"]]:
     """Sum of `weight * -log p(target)` in nats, and every token's `-log p(target)`; only the sum has a gradient.
 
-    Logits, `hidden @ embedding.T`, exist for one chunk of tokens at a time. When a gradient is needed, that of a chunk
-    is computed together with its loss, so that no logits are kept or computed twice.
+    Logits, `hidden @ embedding.T`, exist for one chunk of tokens at a time. When a gradient is needed, a chunk's
+    gradient is computed together with its loss, so that logits are neither stored nor computed twice.
     """
-    # This body runs only where no gradient is needed, as for validation; `_forward` replaces it elsewhere.
+    # This body runs if no gradient is needed, as in validation; otherwise `_forward` replaces it.
 
     def normaliser(_: None, chunk: tuple[Array, Array]) -> tuple[None, Array]:
         return None, jax.nn.logsumexp(chunk[0] @ embedding.T, axis=-1)
@@ -178,7 +178,7 @@ def cross_entropy(
 
 def _chunks(hidden: Array, weight: Array, vocab_size: int) -> tuple[Array, Array]:
     size = min(max(_CHUNK_LOGITS // vocab_size, 1), len(weight))
-    missing = -len(weight) % size  # filled up with tokens of weight 0, which add nothing to loss and gradients
+    missing = -len(weight) % size  # filled with tokens of weight 0, which add nothing to loss and gradients
     hidden = jnp.pad(hidden, ((0, missing), (0, 0)))
     return hidden.reshape(-1, size, hidden.shape[1]), jnp.pad(weight, (0, missing)).reshape(-1, size)
 
@@ -193,12 +193,12 @@ def _forward(
         shares = jnp.exp(logits - largest)
         totals = shares.sum(axis=-1, keepdims=True)
         scale = weight[:, None] / totals
-        # (width, vocabulary): on CPU twice as fast as its transpose.
+        # Shape (width, vocabulary): on CPU twice as fast as the transpose.
         by_embedding += (scale * hidden).T @ shares
         return by_embedding, ((jnp.log(totals) + largest)[:, 0], scale * (shares @ embedding))
 
     # -log p(target) = log sum exp(logits) - logit(target). The first term comes from chunks of logits above; the second
-    # needs only the rows of the embedding that the targets name.
+    # needs only the targets' rows of the embedding.
     picked = embedding[targets]
     by_embedding, (normalisers, by_hidden) = jax.lax.scan(
         add, jnp.zeros_like(embedding.T), _chunks(hidden, weight, len(embedding))
@@ -210,8 +210,8 @@ def _forward(
 
 
 def _backward(gradients: tuple[Array, Array], scales: tuple[Array, Array]) -> tuple[Array | None, ...]:
-    # The gradients were computed with the sum; it is a scalar, so that they only have to be scaled. Targets and weights
-    # have none.
+    # The gradients were computed with the sum, which is a scalar, so that they only have to be scaled. Targets and
+    # weights have no gradients.
     by_hidden, by_embedding = gradients
     return scales[0] * by_hidden, scales[0] * by_embedding, None, None
 

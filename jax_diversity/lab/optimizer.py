@@ -9,9 +9,9 @@ import optax
 
 
 def adamw(rate: optax.ScalarOrSchedule) -> optax.GradientTransformation:
-    """AdamW with gradients of norm 1 at most (Loshchilov and Hutter 2019, "Decoupled weight decay regularization").
+    """AdamW, gradients clipped to norm 1 (Loshchilov and Hutter 2019, "Decoupled weight decay regularization").
 
-    Weight decay acts on matrices alone: it would pull the scales of the norms, which are vectors, to 0.
+    Weight decay applies to matrices only: it would pull the scales of the norms, which are vectors, towards 0.
     """
 
     def is_matrix(parameters: Any) -> Any:

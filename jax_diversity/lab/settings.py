@@ -4,57 +4,64 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from jax_diversity.foundation.checks import at_least, one_of, seed
 from jax_diversity.foundation.errors import UserError
 
 _MOST = 2**31 - 1
-"""JAX counts steps and rows in 32 bits."""
+"""JAX counts steps and rows with 32 bits."""
 _MOST_NUMBERS = 10**9
-"""16 GB with their gradients and the two numbers that the optimiser keeps for each; the lab is for small models."""
+"""Weights, gradients and two moments take 16 bytes a weight: 16 GB. The lab is for small models."""
+
+
+class Size(NamedTuple):
+    """The shape of a model; an LSTM has no heads."""
+
+    width: int
+    num_layers: int
+    num_heads: int
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """The lab's small GPT and its training run."""
 
-    ordering: str = "balance"
-    """The ordering that feeds the run, or a .npy file of sequence indices."""
+    ordering: str | None = None
+    """The dataset's ordering that training follows, or a .npy file of sequence indices; None takes `balance`. Not with
+    a stored run, which holds its own order."""
     num_steps: int = 200
     """Optimiser steps."""
     batch_size: int = 16
-    """Sequences a step."""
+    """Sequences of a step."""
     loss_on: Literal["all", "answers"] = "all"
-    """Which tokens are targets: all, or of chats the answers alone."""
+    """Which tokens count towards the loss: all, or only the answers of chats."""
     num_layers: int = 2
-    """Transformer blocks."""
+    """Number of transformer blocks."""
     num_heads: int = 4
-    """Attention heads."""
+    """Number of attention heads."""
     width: int = 128
-    """Model width."""
-    positions: Literal["rotary", "alibi"] = "rotary"
-    """How attention knows where tokens are: rotary angles, or linear biases of the distance (ALiBi)."""
+    """Size of a hidden state."""
     learning_rate: float = 3e-3
-    """Peak of the cosine schedule."""
+    """Highest learning rate: the peak of the cosine schedule."""
     warmup_steps: int = 20
-    """Steps of linear warm-up."""
+    """Number of steps of linear warm-up."""
     checkpoint_every: int = 100
-    """Steps between checkpoints; model, optimiser and input position together."""
+    """Number of steps between checkpoints of model, optimiser and input position."""
     validate_every: int = 50
-    """Steps between validation losses."""
+    """Number of steps between validation losses."""
     validation_batches: int = 8
-    """Most batches of validation sequences in a validation loss; 0 for none."""
+    """Largest number of batches in a validation loss; 0 measures none."""
     diagnose_every: int = 0
-    """Steps between measurements of the gradients (their diversity among the batch's sequences, and stable rank),
-    each of which costs about as much as a step; 0 for none."""
+    """Number of steps between measurements of the gradients: the diversity among the batch's sequences, and the stable
+    rank. Each costs about as much as a step; 0 measures none."""
     metrics: tuple[Literal["tensorboard"], ...] = ()
-    """Where values are written besides the log while training runs: `tensorboard` (needs the extra of that name)."""
+    """Where values are also written besides the log: `tensorboard` (needs the extra of that name)."""
     seed: int = 0
-    """Seed of the weights."""
+    """Seed of the first weights."""
 
     def check(self) -> None:
-        """Refuse settings that no dataset could satisfy."""
+        """Raise a `UserError` for settings that no dataset can satisfy."""
         at_least(1, "train", self, "num_steps", "batch_size", "num_layers", "num_heads", "width")
         at_least(1, "train", self, "validate_every", "checkpoint_every")
         at_least(0, "train", self, "warmup_steps", "validation_batches", "diagnose_every", "seed")
@@ -62,7 +69,7 @@ class TrainConfig:
         for name in ("num_steps", "batch_size", "num_layers", "width", "warmup_steps", "validation_batches"):
             if getattr(self, name) > _MOST:
                 raise UserError(f"Expected train.{name} <= {_MOST}, found {getattr(self, name)}.")
-        one_of("train.positions", self.positions, ("rotary", "alibi"))
+        one_of("train.loss_on", self.loss_on, ("all", "answers"))
         for name in self.metrics:
             one_of("train.metrics", name, ("tensorboard",))
         if self.width % (2 * self.num_heads):
@@ -73,7 +80,7 @@ class TrainConfig:
         # 4 width² of attention and 8 width² of the perceptron after it, in every block.
         if (numbers := 12 * self.num_layers * self.width**2) > _MOST_NUMBERS:
             raise UserError(
-                f"Expected a model whose blocks learn at most {_MOST_NUMBERS:,} numbers, found {numbers:,}; lower "
+                f"Expected a model whose blocks have at most {_MOST_NUMBERS:,} weights, found {numbers:,}; lower "
                 f"train.width ({self.width}) or train.num_layers ({self.num_layers})."
             )
         if not 0 < self.learning_rate < math.inf:

@@ -1,7 +1,7 @@
-"""What paired runs can tell: differences with intervals, corrections for several comparisons, and the design's power.
+"""Statistics of paired runs: differences with intervals, corrections for several comparisons, and a design's power.
 
-Runs are pairs where they share all but what is compared: initial weights, validation, budget. The difference of a pair
-is free of what the two share, which is most of the variance.
+The runs of a pair share initial weights, validation and budget, and differ in what is compared. The shared part, which
+is most of the variance, cancels in their difference.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from scipy import stats
 
 from jax_diversity.foundation.errors import UserError
 
 _BATCH = 2**24
-"""Numbers that one step of the bootstrap holds at a time."""
+"""Most numbers that one step of the bootstrap holds in memory."""
 
 
 class Difference(NamedTuple):
     """A mean difference of pairs.
 
     Attributes:
-        mean: of all pairs.
+        mean: mean of the pairs' differences.
         low: lower end of the 95 % interval.
-        high: its upper end.
-        p_value: of the two-sided paired t-test that the mean is 0.
-        num_pairs: how many.
+        high: upper end of the 95 % interval.
+        p_value: p-value of the two-sided paired t-test whose null hypothesis is a mean of 0.
+        num_pairs: number of pairs.
     """
 
     mean: float
@@ -36,8 +36,8 @@ class Difference(NamedTuple):
     num_pairs: int
 
     @property
-    def is_told_apart(self) -> bool:
-        """Whether the interval leaves out 0."""
+    def is_significant(self) -> bool:
+        """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 
@@ -52,18 +52,18 @@ def paired_difference(
 ) -> Difference:
     """The mean of `one - other` with a bootstrap interval over seeds and over documents.
 
-    Seeds and documents are drawn again independently of each other, since every seed has the same documents (the
+    Seeds and documents are resampled independently of each other, since every seed has the same documents (the
     "pigeonhole" bootstrap: Owen 2007, *The pigeonhole bootstrap*, Annals of Applied Statistics 1(2)). The interval is
-    studentised: few seeds are normal here, and a percentile interval of five of them holds the truth in some 85 % of
-    cases only. Student's quantile of `seeds - 1` degrees of freedom is taken with the bootstrap's standard error.
+    the bootstrap's standard error times Student's quantile with `seeds - 1` degrees of freedom: a percentile interval
+    of five seeds, a usual number here, would contain the true value in only about 85 % of cases.
 
     Args:
-        one: values of a kind of run, such as losses in nats a token, by pair (seed) and document.
-        other: those of the other kind, in the same order.
-        weights: of the documents, such as their tokens; None weighs them alike.
-        num_draws: bootstrap samples.
-        seed: of the draws.
-        confidence: the interval's.
+        one: values of one kind of run, such as losses in nats a token, by pair (seed) and document.
+        other: values of the other kind, in the same order.
+        weights: weights of the documents, such as their numbers of tokens; None gives all the same weight.
+        num_draws: number of bootstrap samples.
+        seed: seed of the draws.
+        confidence: confidence level of the interval.
 
     Raises:
         UserError: fewer than two pairs, other shapes, or values that are not finite.
@@ -80,7 +80,7 @@ def paired_difference(
         )
     differences = one - other
     if not np.isfinite(differences).all():
-        raise UserError("Expected finite values of all pairs, found some that are not; leave out runs that diverged.")
+        raise UserError("Expected finite values of all pairs, found others; leave out runs that diverged.")
     num_pairs, num_documents = differences.shape
     shares = np.full(num_documents, 1 / num_documents) if weights is None else weights / weights.sum()
     by_pair = differences @ shares
@@ -91,10 +91,10 @@ def paired_difference(
         pairs = rng.multinomial(num_pairs, np.full(num_pairs, 1 / num_pairs), number) / num_pairs
         documents = shares * rng.multinomial(num_documents, np.full(num_documents, 1 / num_documents), number)
         totals = documents.sum(axis=1)
-        # A draw of documents without any weight says nothing.
+        # A draw in which all documents have weight 0 has no mean.
         own = ((pairs @ differences) * documents).sum(axis=1)[totals > 0] / totals[totals > 0]
         draws.append(own)
-    # The bootstrap's variance over n pairs is (n - 1) / n of what it estimates.
+    # The bootstrap's variance over n pairs is (n - 1) / n of the variance that it estimates.
     error = float(np.concatenate(draws).std() * np.sqrt(num_pairs / (num_pairs - 1)))
     reach = float(stats.t.ppf((1 + confidence) / 2, num_pairs - 1)) * error
     mean = float(by_pair.mean())
@@ -110,10 +110,10 @@ def _p_value(differences: Float[np.ndarray, " pair"]) -> float:
 
 
 def holm(p_values: Float[np.ndarray, " comparison"]) -> Float[np.ndarray, " comparison"]:
-    """P-values of several comparisons, corrected so that the chance of any false finding stays below the level.
+    """P-values of several comparisons, corrected so that the chance of any false rejection stays below the level.
 
-    Holm 1979, *A simple sequentially rejective multiple test procedure*: the smallest of m is multiplied by m, the next
-    by m - 1 and so on, and none is smaller than the one before it.
+    Holm 1979, *A simple sequentially rejective multiple test procedure*: the smallest of m p-values is multiplied by m,
+    the next by m - 1 and so on, and none becomes smaller than the one before it.
 
     Example:
         >>> holm(np.array([0.01, 0.04, 0.03]))
@@ -126,19 +126,14 @@ def holm(p_values: Float[np.ndarray, " comparison"]) -> Float[np.ndarray, " comp
     return corrected
 
 
-def are_found(p_values: Float[np.ndarray, " comparison"], level: float = 0.05) -> Bool[np.ndarray, " comparison"]:
-    """Which of several comparisons tell their two sides apart, after Holm's correction."""
-    return holm(p_values) <= level
-
-
 def power(difference: float, deviation: float, num_pairs: int, level: float = 0.05) -> float:
     """The chance that a two-sided paired t-test finds a true difference.
 
     Args:
-        difference: of the means.
-        deviation: the standard deviation of the pairs' differences.
-        num_pairs: how many pairs.
-        level: of the test.
+        difference: the true difference of the means.
+        deviation: standard deviation of the pairs' differences.
+        num_pairs: number of pairs.
+        level: significance level of the test.
 
     Raises:
         UserError: fewer than two pairs, or a deviation that is not positive.
@@ -150,13 +145,13 @@ def power(difference: float, deviation: float, num_pairs: int, level: float = 0.
     freedom = num_pairs - 1
     limit = float(stats.t.ppf(1 - level / 2, freedom))
     shift = abs(difference) / deviation * np.sqrt(num_pairs)
-    # Far from 0 SciPy cannot compute the tail on the other side, which is then nothing.
+    # Far from 0 SciPy returns NaN for the tail on the other side, which is negligible there.
     other_side = float(np.nan_to_num(stats.nct.cdf(-limit, freedom, shift)))
     return float(stats.nct.sf(limit, freedom, shift)) + other_side
 
 
 def smallest_detectable(deviation: float, num_pairs: int, *, wanted: float = 0.8, level: float = 0.05) -> float:
-    """The smallest difference that so many pairs find with a chance of `wanted`; arguments as for `power`.
+    """The smallest difference that `num_pairs` pairs find with a chance of `wanted`; arguments as for `power`.
 
     Example:
         >>> round(smallest_detectable(0.01, 5), 4)
@@ -180,7 +175,7 @@ def pairs_needed(difference: float, deviation: float, *, wanted: float = 0.8, le
     high = 2
     while not difference or power(difference, deviation, high, level) < wanted:
         if not difference or high > 1_000_000:
-            raise UserError(f"Expected a difference that some million pairs can find, found {difference}.")
+            raise UserError(f"Expected a difference that a million pairs can find, found {difference}.")
         high *= 2
     low = high // 2
     while high - low > 1:

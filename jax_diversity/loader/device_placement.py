@@ -64,7 +64,7 @@ class DevicePlacement:
         return {field: self._place(field, rows) for field, rows in batch.items()}
 
     def placed(self, spec: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.ShapeDtypeStruct]:
-        """What `place` makes of arrays of these shapes and types."""
+        """The shapes, types and shardings of the arrays that `place` makes."""
         return {
             field: jax.ShapeDtypeStruct(
                 (self.num_rows, *rows.shape[1:]),
@@ -98,7 +98,7 @@ class DevicePlacement:
         return sharding
 
     def _local(self, index: slice) -> slice:
-        """Where neighbouring rows of the global batch lie among those that were read."""
+        """The places of neighbouring rows of the global batch among the rows that were read."""
         # A device holds neighbouring rows, all of which were read, so that they are neighbours here too.
         start, stop, _ = index.indices(self.num_rows)
         first = int(np.searchsorted(self.row_numbers, start))

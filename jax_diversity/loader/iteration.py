@@ -1,4 +1,4 @@
-"""Batches by number, and one after another from a position that can be saved and restored."""
+"""Batches by number, and their iterator, whose position can be saved and restored."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class OrderedBatches(grain.MapDataset[Batch]):
         (start, length), *others = windows.lengths_from(settings.start_position) or windows.lengths
         if others:
             raise UserError(
-                f"Expected batches of one shape, which is all that an element spec says, found sequences of {length} "
+                f"Expected batches of one shape for an element spec, found sequences of {length} "
                 f"tokens at position {start} and of {others[0][1]} from position {others[0][0]} on; look at the shape "
                 "of each batch instead."
             )
@@ -74,7 +74,7 @@ class OrderedBatches(grain.MapDataset[Batch]):
         sequences = self.run.at(positions)
         if len(sequences):
             batch = self.source.read(sequences, positions)
-        else:  # of a last batch that others' rows and padding fill
+        else:  # a last batch without rows of this host
             batch = self._no_rows(self.windows.length_at(position))
         if missing := self.windows.num_rows - len(sequences):
             batch = {field: _padded(rows, missing) for field, rows in batch.items()}
@@ -84,18 +84,18 @@ class OrderedBatches(grain.MapDataset[Batch]):
         }
 
     def _no_rows(self, length: int) -> dict[str, np.ndarray]:
-        """The arrays of no sequences of a length."""
+        """Arrays (0, length): a batch without rows."""
         fields = {field: np.zeros((0, length), np.int32) for field in self.windows.settings.fields}
         return fields | {field: np.zeros(0, dtype) for field, dtype in self.source.origins.items()}
 
 
 def _padded(rows: np.ndarray, missing: int) -> np.ndarray:
-    # -1 where rows are numbers of datasets and sequences, of which 0 is a valid one.
+    # Numbers of datasets and sequences are padded with -1: 0 is a valid number.
     return np.pad(rows, ((0, missing), (0, 0))) if rows.ndim > 1 else np.pad(rows, (0, missing), constant_values=-1)
 
 
 class BatchIterator(grain.DatasetIterator[Batch]):
-    """Batches one after another; its state is the position of the batch that `next` gives next.
+    """The batches in their order; its state is the position of the next batch.
 
     Threads may share it: each batch goes to one of them. It belongs to the process that made it, and cannot be copied:
     two copies would give the same batches.
@@ -120,7 +120,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         self._workers: Workers | None = None
         self._pending: deque[Future[Batch]] = deque()  # the next batches, from the current position on
         self._process = os.getpid()
-        # Of all that moves the position. Not of `close`, which must not wait for a batch that may never come.
+        # Held while the position moves. Not by `close`, which must not wait for a batch that may never come.
         self._lock = threading.RLock()
 
     def __next__(self) -> Batch:
@@ -130,8 +130,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
             if not self._windows.num_batches(self._position):
                 raise StopIteration
             batch = self._take() if self._settings.num_prefetch else self._make(self._position)
-            # A last batch that padding fills ends with the epochs: a finished run has one state, whatever its batch
-            # size.
+            # A padded last batch ends with the epochs, so that a finished run has one state for all batch sizes.
             self._position = min(self._position + self._windows.step, self._windows.end)
             return batch
 
@@ -171,8 +170,8 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         """Continue from a state, of any batch size and number of hosts.
 
         Raises:
-            UserError: the state of another dataset or ordering, of a newer version, or no state at all; a position from
-                which a batch would span two sequence lengths.
+            UserError: the state is of another dataset or ordering, of a newer version, or not a state; a batch from its
+                position on would span two sequence lengths.
         """
         names = ("version", "position", "dataset", "ordering")
         if not isinstance(state, Mapping) or set(names) - state.keys():
@@ -214,7 +213,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
 
     def _move(self, position: int) -> None:
         with self._lock:
-            self._cancel()  # batches that were made ahead belong to the position before
+            self._cancel()  # batches that were made ahead belong to the former position
             self._position = position
 
     def start_prefetch(self) -> None:
@@ -243,14 +242,14 @@ class BatchIterator(grain.DatasetIterator[Batch]):
             return made if self._finish is None else self._finish(made)
         except BaseException as error:
             if isinstance(error, Exception):
-                self._assert_not_closed()  # another thread closed it meanwhile, and with it what this one waits for
+                self._assert_not_closed()  # another thread closed the iterator while this one waited
             self._cancel()  # the next call tries the same position again,
             if isinstance(error, WorkerDied):
                 self._end_workers()  # with new processes
             raise
 
     def _submit(self, first: int) -> Workers:
-        """Have `num_prefetch` batches pending, of which the first is at the position `first`."""
+        """Submit batches until `num_prefetch` are pending, the first at the position `first`."""
         settings = self._settings
         self._assert_not_closed()
         if self._workers is None:

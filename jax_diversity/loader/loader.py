@@ -28,8 +28,8 @@ def make_loader(datasets: Datasets | Run, **options: Any) -> Loader:
         {settings}
 
     Returns:
-        A `grain.IterDataset` of dicts of arrays (B / num_hosts, L), see `records.decoding.decode`; where a run goes on
-        with sequences of another length, L is that of the batch's position. Batches of several datasets, and of stored
+        A `grain.IterDataset` of dicts of arrays (B / num_hosts, L), see `records.decoding.decode`; in a run with
+        sequences of several lengths, L depends on the position. Batches of several datasets, and of stored
         runs, also have `dataset_index` and `sequence_index` of every row. The state of its iterator is the next
         position and the fingerprints of dataset and ordering; it may be restored with another batch size, or another
         number of hosts, threads or workers.
@@ -39,8 +39,8 @@ def make_loader(datasets: Datasets | Run, **options: Any) -> Loader:
             that lies in another dataset, sequences of another length than the model expects, a batch that would
             hold sequences of two lengths.
 
-    When an ordering records that it was made of other token counts than the dataset's orderings, it is followed with
-    a warning: it may be one by your own weights or matrices.
+    An ordering that records other token counts than the dataset's orderings is followed with a warning: it may have
+    been made with your own weights or matrices.
 
     Example:
         >>> for batch in make_loader("out/", ordering="balance", global_batch_size=64):
@@ -57,9 +57,9 @@ class Loader(grain.IterDataset[Batch]):
     """Batches of an order, made ahead in the background; iterate over it, or build on it with Grain.
 
     Args:
-        run: which sequence comes at every position.
-        source: where sequences are read from.
-        settings: how batches are made.
+        run: the run.
+        source: the source of its sequences.
+        settings: the settings of the batches.
 
     Attributes:
         batches: the batches by number.
@@ -91,7 +91,7 @@ class Loader(grain.IterDataset[Batch]):
     @property
     def _element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and types of a batch's arrays, global ones with `sharding`; Grain's `get_element_spec` asks for it."""
-        # A last batch that is not full is filled with padding: it has the shape of the others.
+        # A partial last batch is padded to the shape of the others.
         spec = self.batches._element_spec
         return spec if self._placement is None else self._placement.placed(spec)
 
@@ -102,10 +102,10 @@ class Loader(grain.IterDataset[Batch]):
         return number
 
     def __bool__(self) -> bool:
-        return self.num_batches != 0  # a loader without a last epoch is true too, though it has no length
+        return self.num_batches != 0  # also true without a last epoch, where there is no length
 
     def __iter__(self) -> BatchIterator:
-        # Every iterator closes its own source; the copy leaves the shared batches, and their source, as they are.
+        # Every iterator closes its own source; a copy leaves the shared source open.
         batches = copy(self.batches)
         batches.source = batches.source.for_iterator()
         return BatchIterator(batches, self._placement)

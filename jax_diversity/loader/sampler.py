@@ -19,7 +19,7 @@ from jax_diversity.run.source import checked_index
 
 
 class OrderSampler:
-    """The order of a run for `grain.DataLoader`, whose batches are then those of the window contract.
+    """The order of a run for `grain.DataLoader`, whose batches then follow the window contract.
 
     A `DataLoader` gives each host and each worker process every n-th element, and each worker makes its own batches:
     with a plain order, a batch would be every n-th sequence of a longer window. This sampler numbers the elements so
@@ -86,7 +86,7 @@ class OrderSampler:
         checked_index(index, len(self))
         rows = self._batch_size // self._num_hosts
         # Invert how a `DataLoader` deals out elements: element e goes to host e % H, and of those of a host, number i
-        # goes to worker i % W. What is left counts the elements of one worker, which it batches as they come.
+        # goes to worker i % W. The remaining number counts the elements of one worker, which it batches in their order.
         element, host = divmod(index, self._num_hosts)
         element, worker = divmod(element, self._num_workers)
         turn, row = divmod(element, rows)

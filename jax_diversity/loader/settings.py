@@ -20,7 +20,7 @@ from jax_diversity.records.decoding import FIELDS, LossOn, checked_fields
 from jax_diversity.run.source import ORIGIN_FIELDS
 
 ENDLESS = 2**62
-"""The number of positions of a run without a last epoch: batches after it still have positions below 2^63."""
+"""The number of positions of a run without a last epoch; positions of a batch after it are still below 2^63."""
 
 _DTYPES = ("int32", "int64", "uint32", "float32")
 _SMALLEST = {
@@ -32,19 +32,19 @@ _MAY_BE_NONE = ("num_epochs", "sequence_length")
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderSettings:
-    """The settings of `make_loader` and `stream_batches`; `checked` makes them of what a user gives."""
+    """The settings of `make_loader` and `stream_batches`; `checked` makes them from a user's keywords."""
 
     global_batch_size: int
     """B, sequences of a batch over all hosts."""
     num_epochs: int | None = 1
-    """How often every sequence comes, or a run is repeated; None never ends."""
+    """How often the run is repeated; None never ends."""
     start_position: int = 0
     """The global position of the first batch."""
     drop_remainder: bool = True
     """Whether the last sequences are dropped when they do not fill a batch; False fills the batch up with rows of
     padding. Every host sees the same number of batches in both cases."""
     host_index: int = 0
-    """This host (`jax.process_index()`); not with `sharding`, which determines it."""
+    """The number of this host (`jax.process_index()`); not with `sharding`, which determines it."""
     num_hosts: int = 1
     """The number of hosts (`jax.process_count()`); it divides the batch."""
     sharding: jax.sharding.Sharding | None = None
@@ -59,12 +59,12 @@ class LoaderSettings:
     """Of the arrays: int32, int64, uint32 or float32. With `sharding`, int64 needs JAX's `jax_enable_x64`."""
     merge_segments: bool = False
     """Give all segments of a sequence the number 1 and count positions through the sequence, so that a document attends
-    to those before it and its first token is a target; False keeps documents apart."""
+    to the documents before it and its first token is a target; False keeps documents apart."""
     loss_on: LossOn = "all"
     """`answers` masks the prompts of chats: `targets_segmentation` is 0 where the target is not a token of an answer.
     In documents that are not chats every token counts towards the loss. Refused where no dataset was made of chats."""
     num_prefetch: int = 2
-    """Batches made ahead in the background; 0 makes each when it is asked for."""
+    """Batches made ahead in the background; 0 makes each batch on request."""
     num_threads: int = 1
     """Threads that make them."""
     num_workers: int = 0
@@ -75,7 +75,7 @@ class LoaderSettings:
 
     @classmethod
     def checked(cls, **given: Any) -> LoaderSettings:
-        """Settings as a user gives them, as plain values; the first that is unknown or not valid is refused."""
+        """The settings from a user's keywords; a `UserError` names the first that is unknown or not valid."""
         known = cls.__dataclass_fields__
         for name in given:
             if name not in known:
@@ -112,11 +112,11 @@ class LoaderSettings:
 
     @property
     def of_arrays(self) -> dict[str, Any]:
-        """What the arrays of a batch are made by, as the keyword arguments of `SequenceSource`."""
+        """The settings of a batch's arrays, as the keyword arguments of `SequenceSource`."""
         return {"fields": self.fields, "merge_segments": self.merge_segments, "loss_on": self.loss_on}
 
     def end(self, num_positions: int) -> int:
-        """The position after the last epoch, of epochs with that many positions."""
+        """The position after the last epoch, for epochs of `num_positions`."""
         return ENDLESS if self.num_epochs is None else num_positions * self.num_epochs
 
 
@@ -143,13 +143,13 @@ class Windows:
     lengths: tuple[tuple[int, int], ...] = ()
     """Where sequences of another length begin in an epoch: (first position, L). Counting batches needs none."""
     row_numbers: tuple[int, ...] | None = None
-    """The rows of the global batch that are read here, ascending; None: those of the host."""
+    """The rows of the global batch that are read here, ascending; None takes the host's."""
     turn: tuple[int, int] = (0, 1)
     """The first batch that is read here and the number of batches to the next: Grain's worker processes take turns."""
 
     def __post_init__(self) -> None:
         settings = self.settings
-        # A batch may hold several epochs, and padding after the last one; without padding it must come once.
+        # A batch may span epochs, and be padded after the last one. Without padding, all epochs must fill one batch.
         if not self.num_positions or (settings.drop_remainder and settings.global_batch_size > self.end):
             raise UserError(
                 f"Expected a global batch size in 1 .. {self.end} (the positions of all epochs), found "
@@ -217,7 +217,7 @@ class Windows:
         return found
 
     def check_lengths(self, position: int) -> None:
-        """Refuse batches from a position on if one would span two lengths, or have another than the settings say."""
+        """Refuse batches that span two lengths, or have another length than the settings, from a position on."""
         # Three epochs suffice: if batches fit both of two whole epochs, they begin alike in these and all later ones.
         settings, found = self.settings, self.lengths_from(position)
         for first, length in found:
@@ -246,7 +246,7 @@ class Windows:
         if self.row_numbers is None:
             first = position + self.settings.host_index * self.num_rows
             return np.arange(first, max(first, min(first + self.num_rows, self.end)), dtype=np.int64)
-        # With a sharding, the rows of a process are those of its devices, which need not be neighbours.
+        # With a sharding, a process reads the rows of its devices, which need not be neighbours.
         positions = position + np.array(self.row_numbers, np.int64)
         return positions[positions < self.end]
 
@@ -276,7 +276,7 @@ def _dtype_name(dtype: Any, *, on_devices: bool) -> str:
     return chosen.name
 
 
-def _check_sharding(sharding: jax.sharding.Sharding | None, num_hosts: int) -> None:
+def _check_sharding(sharding: Any, num_hosts: int) -> None:
     if num_hosts != 1:
         raise UserError(
             f"Expected sharding= without num_hosts, found num_hosts={num_hosts}: the sharding says which "

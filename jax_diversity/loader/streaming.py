@@ -1,8 +1,8 @@
-"""Batches in the order in which records lie, read file by file: for datasets on object stores.
+"""Batches in the order of the record files, read file by file: for datasets on object stores.
 
 `make_loader` follows any ordering and keeps the files that it fetches. A stream fetches whole files one after
-another, reads each once, and removes it. Its batches are those of the window contract for the ordering that the
-records were written in, and its state is that of `make_loader`.
+another, reads each once, and removes it. Its batches follow the window contract for the ordering in which the records
+were written, and its state can be exchanged with a loader of `make_loader` over that ordering.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StreamOptions(LoaderSettings):
     """Sequences of a stretch that is shuffled; 0 keeps the order of the records. All files that hold a stretch are on
     disk together."""
     seed: int = 0
-    """Of the shuffle."""
+    """Seed of the shuffle."""
     read_ahead_files: int = 2
     """Files fetched before they are needed."""
     cache_folder: str | Path | None = None
@@ -60,14 +60,14 @@ class StreamOptions(LoaderSettings):
 
 @takes_settings(StreamOptions, without=("num_workers",))
 def stream_batches(dataset: str | Path | Dataset, **options: Any) -> Loader:
-    """Batches in the order in which the records lie, fetched a file at a time.
+    """Batches in the order of the record files, fetched a file at a time.
 
     For a dataset written in the ordered layout these are the batches that `make_loader` gives for its ordering, and
     the states of both are the same. Files of a dataset on an object store are on disk while they are needed, and
     `read_ahead_files` more; every host fetches all of them. The files of a local dataset are read where they lie.
 
     For a dataset in the packed layout, `shuffle_buffer` shuffles as streams do: files come in another random order
-    in every epoch, and sequences change places within stretches of that many. Each comes once an epoch. What comes
+    in every epoch, and sequences change places within stretches of that size. Each comes once an epoch. The sequence
     at a position depends only on the position, the seed and the dataset, so that a run resumes by fetching the files
     of one stretch.
 
@@ -102,7 +102,7 @@ _OWN: dict[str, Any] = {"shuffle_buffer": 0, "seed": 0, "read_ahead_files": 2, "
 
 @dataclass(frozen=True)
 class FilesOfBatch:
-    """Files by their numbers: those that a batch is read from, those to fetch next, others not to be removed yet."""
+    """File numbers: the files that a batch is read from, the files to fetch next, and others to keep for now."""
 
     needed: tuple[int, ...]
     ahead: tuple[int, ...] = ()
@@ -114,8 +114,8 @@ class StreamedRun(Run):
 
     To shuffle, each epoch puts the files in a random order, divides its steps into stretches of `shuffle_buffer`, and
     permutes the steps of each stretch. Every random number is computed from the seed, the epoch and the place of the
-    stretch, so that what comes at a position needs no state. `end` is the position after the last epoch, `num_ahead`
-    the number of files that are fetched before they are needed.
+    stretch, so that a position determines its sequence without further state. `end` is the position after the last
+    epoch, `num_ahead` the number of files that are fetched before they are needed.
     """
 
     is_bijection = True
@@ -138,7 +138,7 @@ class StreamedRun(Run):
 
     @property
     def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The layout's; of a shuffled stream, a hash of all that decides it."""
+        """The layout's fingerprint; for a shuffled stream a hash of layout, file sizes, buffer and seed."""
         if not self.shuffle_buffer:
             return self._layout_fingerprint
         return fingerprint("stream", self._layout_fingerprint, self.records.counts, self.shuffle_buffer, self.seed)
@@ -215,7 +215,7 @@ class StreamedRun(Run):
 
     @cached_property
     def _layout_fingerprint(self) -> str:
-        """That of the ordering in which the records lie, which in the packed layout is 0, 1, 2 ..."""
+        """The fingerprint of the records' ordering, which in the packed layout is 0, 1, 2 ..."""
         if self._layout is not None:
             return self._layout
         digest = hashlib.sha256()  # as `Ordering.fingerprint`, without an array of all numbers
@@ -288,9 +288,9 @@ class StreamedSource(SequenceSource):
 
 
 class StreamedFiles:
-    """Fetches files before they are needed, one after another, and removes those that no batch needs any more.
+    """Fetches files before they are needed, one after another, and removes files that no batch needs any more.
 
-    The files on disk are those of one `FilesOfBatch`; `reader` reads the records from them. They lie in a folder that
+    The files of one `FilesOfBatch` are on disk; `reader` reads the records from them. They are in a folder that
     is removed with this object, at the end of the process, or, when the process was killed, by the next stream that
     uses the cache.
     """
@@ -370,7 +370,7 @@ def _work(tasks: SimpleQueue[tuple[Future[None], Callable[[], None]] | None]) ->
 def _end(tasks: SimpleQueue[Any], stopping: threading.Event, folder: Path, lock: Any) -> None:
     stopping.set()  # ends the fetch under way at its next piece; None then ends the thread
     tasks.put(None)
-    # The folder before its lock: a folder without a lock file would not be found by those that remove abandoned ones.
+    # The folder is removed before its lock file: the cleaning of abandoned folders finds them by their lock files.
     shutil.rmtree(folder, ignore_errors=True)
     Path(lock.name).unlink(missing_ok=True)
     lock.close()
@@ -386,7 +386,7 @@ def _new_folder(parent: Path) -> tuple[Path, Any]:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     continue
-                # The system gave up the lock, so that the process that held it is gone.
+                # The lock is free: the process that held it has ended.
                 shutil.rmtree(path.with_suffix(""), ignore_errors=True)
                 path.unlink(missing_ok=True)
         parent.mkdir(parents=True, exist_ok=True)

@@ -63,7 +63,7 @@ class Writers:
 
 
 class BatchMetrics:
-    """What a batch at a position holds, and how far all batches up to it deviate from the corpus, in every family.
+    """The groups of a batch at a position, and the deviation of all batches up to it, in every family.
 
     With `c` the batch's token counts, `n` their sum and τ the corpus's shares:
 
@@ -74,20 +74,20 @@ class BatchMetrics:
       the first of each, where documents and copies are known.
 
     These are the window TV, groups per batch, prefix deviation and repeats of `measure`. Running sums are whole
-    numbers, so that the values do not depend on where a run was stopped and resumed. A batch that follows the one
-    before costs the reading of its own sequences' counts; any other position costs that of all sequences since its
-    epoch began.
+    numbers, so that a resumed run has the same values. A batch that follows the one
+    before reads the counts of its own sequences; any other position reads the counts of all sequences since its epoch
+    began.
 
     Counts of several datasets are joined in the families that all of them have; groups of one name are one group.
-    Clusters are left out where the datasets are not of one feature space: their numbers then mean other things. The
-    corpus is all sequences of all datasets, so that a mixture by other weights than their sizes keeps a distance from
-    its shares. The unit of the prefix deviation is the longest sequence length.
+    Clusters are left out where the datasets are not of one feature space: their numbers then have different meanings.
+    The corpus is all sequences of all datasets, so that a mixture by weights other than the sizes keeps a distance
+    from the corpus's shares. The unit of the prefix deviation is the longest sequence length.
 
     Args:
         run: a run; or a built dataset, its folder or address, or several.
         ordering: of datasets, see `make_loader`.
         global_batch_size: B, sequences of a batch over all hosts.
-        characteristics: token counts of the run's sequences, in place of those that its datasets store.
+        characteristics: token counts of the run's sequences, in place of the stored ones.
 
     Raises:
         UserError: an unknown ordering, or counts of another number of sequences; datasets without a common family; a
@@ -162,7 +162,7 @@ class BatchMetrics:
         return values | {f"repeats/{name}": float(num_repeats(groups[sequences])) for name, groups in known.items()}
 
     def _move(self, position: int) -> None:
-        """Have counted all that comes before a position."""
+        """Count all positions of the epoch before a position."""
         first = position - position % len(self._run)
         if not first <= self._position <= position:
             self._restart(first)
@@ -171,8 +171,8 @@ class BatchMetrics:
             self._add(self._tokens_between(self._position, stop), stop)
 
     def _restart(self, first: int) -> None:
-        """Have counted all that comes before an epoch."""
-        # Whole epochs of an ordering are left out: each holds every sequence once and so deviates by nothing.
+        """Begin to count at an epoch, with the sums of all epochs before it."""
+        # Whole epochs of an ordering are left out: each holds every sequence once, and its deviation is zero.
         epochs = 0 if self._run.is_bijection else first // len(self._run)
         self._position = first
         self._placed = {
@@ -231,7 +231,7 @@ def watch_batches(
 ) -> WatchedBatches:
     """The unchanged batches of a loader, whose values are written while the loop trains on them.
 
-    The values are those of `BatchMetrics`, and two of the time since values were last written:
+    The values of `BatchMetrics` are written, and two on the time since values were last written:
 
     - `input_wait_seconds`: waited for batches;
     - `input_wait_share`: the same as a share of all of that time.
@@ -246,7 +246,7 @@ def watch_batches(
         write: called with a step and its values by name. When it raises, a warning is given and it is not called
             again.
         every: number of steps after which values are written: 10 writes at the steps 9, 19, 29 ...
-        characteristics: token counts of the sequences of all datasets end to end, in place of those that they store.
+        characteristics: token counts of the sequences of all datasets end to end, in place of the stored ones.
 
     Returns:
         An iterator with the state of the loader's own, saved and restored in the same way.

@@ -23,8 +23,8 @@ class WorkerDied(RuntimeError):
 class Workers:
     """Calls a function of a position in the background: in threads, or, where `num_processes` is not 0, in processes.
 
-    Threads need no time to start and copy nothing; they are enough for all but programs that use Python heavily
-    beside them. Each worker process has the function and what it reads, and returns results over pipes.
+    Threads start at once and copy nothing; processes are for programs that use Python heavily themselves. Each worker
+    process has a copy of the function, and returns results over pipes.
     """
 
     def __init__(self, make: Callable[[int], Any], num_threads: int, num_processes: int) -> None:

@@ -28,9 +28,8 @@ from jax_diversity.schema import Characteristics, Ordering
 from jax_diversity.schema.characteristics import MADE_BY
 from jax_diversity.schema.orderings import Positions
 
-_UNEVEN = (
-    0.1  # standard deviation of the sequences' tokens, as a part of their mean, from which windows of tokens matter
-)
+# Windows of tokens are measured if the standard deviation of the sequences' tokens exceeds this part of their mean.
+_UNEVEN = 0.1
 
 
 @runtime_checkable
@@ -50,28 +49,28 @@ Targets = Mapping[str, Float[np.ndarray, " group"] | Sequence[float]]
 
 @dataclass(frozen=True)
 class Balance:
-    """The measures of one ordering; arrays are float64 where nothing else is said.
+    """The measures of one ordering; arrays are float64 unless stated otherwise.
 
-    For a run, which may repeat and omit sequences, a position takes a sequence's place in the shapes, and floors and
-    bounds are those of all orders of the same positions.
+    A run may repeat and omit sequences: its shapes count positions instead of sequences, and its floors and bounds hold
+    for all orders of the same positions.
 
     Attributes:
         prefix_l2: family -> (num_sequences,) prefix deviation after every position, in sequence lengths.
         window_tv: family -> window size -> (num_sequences // size,) TV of consecutive aligned windows.
-        window_tv_shifted: the same of the whole windows from position size // 2 on; none where none fits.
+        window_tv_shifted: the same for windows that start at position size // 2; empty if no window fits.
         window_l2: family -> window size -> (num_sequences // size,) Euclidean norm of share - τ of aligned windows.
         window_tv_floor: family -> window size -> the floor of the mean of `window_tv`.
         window_max: family -> window size -> the largest |share - τ| over all start positions and groups.
-        ideal_tv: family -> window size -> the TV to expect of an ideal token shuffle.
+        ideal_tv: family -> window size -> the expected TV of an ideal token shuffle.
         norm_drift: (num_sequences,) running norm excess of the first family, in sequences.
         window_tv_bound: family -> window size -> a bound of the mean of `window_tv`, at least the floor.
         groups_per_batch: family -> window size -> int64 (num_sequences // size,) distinct groups of every window.
         groups_per_sequence: family -> the mean number of distinct groups of a position's sequence.
-        window_tv_every_start: family -> window size -> mean and worst TV over all start positions, where asked for.
-        window_tv_tokens: family -> window size -> TV of consecutive windows of as many tokens as so many sequences have
-            on average; of no size where all sequences have about as many tokens.
-        documents: repeats and gaps of documents of several sequences; None where the documents are not known.
-        copies: the same of copies of one document; None where nothing is known of copies or there are none.
+        window_tv_every_start: family -> window size -> mean and worst TV over all start positions, if requested.
+        window_tv_tokens: family -> window size -> TV of consecutive windows of equal tokens, as many as `size`
+            sequences have on average; empty if all sequences have about the same number of tokens.
+        documents: repeats and gaps of documents with several sequences; None if the documents are unknown.
+        copies: the same for copies of one document; None if there are no copies or they are unknown.
     """
 
     prefix_l2: Mapping[str, Float64[np.ndarray, " sequence"]]
@@ -93,9 +92,9 @@ class Balance:
     def summary(self) -> dict[str, Any]:
         """The figures that a table shows, as plain numbers: family -> `prefix_l2_max`, and window size -> all others.
 
-        `tv_mean_shifted` and `tv_worst_shifted` are None where no shifted window fits; `tv_mean_every_start` and
-        `tv_worst_every_start` are there where they were asked for, `tv_mean_tokens` and its like where sequences differ
-        in tokens, `documents` and `copies` where they are known.
+        `tv_mean_shifted` and `tv_worst_shifted` are None if no shifted window fits. `tv_mean_every_start` and
+        `tv_worst_every_start` exist if they were requested, `tv_mean_tokens` and its like if sequences differ in
+        tokens, `documents` and `copies` if they are known.
         """
         families: dict[str, Any] = {
             family: {
@@ -144,16 +143,16 @@ def measure(
     """Measure an ordering, or a run that repeats or omits sequences, in every family.
 
     Args:
-        characteristics: the token counts; weights play no part.
+        characteristics: the token counts; weights are ignored.
         ordering: what is trained on, in order; an array must be a bijection of the sequences.
         windows: window sizes in sequences, each between 1 and the number of positions.
         advance: called with the number of positions done, over all families.
-        targets: family -> the groups' shares to measure against; the corpus's own where not given. Norms have
-            no target: with one for the first family, their drift is measured against the mean of all positions.
+        targets: family -> the groups' shares to measure against; the corpus's own if not given. Norms have no
+            target: if the first family has one, the drift is measured against the mean of all positions.
         every_start: whether to measure also the window TV of all start positions.
 
     Raises:
-        ValueError: an ordering of another dataset, a window size outside its range, targets that are no shares.
+        ValueError: an ordering of another dataset, a window size outside its range, targets that are not shares.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [0, 2], [2, 0], [0, 2]]})
@@ -186,13 +185,13 @@ class Measurer:
         self._norms = np.sqrt(squares) / self._length
         tokens = characteristics.tokens.astype(np.float64)
         self._mean_tokens = float(tokens.mean()) if len(tokens) else 0.0
-        # A last sequence that is not full makes no difference worth another measure.
+        # One incomplete last sequence does not need another measure.
         self._is_uneven = bool(len(tokens) and tokens.std() > _UNEVEN * self._mean_tokens)
         # Floors and bounds take as long as some measures and are the same for every bijection: computed once.
         self._limits_of_corpus: dict[str, dict[int, tuple[float, float]]] = {}
 
     def measure(self, ordering: Order, advance: Advance = ignore) -> Balance:
-        """All measures of one of the orders."""
+        """Measure one of the orders."""
         function("advance", advance)
         ordering = checked(self._characteristics, ordering)
         for size in self.windows:
@@ -206,7 +205,7 @@ class Measurer:
         return Balance(**by_name, norm_drift=drift, documents=documents, copies=copies)
 
     def _spread(self, name: str, ordering: Ordering | Positions) -> DocumentSpread | None:
-        """Of the documents or the copies, where they are known."""
+        """The spread of the documents or of the copies; None if they are unknown."""
         groups = getattr(self._characteristics, name)
         if groups is None or groups.size == 0:
             return None
@@ -259,7 +258,7 @@ def _once(advance: Advance, num_walks: int) -> Advance:
 
 
 def checked(characteristics: Characteristics, ordering: Order, name: str = "the ordering") -> Ordering | Positions:
-    """The ordering, which has to be of the same number of sequences as the characteristics; messages call it `name`."""
+    """An ordering of as many sequences as the characteristics have, or an error; messages call it `name`."""
     instance_of("characteristics", characteristics, Characteristics, MADE_BY)
     ordering = as_order(ordering, name)
     if ordering.num_sequences != characteristics.num_sequences:
@@ -271,7 +270,7 @@ def checked(characteristics: Characteristics, ordering: Order, name: str = "the 
 
 
 def as_order(ordering: Order, name: str = "the ordering") -> Ordering | Positions:
-    """An ordering as it is, the positions of a run, an array as an ordering; messages call it `name`."""
+    """Convert a run to its positions and an array to an ordering; messages call the argument `name`."""
     if isinstance(ordering, Ordering | Positions):
         return ordering
     if isinstance(ordering, Followed):
@@ -297,7 +296,7 @@ def own_shares(characteristics: Characteristics, ordering: Order) -> dict[str, F
 
 
 def target_shares(characteristics: Characteristics, targets: Targets) -> dict[str, Float64[np.ndarray, " group"]]:
-    """τ of every family: the one that is given, or the corpus's own."""
+    """τ of every family: the given one, or the corpus's own."""
     mapping("targets", targets, "family -> shares of its groups")
     if unknown := set(targets) - set(characteristics.families):
         raise UserError(
@@ -309,7 +308,7 @@ def target_shares(characteristics: Characteristics, targets: Targets) -> dict[st
         if family not in targets:
             shares[family] = characteristics.target_share(family)
             continue
-        # Shares typed in by hand add up to 1 only nearly: within 1e-6 they are scaled, beyond that it is a mistake.
+        # Shares that are typed by hand may miss a sum of 1 by rounding: up to 1e-6 is scaled, more is a mistake.
         try:
             given = np.asarray(targets[family], np.float64)
         except (TypeError, ValueError):

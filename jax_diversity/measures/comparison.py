@@ -21,7 +21,7 @@ from jax_diversity.schema import Characteristics
 WINDOWS = (64, 192, 256, 1024)
 _SUFFIXES = {"0": "", "half": "_shifted", "every": "_every_start", "tokens": "_tokens"}
 SHUFFLE = "uniform_shuffle"
-"""The method that gaps are closed from."""
+"""The method of the orders that `gap_closed` starts from."""
 _GROUPS_PER_BATCH = ("groups_per_batch_mean", "groups_per_batch_min")
 _SPREAD = ("place_correlation", "gap_low", "gap_median", "gap_smallest")
 
@@ -31,16 +31,16 @@ class Row:
     """One number of a comparison.
 
     Attributes:
-        ordering: its name.
-        family: the family that was measured, `document` or `copy`; the norm drift is a row of the first.
+        ordering: the ordering's name.
+        family: the family that was measured, `document` or `copy`; the norm drift is a row of the first family.
         measure: prefix_l2_max, norm_drift_max, groups_per_sequence_mean; of windows: tv_floor, tv_bound, l2_worst,
             max_share_deviation, groups_per_batch_mean, groups_per_batch_min and, of aligned windows, gap_closed; of
             windows at an offset: tv_mean, tv_best, tv_worst. Of `document` and `copy`: place_correlation (not of
             copies), gap_low, gap_median, gap_smallest and, of windows, repeats_mean, repeats_worst, repeats_floor.
-        value: None where it is not defined (no window fits, no gap to close).
-        window: the window size, where there is one.
-        offset: "0", "half" a window later, "every" start position, or "tokens", windows of as many tokens as so many
-            sequences have on average; None where there is none.
+        value: None if it is undefined (no window fits, no gap to close).
+        window: the window size; None for measures without windows.
+        offset: "0": aligned windows; "half": windows that start half a window later; "every": all start positions;
+            "tokens": windows of equal tokens. None for measures without offsets.
     """
 
     ordering: str
@@ -52,17 +52,17 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, int | None, str | None]:
-        """What the row says of an ordering: family, measure, window, offset."""
+        """What the row measures: family, measure, window, offset."""
         return self.family, self.measure, self.window, self.offset
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Measures of several orders; smaller is better but for `gap_closed` and the groups.
+    """Measures of several orders; smaller is better except for `gap_closed` and the groups.
 
     Attributes:
-        rows: one number each, by ordering, then family, then measure.
-        base: the ordering that all values are ratios to; None where they are the measures themselves.
+        rows: one number per row, by ordering, then family, then measure.
+        base: the ordering that all values are ratios to; None if the values are the measures themselves.
     """
 
     rows: tuple[Row, ...]
@@ -76,7 +76,7 @@ class Comparison:
     def value(
         self, ordering: str, family: str, measure: str, window: int | None = None, offset: str | None = None
     ) -> float | None:
-        """One number by what `Row` names it.
+        """One number, found by the attributes of its `Row`.
 
         Raises:
             ValueError: the comparison does not hold it.
@@ -90,7 +90,7 @@ class Comparison:
         )
 
     def relative_to(self, name: str) -> Comparison:
-        """All values as ratios to one ordering's: None where that is zero, or either is not defined.
+        """All values as ratios to one ordering's: None if that value is zero or one of the two is undefined.
 
         Raises:
             ValueError: an ordering that was not compared.
@@ -123,7 +123,7 @@ class Comparison:
     def table(self) -> str:
         """Text of aligned columns, per family: prefixes, windows at every offset, gaps closed, groups.
 
-        At most 80 columns wide; what does not fit follows below.
+        At most 80 columns wide; further columns follow below.
         """
         return "\n\n".join(f"{_cut(title, _WIDTH)}\n{_aligned(cells)}" for title, cells in _blocks(self))
 
@@ -148,17 +148,17 @@ def compare(
     """Measure several orders of one corpus against the same targets.
 
     Args:
-        characteristics: the token counts; weights play no part.
+        characteristics: the token counts; weights are ignored.
         orderings: name -> ordering, run, or array that is a bijection of the sequences.
-        windows: window sizes in sequences; None takes those of 64, 192, 256 and 1024 that fit, else half of all.
-        offsets: which windows' TV: "0" aligned ones, "half" those half a window later, "every" start position
-            (which costs as much as the rest together). "tokens" are added where sequences differ in tokens.
+        windows: window sizes in sequences; None: 64, 192, 256 and 1024 as far as they fit, else half of all.
+        offsets: which windows' TV: "0": aligned; "half": half a window later; "every": all start positions (which
+            takes as long as all other measures). "tokens" is added if sequences differ in tokens.
         targets: as `measure` takes them.
         advance: called with the number of positions done, over all families and orders.
         keep: called with every order's name and all of its measures; the comparison itself keeps no curves.
 
-    The gap is closed from a uniform shuffle: the one among the orders (its method or its name says so), else one
-    made for the purpose, to the floor.
+    `gap_closed` compares with a uniform shuffle: the one among the orders (by its method or its name), or, if there is
+    none, one that is made here.
 
     Raises:
         ValueError: no orders, an unknown offset, and what `measure` raises.
@@ -203,7 +203,7 @@ def is_shuffle(name: str, ordering: Order) -> bool:
 
 
 def _shuffle_tvs(characteristics: Characteristics, measurer: Measurer) -> dict[tuple[str, int], float]:
-    """Mean aligned window TV of a uniform shuffle; none of a size beyond the corpus, which a run may have."""
+    """Mean aligned window TV of a uniform shuffle, for the window sizes that fit the corpus."""
     # The same permutation as `order(characteristics, "uniform_shuffle")` with its default seed, without importing it.
     indices = np.random.default_rng(0).permutation(characteristics.num_sequences)
     means = {}
@@ -216,7 +216,7 @@ def _shuffle_tvs(characteristics: Characteristics, measurer: Measurer) -> dict[t
 
 
 def gap_or_none(tv: float, shuffle_tv: float, floor: float) -> float | None:
-    """`gap_closed` for JSON: None where there is no gap."""
+    """`gap_closed` for JSON: None if there is no gap."""
     closed = gap_closed(tv, shuffle_tv, floor)
     return None if math.isnan(closed) else closed
 
@@ -284,11 +284,11 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, _Cells]]:
         return [" / ".join(cell(name, family, measure, window, offset) for measure in measures) for window in windows]
 
     def by_window(family: str, measures: Sequence[str], offset: str | None = None) -> _Cells:
-        """An ordering a line, a window size a column."""
+        """One line per ordering, one column per window size."""
         return [["", *map(str, windows)], *([name, *line(name, family, measures, offset)] for name in names)]
 
     def limits(family: str) -> Iterator[list[str]]:
-        """What no ordering's mean can be below, a line where all have the same; a run has its own."""
+        """The lowest possible means: one line if all orderings share them, else one line for each value."""
         for limit in ("repeats_floor",) if family in (DOCUMENT, COPY) else ("tv_floor", "tv_bound"):
             distinct: dict[tuple[str, ...], list[str]] = {}
             for name in names:
@@ -317,7 +317,7 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, _Cells]]:
 
 
 def _aligned(cells: _Cells) -> str:
-    """The columns side by side as long as there is room; the others, with the names again, in further parts."""
+    """Columns side by side up to the width; further columns follow in parts that repeat the names."""
     cells = [[_cut(name, _NAME_WIDTH), *numbers] for name, *numbers in cells]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     parts: list[list[int]] = [[]]  # columns by number; column 0, the names, begins every part
@@ -333,7 +333,7 @@ def _aligned(cells: _Cells) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    """A text's beginning and end, where the names of orderings differ, in at most so many characters."""
+    """Shorten a text to `width` characters: its beginning and its end, where names of orderings usually differ."""
     tail = width // 2  # three characters are the dots between
     return text if len(text) <= width else f"{text[: width - tail - 3]}...{text[-tail:]}"
 

@@ -1,4 +1,4 @@
-"""Curves with few enough points to be drawn or written down; no peak is lost."""
+"""Curves reduced to few points for drawing and JSON; every peak stays visible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def envelope(
     num_points = min(len(values), max_points)
     if not num_points:
         return {"position": [], "mean": [], "min": [], "max": []}
-    # Stretches whose lengths differ by one at most, none of them empty, as `reduceat` needs.
+    # The lengths of the stretches differ by at most one; `reduceat` needs each to be non-empty.
     starts = np.arange(num_points, dtype=np.int64) * len(values) // num_points
     numbers = np.diff(starts, append=len(values))
     return {

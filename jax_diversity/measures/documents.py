@@ -1,4 +1,4 @@
-"""Documents of several sequences, and copies: how often a batch meets one again, and how evenly they lie."""
+"""Documents of several sequences, and copies: how often a batch repeats one, and how evenly they are spaced."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 DOCUMENT, COPY = "document", "copy"
-"""What documents and their copies are called among the families that are measured."""
+"""The names of documents and copies among the measured families."""
 _FEWEST_PLACES = 8
 
 
 @dataclass(frozen=True)
 class DocumentSpread:
-    """Where the sequences of documents, or those with copies of one document, lie in an order.
+    """Where an order places the sequences of one document, or the sequences with copies of one document.
 
-    Only documents of several positions count. Of copies, "document" below is a group of copies.
+    Only documents of several positions count. For copies, "document" below means a group of copies.
 
     Attributes:
         repeats: window size -> int64 (num_positions // size,): positions of every aligned window beyond the first of
             each document.
-        repeats_floor: window size -> the mean below which no order's repeats can be.
+        repeats_floor: window size -> the lowest possible mean of the repeats.
         gaps: positions between consecutive parts of a document, by document and then in the order of training.
-        even_gaps: what each of these would be if the document's positions were evenly spaced.
-        place_correlation: of a sequence's place in its document and its position in training, within the documents of
-            at least 8 positions; 1 if every document is read from its start to its end. None without such documents,
-            and of copies.
+        even_gaps: the same gaps if the document's positions were evenly spaced.
+        place_correlation: correlation of a sequence's place in its document with its position in training, over the
+            documents of at least 8 positions; 1 if every document is read from its start to its end. None for copies
+            and if there are no such documents.
     """
 
     repeats: Mapping[int, Int64[np.ndarray, " window"]]
@@ -38,10 +38,10 @@ class DocumentSpread:
     place_correlation: float | None
 
     def summary(self) -> dict[str, Any]:
-        """The figures that a table shows, as plain numbers.
+        """The figures of a table, as plain numbers.
 
         `gap_low` and `gap_median` are quantiles (5 % and 50 %) of the gaps as parts of even ones: both are near 1 in an
-        even spacing, .05 and .69 in a shuffle. They are None where no document has several positions.
+        even spacing, .05 and .69 in a shuffle. They are None if no document has several positions.
         """
         parts = self.gaps / self.even_gaps
         low, median = np.quantile(parts, (0.05, 0.5)).tolist() if len(parts) else (None, None)
@@ -64,12 +64,12 @@ class DocumentSpread:
 def document_spread(
     documents: Int64[np.ndarray, "sequence ..."], indices: Int64[np.ndarray, " position"], windows: Sequence[int]
 ) -> DocumentSpread:
-    """Measure where documents' sequences, or copies, lie.
+    """Measure the spread of documents' sequences, or of copies.
 
     Args:
         documents: the document of every sequence, negative where a sequence holds several; or the groups of copies
             (sequence, member) that every sequence holds, each once, negative where it holds fewer.
-        indices: the sequences in the order of training; a run's may come several times, or not at all.
+        indices: the sequences in the order of training; a run may repeat and omit sequences.
         windows: window sizes, each at most the number of positions.
 
     Example:
@@ -103,7 +103,7 @@ def document_spread(
 
 
 def num_repeats(groups: Int64[np.ndarray, "sequence ..."]) -> int:
-    """Of some sequences' documents or copies, how many there are beyond the first of each; negative ones are none.
+    """How many documents or copies repeat an earlier one; negative numbers are ignored.
 
     Example:
         >>> num_repeats(np.array([[5, 7], [5, -1], [-1, -1]]))
@@ -114,9 +114,9 @@ def num_repeats(groups: Int64[np.ndarray, "sequence ..."]) -> int:
 
 
 def repeats_floor(sizes: Int64[np.ndarray, " document"], num_positions: int, size: int) -> float:
-    """The least mean of repeats: of a document's n positions, one a window is no repeat.
+    """The lowest possible mean of repeats: of a document's n positions, one per window is not a repeat.
 
-    Windows are counted as N / n, also in part, and so all positions count.
+    The number of windows is N / n, a fraction included, so that all positions count.
     """
     num_windows = num_positions / size
     return float(np.maximum(sizes - num_windows, 0.0).sum() / num_windows)

@@ -1,4 +1,4 @@
-"""Positions between the copies of what the corpus holds more than once."""
+"""Positions between copies: sequences or documents that the corpus holds more than once."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class DuplicateGaps:
     """Positions between consecutive copies: 0 within one sequence, 1 between neighbours.
 
     Attributes:
-        gaps: one for every copy but a group's first, by group and then in the order of training.
+        gaps: one for every copy except a group's first, by group and then in the order of training.
     """
 
     gaps: Int64[np.ndarray, " gap"]
 
     @property
     def minimum(self) -> int | None:
-        """The smallest gap; None where nothing has a copy."""
+        """The smallest gap; None if there are no copies."""
         return int(self.gaps.min()) if len(self.gaps) else None
 
     def summary(self) -> dict[str, Any]:
-        """The figures that a table shows, as plain numbers; None where nothing has a copy."""
+        """The figures of a table, as plain numbers; None if there are no copies."""
         known = len(self.gaps) > 0
         median, mean = (float(np.median(self.gaps)), float(self.gaps.mean())) if known else (None, None)
         return {"num_gaps": len(self.gaps), "minimum": self.minimum, "median": median, "mean": mean}
@@ -44,8 +44,8 @@ def duplicate_gaps(
 
     Args:
         ordering: what is trained on, in order; an array must be a bijection.
-        groups: the duplicate group of every sequence, or of every document where `segments` are given; negative
-            for what has no copies.
+        groups: the duplicate group of every sequence, or of every document if `segments` are given; negative if
+            there are no copies.
         segments: which sequences hold which documents. Every sequence that holds a part of a copy counts, and gaps
             are counted between different documents of a group: neither the parts of one document nor its
             repetition in a later epoch are copies. Without segments, a repeated sequence is a copy.

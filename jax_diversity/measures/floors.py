@@ -1,7 +1,7 @@
-"""What no ordering's windows can go below, what independent tokens would reach, and the gap that an ordering closes.
+"""Lower bounds of the window TV, the value of independent tokens, and the share of the gap that an ordering closes.
 
 A sequence's tokens of one group are a *piece*: no ordering splits it. The floor counts pieces larger than a
-window's whole target; the bound also counts that a window holds whole numbers of pieces.
+window's whole target; the bound also uses that a window holds a whole number of pieces.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def window_bound(counts: csr_array, target: Float64[np.ndarray, " group"], size:
         (Σ of φ over all pieces in windows - K Σ_g φ_g(T_g)) / (nL).
 
     The N mod n sequences past the last window are those with the largest sums of φ at worst. The bound holds for
-    every choice of d; per group a good one is searched among the sizes of its pieces and fractions of its target.
-    A d above T and all pieces makes φ(p) = max(0, p - T): the floor.
+    every choice of d; a good one is searched for every group among the sizes of its pieces and fractions of its target.
+    With a d above T and all pieces, φ(p) = max(0, p - T): the floor.
     """
     num_sequences, num_windows = counts.shape[0], counts.shape[0] // size
     floor = window_floor(counts, target, size, sequence_length)
@@ -78,7 +78,7 @@ def _rounded(pieces: np.ndarray, moduli: np.ndarray, targets: np.ndarray) -> np.
 
 
 class _Pieces(NamedTuple):
-    """The distinct sizes of every group's pieces, sorted by group and size, and how often each comes."""
+    """The distinct sizes of every group's pieces, sorted by group and size, and how often each occurs."""
 
     group: Int64[np.ndarray, " piece"]
     size: Int64[np.ndarray, " piece"]
@@ -110,7 +110,7 @@ def _pieces(counts: csr_array) -> _Pieces:
 def _best_moduli(
     pieces: _Pieces, targets: Float64[np.ndarray, " group"], num_windows: float
 ) -> Float64[np.ndarray, " group"]:
-    """Of every group's candidates the modulus with the largest gain, leftovers aside."""
+    """The modulus with the largest gain of every group; sequences past the last window are not subtracted."""
     # Start from the floor: a modulus above the target and all pieces makes φ(p) = max(0, p - T).
     largest = np.zeros(pieces.num_groups, np.int64)
     np.maximum.at(largest, pieces.group, pieces.size)
@@ -130,7 +130,7 @@ def _candidates(
     pieces: _Pieces, targets: Float64[np.ndarray, " group"], largest: Int64[np.ndarray, " group"]
 ) -> Iterator[Float64[np.ndarray, " group"]]:
     """Moduli per group: parts of the largest piece, quantiles of the pieces by tokens, fractions of the target."""
-    # Any d > 0 gives a valid bound, so that the candidates decide how tight it is and never whether it holds. A good
+    # Any d > 0 gives a valid bound: the candidates only decide how tight it is. A good
     # d makes many pieces whole multiples of it and leaves the target just below one.
     yield from (largest / parts for parts in (1, 2, 3, 4))
     # Quantiles of a group's pieces by tokens: positions in one running sum over all groups, each from its own start.
@@ -152,7 +152,7 @@ def ideal_token_shuffle(target: Float64[np.ndarray, " group"], size: int, sequen
 def gap_closed(tv: float, shuffle_tv: float, floor: float) -> float:
     """The part of a shuffle's distance from the floor that an ordering closes: 1 at the floor, 0 at the shuffle.
 
-    Not a number where the shuffle is at the floor, for there is no gap to close.
+    NaN if the shuffle is at the floor, because there is no gap to close.
 
     Example:
         >>> gap_closed(0.3, shuffle_tv=0.5, floor=0.1)

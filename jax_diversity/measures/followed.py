@@ -1,4 +1,4 @@
-"""Measures against targets that move: every position has its own."""
+"""Measures against moving targets: every position has its own target."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def follow(
 def _excesses(
     placed: csr_array, starts: Sequence[int], shares: Float64[np.ndarray, "phase group"], size: int
 ) -> Iterator[tuple[Float64[np.ndarray, "window group"], Float64[np.ndarray, " window"]]]:
-    """Counts less what the targets ask for, and tokens, of aligned windows of `size` positions, some at a time."""
+    """Counts minus the targets' tokens, and all tokens, of aligned windows of `size` positions, in blocks."""
     tokens = np.diff(cumulative_tokens(placed))
     phase = np.searchsorted(starts, np.arange(len(tokens)), side="right") - 1
     num_windows, (num_phases, num_groups) = len(tokens) // size, shares.shape

@@ -106,7 +106,7 @@ def _dense_norms(
     target: Float64[np.ndarray, " group"],
 ) -> Float64[np.ndarray, " position"]:
     """`||D||` after the positions from `start` up to `stop`, from all of D."""
-    # Some rows at a time: with 100,000 groups, a block's 1,024 dense rows would be 800 MB.
+    # In blocks: with 100,000 groups, a block's 1,024 dense rows would be 800 MB.
     norms = np.empty(stop - start)
     step = max(1, _DENSE_ENTRIES // len(target))
     for first in range(start, stop, step):
@@ -130,8 +130,8 @@ def norm_drift(
     Args:
         norms: `||c_s||₂ / L` of every sequence.
         indices: the sequence at every position.
-        own_mean: whether to subtract the mean over the positions instead of the corpus's; only a run, which
-            repeats or omits sequences, has another.
+        own_mean: whether to subtract the mean over the positions instead of the corpus's; they differ only for a run
+            that repeats or omits sequences.
     """
     placed = norms[indices]  # a copy, which is changed below
     if len(placed):

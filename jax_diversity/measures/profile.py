@@ -2,7 +2,7 @@
 
 A window of 2n positions is two neighbouring windows of n: counts are added level by level, so that a level costs
 what its non-zeros cost. Windows at half an offset are made of the same children, paired the other way. Positions
-are walked in blocks; what a block leaves is one row, and rows of blocks make the levels above.
+are read in blocks; each block is reduced to one row, and these rows make the levels above.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class WindowProfile(NamedTuple):
     """The window TV of one family over window sizes, at one offset.
 
     Attributes:
-        sizes: window sizes in positions, powers of two, ascending; those that fit at this offset.
+        sizes: window sizes in positions, powers of two, ascending, as far as they fit at this offset.
         num_windows: whole windows of each size.
         mean: their mean TV.
         best: the smallest TV.
@@ -49,9 +49,9 @@ class GroupTimeline(NamedTuple):
 
     Attributes:
         bin_size: positions of a bin; the last may have fewer.
-        groups: the groups, the largest first, ties to the lower number.
+        groups: the groups, the largest first; of equal ones the lower number first.
         target: their shares of all tokens.
-        share: their shares of every bin's tokens; 0 where a bin has none.
+        share: their shares of every bin's tokens; 0 if a bin has none.
     """
 
     bin_size: int
@@ -65,21 +65,21 @@ def window_profile(
 ) -> dict[str, dict[str, WindowProfile]]:
     """Window TV at all window sizes 1, 2, 4 ... up to the number of positions, aligned and half a window later.
 
-    It is what `measure` gives of each of these sizes, at the cost of a few sizes: a million sequences take
+    The values are those of `measure` at each of these sizes, at the cost of a few sizes: a million sequences take
     seconds, ten million need little more memory than their counts.
 
     Args:
-        characteristics: the token counts; weights play no part.
+        characteristics: the token counts; weights are ignored.
         ordering: what is trained on, in order; an array must be a bijection of the sequences.
         advance: called with the number of positions done, over all families.
-        targets: family -> the groups' shares to measure against; the corpus's own where not given.
+        targets: family -> the groups' shares to measure against; the corpus's own if not given.
 
     Returns:
         Family -> offset -> profile. Offset `0` holds the aligned windows, `half` the whole windows from position
-        size / 2 on, which begin with size 2; sizes of which no window fits are left out.
+        size / 2 on, from size 2 on. Sizes that do not fit are left out.
 
     Raises:
-        ValueError: an ordering of another dataset, targets that are no shares.
+        ValueError: an ordering of another dataset, targets that are not shares.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [0, 2], [2, 0], [0, 2]]})
@@ -119,12 +119,12 @@ def group_timeline(
         characteristics: the token counts.
         family: the family.
         ordering: what is trained on, in order; an array must be a bijection of the sequences.
-        num_groups: groups at most; groups without tokens are left out.
-        num_bins: bins of equal size at most.
-        targets: family -> the groups' shares to compare with; the corpus's own where not given.
+        num_groups: largest number of groups; groups without tokens are left out.
+        num_bins: largest number of bins.
+        targets: family -> the groups' shares to compare with; the corpus's own if not given.
 
     Raises:
-        ValueError: an unknown family, an ordering of another dataset, numbers below 1, targets that are no shares.
+        ValueError: an unknown family, an ordering of another dataset, numbers below 1, targets that are not shares.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [1, 1], [2, 0], [0, 2]]})
@@ -153,14 +153,14 @@ def group_timeline(
 
 
 def _block_rows(counts: csr_array) -> int:
-    """Rows of a block, a power of two: about as many non-zeros whatever the corpus."""
+    """Rows of a block, a power of two, so that a block of any corpus has about the same number of non-zeros."""
     width = max(len(counts.data) / max(counts.shape[0], 1), 1.0)
     rows = 1 << (max(int(_BLOCK_ENTRIES / width), 1).bit_length() - 1)
     return min(max(rows, _FEWEST_ROWS), _MOST_ROWS)
 
 
 def _blocks(counts: csr_array, indices: Int64[np.ndarray, " position"]) -> Iterator[tuple[int, csr_array]]:
-    """Rows in the order of positions, some at a time, each time with the position of the first."""
+    """Rows in the order of positions, in blocks; each block with the position of its first row."""
     step = _block_rows(counts)
     for start in range(0, len(indices), step):
         rows = counts[indices[start : start + step]]
@@ -198,7 +198,7 @@ class _Levels:
         return rows
 
     def profile(self, offset: str) -> WindowProfile:
-        """What was measured at one offset."""
+        """The profile at one offset."""
         found = sorted((level, *values) for (of, level), values in self._measured.items() if of == offset)
         level, number, total, best, worst = np.array(found, np.float64).reshape(-1, 5).T
         # Levels and numbers of windows went through float64, which is exact below 2^53.

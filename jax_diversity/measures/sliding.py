@@ -23,14 +23,14 @@ _FEWEST_STARTS, _MOST_STARTS = 1024, 1 << 14
 
 
 class EveryStart(NamedTuple):
-    """The window TV over all start positions; 0 where no window fits."""
+    """The window TV over all start positions; 0 if no window fits."""
 
     mean: float
     worst: float
 
 
 class _Spans(NamedTuple):
-    """Where a group's tokens in the window stay the same: from start position `begin` up to `end` of a block."""
+    """Start positions `begin` up to `end` of a block at which a group's tokens in the window stay the same."""
 
     group: Int64[np.ndarray, " span"]
     begin: Int64[np.ndarray, " span"]
@@ -175,6 +175,6 @@ def _over_ranges(
         narrower = table[-1]
         table.append(np.append(pick(narrower[:-half], narrower[half:]), narrower[-half:]))
     level = np.frexp(end - begin)[1] - 1  # the whole part of log2, exact at powers of two, where log2 may round
-    # All levels have the length of `values`; entries whose range would go beyond the end are never asked for.
+    # All levels have the length of `values`; entries whose range would go beyond the end are never read.
     stacked = np.stack(table)
     return pick(stacked[level, begin], stacked[level, end - (1 << level)])

@@ -1,4 +1,4 @@
-"""Rows in the order of positions, and the windows that they make: what every measure is computed from.
+"""Rows in the order of positions, and the windows that they make: the input of every measure.
 
 Counts stay sparse. Positions are read in blocks, so that ten million of them need little more memory than the counts.
 """
@@ -59,7 +59,7 @@ def blocks(rows: csr_array) -> Iterator[tuple[slice, Entries]]:
 
 
 def row_sums(rows: csr_array, of_block: Callable[[Entries], np.ndarray]) -> Float64[np.ndarray, " row"]:
-    """Every row's sum of a value of its non-zeros."""
+    """The sum of a value over every row's non-zeros."""
     sums = np.empty(rows.shape[0])
     for part, block in blocks(rows):
         sums[part] = np.bincount(block.position, weights=of_block(block), minlength=part.stop - part.start)
@@ -74,7 +74,7 @@ def group_sums(block: Entries, num_groups: int) -> Int64[np.ndarray, " group"]:
 
 
 def cumulative_tokens(placed: csr_array) -> Int64[np.ndarray, " boundary"]:
-    """Tokens before every position, and of all: (num_positions + 1,)."""
+    """Tokens before every position, then all tokens: (num_positions + 1,)."""
     totals = np.zeros(placed.shape[0] + 1, np.int64)
     for start in range(0, placed.shape[0], _BLOCK_POSITIONS):
         stop = min(start + _BLOCK_POSITIONS, placed.shape[0])
@@ -87,13 +87,13 @@ def cumulative_tokens(placed: csr_array) -> Int64[np.ndarray, " boundary"]:
 
 
 def _row_sums(rows: csr_array, values: np.ndarray) -> Float64[np.ndarray, " row"]:
-    """Row sums of a matrix that has these values in the places of `rows`' non-zeros."""
+    """Row sums of a matrix that has these values in place of `rows`' non-zeros."""
     # A product with ones adds from left to right, as a loop would, and needs no array of row numbers.
     return csr_array((values, rows.indices, rows.indptr), shape=rows.shape) @ np.ones(rows.shape[1])
 
 
 class _Differences:
-    """What both distances of windows are made of: τ and share - τ of every non-zero, and the windows' tokens."""
+    """The parts of both distances of windows: τ and share - τ of every non-zero, and the windows' tokens."""
 
     def __init__(self, windows: csr_array, target: Float64[np.ndarray, " group"]) -> None:
         self.windows, self.target = windows, target
@@ -121,7 +121,7 @@ def total_variation(
 ) -> Float64[np.ndarray, " window"]:
     """TV of every window: half the L1 distance between its token shares and the targets; 0 without tokens.
 
-    The one definition of TV: of a batch, of aligned windows, of windows of every size.
+    The only definition of TV: for a batch, for aligned windows, for windows of every size.
 
     Args:
         windows: token counts, sparse or dense; one batch is `tokens[None]`.
@@ -175,9 +175,9 @@ def window_deviation(
 def token_windows(
     placed: csr_array, target: Float64[np.ndarray, " group"], num_tokens: float
 ) -> Float64[np.ndarray, " window"]:
-    """TV of consecutive windows of `num_tokens` tokens; what is left at the end is in none.
+    """TV of consecutive windows of `num_tokens` tokens; tokens after the last whole window are left out.
 
-    A position that lies in several windows is divided by their tokens of it, each part with the position's mixture.
+    A position that lies in several windows is divided among them by tokens; each part has the position's mixture.
 
     Example:
         >>> token_windows(csr_array([[3, 0], [0, 3], [1, 1]]), np.array([0.5, 0.5]), 4)
@@ -205,14 +205,14 @@ def token_windows(
 
 
 def usable_windows(windows: Sequence[int], num_sequences: int, batch_size: int | None = None) -> tuple[int, ...]:
-    """The window sizes, and the batch size, that fit twice; half of all sequences as one window where none does."""
+    """The window sizes and the batch size that fit at least twice; if none does, half of all sequences."""
     further = () if batch_size is None or batch_size in windows else (batch_size,)
     return tuple(size for size in (*windows, *further) if 2 * size <= num_sequences) or (max(num_sequences // 2, 1),)
 
 
 def _window_counts(placed: csr_array, size: int, offset: int) -> Iterator[csr_array]:
-    """Token counts (window, group) of some windows at a time."""
-    # Whole windows only: positions before the offset and after the last whole window are in none.
+    """Token counts (window, group), in blocks of windows."""
+    # Whole windows only: positions before the offset and after the last whole window are left out.
     num_windows = max(placed.shape[0] - offset, 0) // size
     step = max(1, _BLOCK_POSITIONS // size)
     for first in range(0, num_windows, step):

@@ -1,8 +1,8 @@
 """The linear-time default: a balanced stream (`halving`) through a refilled pool (`pool`).
 
-A pool alone is not enough: over a plain shuffle, sequences of groups that are not needed fill it up. If the target
-moves, a stream of one mixture would leave the pool without sequences of the groups that the target asks for: each
-group's sequences are first moved to where the target asks for them.
+A pool alone is not enough: over a plain shuffle it fills up with sequences of groups that are not needed. If the target
+moves, a stream of one mixture would lack sequences of the groups that the target asks for: each group's sequences are
+first moved to the positions where the target asks for them.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ def balance(
     Other arguments are those of `base.Method`.
 
     Args:
-        seed: of the order among similar sequences; other seeds give other orderings of the same balance.
+        seed: decides the order among similar sequences; other seeds give other orderings of the same balance.
         pool_size: P, candidates at every step.
-        aging: how much more it costs, where sequences differ in tokens, to place a candidate one pool later than
-            another: in mean squared counts of a sequence, times the variance of the tokens as a part of their mean
-            square. Without it the longest sequences, which no window needs, would all come at the end. It changes
-            nothing where all sequences have the same tokens.
-        ties: which of several candidates with the best score is placed: one at `random`, or that of the `lowest` index.
+        aging: for sequences of unequal tokens, the cost of placing a candidate one pool later than another: in mean
+            squared counts of a sequence, times the variance of the tokens divided by their mean square. Without it
+            the longest sequences, which no window needs, would all come at the end. It changes nothing if all
+            sequences have the same number of tokens.
+        ties: which of several candidates with the best score is placed: a `random` one, or the `lowest` index.
 
     Raises:
-        ValueError: a pool size that is no whole number >= 1; a negative aging; unknown `ties`.
+        ValueError: a pool size that is not a whole number >= 1; a negative aging; unknown `ties`.
     """
     whole_number("pool_size", pool_size, 1)  # before the stream, which takes long
     aging = weight("aging", aging)
@@ -98,7 +98,7 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
         # The middle of a sequence, so that the first sequence of a group does not come before it is asked for.
         middles = np.cumsum(tokens) - tokens / 2
         reached = asked[:, group]
-        # Tokens beyond all that the target asks for: behind the last position, in the same proportion for all groups.
+        # Tokens beyond the target's total come after the last position, in the same proportion for all groups.
         late = np.maximum(middles - reached[-1], 0) / max(reached[-1], 1.0)
         positions[members] = np.interp(middles, reached, knots) + late * plan.num_positions
     return stream[np.argsort(positions, kind="stable")]

@@ -30,12 +30,12 @@ class Method(Protocol):
 
     A method may also take these keyword parameters, each with the default None:
 
-    - `plan`: targets and consumed sequences. The method then returns the remaining sequences only. None aims at the
-      corpus's shares from the first position on.
-    - `checkpoint`: where the state of a run is kept that can be interrupted and continued.
+    - `plan`: targets and consumed sequences. The method then returns the remaining sequences only. None: the
+      targets are the corpus's shares from the first position on.
+    - `checkpoint`: the file for the state of a run, so that it can be interrupted and continued.
     - `mesh`: devices that share the work; the result is the same as one device's. All processes of a mesh over several
-      hosts call with the same arguments, and each gets the whole result. A ValueError if it is no mesh of devices, or
-      has no device of this process.
+      hosts call with the same arguments, and each gets the whole result. A ValueError if it is not a mesh of devices,
+      or has no device of this process.
 
     All other keyword parameters are its options; each has a default.
     """
@@ -47,9 +47,9 @@ class Method(Protocol):
 
         Args:
             characteristics: token counts.
-            seed: for the methods that draw random numbers; the others do not use it.
-            objective: the weights of the rule; the methods that minimise nothing do not use it.
-            advance: told the number of positions filled since it was last called.
+            seed: for methods that draw random numbers; other methods ignore it.
+            objective: the weights of the rule; methods without a rule ignore it.
+            advance: called with the number of positions filled since its last call.
         """
         ...
 
@@ -75,7 +75,7 @@ METHODS = Methods(
 )
 """Name -> module below this package. A new method is a function of this name in its module, and one line here."""
 PLANNING = "follow targets or go on from earlier sequences"
-"""What a method with the parameter `plan` can do."""
+"""The ability of methods with the parameter `plan`."""
 
 
 def order(
@@ -96,23 +96,23 @@ def order(
     Args:
         characteristics: token counts of every sequence per family.
         method: a name of `METHODS`: `balance` (linear time, the default), `greedy` (exact, quadratic
-            time), `greedy_pool` (a stream's), or one of the literature's.
-        seed: for the methods that draw; an integer >= 0.
+            time), `greedy_pool` (over a stream), or a method of the literature.
+        seed: for methods that draw random numbers; an integer >= 0.
         objective: weights of the rule; None takes `Objective()`.
         targets: shares to aim at instead of the corpus's own: `Targets` in phases over the positions, or family ->
-            shares from the first position on that is not consumed.
+            shares that hold from the first position after the consumed sequences.
         consumed: the sequences that training has seen already, in their order. They stay the first ones; the others
             are ordered from the deviation that they leave. Phases of `Targets` count from position 0 and apply to
-            consumed sequences too, so that a group that had too many tokens gets fewer from now on.
-        previous: the ordering of the epoch before: sequences of a document, and copies, then lie as far apart across
-            the seam of the two epochs as within one.
+            consumed sequences too: a group that had too many tokens gets fewer from now on.
+        previous: the ordering of the epoch before: sequences of one document, and copies, are then as far apart across
+            the seam of the two epochs as within one epoch.
         checkpoint: file that keeps a long run's state; after an interrupt the same call continues from it.
-        advance: told the number of positions filled since it was last called, for progress bars.
-        options: the method's own, such as `pool_size`; `jax-diversity order --help` lists them.
+        advance: called with the number of positions filled since its last call, for progress bars.
+        options: the method's own options, such as `pool_size`; `jax-diversity order --help` lists them.
 
     Returns:
-        A bijection with `info` that says how it was made, of zero sequences where there are none; with `consumed`
-        also from which position on (`replanned_at`).
+        A bijection (empty if there are no sequences). Its `info` says how it was made and, with `consumed`, the first
+        position that was ordered anew (`replanned_at`).
 
     Raises:
         ValueError: unknown method or option; a method that takes no targets, consumed sequences, checkpoint or norms;
@@ -123,7 +123,7 @@ def order(
     Warns:
         UserWarning: sequences of more than 65,536 tokens, whose sums are rounded (`greedy`, `greedy_pool`, `balance`,
             `sequence_spacing`).
-        UnmetTargets: targets that ask for more tokens of a group than there are, and when it is used up.
+        UnmetTargets: targets that ask for more tokens of a group than there are; it says when they are used up.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
@@ -190,7 +190,7 @@ def order(
 def _in_turn(
     indices: Int64[np.ndarray, " position"], characteristics: Characteristics
 ) -> Int64[np.ndarray, " position"]:
-    """Every document's sequences that have turns exchange their positions, so that they come in turn."""
+    """Exchange the positions of a document's sequences that have turns, so that they come in turn."""
     documents, turns = characteristics.documents, characteristics.turns
     if documents is None or turns is None:
         return indices

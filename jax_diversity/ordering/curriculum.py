@@ -1,4 +1,4 @@
-"""Targets as settings name them."""
+"""Targets from settings, by the names of groups."""
 
 from __future__ import annotations
 
@@ -24,10 +24,24 @@ def named_targets(
     Raises:
         UserError: a group that does not exist, another number of shares than groups, a start beyond the last position.
     """
-    num_positions = characteristics.num_sequences
+    own = {family: characteristics.target_share(family) for family in config.shares}
+    return targets_of(config, group_names, own, characteristics.num_sequences)
+
+
+def targets_of(
+    config: TargetsConfig,
+    group_names: Mapping[str, Sequence[str]],
+    own_shares: Mapping[str, Float64[np.ndarray, " group"]],
+    num_positions: int,
+) -> Targets:
+    """The targets that settings describe for so many positions, with the groups' names and own shares by family.
+
+    Raises:
+        UserError: a group that does not exist, another number of shares than groups, a start beyond the last position.
+    """
     shares = {}
     for family, phases in config.shares.items():
-        names, own = group_names[family], characteristics.target_share(family)
+        names, own = group_names[family], own_shares[family]
         shares[family] = np.stack([_group_shares(family, phase, names, own) for phase in phases])
     if config.linear:
         first, last = ({family: phases[end] for family, phases in shares.items()} for end in (0, 1))
@@ -42,7 +56,7 @@ def named_targets(
 def _group_shares(
     family: str, given: Mapping[str, float] | Sequence[float], names: Sequence[str], own: Float64[np.ndarray, " group"]
 ) -> Float64[np.ndarray, " group"]:
-    """A share for every group; those that are not named divide the rest in the corpus's own proportions `own`."""
+    """A share for every group; unnamed groups divide the rest in the corpus's own proportions `own`."""
     known = f"{', '.join(names[:_MOST_NAMES])}{' ...' if len(names) > _MOST_NAMES else ''}"
     if not isinstance(given, Mapping):
         if len(given) != len(names):

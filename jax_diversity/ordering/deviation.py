@@ -33,7 +33,7 @@ class Compensated(NamedTuple):
 
 
 class Families(NamedTuple):
-    """The families whose norms a rule adds, one after another in the columns: where each begins, the last one's end."""
+    """The families whose norms a rule adds: the first column of each, then the end of the last."""
 
     bounds: Int32[Array, " boundary"]
     weights: Float32[Array, " family"]
@@ -50,7 +50,7 @@ class Rule(NamedTuple):
     column_weights: Float32[Array, " column"]
     window_sizes: Int32[Array, " window"]
     window_weight: Float32[Array, ""]
-    # Of the groups that are kept apart; the last entries are of no group and have a weight of zero.
+    # For the groups that are kept apart; the last entries belong to no group and have a weight of zero.
     apart_shares: Float32[Array, " group"]
     apart_weights: Float32[Array, " group"]
     zero: Float32[Array, ""]
@@ -92,10 +92,10 @@ class Row(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Tokens placed since the beginning, then those of the last w positions per window size; whole numbers.
+    """Tokens placed since the beginning, then tokens of the last w positions per window size; whole numbers.
 
-    `tokens` are those of every group that is kept apart, `total` those of all sequences as multiples of 2^20 and a rest
-    below it: they may be more than an int32 holds.
+    `tokens` counts every group that is kept apart, `total` all sequences, as multiples of 2^20 and a rest below it,
+    because the total may exceed an int32.
     """
 
     tokens: Int32[Array, "sum group"]
@@ -120,7 +120,7 @@ _TOTAL_UNIT = 1 << 20
 
 
 def rounded_size(size: int) -> int:
-    """The next of eight sizes an octave: at most an eighth of padding, and few compilations."""
+    """Round up to one of eight sizes per octave: at most an eighth of padding, and few compilations."""
     if size <= 8:
         return size
     step = 1 << max((size - 1).bit_length() - 4, 0)
@@ -194,7 +194,7 @@ def build_rows(features: Features, device: int = 0, num_devices: int = 1) -> Row
 
 
 def read_row(rows: Rows, row_index: Int32[Array, ""], num_columns: int) -> Row:
-    """One row."""
+    """The row of one sequence."""
     start, end = rows.starts[row_index], rows.starts[row_index + 1]
     width = rows.slots.shape[0]
     used = start + rows.slots < end
@@ -225,7 +225,7 @@ def _start_placed(rule: Rule, plan: Plan, placed: Int64[np.ndarray, " position"]
         np.bincount(group[:, rows].ravel(), np.tile(tokens[rows], num_members), minlength=num_groups) for rows in sums
     ]
     if num_groups:
-        held[0][: len(plan.head_start)] += plan.head_start  # of the run, not of its windows
+        held[0][: len(plan.head_start)] += plan.head_start  # counts for the prefix, not for windows
     total = [divmod(int(tokens[rows].sum()), _TOTAL_UNIT) for rows in sums]
     return Placed(
         jax.device_put(np.array(held, np.float64)[:, :num_groups].astype(np.int32)),
@@ -239,7 +239,7 @@ def saved_deviation(deviation: Deviation) -> dict[str, np.ndarray]:
 
 
 def restored_deviation(rule: Rule, plan: Plan, saved: Mapping[str, np.ndarray]) -> Deviation:
-    """The deviation of which `saved_deviation` made the arrays; what is whole follows from the sequences placed."""
+    """The deviation from the arrays of `saved_deviation`; its whole numbers follow from the sequences placed."""
     total, *windows = (Compensated(*jax.device_put([*saved[f"sum_{i}"]])) for i in range(1 + len(rule.window_sizes)))
     return _before_a_call(total, windows, _start_placed(rule, plan, saved["placed"]))
 
@@ -289,7 +289,7 @@ def add_placed(rule: Rule, placed: Placed, chosen: Row, leaving: Sequence[Row], 
 def apart_gradient(
     rule: Rule, placed: Placed, groups: Int32[Array, "..."] | slice = slice(None)
 ) -> Float32[Array, "..."]:
-    """`2 λ √n_g (P_g - τ_g S)` of all groups or of some, with the windows' parts: the score of a token of theirs."""
+    """`2 λ √n_g (P_g - τ_g S)` of all or some groups, with the windows' parts: the score of one of their tokens."""
     held = placed.tokens[:, groups].astype(jnp.float32)
     total = rule.times(placed.total[:, 0].astype(jnp.float32), jnp.float32(_TOTAL_UNIT))
     total += placed.total[:, 1].astype(jnp.float32)
@@ -327,7 +327,7 @@ def add_compensated(total: Compensated, addend: Float32[Array, "..."]) -> Compen
     value = total.value + addend
     shifted = value - total.value
     error = total.error + ((total.value - (value - shifted)) + (addend - shifted))
-    # Move what the error has gathered into the value, so that the error stays below half a unit in the last place.
+    # Move the gathered error into the value, so that the error stays below half a unit in the last place.
     renormalised = value + error
     return Compensated(renormalised, error - (renormalised - value))
 

@@ -1,4 +1,4 @@
-"""Exact greedy: at every step the sequence with the smallest score, of all that are left.
+"""Exact greedy: at every step the sequence with the smallest score of all remaining ones is placed.
 
 The rule is Bach et al.'s kernel herding with a linear kernel (https://arxiv.org/abs/1203.4523), without replacement.
 One step is one pass over the remaining sequences' non-zeros. Rows are bucketed by their number of non-zeros, so that
@@ -65,7 +65,7 @@ _UNPLACEABLE = np.float32(np.inf)
 _SMALL, _LARGE = np.float32(1e-30), np.float32(1e38)
 _REPACK_ABOVE = 65_536
 _MAX_UNROLLED = 64
-# What a table costs besides its gathers (kernel launches), in gathers; measured on a CPU.
+# The cost of a table's kernel launches, counted in gathers; measured on a CPU.
 _GATHERS_PER_TABLE = 4_000
 
 
@@ -82,12 +82,12 @@ def greedy(
 ) -> Int64[np.ndarray, " sequence"]:
     """Place the best of all remaining sequences at every step.
 
-    Time grows with the square of the number of sequences; the only method that takes an objective of the form "norms".
+    Time grows with the square of the number of sequences. Only this method takes an objective of the form "norms".
     Other arguments are those of `base.Method`.
 
     Args:
-        seed: of the choice between equal scores.
-        ties: which of several sequences with the best score is placed: one at `random`, or that of the `lowest` index.
+        seed: decides between equal scores.
+        ties: which of several sequences with the best score is placed: a `random` one, or the `lowest` index.
 
     Raises:
         ValueError: unknown `ties`.
@@ -103,7 +103,7 @@ def greedy(
 
 
 class Bucket(NamedTuple):
-    """Sequences of about as many non-zeros, as one transposed table; ascending sequence indices."""
+    """Sequences with similar numbers of non-zeros, as one transposed table; ascending sequence indices."""
 
     columns: Int32[Array, "feature row"]
     values: Float32[Array, "feature row"]
@@ -113,7 +113,7 @@ class Bucket(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """The sequences left, bucketed, and the bucket and row of each."""
+    """The remaining sequences in buckets, and the bucket and row of each sequence."""
 
     buckets: tuple[Bucket, ...]
     bucket_of: Int32[Array, " sequence"]
@@ -152,7 +152,7 @@ class GreedySelector:
         self._features = plan.features
         self._rule = build_rule(plan.features, objective)
         self._rows = split(mesh, lambda device: build_rows(plan.features, device, num_devices(mesh)), _ROWS_SPLIT)
-        # Packed sequences are usually all full; the score then has one term less.
+        # Packed sequences are usually all full; the score then has one term fewer.
         tokens = plan.features.tokens
         self._equal_tokens = bool((tokens == tokens[0]).all())
         self._start(start_deviation(self._rule, plan, plan.consumed), plan.consumed)
@@ -163,7 +163,7 @@ class GreedySelector:
             deviation=deviation,
             costs=self._bucket_costs(placed),
             order=padded(placed.astype(np.int32), rounded_size(self._plan.num_positions)),
-            # The first step enters it once more, in the place where it is already.
+            # The first step writes it once more, to the same place.
             last=jax.device_put(np.int32(placed[-1] if len(placed) else 0)),
             num_placed=jax.device_put(np.int32(len(placed))),
         )
@@ -197,7 +197,7 @@ class GreedySelector:
         return split(self._mesh, build, (BY_COLUMN,) * len(self._groups))
 
     def retarget(self, features: Features) -> None:
-        """Aim at other targets from the next step on."""
+        """Change the targets from the next step on."""
         self._features = features
         self._rule = build_rule(features, self._objective)
         self.state = self.state._replace(costs=self._bucket_costs(self.placed()))
@@ -258,7 +258,7 @@ def _group_by_width(
 def _shares(
     groups: list[tuple[int, Int64[np.ndarray, " _member"]]], device: int, size: int
 ) -> Iterator[tuple[int, Int64[np.ndarray, " _own"], int]]:
-    """Of every group its width, one device's members (every W-th sequence), and its number of rows on all devices."""
+    """Every group's width, its members on one device (every W-th sequence), and its number of rows on all devices."""
     for width, members in groups:
         owners = members % size
         # Parts of an array over a mesh have equal shapes: the device with the most members sets the size for all.
@@ -268,7 +268,7 @@ def _shares(
 def _build_candidates(
     features: Features, groups: list[tuple[int, Int64[np.ndarray, " _member"]]], device: int, size: int
 ) -> Candidates:
-    """One device's share of the groups' sequences (those of `build_rows`), in tables of one shape on all devices."""
+    """One device's sequences of the groups (as in `build_rows`), in tables of one shape on all devices."""
     num_own = rounded_size(-(-features.num_sequences // size))
     bucket_of = np.zeros(num_own, np.int32)
     row_of = np.zeros(num_own, np.int32)
@@ -310,7 +310,7 @@ def run(
     equal_tokens: bool,
     mesh: Mesh | None = None,
 ) -> GreedyState:
-    """Place `num_steps` sequences; with `equal_tokens` the score has one term less."""
+    """Place `num_steps` sequences; with `equal_tokens` the score has one term fewer."""
 
     def steps(rule: Rule, rows: Rows, candidates: Candidates, state: GreedyState, num_steps: Any, axis: Any) -> Any:
         # The gradient in the state may belong to earlier targets.
@@ -337,8 +337,8 @@ def _step(
     state = state._replace(order=_entered(state))
     best, first = _best_candidate(rule, candidates, state, equal_tokens)
     num_columns = len(state.deviation.gradient)
-    # Per window of w positions the sequence w positions back, which leaves it. (In the first w steps nothing does;
-    # `place` then ignores what is read here.)
+    # For each window of w positions, the sequence that leaves it: the one w positions back. (In the first w steps
+    # nothing leaves it, and `place` ignores the value that is read here.)
     leaving = [
         state.order[jnp.maximum(state.num_placed - rule.window_sizes[index], 0)]
         for index in range(len(state.deviation.windows))
@@ -375,7 +375,7 @@ def _best_candidate(
     if rule.families is None:
         # <gradient, v_s> = <gradient, c_s> - t_s <gradient, τ>; with equal t_s the second term changes no comparison.
         per_token = None if equal_tokens else jnp.sum(rule.times(gradient[:-1], rule.targets[:-1]))
-        # As the gradient itself: computed once, not for every row that reads it.
+        # Like the gradient itself, it is computed once, not for every row that reads it.
         both = jnp.concatenate([gradient, apart_gradient(rule, state.deviation.placed)])
         both, norm = lax.optimization_barrier((both, gradient[-1]))
         scores = [_scores(rule, bucket, costs[0], both, norm, per_token) for bucket, costs in tables]
@@ -444,9 +444,9 @@ def _norm_scores(
     own = [costs[index] - rule.times(per_token[index], bucket.tokens) for index in range(len(starts))]
     score = rule.times(families.norm_weight, jnp.abs(bucket.norms + (0.5 * gradient[-1] - rule.targets[-1])))
     for index, growth in enumerate(_over_features(bucket, add, own)):
-        # ||D + v|| - ||D|| without the difference of two large numbers: that of the squares, by the sum of the norms.
-        # Rounding must not leave less than nothing of a square; a finite divisor above zero keeps an infinite cost
-        # infinite, and a family that does not deviate at all from 0/0.
+        # ||D + v|| - ||D|| without the difference of two large numbers: that of the squares, divided by the sum of the
+        # norms. Rounding must not make a square negative; a finite divisor above zero keeps an infinite cost infinite
+        # and avoids 0/0 for a family that does not deviate at all.
         growth = jnp.maximum(growth, -squares[index])
         sum_of_norms = jnp.sqrt(squares[index]) + jnp.sqrt(jnp.minimum(squares[index] + growth, _LARGE))
         score += rule.times(families.weights[index], growth / jnp.maximum(sum_of_norms, _SMALL))

@@ -1,9 +1,9 @@
-"""Sorted halving: a stream in which every run of some hundred sequences is balanced, in linear time.
+"""Sorted halving: a stream in which any few hundred consecutive sequences are balanced, in linear time.
 
 Sequences are sorted by their heaviest group. A block is halved by walking over its neighbouring pairs: one of a
 pair goes to the left half and one to the right, so that the running signed sum of their excesses stays small. Both
-halves stay sorted and are halved in the same way, down to blocks of some hundred sequences. Neighbours are alike, so
-that each pair changes the sum by little. Choosing signs of vectors to keep their sums small is the self-balancing walk
+halves stay sorted and are halved in the same way, down to blocks of a few hundred sequences. Neighbours are alike, so
+each pair changes the sum only a little. Choosing signs of vectors to keep their sums small is the self-balancing walk
 of Alweiss, Liu and Sawhney (https://arxiv.org/abs/2006.14009), here greedy.
 
 - The walk of a block starts at `D_start + D_end`, the deviations at the block's two ends. It then ends at twice the
@@ -29,18 +29,18 @@ from jaxtyping import Array, Bool, Float32, Int8, Int32, Int64
 from jax_diversity.foundation.compilation import call
 from jax_diversity.ordering.objective import Features, heaviest_groups
 
-# More lanes react later to one another: with 64 the deviation is as with one, with 256 it is twice that.
+# More lanes react later to one another: with 64 the deviation is that of one lane, with 256 it is twice as large.
 _LANES_PER_BLOCK = 64
 _SMALLEST_BLOCK = 512
 # The first levels decide over large halves: their pairs are signed twice.
 _LEVELS_SWEPT_TWICE = 3
-# Of a sequence's groups the walk reads only the heaviest, as many as hold this share of all tokens.
+# The walk reads only a sequence's heaviest groups: as many as hold this share of all tokens.
 _COVERED = 0.98
 _ROWS_PER_BLOCK = 1 << 18
 
 
 class WalkTable(NamedTuple):
-    """What a walk reads of every sequence; the last row is padding, without tokens."""
+    """The data of every sequence for a walk; the last row is padding, without tokens."""
 
     columns: Int32[Array, "row feature"]
     counts: Float32[Array, "row feature"]
@@ -77,12 +77,12 @@ def _sort_by_group(
     eighths = np.round(8 * most / np.maximum(features.tokens, 1))
     shuffled = rng.permutation(len(sequences))
     chosen = sequences[shuffled]
-    # Neighbours go to different halves at every level: a document's sequences end up evenly apart.
+    # Neighbours go to different halves at every level: a document's sequences end up evenly spaced.
     return shuffled[np.lexsort((*features.apart.group[::-1, chosen], eighths[chosen], heaviest[chosen]))]
 
 
 def build_walk_table(features: Features, arranged: Int64[np.ndarray, " position"]) -> WalkTable:
-    """The arranged sequences' rows with their norm column, their own mixture as the target, then the padding row."""
+    """The arranged sequences' rows with the norm column, then the padding row; the target is their own mixture."""
     num_columns = len(features.targets)
     width = _covering_width(features, arranged)
     columns = np.full((len(arranged) + 1, width + 1), num_columns - 1, np.int32)
@@ -114,7 +114,7 @@ def build_walk_table(features: Features, arranged: Int64[np.ndarray, " position"
 
 
 def _covering_width(features: Features, rows: Int64[np.ndarray, " row"]) -> int:
-    """The number of a row's heaviest groups that hold nearly all tokens of all rows."""
+    """How many of a row's heaviest groups to read so that nearly all tokens of all rows are counted."""
     rows = rows[:: max(len(rows) // 10_000, 1)]
     longest = int(np.diff(features.row_starts)[rows].max(initial=1))
     entries, used = _heaviest_entries(features, rows, longest)
@@ -127,7 +127,7 @@ def _covering_width(features: Features, rows: Int64[np.ndarray, " row"]) -> int:
 def _heaviest_entries(
     features: Features, rows: Int64[np.ndarray, " row"], width: int
 ) -> tuple[Int64[np.ndarray, "row feature"], Bool[np.ndarray, "row feature"]]:
-    """The rows' entries with the largest counts, up to `width` of each, and which places hold one."""
+    """The entries with the largest counts, up to `width` per row, and a mask of the used places."""
     starts, lengths = features.row_starts[rows], np.diff(features.row_starts)[rows]
     slots = np.arange(width)
     entries, used = starts[:, None] + slots, slots < lengths[:, None]
@@ -170,7 +170,7 @@ def _halve_level(
     lanes: int,
     num_sweeps: int,
 ) -> tuple[Int32[np.ndarray, "half half_member"], Float32[np.ndarray, "new_boundary column"]]:
-    """Halve every block; `boundaries` are the deviations before every block and after the last, before and after."""
+    """Halve every block; `boundaries`, given and returned, are the deviations before every block and after the last."""
     num_blocks, size = blocks.shape
     num_pairs = size // 2
     steps = -(-num_pairs // lanes)
@@ -181,7 +181,7 @@ def _halve_level(
     num_sums = max(num_blocks * lanes // (_LANES_PER_BLOCK >> 2), num_blocks)
     # Rounded to whole tokens, so that all sums of the walk are exact.
     start = np.round(boundaries[:-1] + boundaries[1:])
-    # NumPy's arrays: every function of `jnp` outside a program would be compiled as one of its own.
+    # NumPy's arrays: outside a compiled program every `jnp` function would be compiled by itself.
     signs, walked = call(
         _walk,
         table,

@@ -1,7 +1,7 @@
-"""One run on one device (`mesh` is None), or on several of one host or of many.
+"""One run on one device (`mesh` is None), or on several devices of one or more hosts.
 
-W devices do the same arithmetic for every sequence as one does, so they give the same order, ties included. Each holds
-the deviation and the order and updates them in the same way; only candidates (and, in the exact greedy, rows) are
+W devices do the same arithmetic for every sequence as one device, so they give the same order, ties included. Each
+holds the deviation and the order and updates them in the same way; only candidates (and, in the exact greedy, rows) are
 split. Each process of several hosts runs the same program and reads back only replicated arrays.
 """
 
@@ -31,7 +31,7 @@ NO_SEQUENCE = int(np.iinfo(np.int32).max)
 
 
 def flat_mesh(mesh: Any) -> Mesh | None:
-    """The devices of a mesh of any axes, as one axis of sequences; refused without a device of this process."""
+    """The devices of a mesh of any axes, as one axis of sequences; an error if none belongs to this process."""
     return None if mesh is None else devices.flat_mesh(mesh, AXIS)
 
 
@@ -41,7 +41,7 @@ def num_devices(mesh: Mesh | None) -> int:
 
 
 def split(mesh: Mesh | None, build: Callable[[int], Any], specs: Any) -> Any:
-    """A tree of arrays over the mesh, of which device d holds the part `build(d)`; parts have equal shapes.
+    """A tree of arrays over the mesh; device d holds the part `build(d)`, and all parts have equal shapes.
 
     `specs` is a tree that says along which axis each array is split; without one it is the same on all devices.
     """
@@ -100,7 +100,7 @@ def device_place(axis: str | None) -> tuple[Int32[Array, ""] | int, int]:
 
 
 def best_of_all(best: Float32[Array, ""], first: Int32[Array, ""], axis: str | None) -> Int32[Array, ""]:
-    """The sequence of the smallest score on any device, of this device's score and sequence; the lowest of several."""
+    """The sequence with the smallest score of all devices, or the lowest of several; `best` is this device's own."""
     if axis is None:
         return first
     gathered = lax.all_gather(jnp.stack([_bits(best), first]), axis)
@@ -117,7 +117,7 @@ def best_row_of_all(
 ) -> tuple[Int32[Array, ""], Row, list[Row]]:
     """As `best_of_all`, and the rows of the chosen sequence and of those that leave a window, from their owners."""
     # One collective: before it is known whose sequence wins, every device sends its best score and sequence, that
-    # sequence's row, and the rows that it has at the places of the leaving sequences.
+    # sequence's row, and its rows of the leaving sequences.
     _, size = device_place(axis)
     read = [read_row(rows, sequence // size, num_columns) for sequence in (first, *leaving)]
     if axis is None:
@@ -157,7 +157,7 @@ def _floats(bits: Int32[Array, "..."]) -> Float32[Array, "..."]:
 
 
 def shared_checkpoint(checkpoint: Checkpoint, mesh: Mesh | None) -> Checkpoint:
-    """The checkpoint of a run over the mesh: of several processes, one keeps it for all."""
+    """The checkpoint of a run over the mesh: one process keeps it for all."""
     if mesh is None or not mesh.is_multi_process or checkpoint.path is None:
         return checkpoint
     return SharedCheckpoint(checkpoint, mesh)
@@ -172,7 +172,7 @@ class SharedCheckpoint(Checkpoint):
         super().__init__(checkpoint.path if leads else None, checkpoint.identity)
 
     def read(self) -> bytes | None:
-        """The file's content, or what the first process found wrong with it, in all processes."""
+        """The file's content in all processes, or the error that the first process found."""
         # An error is sent as well: if the first process raised alone, all others would wait for it without end.
         try:
             content = super().read()

@@ -1,8 +1,8 @@
-"""What an ordering minimises, and the sequences' features in the form that the selectors read.
+"""The objective of an ordering, and the sequences' features in the form that the selectors read.
 
 Let `c_s` be a sequence's token counts over all families, each family's columns multiplied by the square root of
 its weight λ, `t_s` its number of tokens and τ the corpus's token shares. A sequence's *excess* is
-`v_s = c_s - τ t_s`, and `D` is the sum of the excesses of all that is placed. The next sequence is the one with
+`v_s = c_s - τ t_s`, and `D` is the sum of the excesses of all placed sequences. The next sequence is the one with
 the smallest
 
     2 <D, v_s> + a ||v_s||²
@@ -14,7 +14,7 @@ sequences first. The form "norms" adds the families' norms `λ ||D + v_s||` wher
 Sequences of one document are kept *apart*, and so are those that hold copies of one document. Both are groups of
 sequences: with P_g the tokens placed of the n_g sequences of group g, τ_g their share of all tokens and S all tokens
 placed, a sequence of g has the further score `2 λ √n_g t_s (P_g - τ_g S)`. It is the rule above for one more family,
-but for the terms that are (nearly) equal for all sequences. The root lets long documents, whose sequences come often,
+without the terms that are (nearly) equal for all sequences. The root lets long documents, whose sequences come often,
 outweigh the families, and lets short ones, which need little to stay apart, disturb them little.
 """
 
@@ -35,7 +35,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Characteristics
 
 EXACT_TOKENS = 65_536
-"""Tokens of a sequence up to which the selectors' float32 sums are exact (`deviation` says why)."""
+"""The longest sequence, in tokens, for which the selectors' float32 sums are exact (`deviation` says why)."""
 # Scores are float32: a larger weight would leave no digits for the other terms.
 _LARGEST_WEIGHT = 1e9
 
@@ -56,9 +56,9 @@ class Objective:
             place of `a`.
         family_weights: λ of the leading families, replacing the characteristics' own and leaving out the
             families past the end; None uses all families with the characteristics' weights.
-        document_weight: λ of what keeps apart the sequences of one document (`Characteristics.documents`), and those
-            that hold copies of one document (`Characteristics.copies`); a group of n sequences weighs `λ √n`. 0 leaves
-            it out, as the presets do.
+        document_weight: λ of the term that keeps apart the sequences of one document (`Characteristics.documents`)
+            and the sequences with copies of one document (`Characteristics.copies`); a group of n sequences weighs
+            `λ √n`. 0 leaves the term out, as the presets do.
         form: "squares" adds `λ ||D + v_s||²` over the families, as the published formulas do; "norms" adds
             `λ ||D + v_s||`, and λ times the absolute value of the norm column's sum, as the authors' own code does
             (https://github.com/JoeMelko/dclm_exp, clustering/greedy_order_sparse_gpu_clean.py). Norms take the method
@@ -66,7 +66,7 @@ class Objective:
 
     Raises:
         ValueError: a weight that is negative or not finite, a window below 1, an unknown form; norms with windows,
-            documents or another self weight than 1.
+            documents or a self weight other than 1.
 
     Example:
         >>> Objective.f3(0.5).family_weights
@@ -84,7 +84,7 @@ class Objective:
     form: Form = "squares"
 
     def __post_init__(self) -> None:
-        # Stored as plain numbers, also if they were given as NumPy's, so that an ordering's info is JSON.
+        # Stored as plain numbers, even if they were given as NumPy's, so that an ordering's info is JSON.
         for name in ("norm_weight", "self_weight", "window_weight", "document_weight"):
             object.__setattr__(self, name, _checked_weight(name, getattr(self, name)))
         if self.family_weights is not None:
@@ -112,14 +112,14 @@ class Objective:
 
     @classmethod
     def f2(cls, norm_weight: float = 1.0, *, form: Form = "squares") -> Objective:
-        """f1 and the norm column, weighted by λ = `norm_weight`; `form="norms"` is that of the authors' code."""
+        """f1 and the norm column, weighted by λ = `norm_weight`; `form="norms"` is the form of the authors' code."""
         return cls(norm_weight=norm_weight, self_weight=1.0, family_weights=(1.0,), document_weight=0.0, form=form)
 
     @classmethod
     def f3(cls, length_weight: float = 1.0, *, form: Form = "squares") -> Objective:
         """The first two families (clusters and document lengths), the second weighted by λ = `length_weight`.
 
-        `form="norms"` is that of the authors' code.
+        `form="norms"` is the form of the authors' code.
         """
         weights = (1.0, length_weight)
         return cls(norm_weight=0.0, self_weight=1.0, family_weights=weights, document_weight=0.0, form=form)
@@ -138,7 +138,7 @@ class Objective:
             )
 
     def check_families(self, families: Sequence[str]) -> None:
-        """Refuse families that are fewer than the objective weighs."""
+        """Refuse fewer families than the objective weighs."""
         if self.family_weights is not None and len(self.family_weights) > len(families):
             raise UserError(
                 f"The objective weighs {len(self.family_weights)} families, the characteristics have "
@@ -146,7 +146,7 @@ class Objective:
             )
 
     def resolved_weights(self, characteristics: Characteristics) -> dict[str, float]:
-        """Family -> λ, in the families' order, those left out or of weight zero not listed."""
+        """Family -> λ, in the families' order, without families of weight zero."""
         self.check_families(characteristics.families)
         if self.family_weights is None:
             weights = dict(characteristics.weights)
@@ -164,10 +164,10 @@ def _checked_weight(name: str, value: Any) -> float:
 
 @dataclass(frozen=True)
 class Apart:
-    """The groups of more than one sequence that are kept apart: of one document each, or of its copies.
+    """The groups of several sequences that are kept apart: of one document, or of its copies.
 
-    `group` has a row for each group that a sequence can belong to (its document, and copies that it holds), or none
-    where nothing is kept apart. A sequence's groups ascend; where it belongs to fewer, the last are `len(share)`.
+    `group` has a row for each group that a sequence can belong to (its document, and copies that it holds), or no
+    rows if nothing is kept apart. A sequence's groups ascend; unused places hold `len(share)`.
     """
 
     group: Int32[np.ndarray, "member sequence"]
@@ -176,7 +176,7 @@ class Apart:
 
     @classmethod
     def build(cls, characteristics: Characteristics, weight: float) -> Apart:
-        """The characteristics' documents and copies; nothing with a weight of zero."""
+        """The characteristics' documents and copies; empty with a weight of zero."""
         num_sequences, tokens = characteristics.num_sequences, characteristics.tokens
         given = [] if weight == 0 else [characteristics.documents, characteristics.copies]
         rows, sizes, held, num_groups = [], [], [], 0
@@ -188,7 +188,7 @@ class Apart:
             number = number.reshape(members.shape)
             several = size > 1
             several[number[members < 0]] = False  # negative: of no group
-            # A number that is no group's until the number of all groups is known.
+            # A placeholder until the number of all groups is known.
             group = np.where(several, np.cumsum(several) - 1 + num_groups, -1)[number]
             rows += [row for row in group if row.max(initial=-1) >= 0]
             sizes.append(size[several])
@@ -213,10 +213,10 @@ class Apart:
 class Features:
     """The characteristics as an objective weighs them, in tokens: CSR rows, then the norm column.
 
-    Sums of tokens are whole numbers, so that what is computed from them is the same on every machine. λ is kept apart
+    Sums of tokens are whole numbers, so that results are the same on every machine. λ is kept apart
     (`column_weights`) and multiplied last: scaled counts would not be whole. `norms` are of the first family, rounded
     to float32 once so that every step sees the same value; `targets` and `column_weights` end with the norm column's;
-    `squares` are `||c_s||²` without it. `apart` are documents and copies.
+    `squares` are `||c_s||²` without the norm column. `apart` are documents and copies.
     """
 
     row_starts: Int64[np.ndarray, " boundary"]
@@ -247,7 +247,7 @@ class Features:
         family_columns = {name: slice(end - size, end) for name, size, end in zip(weights, sizes, ends, strict=True)}
         targets = np.concatenate([characteristics.target_share(name) for name in weights])
         column_weights = np.repeat(list(weights.values()), sizes)
-        # The norm is that of the counts before weighting, of the first family even if its weight is zero.
+        # The norm is of the first family's counts before weighting, even if its weight is zero.
         first = characteristics.counts[characteristics.families[0]]
         norms = np.sqrt(_row_sums(first.indptr, first.data.astype(np.float64) ** 2)).astype(np.float32)
         mean_norm = float(norms.astype(np.float64).mean()) if len(norms) else 0.0
@@ -274,7 +274,7 @@ class Features:
         )
 
     def take(self, rows: Int64[np.ndarray, " row"]) -> Features:
-        """The features of some sequences, in the given order; targets and shares stay those of all."""
+        """The features of some sequences, in the given order; targets and shares stay those of all sequences."""
         entries = self.entries(rows)
         return replace(
             self,
@@ -314,7 +314,7 @@ class Features:
         return csr_array((self.values[inside], self.columns[inside] - columns.start, starts), shape=shape)
 
     def entries(self, rows: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " _nonzero"]:
-        """Where in `columns` and `values` the non-zeros of some rows are, row after row."""
+        """The indices of some rows' non-zeros in `columns` and `values`, row after row."""
         counts = np.diff(self.row_starts)[rows]
         # The n-th entry overall is the (n - entries of the rows before)-th of its own row.
         before = np.cumsum(counts) - counts
@@ -360,7 +360,7 @@ def _row_sums(
 ) -> Float64[np.ndarray, " sequence"]:
     num_rows = len(row_starts) - 1
     rows = np.repeat(np.arange(num_rows), np.diff(row_starts))
-    return np.bincount(rows, values, minlength=num_rows).astype(np.float64)  # of no values it is int
+    return np.bincount(rows, values, minlength=num_rows).astype(np.float64)  # without values NumPy returns int
 
 
 def heaviest_groups(counts: csr_array) -> Int64[np.ndarray, " sequence"]:
@@ -372,7 +372,7 @@ def heaviest_groups(counts: csr_array) -> Int64[np.ndarray, " sequence"]:
     """
     num_rows, num_groups = len(counts.indptr) - 1, counts.shape[1]
     row = np.repeat(np.arange(num_rows), np.diff(counts.indptr))
-    # `maximum.at` and `minimum.at` on the non-zeros: SciPy's argmax would have to count the implicit zeros as well.
+    # `maximum.at` and `minimum.at` on the non-zeros: SciPy's argmax would also compare the implicit zeros.
     most = np.zeros(num_rows, np.int64)
     np.maximum.at(most, row, counts.data)
     heaviest = np.full(num_rows, num_groups, np.int64)

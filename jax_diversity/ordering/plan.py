@@ -1,4 +1,4 @@
-"""The targets of a run, position by position, and the sequences that were consumed before it.
+"""The targets of every position of a run, and the sequences that were consumed before it.
 
 The *target* is a share per group; it may change over training (a curriculum, a new estimate of the mixture). A selector
 tracks its integral: the deviation after t positions is `Σ_{i<t} (c_i - τ(i) t_i)`, where τ(i) is the target at
@@ -29,9 +29,9 @@ _FAMILY_TO_SHARES = "family -> shares of its groups"
 
 @dataclass(frozen=True)
 class Targets:
-    """Shares of the groups that training should hold, in phases.
+    """The wanted shares of the groups, in phases of training.
 
-    A family that is not named keeps the corpus's own shares. Shares are scaled to a sum of one.
+    Families that are not named keep the corpus's own shares. Shares are scaled to a sum of one.
 
     Attributes:
         starts: first position of every phase, ascending from 0.
@@ -39,7 +39,7 @@ class Targets:
 
     Raises:
         ValueError: starts that do not ascend from 0; shares that are negative, not finite or all zero,
-            or of another number of phases.
+            or shares of another number of phases.
 
     Example:
         >>> Targets((0, 1000), {"source": [[0.9, 0.1], [0.5, 0.5]]}).shares["source"].shape
@@ -71,7 +71,7 @@ class Targets:
         """From the shares `first` at position 0 to `last` at `num_positions`, in steps.
 
         Raises:
-            ValueError: the two name different families or numbers of groups; fewer positions than phases.
+            ValueError: `first` and `last` name different families or numbers of groups; fewer positions than phases.
         """
         for name, given in (("first", first), ("last", last)):
             mapping(f"the targets' {name} shares", given, _FAMILY_TO_SHARES)
@@ -121,10 +121,10 @@ def _checked_shares(name: str, values: Any, num_phases: int) -> Float64[np.ndarr
 
 @dataclass(frozen=True)
 class Plan:
-    """All sequences' features with the first phase's targets, every phase's start and τ, the sequences before the run.
+    """All sequences' features with the first phase's targets, the phases' starts and τ, the consumed sequences.
 
-    The last column of `targets` is the norms' mean. `head_start` are the tokens by which every group that is kept apart
-    begins ahead of its share, because of the epoch before.
+    The last column of `targets` is the norms' mean. `head_start` holds, for every group that is kept apart, the tokens
+    by which the epoch before puts it ahead of its share.
     """
 
     features: Features
@@ -178,11 +178,11 @@ class Plan:
             starts, table = (0, len(consumed)), np.repeat(table, 2, axis=0)
             for name in targets.shares:
                 seen = np.asarray(characteristics.counts[name][consumed].sum(axis=0), np.float64).ravel()
-                # The target of the past is its own mixture: its deviation is zero. Without tokens any target does.
+                # The past's target is its own mixture, so its deviation is zero. Without tokens any target will do.
                 if seen.any():
                     table[0, features.family_columns[name]] = seen / seen.sum()
             if characteristics.families[0] in targets.shares and len(consumed) < num_sequences:
-                # The norms are of the first family: those that came had their mean, those that are left have theirs.
+                # The norms are of the first family: consumed and remaining sequences are compared with their own means.
                 left = np.ones(num_sequences, bool)
                 left[consumed] = False
                 norms = features.norms.astype(np.float64)
@@ -191,7 +191,7 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the targets, of the consumed sequences and of what the epoch before leaves."""
+        """Hash of the targets, the consumed sequences and the head start from the epoch before."""
         parts = [repr(self.starts).encode(), self.targets.tobytes(), self.consumed.tobytes()]
         if self.head_start.any():
             parts.append(self.head_start.tobytes())
@@ -206,16 +206,16 @@ class Plan:
 
     @property
     def num_positions(self) -> int:
-        """Positions of the whole ordering, those consumed before included."""
+        """Number of positions of the whole ordering, consumed ones included."""
         return self.features.num_sequences
 
     @property
     def remaining(self) -> Int64[np.ndarray, " remaining"]:
-        """The sequences left to place, ascending."""
+        """The sequences that are not consumed, ascending."""
         return self.without(self.consumed)
 
     def without(self, placed: Int64[np.ndarray, " position"]) -> Int64[np.ndarray, " _left"]:
-        """All sequences but those placed, ascending."""
+        """All sequences that are not placed, ascending."""
         left = np.ones(self.num_positions, bool)
         left[placed] = False
         return np.flatnonzero(left)
@@ -245,15 +245,15 @@ class Plan:
 
 
 def tie_numbers(num_sequences: int, ties: str, seed: int) -> Int64[np.ndarray, " sequence"]:
-    """The sequences in the order in which a selector numbers them: of equal scores, it places the first.
+    """The sequences in the order of their numbers: of equal scores, a selector places the first.
 
     Packing gives the sequences of a long document neighbouring indices and equal counts: numbered as they are packed,
-    it would be read from its start to its end.
+    the document would be read from its start to its end.
 
     Args:
-        num_sequences: how many there are.
+        num_sequences: number of sequences.
         ties: `random` numbers them by the seed, `lowest` as they are packed.
-        seed: of the numbers.
+        seed: decides the random numbers.
 
     Raises:
         UserError: `ties` is something else.
@@ -266,9 +266,9 @@ def tie_numbers(num_sequences: int, ties: str, seed: int) -> Int64[np.ndarray, "
 
 
 def _head_start(features: Features, previous: Int64[np.ndarray, " position"] | None) -> Int64[np.ndarray, " group"]:
-    """Tokens by which every group that is kept apart begins ahead of its share, after an epoch in another order.
+    """The tokens by which every group that is kept apart begins ahead of its share after another epoch.
 
-    An epoch holds all tokens of every group, so that the next one would begin without regard to what was just read. A
+    An epoch holds all tokens of every group, so the next one would begin as if nothing had been read. A
     group whose last sequence was the epoch's last begins half a sequence ahead of its share; one whose last sequence
     lies an even spacing back begins half a sequence behind it.
     """
@@ -293,7 +293,7 @@ def inverse(permutation: Int64[np.ndarray, " sequence"]) -> Int64[np.ndarray, " 
 
 
 def checked_epoch(previous: Any, num_sequences: int) -> Int64[np.ndarray, " position"]:
-    """The order of the epoch before, checked to be one of all sequences."""
+    """The order of the epoch before, checked to hold all sequences."""
     ordering = previous if isinstance(previous, Ordering) else Ordering(previous)
     if len(ordering) != num_sequences:
         raise UserError(
@@ -306,7 +306,7 @@ def checked_consumed(consumed: Any, num_sequences: int) -> Int64[np.ndarray, " c
     """Indices of sequences that were consumed already, checked to be integers in range, each once."""
     try:
         indices = as_integers("consumed sequences", consumed, below=num_sequences)
-    except ValueError as error:  # also NumPy's, of rows of many lengths
+    except ValueError as error:  # also from NumPy, for rows of different lengths
         raise UserError(f"Expected consumed sequences as indices of sequences: {error}") from None
     # One pass of counts instead of a sort: consumed sequences may be many millions.
     times = np.bincount(indices, minlength=num_sequences)

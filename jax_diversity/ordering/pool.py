@@ -1,4 +1,4 @@
-"""A refilled pool over a stream: at every step the best of P candidates is placed and the stream's next one follows.
+"""A refilled pool over a stream: every step places the best of P candidates and takes the stream's next sequence.
 
 Memory and time of a step depend on the pool, not on the corpus. A step updates the candidates' scores instead of
 computing them again: the pool's counts are one dense table (column, slot), and placing a sequence changes every score
@@ -86,13 +86,13 @@ def greedy_pool(
     window needs: `balance` feeds the same pool with a better stream. Other arguments are those of `base.Method`.
 
     Args:
-        seed: of the stream's shuffle (NumPy's PCG64), and of the choice between equal scores.
-        pool_size: P, candidates at every step; as many as there are sequences is the exact greedy.
-        shuffle: whether the stream is shuffled, or is the corpus's own order.
-        ties: which of several candidates with the best score is placed: one at `random`, or that of the `lowest` index.
+        seed: for the stream's shuffle (NumPy's PCG64) and the choice between equal scores.
+        pool_size: P, candidates at every step; a pool of all sequences is the exact greedy.
+        shuffle: whether the stream is shuffled; False takes the corpus's order.
+        ties: which of several candidates with the best score is placed: a `random` one, or the `lowest` index.
 
     Raises:
-        ValueError: a pool size that is no whole number >= 1; unknown `ties`.
+        ValueError: a pool size that is not a whole number >= 1; unknown `ties`.
     """
     plan = plan or Plan.build(characteristics, objective)
     stream = plan.remaining
@@ -115,8 +115,8 @@ def select_from_pool(
 ) -> Int64[np.ndarray, " remaining"]:
     """Feed a pool, on one device or shared by those of a mesh, with a stream of the plan's remaining sequences.
 
-    Of candidates with equal scores, the first in `numbers` is placed (`tie_numbers`). With `aging` above zero,
-    candidates that have waited long come earlier where sequences differ in tokens (`balance` says why).
+    Of candidates with equal scores, the first in `numbers` is placed (`tie_numbers`). With `aging` above zero and
+    sequences of unequal tokens, candidates that have waited long come earlier (`balance` says why).
     """
     pool_size = whole_number("pool_size", pool_size, 1)
     devices = flat_mesh(mesh)
@@ -130,7 +130,7 @@ def select_from_pool(
 
 
 class Stream(NamedTuple):
-    """The sequences that the pool is fed with, in their order, and the constant parts of all sequences' scores."""
+    """The sequences of the stream in their order, and the constant parts of all sequences' scores."""
 
     sequences: Int32[Array, " position"]
     size: Int32[Array, ""]
@@ -200,7 +200,7 @@ class PoolSelector:
         members: Int64[np.ndarray, " member"],
         num_taken: int,
     ) -> None:
-        """The state with these members in the slots; everything else of them is computed by `run`."""
+        """The state with these members in the slots; `run` computes the rest of their state."""
         num_columns = len(self._plan.features.targets) if self._has_table else 0
         # Devices have equally many slots, so that the last device may have more than the pool needs. Those never get
         # a member: only a slot that is emptied is refilled.
@@ -223,7 +223,7 @@ class PoolSelector:
         )
 
     def retarget(self, features: Features) -> None:
-        """Aim at other targets from the next step on."""
+        """Change the targets from the next step on."""
         size = rounded_size(features.num_sequences)
         # 2 <λ τ, v_s> = 2 <λ τ, c_s> - t_s 2 <λ τ, τ>, computed in float64.
         target_square = 2.0 * float(features.column_weights[:-1] @ features.targets[:-1] ** 2)
@@ -245,11 +245,11 @@ class PoolSelector:
         self.rule, self.stream = replicated(self._mesh, (build_rule(features, self._objective), stream))
 
     def _costs(self, features: Features) -> Float32[np.ndarray, " sequence"]:
-        """Every sequence's own cost, and what it costs to have entered the stream later than others."""
+        """Every sequence's own cost, plus the cost of its place in the stream."""
         tokens = features.tokens.astype(np.float64)
-        # None where all sequences have the same tokens, all of a sequence's squared counts where few have nearly all.
+        # 0 if all sequences have the same tokens, a sequence's squared counts if few sequences hold nearly all.
         unevenness = tokens.var() / max(float((tokens**2).mean()), 1.0)
-        # All candidates grow older by one with every step: only the places in the stream make a difference.
+        # All candidates age by one at every step: only their places in the stream differ.
         by_place = self._aging * unevenness * features.squares.mean() / self._num_slots
         costs = features.own_costs.astype(np.float64)
         costs[self._stream] += by_place * np.arange(len(self._stream))
@@ -259,7 +259,7 @@ class PoolSelector:
         """Place `num_steps` sequences."""
         arguments = (self.rule, self.rows, self.stream, self.state, np.int32(num_steps))
         self.state = call(run, *replicated(self._mesh, arguments), mesh=self._mesh)
-        # JAX returns before the work is done: progress would count what only waits.
+        # JAX returns before the work is done: progress would count steps that are only queued.
         jax.block_until_ready(self.state.num_placed)
 
     def placed(self) -> Int64[np.ndarray, " position"]:
@@ -267,7 +267,7 @@ class PoolSelector:
         return np.asarray(self.state.order)[: int(self.state.num_placed)].astype(np.int64)
 
     def saved(self) -> dict[str, np.ndarray]:
-        """Deviations, the sequences placed, and how many were taken from the stream; the pool holds the difference."""
+        """Deviations, the sequences placed, and the number taken from the stream; the pool holds the difference."""
         # A run continues from it with any number of devices, for no choice depends on a member's slot.
         num_taken = np.asarray(self.state.num_taken)
         return {"placed": self.placed(), "num_taken": num_taken, **saved_deviation(self.state.deviation)}
@@ -275,13 +275,13 @@ class PoolSelector:
     def restore(self, saved: Mapping[str, np.ndarray]) -> None:
         """Continue from a saved state."""
         placed, num_taken = saved["placed"], int(saved["num_taken"])
-        # The pool holds what was taken from the stream and not placed; slots may differ from the interrupted run's.
+        # The pool holds the sequences that were taken from the stream and not placed; their slots may differ.
         taken = self._stream[:num_taken]
         self._start(restored_deviation(self.rule, self._plan, saved), placed, taken[~np.isin(taken, placed)], num_taken)
 
 
 class PendingSums(NamedTuple):
-    """What `D` and the windows' sums gained since the last refresh, not yet added to the compensated sums."""
+    """The changes of `D` and of the windows' sums since the last refresh, not yet added to the compensated sums."""
 
     # Whole numbers of tokens, exact in float32, added in a row's few columns only; the compensated sums, all columns
     # long, are touched once in a thousand steps.
@@ -339,7 +339,7 @@ def _step(
     slots = state.slots
     best = jnp.min(slots.scores)
     chosen = best_of_all(best, jnp.min(jnp.where(slots.scores == best, slots.members, NO_SEQUENCE)), axis)
-    # The sequence placed, then per window of w positions the sequence w positions back, which leaves it.
+    # The sequence placed, then for each window of w positions the sequence that leaves it, w positions back.
     back = [state.num_placed - rule.window_sizes[index] for index in range(len(state.deviation.windows))]
     moved = [chosen, *(state.order[jnp.maximum(position, 0)] for position in back)]
     read = [read_row(rows, sequence, rule.column_weights.shape[0]) for sequence in moved]
@@ -433,7 +433,7 @@ def _add_groups(
 
     if num_members <= 1:
         return add(0, scores) if num_members else scores
-    # A row's groups come before its unused places. Most rows have one or none, whatever the row with the most has.
+    # A row's groups come before its unused places. Most rows have one group or none.
     num_used = jnp.sum(rule.apart_weights[row.apart] > 0)
     return lax.fori_loop(0, num_used, add, scores)
 
@@ -457,7 +457,7 @@ def _add_pending(
     """Add the sequence placed to all sums; subtract from each window's sum the sequence that leaves it."""
     counts, tokens, num_sequences = pending.counts, pending.tokens, pending.num_sequences
     chosen = moved[0]
-    # The norms are no whole numbers. Minus the first piece of their mean they are small, and so is their sum: its
+    # The norms are not whole numbers. Minus the first piece of their mean they are small, and so is their sum: its
     # rounding errors stay far below those of a sum of the norms themselves.
     coarse_norm = rule.target_pieces[0, -1]
     for index in range(len(tokens)):
@@ -501,7 +501,7 @@ def _refill(rule: Rule, rows: Rows, stream: Stream, state: PoolState, pending: P
     placed_one = state.last != NO_SEQUENCE
     order = state.order.at[jnp.where(placed_one, state.num_placed - 1, len(state.order))].set(state.last, mode="drop")
     own_slots = jnp.arange(num_slots, dtype=jnp.int32)
-    # Past the end as well where another device holds the slot.
+    # Also past the end if another device holds the slot.
     slot = jnp.min(jnp.where((slots.members == state.last) & placed_one, own_slots, num_slots))
     has_next = state.num_taken < stream.size
     deviation = state.deviation
@@ -511,7 +511,7 @@ def _refill(rule: Rule, rows: Rows, stream: Stream, state: PoolState, pending: P
         position = state.num_placed - 1
         back = [order[jnp.maximum(position - size, 0)] for size in rule.window_sizes]
         moved = [placed, *(read_row(rows, sequence, num_columns) for sequence in back)]
-        # Where nothing was placed since, sequences without tokens change nothing.
+        # If nothing was placed since, sequences without tokens change nothing.
         moved = [row._replace(tokens=jnp.where(placed_one, row.tokens, 0)) for row in moved]
         deviation = deviation._replace(placed=add_placed(rule, deviation.placed, moved[0], moved[1:], position))
     following = stream.sequences[jnp.minimum(state.num_taken, stream.size - 1)]
@@ -555,7 +555,7 @@ def _score_one(
 
 
 def _refresh_scores(rule: Rule, rows: Rows, stream: Stream, slots: Slots, deviation: Deviation) -> Slots:
-    """All scores, and what they are updated with, computed from the deviation."""
+    """All scores, and the numbers that update them, computed from the deviation."""
     # Empty slots compute the score of sequence 0, which is replaced by infinity at the end.
     filled = slots.members != NO_SEQUENCE
     members = jnp.where(filled, slots.members, 0)

@@ -36,7 +36,7 @@ class Checkpoint:
         self._last_save = time.monotonic()
 
     def load(self) -> Mapping[str, np.ndarray] | None:
-        """The saved arrays; None where there is no file."""
+        """The saved arrays; None if there is no file."""
         content = self.read()
         if content is None:
             return None
@@ -44,7 +44,7 @@ class Checkpoint:
             return {name: stored[name] for name in stored.files if name != _IDENTITY}
 
     def read(self) -> bytes | None:
-        """The .npz, checked to be complete and of this run; None where there is no file."""
+        """The .npz, checked to be complete and of this run; None if there is no file."""
         if self.path is None:
             return None
         if not self.path.exists():
@@ -78,10 +78,10 @@ class Checkpoint:
             self.save(arrays())
 
     def save(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Replace the file."""
+        """Write the arrays to the file, atomically."""
         if self.path is None:
             return
-        # In memory first, for the hash; the state is a few numbers for each position.
+        # Built in memory for the hash: the state is a few numbers per position.
         packed = io.BytesIO()
         np.savez(packed, allow_pickle=False, **{_IDENTITY: np.array(self.identity)}, **arrays)
         with atomic_path(self.path) as temporary, temporary.open("wb") as file:
@@ -97,7 +97,7 @@ class Checkpoint:
 
 @runtime_checkable
 class _Selector(Protocol):
-    """A compiled selector and its state on the devices; what is placed includes the sequences consumed before."""
+    """A compiled selector and its state on the devices; consumed sequences count as placed."""
 
     def retarget(self, features: Features) -> None: ...
     def run(self, num_steps: int) -> None: ...
@@ -113,7 +113,7 @@ def drive(selector: _Selector, plan: Plan, advance: Advance, checkpoint: Checkpo
     saved = checkpoint.load()
     if saved is not None:
         selector.restore(saved)
-        # What the interrupted run placed counts as done.
+        # The positions of the interrupted run count as done.
         advance(len(selector.placed()) - position)
         position = len(selector.placed())
     try:

@@ -20,11 +20,11 @@ Place = int | float
 
 @dataclass(frozen=True)
 class TargetsConfig:
-    """Shares of groups that training should hold instead of the corpus's own, in phases: a curriculum."""
+    """Wanted shares of groups in place of the corpus's own, in phases: a curriculum."""
 
     shares: dict[str, tuple[dict[str, float] | tuple[float, ...], ...]] = field(default_factory=dict)
     """Family -> the shares of its groups in every phase, such as `{source: [{web: 0.9}, {web: 0.5}]}`. By name: groups
-    that are not named divide what is left of 1 as in the corpus. As a list: a share for every group, in their stored
+    that are not named divide the rest of 1 as in the corpus. As a list: a share for every group, in their stored
     order, scaled to a sum of 1. Families that are not named keep the corpus's shares."""
     starts: tuple[Place, ...] = ()
     """Where every phase begins, the first at 0: as positions (`1000`) or as fractions of the run (`0.5`). None makes
@@ -35,11 +35,11 @@ class TargetsConfig:
 
     @property
     def num_phases(self) -> int:
-        """How many phases each family has."""
+        """The number of phases, which is the same for all families."""
         return max(map(len, self.shares.values()), default=0)
 
     def check(self, where: str, families: Sequence[str]) -> None:
-        """Refuse targets that no corpus could satisfy; which groups there are, the corpus decides."""
+        """Refuse targets that no corpus could satisfy; names of groups are checked with the corpus."""
         if not self.shares:
             if self.starts or self.linear:
                 raise UserError(f"Expected {where}.shares with {where}.starts or .linear, found none.")
@@ -72,7 +72,7 @@ class TargetsConfig:
             raise UserError(f"Expected {where}.starts of {self.num_phases} phases, found {len(self.starts)}.")
         for start in self.starts:
             _check_place(f"every start of {where}.starts", start)
-        # How a position and a fraction compare, the number of sequences decides.
+        # A position and a fraction can only be compared when the number of sequences is known.
         pairs = [pair for pair in itertools.pairwise(self.starts) if type(pair[0]) is type(pair[1])]
         if self.starts and (self.starts[0] != 0 or any(before >= after for before, after in pairs)):
             raise UserError(f"Expected {where}.starts to ascend from 0, found {', '.join(map(str, self.starts))}.")
@@ -80,7 +80,7 @@ class TargetsConfig:
 
 @dataclass(frozen=True)
 class AfterConfig:
-    """Another ordering that this one goes on from: its first positions stay, the rest is ordered again."""
+    """Another ordering that this one continues: its first positions stay, the rest is ordered again."""
 
     order: str | None = None
     """Name of the other ordering, one that is made before this one; None orders all sequences."""
@@ -98,23 +98,23 @@ class AfterConfig:
 
 @dataclass(frozen=True)
 class OrderConfig:
-    """One ordering: method and its options, seed, objective, what it is made of."""
+    """One ordering: its method and options, seed, objective and targets."""
 
     method: str = "balance"
     """A method's name; `jax-diversity order --help` lists them."""
     options: dict[str, int | float | bool | str | None] = field(default_factory=dict)
     """The method's own options, such as `pool_size 8192`; their defaults where not given."""
     name: str | None = None
-    """Name of the ordering; None takes the method's."""
+    """Name of the ordering; None takes the method's name."""
     seed: int = 0
-    """Seed of the methods that draw."""
+    """Seed for methods that draw random numbers."""
     objective: Literal["default", "f1", "f2", "f3"] = "default"
     """`default`: families, norm column, self weight 0.5; f1, f2, f3: exactly as published."""
     form: Literal["squares", "norms"] = "squares"
     """What f2 and f3 add: `squares`, as in the published formulas; `norms`, as in the authors' code (`greedy` only)."""
     weights: dict[str, float] = field(default_factory=dict)
-    """λ per family, in place of the characteristics' own: 1.0 of families that were listed. Of f1, the first family's;
-    of f2 that and norm_weight; of f3, the first two families'."""
+    """λ per family, in place of the characteristics' own, which is 1.0 for listed families. f1 takes the first
+    family's; f2 takes that and norm_weight; f3 takes the first two families'."""
     windows: tuple[int, ...] = ()
     """Window sizes, in sequences, that are balanced besides the whole prefix; where none is given, `batch_size` if that
     is set. Windows of these sizes are then some per cent nearer to the corpus's mixture, at little cost elsewhere."""
@@ -125,30 +125,30 @@ class OrderConfig:
     self_weight: float | None = None
     """Weight of a sequence's own squared excess; None takes the objective's own."""
     document_weight: float | None = None
-    """λ of what keeps sequences of one document, and of its copies, apart; None takes the objective's own."""
+    """λ of the term that keeps sequences of one document, and its copies, apart; None takes the objective's own."""
     reverse: bool = False
-    """Turn the order around: last sequence first."""
+    """Reverse the order: last sequence first."""
     devices: int | None = None
-    """Devices that share the work, for methods that can; the result is that of one device. None takes one."""
+    """Devices that share the work, for methods that support it; the result is that of one device. None takes one."""
     targets: TargetsConfig = TargetsConfig()
     after: AfterConfig = AfterConfig()
 
     @property
     def file_name(self) -> str:
-        """The ordering's name, which is that of its file."""
+        """The ordering's name, also its file's."""
         return self.name or self.method
 
     def for_batches(self, batch_size: int | None) -> OrderConfig:
-        """The settings for batches of a size: it is their window, unless they set windows or a published objective."""
+        """The settings with a batch size as their window, unless they set windows or a published objective."""
         if batch_size is None or self.windows or self.objective != "default":
             return self
         return dataclasses.replace(self, windows=(batch_size,))
 
     def check(self, where: str, families: Sequence[str], earlier: Sequence[str] = ()) -> None:
-        """Refuse settings that no corpus could satisfy; of options, names and types: values are the method's to check.
+        """Refuse settings that no corpus could satisfy. Options: names and types; the method checks their values.
 
         Args:
-            where: what messages call these settings, such as `orders[0]`.
+            where: the name of these settings in messages, such as `orders[0]`.
             families: the families that orderings see.
             earlier: the orderings that are made before this one.
 
@@ -204,10 +204,10 @@ class OrderConfig:
             raise UserError(f"Ordering {self.file_name!r}: {error}") from None
 
     def resolve_objective(self, families: Sequence[str]) -> Objective:
-        """The objective that the settings describe: a preset, then what they set by themselves.
+        """The objective of the settings: a preset with the values that are set.
 
         Raises:
-            UserError: weights that the preset does not have, or that cannot be.
+            UserError: weights that the preset does not have, or invalid ones.
         """
         from jax_diversity.ordering.objective import Objective
 
@@ -232,7 +232,7 @@ class OrderConfig:
 
 
 def position_of(place: Place, num_positions: int) -> int:
-    """The position that settings mean by a whole number, or by a fraction of the run."""
+    """The position that settings give as a whole number or as a fraction of the run."""
     return place if isinstance(place, int) else round(place * num_positions)
 
 

@@ -1,4 +1,4 @@
-"""What a corpus lacks to meet targets."""
+"""Groups of which a corpus has fewer tokens than the targets ask for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Shortage(NamedTuple):
     used_up_after: float
 
     def sentence(self, name: str, num_others: int) -> str:
-        """What to tell of it; the group is called `name`, and so many others are used up later."""
+        """The sentence for users; `name` is the group, `num_others` the number of groups that are used up later."""
         tokens, place = f"the tokens of {self.family} {name!r}", f"{self.used_up_after:.0%} of the run"
         groups = "group" if num_others == 1 else "groups"
         others = f", and {num_others} more {groups} before its end" if num_others else ""
@@ -42,9 +42,9 @@ class Shortage(NamedTuple):
 def shortages(
     characteristics: Characteristics, targets: Targets, consumed: Int64[np.ndarray, " consumed"] | None = None
 ) -> list[Shortage]:
-    """The groups that are used up before the end of a run that follows the targets exactly, the first first.
+    """The groups that are used up before the end of a run that follows the targets exactly, in order of time.
 
-    The run goes over all sequences once; it begins after those that were `consumed`.
+    The run reads all sequences once; it begins after the `consumed` ones.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def order_stage(config: OrderConfig) -> Stage:
-    """The stage that computes one ordering; its windows are the batch size where it sets none."""
+    """The stage that computes one ordering; without windows of its own it takes the batch size."""
     return Stage(
         f"order/{config.file_name}",
         help="Compute and measure one more ordering.",
@@ -40,14 +40,14 @@ def order_stage(config: OrderConfig) -> Stage:
 
 
 def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Counts:
-    """Compute one ordering; a run that was cut off goes on from its checkpoint in the partial folder."""
+    """Compute one ordering; an interrupted run continues from its checkpoint in the partial folder."""
     from jax_diversity.ordering.base import METHODS, order
     from jax_diversity.ordering.shortages import UnmetTargets
     from jax_diversity.schema import Ordering
 
     dataset = context.dataset
     chars = dataset.characteristics
-    # A weight may be of a family that this corpus has one group of, and that is balanced whatever the order.
+    # A weight may name a family with one group in this corpus, which is balanced in any order.
     given = {family: value for family, value in config.weights.items() if family in chars.families}
     chars = chars.with_weights({**chars.weights, **given})
     checkpoint = partial / "checkpoint"
@@ -75,7 +75,7 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
         context.progress.task(f"order: {config.method}", chars.num_sequences, "sequences") as advance,
         warnings.catch_warnings(),
     ):
-        warnings.simplefilter("ignore", UnmetTargets)  # told above, with the group's name
+        warnings.simplefilter("ignore", UnmetTargets)  # the warning above names the group
         if before is not None:
             settings["consumed"] = before.indices[:position]
             about["of"] = {"name": config.after.order, "fingerprint": before.fingerprint}
@@ -88,14 +88,14 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
 
 
 def _mesh(config: OrderConfig) -> Any:
-    """The devices that the settings ask for, as a mesh; None where they ask for none."""
+    """The devices of the settings, as a mesh; None if they ask for none."""
     from jax_diversity.foundation.devices import first_devices
 
     return None if config.devices is None else first_devices(config.devices, "sequences")
 
 
 def _targets(dataset: Any, chars: Characteristics, config: OrderConfig, consumed: Any) -> tuple[Any, list[str]]:
-    """What to aim at, and a sentence on what the corpus lacks for it, which is also shown as a warning."""
+    """The targets, and a sentence on what the corpus lacks for them, which is also shown as a warning."""
     from jax_diversity.ordering.curriculum import named_targets
     from jax_diversity.ordering.shortages import shortages
 
@@ -106,12 +106,12 @@ def _targets(dataset: Any, chars: Characteristics, config: OrderConfig, consumed
         name = dataset.group_names[found[0].family][found[0].group]
         told = [found[0].sentence(name, len(found) - 1)]
         warnings.warn(f"Ordering {config.file_name!r}: {told[0]}", stacklevel=2)
-    # After another ordering, one phase is a target from there on; phases count from the first position of all.
+    # After another ordering, a single phase holds from that position on; several phases count from position 0.
     if config.after.order is not None and config.targets.num_phases == 1:
         return {family: shares[0] for family, shares in targets.shares.items()}, told
     return targets, told
 
 
 def summary(counts: Counts) -> str:
-    """How many positions were filled by which method, and what targets lack."""
+    """The number of positions, the method, and what the targets lack."""
     return ". ".join([f"{counts['num_sequences']:,} positions by {counts['method']}", *counts.get("unmet_targets", [])])

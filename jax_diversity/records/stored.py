@@ -46,14 +46,14 @@ def open_records(
             "run `jax-diversity write` again."
         )
     return RecordReader(
-        paths,
+        [path.absolute() for path in paths],  # a process that unpickles it may have another working folder
         per_file,
         sequence_length=sequence_length,
         dtype=counts["dtype"],
         identity=counts["identity"],
         overlap=overlap,
         marks_learned=counts.get("marks_learned", False),
-        layout=layout,
+        layout=None if layout is None else layout.absolute(),
         fetch=fetch,
         memory_map=memory_map,
     )

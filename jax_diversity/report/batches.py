@@ -1,4 +1,4 @@
-"""The values of the best and the worst batches of every ordering, with the documents that they are made of."""
+"""The values of the best and the worst batches of every ordering, with their documents."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _TITLE_CHARACTERS = 80
 
 
 def shown_rows(segments_per_row: Sequence[int], num_batches: int) -> int:
-    """How many of a batch's first rows are shown, at least one, where a page shows so many batches in all."""
-    # Segments are most of the page's size: all batches share ALL_SEGMENTS of them.
+    """The number of rows shown for a batch, at least one, on a page with a number of batches."""
+    # Segments take most of the page's size: all batches together show ALL_SEGMENTS of them.
     left, rows = ALL_SEGMENTS / max(num_batches, 1), 0
     for number in segments_per_row[:MAX_ROWS]:
         left -= min(number, MAX_SEGMENTS)
@@ -32,7 +32,7 @@ def shown_rows(segments_per_row: Sequence[int], num_batches: int) -> int:
 def batches_values(
     dataset: Dataset, orderings: Iterable[str], group_names: Mapping[str, Sequence[str]], size: int
 ) -> dict[str, Any] | None:
-    """Choose every ordering's best and worst batches in each family, and look up what they hold.
+    """Choose every ordering's best and worst batches in each family, and look up their documents.
 
     Up to three batches of either kind, none of them both; a single batch is a worst one. None where the sequences do
     not fill a batch.
@@ -50,7 +50,7 @@ def batches_values(
     batches = [
         batch for order in orders.values() for kinds in order.values() for kind in kinds.values() for batch in kind
     ]
-    # How many rows a batch shows depends on the number of batches, which is known only now.
+    # The number of rows a batch depends on the number of batches, which is known only now.
     for batch in batches:
         batch["rows"] = _rows(segments, batch.pop("sequences"), len(batches))
         batch["num_more_rows"] = size - len(batch["rows"])
@@ -69,12 +69,12 @@ def batches_values(
 def _extremes(
     chars: Characteristics, family: str, indices: Int64[np.ndarray, " position"], names: Sequence[str], size: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """The best and the worst of an epoch's whole batches, each kind's extreme first; of equals the earlier."""
+    """The best and the worst of an epoch's whole batches, the extreme ones first; ties go to the earlier batch."""
     target, placed = chars.target_share(family), place(chars.counts[family], indices)
     tv = window_deviation(placed, target, size)
-    # Where there are few batches none is shown twice; an odd one is a worst one, which a reader looks for first.
+    # With few batches no batch is shown twice; an odd one counts as a worst batch, which readers look for first.
     num_best = min(MOST_BATCHES, len(tv) // 2)
-    best = np.argsort(tv, kind="stable")[:num_best]  # stable, here and below: of equals the earlier comes first
+    best = np.argsort(tv, kind="stable")[:num_best]  # stable, here and below: ties go to the earlier batch
     worst = np.argsort(-tv, kind="stable")
     worst = worst[~np.isin(worst, best)][:MOST_BATCHES]
 
@@ -97,7 +97,7 @@ def _extremes(
 def difference_values(
     share: Float64[np.ndarray, " group"], target: Float64[np.ndarray, " group"], names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The groups whose share of a batch is farthest from their target; of equals the first."""
+    """The groups whose share of a batch is farthest from their target; ties go to the first."""
     largest: list[int] = np.argsort(-np.abs(share - target), kind="stable")[:MAX_DIFFERENCES].tolist()
     return [
         {
@@ -111,7 +111,7 @@ def difference_values(
 
 def _rows(segments: Segments, sequences: Int64[np.ndarray, " row"], num_batches: int) -> list[dict[str, Any]]:
     """The rows that are shown; their segments are numbers until the documents are read."""
-    # Segments are sorted by sequence: a sequence's are a run of rows.
+    # Segments are sorted by sequence: the segments of a sequence are neighbours.
     starts, stops = (np.searchsorted(segments.sequence_index, sequences, side) for side in ("left", "right"))
     widths = (stops - starts).tolist()
     return [
@@ -129,7 +129,7 @@ def _documents(dataset: Dataset, wanted: Int64[np.ndarray, " document"]) -> list
     """Id, title (or first words), source, language and cluster of some documents."""
     store, assignments = dataset.document_store, dataset.assignments()
     rows = store.rows(wanted, ["id", "title", "source", "language"])
-    # Texts may be long: only those of documents without a title are read.
+    # Texts may be long: they are read only for documents without a title.
     untitled = np.array([index for index, row in enumerate(rows) if not row["title"]], np.int64)
     for index, row in zip(untitled.tolist(), store.rows(wanted[untitled], ["text"]), strict=True):
         rows[index]["title"] = " ".join(row["text"][: 4 * _TITLE_CHARACTERS].split())[:_TITLE_CHARACTERS]
@@ -139,7 +139,7 @@ def _documents(dataset: Dataset, wanted: Int64[np.ndarray, " document"]) -> list
 
 
 def document_values(about: Mapping[str, Any], cluster: str) -> dict[str, Any]:
-    """A document as a segment of a batch shows it; its id is kept whole, for `inspect --document` takes it."""
+    """A document in a segment of a batch; its id is not shortened, so that `inspect --document` takes it."""
     return {
         "document": clean_text(about["id"], 200),
         "title": clean_text(about["title"], 60),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DOCUMENT_COLUMNS = ("num_tokens", "source", "language", "duplicate_group")
-"""What is read of every document."""
+"""The columns that are read of every document."""
 MAX_GROUPS, MAX_CLUSTERS, MAX_TERMS, MAX_TITLES = 30, 60, 12, 5
 MAX_CIRCLES, MAX_LABELS = 1000, 7  # of the map of clusters
 _SKIPPED = {
@@ -28,18 +28,18 @@ _SKIPPED = {
     "num_text_not_string": "text is no string",
     "num_invalid_utf8": "invalid UTF-8",
 }
-"""What `prepare` counts of records that it left out -> the reason in words."""
+"""A count of `prepare` of records that were left out -> the reason in words."""
 _PACKED = ("sequence_length", "num_sequences", "num_validation_sequences", "num_tokens_kept", "num_tokens_dropped")
 _PACKED += ("num_documents_cut", "num_padding_tokens", "num_inserted_ends", "num_tokens_repeated")
 
 _WEIGHED = ("num_appearances", "num_documents_repeated", "num_documents_left_out")
-"""What `pack` counts where documents have weights."""
+"""The counts of `pack` for documents with weights."""
 
 
 def corpus_values(documents: pa.Table, prepared: Mapping[str, Any], num_duplicates: int) -> dict[str, Any]:
-    """What was read, from the columns `DOCUMENT_COLUMNS` of every document and the counts of the stage `prepare`."""
+    """The corpus, from the columns `DOCUMENT_COLUMNS` of all documents and the counts of the stage `prepare`."""
     lengths = documents["num_tokens"].to_numpy()
-    # Groups count from 0 without gaps, so that each one's size is a bin.
+    # Groups are numbered from 0 without gaps, so that `bincount` gives their sizes.
     copies = np.bincount(documents["duplicate_group"].to_numpy())
     names = ("shortest", "median", "nine_tenths", "longest")
     quantiles = np.quantile(lengths, [0, 0.5, 0.9, 1], method="higher").tolist() if len(lengths) else [None] * 4
@@ -63,7 +63,7 @@ def _group_table(column: pa.ChunkedArray, lengths: Int64[np.ndarray, " document"
     """The largest groups of a column of names; None where no document has a name."""
     if column.null_count == len(column):
         return None
-    # Coded in Arrow: a hundred million names must not become as many Python objects.
+    # Encoded by Arrow: a hundred million names must not become Python objects.
     coded = column.fill_null("unknown").combine_chunks().dictionary_encode()
     codes, names = coded.indices.to_numpy(), coded.dictionary.to_pylist()
     tokens = np.bincount(codes, weights=lengths, minlength=len(names)).astype(np.int64)
@@ -78,7 +78,7 @@ def cluster_values(
     counts: Mapping[str, Any],
     embedding: str,
 ) -> dict[str, Any]:
-    """The topic clusters, from what the dataset holds on each, and the counts of the stage `cluster`."""
+    """The topic clusters, from the dataset's list of clusters and the counts of the stage `cluster`."""
     documents = np.array([cluster["num_documents"] for cluster in clusters], np.int64)
     order, lines, rest = largest_groups(documents, tokens, MAX_CLUSTERS)
     rows = [
@@ -103,10 +103,10 @@ def cluster_values(
 
 
 def _cluster_map(clusters: Sequence[Mapping[str, Any]], tokens: np.ndarray, shares: np.ndarray) -> dict[str, Any]:
-    """The circles of the map, the largest first, which is drawn first; labels beyond the commonest are one."""
+    """The circles of the map in drawing order, the largest first; rare labels are combined."""
     shown = [index for index, cluster in enumerate(clusters) if cluster["position"]][:MAX_CIRCLES]
     labels = [clean_text(cluster["label"] or "", 40) for cluster in clusters]
-    # Readers cannot tell more colours than these apart: labels are ranked by the tokens they colour.
+    # Readers cannot distinguish more colours: labels are ranked by the tokens of their circles.
     tokens_of: dict[str, int] = {}
     for index in shown:
         tokens_of[labels[index]] = tokens_of.get(labels[index], 0) + int(tokens[index])
@@ -129,7 +129,7 @@ def _cluster_map(clusters: Sequence[Mapping[str, Any]], tokens: np.ndarray, shar
 def packing_values(
     counts: Mapping[str, Any], method: str, segments: Segments, clusters: Int32[np.ndarray, " document"]
 ) -> dict[str, Any]:
-    """What packing kept, and how many documents and clusters a training sequence holds."""
+    """The tokens that packing kept, and the documents and clusters in a training sequence."""
     mix = cluster_mix(segments, clusters)
     per_sequence = np.bincount(segments.sequence_index, minlength=segments.num_sequences)
     return {

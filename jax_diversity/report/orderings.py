@@ -83,7 +83,7 @@ def orders_values(
             balance = measurer.measure(each.order, advance)
             values.append(order_values(chars, each, balance, group_names, len(orders), advance, targets))
             # Only windows are kept of a balance: prefix curves of ten million sequences are 80 MB a family. Floors and
-            # ideals are those of the last order: all orderings of a corpus have the same.
+            # ideals are taken from the last order: they are equal for all orderings of a corpus.
             window_tv[name], floors, ideal = balance.window_tv, balance.window_tv_floor, balance.ideal_tv
     if shuffle is None:
         shuffle = partial(_uniform_shuffle, chars)
@@ -125,7 +125,7 @@ def order_values(
     advance: Advance,
     targets: Targets | None = None,
 ) -> dict[str, Any]:
-    """What the page shows of one order; of its curves no more is kept than can be drawn."""
+    """The values of one order on the page; curves are shortened to the points that can be drawn."""
     about = shown.about
     # Curves on the page: a norm drift an ordering; in every family a prefix and one of each window size.
     families, sizes = balance.prefix_l2, next(iter(balance.window_tv.values()))
@@ -184,7 +184,7 @@ def _spread(spread: DocumentSpread | None) -> dict[str, Any] | None:
 
 
 def _curve(values: Float64[np.ndarray, " position"], points: int) -> dict[str, Any]:
-    """A curve and its largest distance from zero, which shortening would keep but for its last digits."""
+    """A curve and its largest distance from zero, taken before the curve is shortened and rounded."""
     return {"max": round_value(np.abs(values).max()), "curve": envelope(values, max_points=points)}
 
 
@@ -206,8 +206,8 @@ def reference_values(
     advance: Advance,
     targets: Targets | None = None,
 ) -> dict[str, Any]:
-    """What profiles are drawn beside: the floor, the ideal token shuffle, the band of uniform shuffles by seed."""
-    # One shuffle would not tell what is chance. Five profiles are cheap; all else is measured of the dataset's own.
+    """The references of the profiles: the floor, the ideal token shuffle, the band of uniform shuffles by seed."""
+    # Several seeds show the spread by chance. Their profiles are cheap; the other measures use the dataset's shuffle.
     shuffles = [window_profile(characteristics, shuffle(seed), advance, targets=targets) for seed in range(NUM_SEEDS)]
     shares, indices = target_shares(characteristics, targets or {}), as_order(shuffle(0)).indices
     references = {}
@@ -226,7 +226,7 @@ def reference_values(
 
 
 def shuffle_band(profiles: Sequence[WindowProfile]) -> dict[str, list[Any]]:
-    """Where the shuffles' means, worst and best windows lie, over seeds."""
+    """The ranges of the shuffles' means, worst and best windows over the seeds."""
     # Shuffles of one corpus have the same window sizes, so that their curves are rows of one matrix.
     mean, best, worst = (
         np.stack([getattr(profile, name) for profile in profiles]) for name in ("mean", "best", "worst")
@@ -248,9 +248,9 @@ def shuffle_band(profiles: Sequence[WindowProfile]) -> dict[str, list[Any]]:
 def verdict_values(
     window_tv: Mapping[str, WindowTVs], floors: Mapping[str, Mapping[int, float]], shuffles: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Every ordering that is no shuffle against the first shuffle: its worst window and the shuffle's best.
+    """Verdicts of every other ordering against the first shuffle: its worst window and the shuffle's best.
 
-    `window_tv` is ordering -> family -> window size -> TV of every window; `floors` are of their means.
+    `window_tv` is ordering -> family -> window size -> TV of every window; `floors` are the floors of their means.
     """
     return [
         _verdict(name, shuffles[0], family, size, tv, window_tv[shuffles[0]][family][size], floors[family][size])
@@ -279,7 +279,7 @@ def _verdict(
         "baseline_mean": baseline_mean,
         "gap_closed": gap_or_none(mean, baseline_mean, floor),
     }
-    # The sentence shows as many digits as tell the two figures apart: figures are compared before they are rounded.
+    # The sentence shows enough digits to distinguish the two figures: it is made before they are rounded.
     sentence = verdict_sentence(verdict)
     rounded = {key: round_value(value) if isinstance(value, float) else value for key, value in verdict.items()}
     return {**rounded, "sentence": sentence}
@@ -288,12 +288,12 @@ def _verdict(
 def main_verdicts(
     verdicts: Sequence[dict[str, Any]], main_ordering: str | None, size: int = 256
 ) -> list[dict[str, Any]]:
-    """The verdicts that the summary is about, one a family: of one ordering, at the window size nearest to `size`."""
-    # The settings' ordering may be a shuffle, or have too few windows to be judged: then the first that is judged.
+    """The verdicts in the summary, one a family: of one ordering, at the window size nearest to `size`."""
+    # The settings' ordering may have no verdict (a shuffle, too few windows): the first ordering with one is taken.
     judged = [verdict["ordering"] for verdict in verdicts]
     name = clean_text(main_ordering or "")
     own = [verdict for verdict in verdicts if verdict["ordering"] == (name if name in judged else judged[0])]
     sizes = {verdict["window_size"] for verdict in own}
-    # Near on a logarithmic scale; of two equally near sizes the smaller.
+    # Nearest on a logarithmic scale; ties go to the smaller size.
     nearest = min(sizes, key=lambda each: (abs(math.log(each / size)), each), default=0)
     return [verdict for verdict in own if verdict["window_size"] == nearest]

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int64
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\s]+")
-# Marks that turn the reading direction of what follows, and could make a name look like another.
+# Marks that change the reading direction, and could make a name look like another.
 _DIRECTION = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
 
 
@@ -37,7 +37,7 @@ def length_histogram(lengths: Int64[np.ndarray, " document"], bins_per_octave: i
     if not len(lengths):
         return {"edges": [], "documents": [], "tokens": []}
     num_bins = int(math.log2(int(lengths.max())) * bins_per_octave) + 1
-    # The next whole number at or above each power: below 8 tokens some edges coincide, and one of them is enough.
+    # The next whole number at or above each power; below 8 tokens some edges coincide and are merged.
     edges = np.unique(np.ceil(2.0 ** (np.arange(num_bins + 1) / bins_per_octave)).astype(np.int64))
     index = np.searchsorted(edges, lengths, side="right") - 1
     documents = np.bincount(index, minlength=len(edges) - 1)
@@ -64,7 +64,7 @@ def largest_groups(
 ) -> tuple[list[int], list[dict[str, Any]], dict[str, Any]]:
     """All groups that hold a document, the largest first; documents, tokens and share (of all tokens) of the first
     `max_rows` of them; the same summed over the others, with the number of `groups`."""
-    # The last key decides first: tokens, then documents, then the lower number.
+    # `lexsort` sorts by its last key first: tokens, then documents, then the lower number.
     order = np.lexsort((np.arange(len(tokens)), -documents, -tokens))
     order = order[documents[order] > 0]
     total = max(int(tokens.sum()), 1)
@@ -80,9 +80,9 @@ def largest_groups(
 
 def clean_text(text: str, max_characters: int = 160) -> str:
     """One printable line of any text: without control characters, lone surrogates and marks of reading direction."""
-    # A corpus can hold titles of megabytes: what cannot be shown need not be cleaned.
+    # A title may have megabytes: only the shown part is cleaned.
     text = text[: 4 * max_characters]
-    # Surrogates that are a pair become their character, others the replacement character.
+    # Paired surrogates become their character, lone ones the replacement character.
     text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     text = _CONTROL.sub(" ", _DIRECTION.sub("", text)).strip()
     return text if len(text) <= max_characters else text[: max_characters - 1].rstrip() + "…"

@@ -1,4 +1,4 @@
-"""The values of preparation: what every step left, what every rule removed, and documents to look at."""
+"""The values of preparation: documents after every step and removed by every rule, with examples."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ MAX_PLACES, MAX_KINDS = 30, 20  # sources, and languages; kinds of what a step f
 MAX_EXAMPLES, MAX_LINES, MAX_LINE = 10, 14, 240  # documents of a rule, lines of a document, characters of a line
 MAX_INDENT = 24
 MAX_CHARACTERS = 150_000
-"""Of all documents' texts together, however many rules removed some; a document has at least `LEAST_CHARACTERS`."""
+"""The number of characters of all examples together; a document shows at least `LEAST_CHARACTERS`."""
 MOST_CHARACTERS, LEAST_CHARACTERS = 900, 160
 _FIGURES = ("documents", "words", "bytes")
 _CHANGED = ("-", "+")
-_BEFORE = 40  # characters of a long line that are shown before what differs
+_BEFORE = 40  # characters of a long line shown before the first difference
 
 
 def stored_preparation(dataset: Dataset) -> dict[str, Any] | None:
-    """The values of a dataset whose stage `prepare` listed steps; None of others."""
+    """The values of a dataset whose stage `prepare` had steps; None for other datasets."""
     account = read_preparation(dataset.stored, "funnel")
     return None if account is None else preparation_values(account, read_preparation(dataset.stored, "examples") or {})
 
 
 def preparation_values(account: Mapping[str, Any], examples: Mapping[str, Any]) -> dict[str, Any]:
-    """What `funnel.json` and `examples.json` hold, small and clean; of absent examples there are none."""
+    """The content of `funnel.json` and `examples.json`, shortened and cleaned; without the files, no examples."""
     steps = [step["step"] for step in account["steps"]]
     removed, edited = examples.get("removed", {}), examples.get("edited", {})
     number = sum(min(len(found), MAX_EXAMPLES) for part in (removed, edited) for found in part.values())
@@ -64,7 +64,7 @@ def preparation_values(account: Mapping[str, Any], examples: Mapping[str, Any]) 
                 "examples": [
                     shown
                     for each in edited.get(step["step"], [])[:MAX_EXAMPLES]
-                    if (shown := _edited(each, characters))["lines"]  # of others only spaces were edited
+                    if (shown := _edited(each, characters))["lines"]  # in the others only spaces were edited
                 ],
             }
             for step in account["steps"]
@@ -74,9 +74,9 @@ def preparation_values(account: Mapping[str, Any], examples: Mapping[str, Any]) 
 
 
 def _places(account: Mapping[str, Any], kind: str, steps: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The sources, or languages, of most documents; a step that none of a place came to left none of it."""
+    """The sources, or languages, with most documents; a step without documents of a place left 0 of them."""
     nothing = {f"{figure}_{side}": 0 for figure in _FIGURES for side in ("in", "out")}
-    # A step may tell the language of documents: then a place is in later steps alone.
+    # A step may detect the language of documents: a language then appears in later steps only.
     names = {name for step in steps for name in account[kind].get(step, {})}
     ways = {name: _left([account[kind].get(step, {}).get(name, nothing) for step in steps]) for name in names}
     for name in sorted(names, key=lambda name: (-max(ways[name]["documents"]), name))[:MAX_PLACES]:
@@ -84,7 +84,7 @@ def _places(account: Mapping[str, Any], kind: str, steps: Sequence[str]) -> Iter
 
 
 def _left(accounts: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
-    """Documents, words and bytes that were read, then what every step left of them."""
+    """Documents, words and bytes at the beginning and after every step."""
     return {figure: [accounts[0][f"{figure}_in"], *(step[f"{figure}_out"] for step in accounts)] for figure in _FIGURES}
 
 
@@ -134,7 +134,7 @@ def _edited(example: Mapping[str, Any], characters: int) -> dict[str, Any]:
 
 
 def _differing(run: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Neighbouring lines; those that differ in spaces alone are unchanged, long ones begin near their difference.
+    """Neighbouring lines; a line that differs only in spaces is unchanged, a long one begins near its difference.
 
     Lines that are equal differed in personal data, which is masked in both: the new one is shown.
     """
@@ -154,13 +154,13 @@ def _differing(run: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
 
 
 def _line(line: str) -> str:
-    """One clean line that begins where it did: code and lists are read by their indentation."""
+    """One clean line with its indentation, which readers of code and lists need."""
     indent = len(line) - len(line.lstrip(" \t"))
     return "\u00a0" * min(indent, MAX_INDENT) + clean_text(line, MAX_LINE)
 
 
 def _within(lines: Sequence[str], characters: int) -> Sequence[str]:
-    """The first lines, the first one at least, that hold no more than so many characters."""
+    """The first lines with at most a number of characters, at least one line."""
     number, total = 0, 0
     while number < min(len(lines), MAX_LINES) and (not number or total + len(lines[number]) <= characters):
         total += len(lines[number])

@@ -1,7 +1,7 @@
-"""The values of the page on a stored run: what it reads, when, and how balanced that is.
+"""The values of the page on a stored run: its datasets over time, and its balance.
 
-They are a report's values (see `values`), without the sections on a corpus and its preparation, and with what the run
-reads:
+They are a report's values (see `values`) without the sections on a corpus and its preparation, and with the section
+`run`:
 
     run  version, num_positions,
          datasets   [{path, num_sequences, sequence_length, positions, share, epochs}]; a share of the positions
@@ -39,16 +39,16 @@ NUM_STRETCHES = 72
 def run_values(
     run: StoredRun, progress: Progress, windows: Sequence[int] = (), families: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What this module's text lists; the same for the same run.
+    """The values that this module's text lists; equal runs give equal values.
 
     Args:
         run: the run, in one of its versions.
-        progress: is told what is measured.
+        progress: shows the progress of measuring.
         windows: window sizes, see `choose`.
         families: families to measure, see `choose`.
 
     Raises:
-        UserError: a run without positions, and what `choose` raises.
+        UserError: a run without positions, and the errors of `choose`.
     """
     if not len(run):
         raise UserError(f"Expected a run with positions at {run.root}, found none; make one of an epoch.")
@@ -108,7 +108,7 @@ def run_values(
 
 
 def _reading(run: StoredRun) -> dict[str, Any]:
-    """What the run reads, and how it was changed."""
+    """The section `run`: the datasets of the run over its positions, and its versions."""
     origins = run.origins(np.arange(len(run)))
     versions = [_version(run, number) for number in range(1, len(run.content.versions) + 1)]
     counts = np.bincount(origins.dataset, minlength=len(run.members)).tolist()
@@ -130,7 +130,7 @@ def _reading(run: StoredRun) -> dict[str, Any]:
         "changes": [
             {"version": each["version"], "position": each["changed_at"]}
             for each in versions[1 : run.version]
-            # Beyond the last position that both versions share, a later change has moved it.
+            # Beyond the last shared position, a later change has moved the position.
             if each["changed_at"] <= run.agrees_until(each["version"])
         ],
         "stretches": stretches(origins),
@@ -138,7 +138,7 @@ def _reading(run: StoredRun) -> dict[str, Any]:
 
 
 def stretches(origins: Origins, number: int = NUM_STRETCHES) -> list[dict[str, Any]]:
-    """What stretches of a run read, nearly equal in length: the share of every dataset's epoch."""
+    """The share of every dataset's epoch in stretches of a run, which are nearly equal in length."""
     total = len(origins.dataset)
     bounds = np.unique(np.arange(number + 1) * total // number).tolist()
     found = []

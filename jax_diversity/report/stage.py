@@ -29,7 +29,7 @@ def report_title(context: Context) -> str:
 
 
 def ordering_names(context: Context) -> list[str]:
-    """The finished orderings, those of the settings first and in their order."""
+    """The finished orderings: first the orderings of the settings in their order, then the others."""
     finished = {name.removeprefix("order/") for name in context.folder.stages if name.startswith("order/")}
     wanted = [order.file_name for order in context.config.orders if order.file_name in finished]
     return [*wanted, *sorted(finished - set(wanted))]
@@ -37,24 +37,24 @@ def ordering_names(context: Context) -> list[str]:
 
 def _inputs(context: Context) -> tuple[str, ...]:
     """Every finished stage: the page shows all their settings and fingerprints."""
-    # Those that the page cannot do without come first: where one is not finished, the message names it.
+    # The required stages come first: the error names the first one that is not finished.
     needed = ("prepare", "tokenize", "embed", "cluster", "pack", "characterize")
     others = [name for name in context.folder.stages if name not in needed and name != "report"]
     return (*needed, *sorted(others))
 
 
 def _outside(context: Context) -> str:
-    """A hash of what the page shows that no stage made: the folder's name, the training runs."""
+    """A hash of the page's inputs that no stage makes: the folder's name, the training runs."""
     from jax_diversity.report.training import training_runs
 
     return fingerprint(report_title(context), training_runs(context, ordering_names(context)))
 
 
 def _settings(config: Any) -> dict[str, Any]:
-    """The settings that the page depends on and no earlier stage does."""
+    """The settings that only the page depends on."""
     return {
         "windows": list(config.windows),
-        "main_ordering": config.train.ordering,
+        "main_ordering": config.train.ordering or "balance",
         "batch_sizes": [config.batch_size, config.train.batch_size],
     }
 

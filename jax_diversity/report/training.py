@@ -14,7 +14,7 @@ from jax_diversity.report.plain import clean_text, round_value
 from jax_diversity.report.words import training_sentence
 
 Steps = Sequence[Mapping[str, Any]]
-"""A record a step: `step`, counted from 0, and any of the values below."""
+"""A record of one step: `step`, counted from 0, and some of the values below."""
 _LOSSES = ("loss", "validation_loss")
 _EXTRAS = {"gradient_diversity": "gradient_diversity", "stable_rank": "stable_rank", "input_wait": "input_wait_seconds"}
 """Name in the values -> name in a step's record."""
@@ -28,7 +28,7 @@ def training_runs(context: Context, orderings: Iterable[str]) -> dict[str, Steps
     runs = {}
     for name in orderings:
         header, steps = read_log(context.root / "training" / name / "log.jsonl")
-        # A folder's name is only the ordering's: the log of an earlier dataset or ordering may still be there.
+        # A folder has the name of its ordering only: its log may be of an earlier dataset or ordering.
         is_of_this = header.get("ordering") == context.counts(f"order/{name}")["fingerprint"]
         if steps and is_of_this and header.get("dataset") == dataset:
             runs[name] = [{key: step[key] for key in shown if step.get(key) is not None} for step in steps]
@@ -36,14 +36,14 @@ def training_runs(context: Context, orderings: Iterable[str]) -> dict[str, Steps
 
 
 def training_values(ordering: str, steps: Steps) -> dict[str, Any]:
-    """Curves of what a run's log holds; None for what it does not."""
+    """Curves of the values in a run's log; None for absent values."""
     values: dict[str, Any] = {"ordering": clean_text(ordering), "num_nonfinite": 0}
-    # A log may lack steps (a writer that writes every tenth): the number of steps follows from the last one.
+    # A log may lack steps (a writer may write every tenth): the last step gives the number of steps.
     values["num_steps"] = int(max((row["step"] for row in steps), default=-1)) + 1
     for name in _LOSSES:
         at, losses = _column(steps, name)
         finite = losses[np.isfinite(losses)]
-        # Curves leave out what is not finite; a run that diverged must not look like one that did not.
+        # Curves leave out values that are not finite; their number shows that a run diverged.
         values["num_nonfinite"] += len(losses) - len(finite)
         values[name] = {**_curve(at, losses), "best": round_value(finite.min()) if len(finite) else None}
     for name, logged in _EXTRAS.items():
@@ -53,7 +53,7 @@ def training_values(ordering: str, steps: Steps) -> dict[str, Any]:
 
 
 def _column(steps: Steps, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The steps that hold a value of this name, and the values."""
+    """The steps with a value of this name, and the values."""
     found = [(row["step"], row[name]) for row in steps if row.get(name) is not None]
     return np.array([step for step, _ in found], float), np.array([value for _, value in found], float)
 

@@ -77,7 +77,7 @@ FORMAT_VERSION = 2
 
 
 def report_values(context: Context, title: str, names: Sequence[str]) -> dict[str, Any]:
-    """What this module's text lists, of a dataset whose orderings are made; the same for the same dataset."""
+    """The values that this module's text lists, for a dataset with orderings; equal datasets give equal values."""
     import pyarrow.parquet as pq
 
     dataset, stages = context.dataset, context.folder.stages
@@ -87,7 +87,7 @@ def report_values(context: Context, title: str, names: Sequence[str]) -> dict[st
     table = pq.read_table(documents, columns=list(DOCUMENT_COLUMNS))
     prepared, clustered, packed = map(context.counts, ("prepare", "cluster", "pack"))
     embedding, packing = (stages[stage]["config"][of] for stage, of in (("embed", "embedding"), ("pack", "packing")))
-    main_ordering = context.config.train.ordering
+    main_ordering = context.config.train.ordering or "balance"
     ordering, verdicts = ordering_values(context, dataset, names)
     shown = {name: entry for name, entry in sorted(stages.items()) if name != "report"}
     values = {
@@ -132,7 +132,7 @@ def group_names(dataset: Dataset) -> dict[str, Sequence[str]]:
 
 
 def with_summary(values: dict[str, Any], main_ordering: str | None, batch_size: int | None = None) -> dict[str, Any]:
-    """The values with the sentences and key numbers at the head of the page, which judge one ordering at one size."""
+    """The values with the head of the page, which judges one ordering at one window size."""
     corpus, packing, clusters = values["corpus"], values["packing"], values["clusters"]
     documents, tokens = words.compact(corpus["num_documents"]), words.compact(corpus["num_tokens"])
     sequences, length = words.compact(packing["num_sequences"]), packing["sequence_length"]
@@ -153,7 +153,7 @@ def summary_values(
     main_ordering: str | None,
     batch_size: int | None,
 ) -> dict[str, Any]:
-    """The head of a page: sentences and key numbers (label, number, what it refers to), and those of the verdict."""
+    """The head of a page: sentences and key numbers (label, number, detail), including the verdict's."""
     main = main_verdicts(values["verdicts"], main_ordering, batch_size or 256)
     about = [words.headline(main), words.gap_sentence(main)] if main else [words.nothing_to_compare(values)]
     judged = []

@@ -1,4 +1,4 @@
-"""The report's sentences, made from its values: they say what holds, and where it does not hold they say that."""
+"""The report's sentences, made from its values; they also state negative results."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from jax_diversity.report.plain import clean_text
 
 MAX_FIELDS = 8
-"""Metadata fields that a sentence names."""
+"""The largest number of metadata fields in a sentence."""
 
 
 def against(first: float | int, second: float | int) -> tuple[str, str]:
-    """Two numbers with just so many decimals (three to six) that different numbers look different."""
+    """Two numbers with the fewest decimals (three to six) that distinguish them."""
     pairs = [(f"{first:.{digits}f}", f"{second:.{digits}f}") for digits in range(3, 7)]
     return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
 
@@ -30,19 +30,19 @@ def size_in_words(num_bytes: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun, in the plural where it belongs: `1 document`, `22,727 documents`."""
+    """A number with its noun in the right form: `1 document`, `22,727 documents`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def compact(number: int) -> str:
-    """A number that fits a small place: `9,999,999`, from ten million on `18.2 M`, then `B` and `T`."""
+    """A short form of a number: `9,999,999`, from ten million on `18.2 M`, then `B` and `T`."""
     if number < 10_000_000:
         return f"{number:,}"
     return _scaled(number / 1e6, ("M", "B", "T"))
 
 
 def _scaled(size: float, units: Sequence[str]) -> str:
-    """A size in the first of these units, each 1,000 of the one before, that needs no more than three digits."""
+    """A size in the first unit in which it has at most three digits; each unit is 1,000 of the one before."""
     *units, largest = units
     for unit in units:
         if size < 999.95:
@@ -52,7 +52,7 @@ def _scaled(size: float, units: Sequence[str]) -> str:
 
 
 def corpus_sentence(values: Mapping[str, Any]) -> str:
-    """What went in and what came out."""
+    """The corpus before and after the build: documents, text, tokens and sequences."""
     corpus, packing = values["corpus"], values["packing"]
     sequences = counted(packing["num_sequences"], "sequence")
     validation = packing["num_validation_sequences"]
@@ -74,10 +74,10 @@ def _weights_sentence(packing: Mapping[str, Any]) -> str:
 
 
 def families_sentence(characterized: Mapping[str, Any]) -> str:
-    """Which families the orderings balance, and which there are besides, from the counts of `characterize`."""
+    """The families that the orderings balance, and the other ones, from the counts of `characterize`."""
     groups = {clean_text(family): number for family, number in characterized["num_groups"].items()}
     balanced = [clean_text(family) for family in characterized["families"]]
-    # A family of one group is balanced whatever the order.
+    # A family of one group is balanced in any order.
     ignored = [family for family in sorted(groups) if family not in balanced and groups[family] > 1]
     others = [f"`{family}` ({counted(groups[family], 'group')})" for family in ignored]
     fields = [f"`{clean_text(field, 60)}`" for field in characterized["other_fields"]]
@@ -89,7 +89,7 @@ def families_sentence(characterized: Mapping[str, Any]) -> str:
 
 
 def purity_sentence(counts: Mapping[str, Any], embedding: str) -> str:
-    """How many documents lie in a cluster of their own label, and what that is worth."""
+    """The share of documents in a cluster of their own label, and the share that one cluster would give."""
     label = counts["label_field"]
     if counts["num_labels"] < 2:
         return f"The documents have no two different values of `{label}` that clusters could be compared with."
@@ -149,7 +149,7 @@ def _pair(verdict: Mapping[str, Any]) -> str:
 
 
 def gap_sentence(verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """How far the ordering's mean goes from the baseline's towards the floor."""
+    """The shares of the gap between baseline and floor that the ordering's mean closes."""
     first = verdicts[0]
     shuffle = _shuffle(first)
     known = [verdict for verdict in verdicts if verdict["gap_closed"] is not None]
@@ -168,7 +168,7 @@ def gap_sentence(verdicts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def percent(share: float | int) -> str:
-    """A share in whole per cent, small ones with a decimal; never 100 % of what is not whole."""
+    """A share in whole per cent, small ones with a decimal; 100 % only for exactly 1."""
     if 0.995 <= share < 1:
         return "over 99 %"
     digits = 1 if abs(share) < 0.005 else 0
@@ -176,7 +176,7 @@ def percent(share: float | int) -> str:
 
 
 def nothing_to_compare(values: Mapping[str, Any]) -> str:
-    """Why there is no verdict."""
+    """The reason for the absence of verdicts."""
     ordering = values["ordering"]
     if not ordering["orders"]:
         return "No ordering was measured."
@@ -192,7 +192,7 @@ def nothing_to_compare(values: Mapping[str, Any]) -> str:
 
 
 def training_sentence(run: Mapping[str, Any]) -> str:
-    """Where a run's losses began and ended."""
+    """The first and last losses of a training run."""
     curves = (("training", run["loss"]), ("validation", run["validation_loss"]))
     parts = [_course(f"the {word} loss", curve) for word, curve in curves if curve["number"]]
     lost = run["num_nonfinite"]

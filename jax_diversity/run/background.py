@@ -1,4 +1,4 @@
-"""Schedules made ahead: a thread orders what comes later while training follows what is made."""
+"""Runs made ahead: a thread orders later positions while training follows the earlier ones."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _makers: dict[Path, Maker[Any]] = {}
 
 
 class _Stopped(Exception):
-    """Ends the work of a thread whose process ends."""
+    """Ends the thread at the end of its process."""
 
 
 class Maker(threading.Thread, Generic[Made]):
-    """Takes the steps of a schedule that is being made, in a thread of its own.
+    """Makes a stored run step by step in its own thread.
 
-    A process that ends stops it at the next call of `advance`: what it has made stays.
+    At the end of the process the thread stops at its next call of `advance`; the parts that are made stay.
     """
 
     def __init__(self, root: Path) -> None:
@@ -33,14 +33,14 @@ class Maker(threading.Thread, Generic[Made]):
         self._steps: Generator[Made, None, None] | None = None
 
     def first(self, steps: Generator[Made, None, None]) -> Made:
-        """What the first of the steps makes; the others go on in the background."""
+        """Start all steps in the background; returns the result of the first one when it is made."""
         self._steps = steps
         _makers[self.root.resolve()] = self
         atexit.register(self.stop)
         self.start()
         try:
             self._first.wait()
-        except BaseException:  # Ctrl-C: nobody would hold what goes on
+        except BaseException:  # Ctrl-C: no caller would hold the run
             self.stop()
             raise
         if self._made is None:
@@ -49,7 +49,7 @@ class Maker(threading.Thread, Generic[Made]):
         return self._made
 
     def advancing(self, advance: Advance) -> Advance:
-        """The function of progress, which also ends the work when the process ends."""
+        """The progress function `advance`, which also ends the thread when the process ends."""
 
         def advance_or_stop(count: int) -> None:
             if self._stop_asked.is_set():
@@ -71,17 +71,17 @@ class Maker(threading.Thread, Generic[Made]):
         except BaseException as error:
             self.error = error
         finally:
-            self._steps.close()  # the folder is given back
+            self._steps.close()  # releases the folder
             self._first.set()
             atexit.unregister(self.stop)
 
     def stop(self) -> None:
-        """End the work, and wait until the folder is given back."""
+        """End the work, and wait until the folder is released."""
         self._stop_asked.set()
         self.join()
 
 
 def error_of(root: Path) -> BaseException | None:
-    """What ended the last work of this process at a schedule too early, if anything did."""
+    """The error that ended the making of a run in this process; None if there was none."""
     maker = _makers.get(root.resolve())
     return None if maker is None else maker.error

@@ -1,6 +1,6 @@
-"""What training reads: the documents of a step's batch, and where a run reads a document.
+"""The documents of a step's batch, and the positions at which a run reads a document.
 
-Only what is asked for is read: a batch's records, the rows of their documents, the run's positions.
+Only the records of the batch, the rows of their documents and the run's positions are read.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class SegmentView:
 
 @dataclass(frozen=True)
 class SequenceView:
-    """One row of the global batch: where its sequence comes from, and the sequence's segments in their order.
+    """One row of the global batch: the origin of its sequence, and the sequence's segments in their order.
 
-    `position` is the run's, `dataset` the number of the dataset, `path` where it lies, `sequence_index` the sequence in
-    it, `epoch` how often the sequence came before.
+    `position` is the position in the run, `dataset` the number of the dataset, `path` its folder or address,
+    `sequence_index` the sequence in it, `epoch` how often the sequence came before.
     """
 
     row: int
@@ -78,12 +78,12 @@ class FamilyView:
 
 @dataclass(frozen=True)
 class BatchView:
-    """What one host, or all of them together, see at one step.
+    """The batch of one step, of one host or of all hosts.
 
     Steps count from 0 over all epochs, `position` is the global position of the first row. `run` is the name of the
-    ordering or of the stored run, `version` that of the latter. A family's target are the groups' shares of the whole
-    run, or of its only dataset. `num_repeats` are the sequences beyond the first of each document, `num_copies` the
-    copies beyond the first of each document that has several.
+    ordering or of the stored run, `version` the version of a stored run. The target of a family is the groups' shares
+    of the whole run, or of its only dataset. `num_repeats` are the sequences beyond the first of each document,
+    `num_copies` the copies beyond the first of each document that has several.
     """
 
     run: str
@@ -100,8 +100,8 @@ class BatchView:
 class DocumentUse:
     """One place where training reads a document: `num_tokens` from its token `document_offset` on.
 
-    `position` is that of the run, `step` the step that reads it, `row` its row of the global batch; `dataset`, `path`
-    and `epoch` are as in `SequenceView`. Where a run is an epoch of a dataset, these are the places of the first epoch.
+    `position` is the position in the run, `step` the step that reads it, `row` its row of the global batch; `dataset`,
+    `path` and `epoch` are as in `SequenceView`. For a run of one epoch, only the first epoch is listed.
     """
 
     sequence_index: int
@@ -123,7 +123,7 @@ class Inspector:
         global_batch_size: B, sequences of a batch over all hosts.
 
     Raises:
-        UserError: a batch that the run cannot fill.
+        UserError: the batch is larger than the run.
 
     Example:
         >>> inspector = Inspector(make_run("out/", "balance"), 64)
@@ -145,14 +145,15 @@ class Inspector:
     def batch(self, step: int, *, host_index: int = 0, num_hosts: int = 1, compare: bool = True) -> BatchView:
         """The batch of a step; a host's rows of it.
 
-        `compare` adds the families' shares beside those of the whole run; of several datasets that reads their counts.
+        `compare` adds the families' shares beside the shares of the whole run; for several datasets that reads all
+        counts.
 
         Raises:
-            UserError: a step beyond the run, unless it is an epoch, which begins again; hosts that do not divide the
+            UserError: a step beyond the end of a run that does not repeat; a number of hosts that does not divide the
                 batch; damaged records.
         """
         size = self.global_batch_size
-        last = (2**62 if self.run.is_bijection else len(self.run)) // size - 1
+        last = 2**62 // size if self.run.is_bijection else len(self.run) // size - 1
         step = whole_number("step", step, 0, last)
         rows = host_rows(size, host_index, num_hosts)
         dataset, sequence, epoch = self.run.origins(step * size + rows)
@@ -164,7 +165,7 @@ class Inspector:
                 row = int(rows[at])
                 place = (row, step * size + row, index, self.run.addresses[index], int(epoch[at]), int(sequence[at]))
                 found[row] = SequenceView(*place, segments)
-            # No document and no copy is of two datasets: their repeats add up.
+            # A document, and its copies, belong to one dataset: repeats of the datasets add up.
             repeats += num_repeats(of.sequence_documents[sequence[own]])
             copies += num_repeats(of.sequence_copies[sequence[own]])
         views = tuple(found[row] for row in rows.tolist())
@@ -175,7 +176,7 @@ class Inspector:
     def deviations(self, *, host_index: int = 0, num_hosts: int = 1) -> dict[str, Float64[np.ndarray, " batch"]]:
         """TV of every whole batch of the run, or of a host's rows of it, from the whole run: family -> (batch,)."""
         size, chars = self.global_batch_size, self.run.characteristics
-        # A last batch that is not whole is left out, as in training.
+        # A partial last batch is left out, as in training.
         rows = host_rows(size, host_index, num_hosts)
         positions = (np.arange(len(self.run) // size)[:, None] * size + rows).reshape(-1)
         numbers = self.run.at(positions)
@@ -187,10 +188,10 @@ class Inspector:
     def uses(self, document: str) -> list[DocumentUse]:
         """Where the run reads a document, by its id, in the order of training; several datasets may hold the id.
 
-        Empty where it is kept for validation, left out, or not in the run.
+        Empty if the document is kept for validation, left out, or not in the run.
 
         Raises:
-            UserError: no dataset holds the id.
+            UserError: no dataset has a document of this id.
         """
         found = [find_document(dataset, document) for dataset in self.run.datasets]
         if all(index is None for index in found):
@@ -213,7 +214,7 @@ class Inspector:
         return sorted(uses, key=lambda use: (use.position, use.document_offset))
 
     def appearances(self, document: str) -> int | None:
-        """How often a document was packed by its weight, by its id; None where nothing was weighed."""
+        """How often a document was packed because of its weight; None where documents have no weights."""
         for dataset in self.run.datasets:
             number = find_document(dataset, document)
             if number is not None and dataset.appearances is not None:
@@ -245,7 +246,7 @@ def _stored_shares(dataset: Dataset, family: str) -> Float64[np.ndarray, " group
 
 
 def host_rows(global_batch_size: int, host_index: int, num_hosts: int) -> Int64[np.ndarray, " row"]:
-    """The rows of the global batch that a host holds; refused where the hosts do not divide it."""
+    """The rows of the global batch that a host holds; a `UserError` if the hosts do not divide it."""
     if num_hosts < 1 or global_batch_size % num_hosts or not 0 <= host_index < num_hosts:
         raise UserError(
             f"Expected a host index below a number of hosts that divides the global batch of {global_batch_size}, "
@@ -257,7 +258,7 @@ def host_rows(global_batch_size: int, host_index: int, num_hosts: int) -> Int64[
 
 
 def sequence_segments(dataset: Dataset, sequences: Int64[np.ndarray, " row"]) -> list[tuple[SegmentView, ...]]:
-    """The segments of some sequences, with the documents that they are of."""
+    """The segments of some sequences, with their documents."""
     records = dataset.records.read(dataset.records.places_of(sequences), expected=sequences)
     segments = [record_segments(record) for record in records]
     wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *(documents for documents, _ in segments)]))
@@ -274,7 +275,7 @@ def sequence_segments(dataset: Dataset, sequences: Int64[np.ndarray, " row"]) ->
 
 
 def find_document(dataset: Dataset, document: str) -> int | None:
-    """The number of the document of an id; None where there is none."""
+    """The number of the document with an id; None if there is none."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -294,7 +295,7 @@ def document_parts(dataset: Dataset, document_index: int) -> list[tuple[int, int
 
 
 def _take_rows(path: Path, indices: Int64[np.ndarray, " row"]) -> list[dict[str, Any]]:
-    """Some rows of a Parquet file, ascending; only the row groups that hold them are read."""
+    """Some rows of a Parquet file, ascending; only their row groups are read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -11,11 +11,11 @@ rule one step late, with larger deviations from the shares (in trials of 3 to 20
 dataset after t positions is the running sum of its weights, `Σ_{i<t} w_d(i)`, in place of `w_d t`. Unlike Megatron's, a
 dataset never comes while its weight is zero, even if it lags behind.
 
-Short plans are a loop in NumPy, long ones a compiled program of the same
-arithmetic in float64, whose lags are equal to the last bit. With many datasets a step need not look at all: within a
-block of steps a lag grows by its share alone, so that only the datasets with the largest lags at the block's end can
-come. Their lags are followed; that no other could have come is checked after the block, which is otherwise done again
-with all.
+Short plans are computed by a loop in NumPy, long ones by a compiled program with the same arithmetic in float64: their
+lags are equal to the last bit. With many datasets a step does not look at all of them: within a block of steps a lag
+grows at most by its share, so that only the datasets with the largest lags at the block's end can come. The program
+follows these lags. After the block it checks that no other dataset could have come, and otherwise repeats the block
+with all datasets.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def interleave(
     """The dataset at every position: always the one that lags most behind its share.
 
     `lookahead` says how many steps after the current one lags are taken, with the weights of the current one: 1 is its
-    end, 0 is Megatron's choice. A position of ten datasets takes .05 µs, one of 1,000 datasets .9 µs; below 260,000
-    positions 2 µs. What every dataset is due is carried over a change of weights: lags from before are still corrected.
+    end, 0 is Megatron's choice. A position takes .05 µs with ten datasets, .9 µs with 1,000, and 2 µs in plans of less
+    than 260,000 positions. Lags are carried over a change of weights, and are still corrected.
 
     Example:
         >>> interleave([3, 1], 8).tolist()
@@ -71,7 +71,7 @@ def interleaved(
     lookahead: int,
     advance: Advance,
 ) -> Int64[np.ndarray, " position"]:
-    """As `interleave`; phases hold the shares from each start on, and add up to 1."""
+    """As `interleave`, with the shares of every phase, which add up to 1."""
     due, counts = np.zeros(phases.shape[1]), np.zeros(phases.shape[1])
     chosen = np.empty(num_positions, np.int64)
     ends = [min(stop, num_positions) for stop in (*starts[1:], num_positions)]
@@ -85,16 +85,16 @@ def interleaved(
             found = follow(shares, before, counts[blended], first, max(end, first), lookahead, advance)
         chosen[first:end] = blended[found]
         counts += np.bincount(chosen[first:end], minlength=len(counts))
-        # A phase that begins behind the last position has no steps.
+        # A phase that begins after the last position has no steps.
         due += weights * max(end - first, 0)
     return chosen
 
 
 def _has_processor() -> bool:
-    """Whether JAX may use the processor besides an accelerator."""
+    """Whether JAX may use the CPU besides an accelerator."""
     try:
         return bool(jax.local_devices(backend="cpu"))
-    except RuntimeError:  # where JAX_PLATFORMS names accelerators alone
+    except RuntimeError:  # JAX_PLATFORMS names accelerators only
         return False
 
 
@@ -127,7 +127,7 @@ def _long(
     # Without x64 the lags would be float32, which cannot hold ten million steps.
     with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
         own_shares, given = jnp.asarray(np.pad(shares, missing)), jnp.asarray(np.pad(counts, missing))
-        # What fills up never comes.
+        # The padding never comes.
         own_before = jnp.asarray(np.pad(before, missing, constant_values=-np.inf))
         for start in range(first, end, _STEPS_PER_CALL):
             stop = min(start + _STEPS_PER_CALL, end)
@@ -196,13 +196,13 @@ def _block(
     lookahead: Array,
     zero: Array,
 ) -> tuple[Array, Int32[Array, " step"], Array]:
-    """One block of steps: the new counts, who came, and the smallest lag that won."""
+    """One block of steps: the new counts, the dataset of every step, and the smallest lag that was chosen."""
     index = jnp.arange(len(shares), dtype=jnp.int32)
 
     def step(number: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         given, chosen, least = carry
         lags = _lags(shares, before, given, start + number, first, lookahead, zero)
-        # Not `argmax`, which is slow on processors: two plain reductions, the second for the lowest index.
+        # `argmax` is slow on CPUs: two plain reductions, the second for the lowest index.
         best = jnp.max(lags)
         most = jnp.min(jnp.where(lags == best, index, _NOBODY))
         return given.at[most].add(1.0), chosen.at[number].set(most), jnp.minimum(least, best)
@@ -226,6 +226,6 @@ def _largest(lags: Float[Array, " dataset"]) -> tuple[Int32[Array, " candidate"]
     place = jnp.where(inside, jnp.cumsum(inside.astype(jnp.int32)) - 1, _CANDIDATES)
     index = jnp.arange(len(lags), dtype=jnp.int32)
     candidates = jnp.full(_CANDIDATES, len(lags), jnp.int32).at[place].set(index, mode="drop")
-    # Where the largest lags are equal there may be more of them than places: those that found none are left out.
+    # Equal lags can be more than there are places: the ones without a place are left out.
     left_out = ~inside | (place >= _CANDIDATES)
     return candidates, jnp.max(jnp.where(left_out, lags, -jnp.inf))

@@ -1,4 +1,4 @@
-"""The characteristics of several datasets as one: what a mixture is measured by, and ordered by."""
+"""The characteristics of several datasets as one, to measure and order mixtures."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _NUMBERED = "duplicate"
 def joined_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
     """The token counts of all sequences of some datasets, end to end, in the families that all of them have.
 
-    Groups of one name in a family are one group. A name must mean the same in all datasets, which the caller makes sure
-    of: clusters are named by their numbers, and cluster 3 of one clustering is not cluster 3 of another. Groups of
-    equal texts, whose names are numbers always, are left out.
+    Groups of one name in a family are one group. The caller makes sure that a name means the same in all datasets:
+    clusters are named by their numbers, and cluster 3 of one clustering is not cluster 3 of another. Groups of equal
+    texts are left out, because their names are always numbers.
 
     Args:
         datasets: at least one.
 
     Returns:
-        One row a sequence (dataset after dataset), one column a group (by first appearance of its name). Families are
-        those of every dataset's `characteristics`, in the first one's order and with its weights; the sequence length
-        is the largest. No document, and no group of copies, is of two datasets. Of one dataset these are its own
+        One row a sequence (dataset after dataset), one column a group (by first appearance of its name). The families
+        are in all datasets' `characteristics`; their order and weights come from the first dataset. The sequence length
+        is the largest. A document, and a group of copies, belongs to one dataset. For one dataset, its own
         characteristics.
 
     Raises:
@@ -67,11 +67,11 @@ def joined_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
 def comparable_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
     """The joined characteristics, in the families whose groups mean the same in all datasets.
 
-    Those are all families of datasets of one feature space (built with `features_from`). Else clusterings are left out:
+    Datasets of one feature space (built with `features_from`) share all families. Otherwise clusterings are left out:
     their groups are numbers.
 
     Raises:
-        UserError: no such family, and what `joined_characteristics` raises.
+        UserError: no such family, and the errors of `joined_characteristics`.
     """
     joined = joined_characteristics(datasets)
     if len(datasets) == 1 or len({dataset.feature_space for dataset in datasets}) == 1:
@@ -92,20 +92,20 @@ def joined_groups(datasets: Sequence[Dataset], family: str) -> tuple[str, ...]:
 
 
 def _stacked(datasets: Sequence[Dataset], family: str) -> Any:
-    """One below another, with one column a name."""
+    """The counts of a family, dataset below dataset, with one column a name."""
     column = {name: index for index, name in enumerate(joined_groups(datasets, family))}
     parts = []
     for dataset in datasets:
         matrix = dataset.characteristics.counts[family]
         columns = np.array([column[name] for name in dataset.group_names[family]], matrix.indices.dtype)
-        # A dataset without documents has one column, which has no name and no entries.
+        # A dataset without documents has one column without a name and without entries.
         shape = (matrix.shape[0], max(len(column), 1))
         parts.append(csr_array((matrix.data, columns[matrix.indices], matrix.indptr), shape=shape))
     return vstack(parts, format="csr")
 
 
 def _joined_turns(datasets: Sequence[Dataset]) -> Int64[np.ndarray, " sequence"] | None:
-    """One below another; None where no dataset has any."""
+    """The turns of all sequences, dataset after dataset; None where no dataset has any."""
     turns = [dataset.sequence_turns for dataset in datasets]
     if all(each is None for each in turns):
         return None
@@ -114,7 +114,7 @@ def _joined_turns(datasets: Sequence[Dataset]) -> Int64[np.ndarray, " sequence"]
 
 
 def _apart(numbers: Sequence[Int64[np.ndarray, "_ _"]]) -> Int64[np.ndarray, "sequence member"]:
-    """One below another, filled up with -1; the numbers >= 0 of each are moved above those of the one before."""
+    """The rows of all arrays, padded with -1; numbers >= 0 are shifted so that no two arrays share one."""
     width, above = max(each.shape[1] for each in numbers), 0
     rows = []
     for each in numbers:

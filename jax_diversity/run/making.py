@@ -1,9 +1,9 @@
-"""Schedules made and changed: epochs in fresh orders, mixtures by weight, additions, skipped positions.
+"""Making and changing stored runs: epochs in fresh orders, mixtures by weight, additions, skipped positions.
 
-Every dataset is read epoch after epoch, each in an order of its own that begins where the one before ended: sequences
-of a document, and copies, stay apart across the seam. Datasets are mixed by the rule of `interleaving`, or
-ordered jointly (`mixture`). A change keeps what comes before its position. What a dataset has given of its epoch does
-not come again in it: the rest of the epoch is ordered anew, from the deviation that is left.
+Every dataset is read epoch after epoch. Each epoch has its own order, which begins where the epoch before ended: the
+sequences of a document, and copies, stay apart across the seam. Datasets are mixed by the rule of `interleaving`, or
+ordered jointly (`mixture`). A change keeps all positions before its own. Sequences that were used in an epoch are not
+repeated in it: the rest of the epoch is ordered again, from the deviation that is left.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from jax_diversity.run.stored import (
 from jax_diversity.schema import Characteristics, Ordering
 
 _SHORTEST_PART = 1 << 16
-"""Positions of a part at least: half a megabyte."""
+"""The smallest number of positions of a part: half a megabyte."""
 _ORDER_SETTINGS = ("method", "seed", "objective", "targets")
 
 
@@ -60,26 +60,27 @@ def create_schedule(
     """Make a run of several epochs or datasets and store it.
 
     Args:
-        path: a folder for it, such as `out/schedules/run`; it must not hold a schedule yet.
-        datasets: a built dataset, its folder or address, or several; the ones with a weight above zero have sequences
-            of one length.
-        ordering: the order of the first epoch, for one dataset: itself, or the name of one that the dataset has. A run
-            that has followed it goes on in the schedule from any position (`make_loader(start_position=...)`).
+        path: a folder for the run, such as `out/schedules/run`; it must not hold a run yet.
+        datasets: a built dataset, its folder or address, or several. Datasets of a weight above zero have sequences of
+            one length.
+        ordering: the order of the first epoch of one dataset: an ordering, or the name of one of the dataset's.
+            Training that has followed this ordering continues in the run from any position
+            (`make_loader(start_position=...)`).
         background: whether to return when the first part (about an epoch) is made; a thread makes the others. A reader
             that comes to a position before it is made waits, in every process. A process that ends stops its thread;
-            the schedule then goes on with `extend_schedule` from the position that its error names.
-        advance: told the number of positions ordered since it was last called.
+            `extend_schedule` then continues from the position that the reader's error names.
+        advance: called with the number of positions ordered since its last call.
         settings: how long the run is and how datasets are mixed, the fields of `Mixture`; and how every epoch is
             ordered: `method`, `seed`, `objective`, `targets` and the method's options, as `order` takes them. Methods
-            that can (`balance`, `greedy`, `greedy_pool`) begin where the epoch before ended. `seed` is that of the
-            first epoch; each later one takes the next, so that no two epochs have one order. `targets` are shares that
-            every epoch aims at; their phases count within an epoch.
+            that can (`balance`, `greedy`, `greedy_pool`) begin where the epoch before ended. The first epoch has the
+            seed `seed`, each later one the next number, so that no two epochs have the same order. `targets` are shares
+            that every epoch aims at; their phases count within an epoch.
 
     Raises:
-        UserError: a folder that holds a schedule, or that another process writes to; an unknown setting; datasets of
-            unequal sequence lengths; both `num_epochs` and `num_positions`; datasets of several feature spaces in a
-            joint order; weights that name no dataset or group, or shares that whole sequences cannot have; a limit on
-            repetitions that cannot be kept; and what `order` refuses.
+        UserError: the folder holds a run, or another process writes to it; an unknown setting; datasets of unequal
+            sequence lengths; both `num_epochs` and `num_positions`; datasets of several feature spaces in a joint
+            order; a weight with an unknown name, or shares that whole sequences cannot reach; a limit on repetitions
+            that cannot be kept; settings that `order` refuses.
 
     Example:
         >>> run = create_schedule("run", ["web", "code"], weights=[3, 1], num_positions=1_000_000)
@@ -119,8 +120,8 @@ def extend_schedule(
 ) -> StoredRun:
     """Add a version that changes the run from a position on: its length, weights or targets, or its datasets.
 
-    What comes before the position stays as it is, bit for bit. Of the epoch that a dataset is in, sequences that came
-    do not come again, and all others come before its next epoch.
+    All positions before it stay the same, bit for bit. Sequences that were used in the current epoch of a dataset are
+    not repeated in it; all others come before its next epoch.
 
     Args:
         schedule: the last version of a stored run.
@@ -128,18 +129,18 @@ def extend_schedule(
         datasets: datasets that are added; from the position on sequences may have another length.
         background: see `create_schedule`.
         advance: see `create_schedule`.
-        settings: see `create_schedule`; none is kept from the version before but `seed`, so that epochs go on with
-            seeds that were not used. Length, weights and targets are those of what follows the position, weights of all
+        settings: see `create_schedule`. Only `seed` is kept from the version before, so that later epochs have seeds
+            that were not used. Length, weights and targets apply from the position on; weights are given for all
             datasets, earlier ones first. Without a length the run ends where it ended before, or after one more epoch
-            if the position is its end. What came before the position counts for `max_repeats`.
+            if the position is its end. Positions before the change count for `max_repeats`.
 
     Returns:
         The run in its new version. A loader of it takes the state of a loader of an earlier version, up to the
         position.
 
     Raises:
-        UserError: a version that is not the last; a position beyond the end; another process that changes the schedule;
-            and what `create_schedule` refuses.
+        UserError: the version is not the last; the position is beyond the end; another process changes the run; and
+            the errors of `create_schedule`.
 
     Example:
         >>> run = extend_schedule(run, position=640_000, datasets=["books"], weights=[3, 1, 2])
@@ -171,7 +172,7 @@ def extend_schedule(
 
 
 def _divided(settings: Mapping[str, Any]) -> tuple[Mixture, dict[str, Any]]:
-    """Settings of the mixture, and those of the orders of its epochs."""
+    """The settings of the mixture, and the settings by which its epochs are ordered."""
     of_mixture = [each.name for each in fields(Mixture)]
     method = settings.get("method", "balance")
     METHODS.check_name(method)
@@ -186,18 +187,18 @@ def _divided(settings: Mapping[str, Any]) -> tuple[Mixture, dict[str, Any]]:
 
 
 def skip_positions(schedule: StoredRun, start: SupportsIndex, stop: SupportsIndex) -> StoredRun:
-    """Add a version without some positions, such as those of a batch that made the loss diverge.
+    """Add a version without some positions, such as a batch that made the loss diverge.
 
-    All later positions come so much earlier. The sequences that are left out do not come later in their epoch; an
+    All later positions move forward by the number of skipped ones. Skipped sequences do not come later in their epoch.
     `extend_schedule` from a position before them takes the skip back.
 
     Args:
-        schedule: the last version of a schedule.
+        schedule: the last version of a stored run.
         start: the first position that is left out.
-        stop: the first one after it that is not.
+        stop: the first later position that is kept.
 
     Raises:
-        UserError: a version that is not the last, positions beyond the end, another process that changes the schedule.
+        UserError: the version is not the last; positions beyond the end; another process changes the run.
 
     Example:
         >>> run = skip_positions(run, 64 * 1200, 64 * 1201)  # step 1200 of batches of 64
@@ -227,7 +228,7 @@ def skip_positions(schedule: StoredRun, start: SupportsIndex, stop: SupportsInde
 
 
 class _Orders:
-    """How epochs are ordered."""
+    """Orders epochs, by the settings that `order` takes."""
 
     def __init__(
         self,
@@ -246,7 +247,7 @@ class _Orders:
     def continued(
         self, history: Int64[np.ndarray, " used"], datasets: Sequence[Dataset], count: int, mixture: Mixture
     ) -> Iterator[Int64[np.ndarray, " position"]]:
-        """`count` numbers of sequences that follow those of a history, in which skipped ones count as come."""
+        """The next `count` sequences after a history; skipped sequences count as used."""
         if mixture.consecutive:
             return mixture.consecutively(datasets, history, count, self.epoch)
         if not mixture.is_joint:
@@ -258,8 +259,8 @@ class _Orders:
         return mixture.jointly(datasets, history, count, self.part)
 
     def epochs(self, dataset: Dataset, used: Int64[np.ndarray, " used"]) -> Iterator[Int64[np.ndarray, " position"]]:
-        """The rest of the epoch that a dataset is in, which has given the sequences `used`, and the epochs after it."""
-        # By how often each sequence came before: a joint order begins an epoch of some before the others' has ended.
+        """The rest of the current epoch of a dataset, of which the sequences `used` came, and the epochs after it."""
+        # Counted for each sequence: in a joint order the epochs of some groups begin before those of others have ended.
         before = times_before(used)
         epoch = int(np.bincount(used, minlength=dataset.num_sequences).min())
         previous = used[before == epoch - 1] if epoch else None
@@ -270,7 +271,7 @@ class _Orders:
             previous, epoch = np.concatenate([consumed, rest]), epoch + 1
 
     def epoch(self, dataset: Dataset, epoch: int, previous: Any, consumed: Any = ()) -> Int64[np.ndarray, " position"]:
-        """What is left of an epoch of a dataset, by its number, after an epoch before and its own beginning."""
+        """The rest of the epoch `epoch` of a dataset, after the epoch before (`previous`) and its own beginning."""
         if epoch == 0 and self.first is not None:  # of a new schedule: nothing was consumed
             return self.first.indices
         settings = {} if self.targets is None else {"targets": self.targets}
@@ -282,12 +283,12 @@ class _Orders:
         return self._made(dataset.characteristics, epoch, settings)[len(consumed) :]
 
     def part(self, chars: Characteristics, num_before: int, number: int) -> Int64[np.ndarray, " position"]:
-        """The order of all sequences but the first `num_before`, which came before, in their order."""
+        """The order of the sequences after the first `num_before`, which came before in the order given."""
         before = np.arange(num_before)
         rest = np.arange(num_before, chars.num_sequences)
         if not num_before or not METHODS.takes(self.method, "plan"):
             return rest[self._made(chars.take(rest), number, {})]
-        # The mixture of the part itself, so that what came before counts for documents and copies alone.
+        # The targets are the shares of the part itself: earlier sequences only keep documents and copies apart.
         objective = Objective() if self.objective is None else self.objective
         own, families = chars.take(rest), objective.resolved_weights(chars)
         targets = {family: own.target_share(family) for family in families}
@@ -312,7 +313,7 @@ def _first_order(ordering: str | Ordering, datasets: Sequence[Dataset], mixture:
 
 
 def _made(root: Path, steps: Generator[StoredRun, None, None], orders: _Orders, background: bool) -> StoredRun:
-    """The schedule when the first step is taken, where the others are taken in the background, or when all are."""
+    """Take all steps, or in the background all but the first; returns the run that the last step here made."""
     if not background:
         return list(steps)[-1]
     maker: Maker[StoredRun] = Maker(root)
@@ -332,7 +333,7 @@ def _stored(
     *,
     as_made: bool,
 ) -> Generator[StoredRun, None, None]:
-    """Write parts of about an epoch, and the version that they make: with the last part, or, `as_made`, with each."""
+    """Write parts of about an epoch, and their version: after the last part, or with `as_made` after each."""
     change = f"{change}: {orders.method}, seed {orders.seed}"
     before, key = content.parts, secrets.token_hex(16)
     epoch = sum(dataset.num_sequences for dataset in datasets)
@@ -347,11 +348,11 @@ def _stored(
     for index, length in enumerate(lengths):
         part = stream.take(length)
         if not planned:
-            # All that comes by one call has one length.
+            # All sequences of one call have one length.
             tokens = datasets[int(np.searchsorted(ends, part[0], side="right"))].sequence_length
             for number, size in zip(numbers, lengths, strict=True):
                 planned.append(Part(f"part-{number:06d}.npy", size, tokens, f"{key}-{number}"))
-        # The part first: a kill between the two leaves a file that nothing names, which the next part replaces.
+        # The part is written first: a kill between the two leaves an unused file, which the next part replaces.
         write_array(root / planned[index].file, part)
         planned[index] = replace(planned[index], fingerprint=hashlib.sha256(part.tobytes()).hexdigest())
         if as_made or index == len(planned) - 1:
@@ -361,12 +362,12 @@ def _stored(
 
 
 def _unchanged(schedule: StoredRun) -> Content:
-    """The content of a schedule's file, whose last version is the one that was opened."""
+    """The content of the run's file; refused if another version was added since the run was opened."""
     content = Content.read(schedule.root / FILE)
     if content.id != schedule.content.id or len(content.versions) != schedule.version:
         raise UserError(
             f"Expected version {schedule.version} to be the last of the schedule at {schedule.root}, found "
-            f"{len(content.versions)}; open it again, and look at what was changed."
+            f"{len(content.versions)}; open it again, and look at the changes."
         )
     return content
 

@@ -1,4 +1,4 @@
-"""Runs beside one another and beside a uniform shuffle: compared, and measured for JSON."""
+"""Comparing runs with one another and with a uniform shuffle, as tables and for JSON."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Curves = Mapping[str, FamilyCurves]
 
 
 Measured = Run | Ordering | Positions
-"""What is measured, position by position."""
+"""An order that can be measured."""
 
 
 class Followed(NamedTuple):
@@ -53,10 +53,10 @@ class Followed(NamedTuple):
 
 @dataclass(frozen=True)
 class Chosen:
-    """Runs over the same sequences (by name, or by file as it was given), and what they are measured by.
+    """Runs over the same sequences, by name or file name, with the token counts and windows to measure them by.
 
-    The reference is a uniform shuffle, named, to compare with: among the runs or made for the purpose. `targets` are
-    shares to measure against in place of the corpus's own, `followed` moving ones to measure against besides.
+    The reference is a uniform shuffle with its name: one of the runs, or one made here. `targets` are shares that
+    replace the corpus's own, `followed` moving targets to compare with in addition.
     """
 
     characteristics: Characteristics
@@ -75,11 +75,11 @@ def choose_orderings(
     families: Sequence[str] = (),
     targets: str | None = None,
 ) -> Chosen:
-    """Look up what to measure.
+    """The runs of a dataset to measure.
 
-    `names` are those of the dataset's orderings or .npy files, `files` more .npy files; without names all of its
-    orderings, without windows the sizes of the dataset's settings that fit twice, without families those that it
-    balances. `targets` is the ordering whose targets all are measured against besides.
+    `names` are names of the dataset's orderings or .npy files, `files` more .npy files. Defaults: all of its orderings;
+    the window sizes of its settings that fit twice; the families that it balances. `targets` names an ordering: all
+    runs are also compared with the targets that it followed.
     """
     dataset = open_dataset(out)
     chosen = {name: make_run(dataset, name) for name in names or dataset.orderings}
@@ -95,17 +95,17 @@ def choose(
     families: Sequence[str] = (),
     targets: str | None = None,
 ) -> Chosen:
-    """What `measure` compares of some runs.
+    """The token counts, windows and reference for the comparison of some runs.
 
-    Those of one dataset are measured against its own shares, beside a uniform shuffle of it. One of several datasets is
-    measured in the families that mean the same in all of them, against the shares of the whole run, beside a shuffle of
-    its positions, which has the same mixture.
+    Runs of one dataset are measured against its shares, beside a uniform shuffle of the dataset. A run of several
+    datasets is measured in the families whose groups mean the same in all of them, against the shares of the whole run,
+    beside a shuffle of its positions, which has the same mixture.
 
     Args:
         runs: by name; all read the same datasets.
-        windows: window sizes; none takes those of the first dataset's settings that fit twice.
-        families: those to measure; none takes all that the datasets balance and that mean the same in all of them.
-        targets: the ordering whose targets all are measured against besides.
+        windows: window sizes; empty takes the sizes of the first dataset's settings that fit twice.
+        families: the families to measure; empty takes all that the datasets balance and that mean the same in all.
+        targets: an ordering whose targets all runs are also compared with.
 
     Raises:
         UserError: an unknown family, no family that is comparable, a run without positions.
@@ -116,7 +116,7 @@ def choose(
     if not windows:
         shortest = min(shortest, chars.num_sequences) if len(datasets) == 1 else shortest
         windows = usable_windows(datasets[0].settings["windows"], shortest, datasets[0].batch_size)
-    # The reference's name is kept for it.
+    # The name of the reference is reserved.
     chosen = {
         f"{name} (the run)" if name == SHUFFLE and not run.is_bijection else name: run for name, run in runs.items()
     }
@@ -127,7 +127,7 @@ def choose(
         reference = Positions(shuffled, first.num_sequences, {"method": SHUFFLE})
         shares = run_shares(chars, first)
         return Chosen(chars, chosen, (SHUFFLE, reference), tuple(windows), targets=shares)
-    # A gap is closed from one of the given shuffles, else from the dataset's own, else from one made here.
+    # The reference is a given shuffle, else the dataset's own, else one made here.
     dataset = next(iter(datasets))
     own = {SHUFFLE: make_run(dataset, SHUFFLE)} if SHUFFLE in dataset.orderings else {}
     shuffles = [(name, run) for name, run in {**chosen, **own}.items() if is_shuffle(name, run)]
@@ -137,12 +137,12 @@ def choose(
 
 
 def run_shares(characteristics: Characteristics, run: Run) -> dict[str, Float64[np.ndarray, " group"]]:
-    """What a run is measured against: the shares of its only dataset, or of several in the amounts that it reads."""
+    """The shares that a run is compared with: of its only dataset, or of several in the amounts that it reads."""
     return target_shares(characteristics, own_shares(characteristics, run) if len(run.datasets) > 1 else {})
 
 
 def _characteristics(run: Run, families: Sequence[str]) -> Characteristics:
-    """The counts of the families that were asked for, or of all that the run's datasets balance."""
+    """The counts of the given families, or of all that the run's datasets balance."""
     if len(run.datasets) == 1:
         dataset = run.datasets[0]
         for family in families:
@@ -156,7 +156,7 @@ def _characteristics(run: Run, families: Sequence[str]) -> Characteristics:
 
 
 def _followed(dataset: Dataset, name: str, chars: Characteristics) -> Followed:
-    """The targets that an ordering's info holds, in the families that are measured."""
+    """The targets in an ordering's info, for the measured families."""
     about = dataset.find_ordering(name).info.get("targets")
     if about is None:
         raise UserError(
@@ -200,8 +200,8 @@ def compare_orderings(chosen: Chosen, progress: Progress) -> tuple[Comparison, M
 def measure_orderings(chosen: Chosen, progress: Progress, *, profile: bool = False) -> dict[str, dict[str, Any]]:
     """The chosen orderings' figures, for JSON: name -> `Balance.summary()` and what is added to it.
 
-    At every window size `gap_closed` (from the reference to the floor), in every family `curves` (`short_curves`)
-    and, where asked for, `profile`: offset -> the fields of `WindowProfile`, lists of one value a size.
+    Added are `gap_closed` (from the reference to the floor) at every window size, and in every family `curves`
+    (`short_curves`) and, with `profile`, `profile`: offset -> the fields of `WindowProfile`, lists of one value a size.
     """
     reference, shuffle = chosen.reference
     together = {reference: shuffle, **chosen.orders}
@@ -267,7 +267,9 @@ def profile_orderings(chosen: Chosen, progress: Progress) -> dict[str, dict[str,
                 profiles[family][name] = dict(zip(aligned.sizes.tolist(), aligned.mean.tolist(), strict=True))
     for family, of_family in profiles.items():
         counts, target = chars.counts[family], chars.target_share(family)
-        if chosen.targets is not None:  # then a floor is of the positions' sequences, which may repeat
+        if (
+            chosen.targets is not None
+        ):  # the floor is then computed from the sequences at all positions, which may repeat
             counts, target = place(counts, chosen.reference[1].indices), chosen.targets[family]
         sizes = next(iter(of_family.values()))
         of_family["floor"] = {size: window_floor(counts, target, size, chars.sequence_length) for size in sizes}
@@ -283,5 +285,5 @@ def _together(chosen: Chosen) -> dict[str, Measured]:
 
 
 def _num_positions(chosen: Chosen, together: Mapping[str, Measured]) -> int:
-    """Positions that are walked over, each family's and each ordering's."""
+    """The number of positions to measure, over all families and orders."""
     return sum(map(len, together.values())) * len(chosen.characteristics.families)

@@ -15,7 +15,9 @@ from jax_diversity.foundation.checks import instance_of, one_of, several, weight
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import distinct_ends
 from jax_diversity.foundation.progress import ignore
+from jax_diversity.ordering.curriculum import targets_of
 from jax_diversity.ordering.plan import Targets
+from jax_diversity.ordering.settings import TargetsConfig
 from jax_diversity.run.interleaving import interleaved
 from jax_diversity.run.joining import joined_characteristics, joined_groups
 from jax_diversity.run.strata import History, Strata, mixed_positions, rounded
@@ -25,19 +27,19 @@ from jax_diversity.schema import Characteristics
 DATASET = "dataset"
 """The family whose groups are the datasets of a run."""
 _DATASET_WEIGHT = 0.3
-"""Its λ in joint orders: that of sources by default."""
+"""λ of this family in joint orders, equal to the default λ of sources."""
 _MOST_POSITIONS = 2**37
-"""A terabyte of numbers."""
+"""The largest length of a run: a terabyte of numbers."""
 _OWN_ORDER = 1 / 32
-"""Strata of at least this share of the positions are ordered by themselves before parts of them are chosen."""
+"""A stratum with at least this share of the positions has its own order, from which its parts are chosen."""
 
 Numbers = Int64[np.ndarray, " _position"]
 Epochs = Callable[[Dataset, Numbers], Iterator[Numbers]]
-"""The rest of the epoch of a dataset that has given some sequences, and the epochs after it."""
+"""The rest of the current epoch of a dataset, of which some sequences came, and the epochs after it."""
 EpochOrder = Callable[[Dataset, int, Numbers | None], Numbers]
 """The order of an epoch of a dataset, by its number, after sequences that were read in the order given."""
 PartOrder = Callable[[Characteristics, int, int], Numbers]
-"""The order of all sequences but the first few, which came before in the order given; with a seed's offset."""
+"""The order of the sequences after the first few, which came before in the order given; with a seed's offset."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +57,16 @@ class Mixture:
     weights: Any = None
     """Shares in any unit: a number for each dataset; name -> number; or Megatron's list, each weight before its name.
     Names are those of the datasets' folders, or of the groups of `family`; all groups that a pattern such as `web-*`
-    matches share its weight. Or `Targets` of the family, which change over the run. None takes the sizes."""
+    matches share its weight. Or shares of the family that change over the run: `Targets`, or a `TargetsConfig`, which
+    names the groups. None takes the sizes."""
     family: str = DATASET
-    """What the weights are of: the datasets, or the groups of a family that the datasets balance, such as `source`. The
-    latter is a joint order, also of one dataset."""
+    """The weights apply to the datasets, or to the groups of a family that the datasets balance, such as `source`. With
+    groups the order is joint, also for one dataset."""
     temperature: Any = 1.0
     """Without weights, the shares are in proportion to `size^(1/temperature)`."""
     max_repeats: Any = None
-    """How often a sequence may come in the run. Weights that ask for more are refused; with a temperature, what a group
-    must not have goes to the others."""
+    """How often a sequence may come in the run. Weights that ask for more are refused; with a temperature, the share
+    that a group may not have goes to the others."""
     joint: bool = False
     """Whether there is one order over the sequences of all datasets, in which weights are shares of the tokens, instead
     of one order for each dataset, mixed by position. The datasets must be of one feature space (see `features_from` of
@@ -89,7 +92,7 @@ class Mixture:
             )
 
     def __str__(self) -> str:
-        """What the list of versions says of it."""
+        """The settings in words, for the list of versions."""
         words = ["jointly"] if self.is_joint else ["one after another"] if self.consecutive else []
         words += [f"weights of {self.family}"] if self.weights is not None else []
         words += [f"temperature {self.temperature:g}"] if self.temperature != 1 else []
@@ -116,15 +119,15 @@ class Mixture:
 
     @property
     def is_joint(self) -> bool:
-        """Whether there is one order over all sequences, which shares of groups within datasets need."""
+        """Whether there is one order over all sequences; shares of groups within datasets need one."""
         return self.joint or self.family != DATASET
 
     def in_turn(self, datasets: Sequence[Dataset], history: Numbers, count: int, epochs: Epochs) -> Iterator[Numbers]:
-        """`count` positions that follow a history, each dataset in epochs of its own."""
+        """The next `count` positions after a history, each dataset in its own epochs."""
         sizes = _sizes(datasets)
         bounds = np.append(0, np.cumsum(sizes))
         given = np.bincount(np.searchsorted(bounds, history, side="right") - 1, minlength=len(sizes))
-        starts, shares = self._phases(_names(datasets), sizes.astype(np.float64))
+        starts, shares = self._phases(_names(datasets), sizes.astype(np.float64), count)
         _check_lengths([dataset for dataset, share in zip(datasets, shares.max(axis=0), strict=True) if share > 0])
         shares = self._within_limit(shares, sizes, given, count)
         chosen = interleaved(starts, shares, count, 1, ignore)
@@ -144,9 +147,9 @@ class Mixture:
     def consecutively(
         self, datasets: Sequence[Dataset], history: Numbers, count: int, order: EpochOrder
     ) -> Iterator[Numbers]:
-        """`count` positions that follow a history, an epoch of one dataset after another.
+        """The next `count` positions after a history, an epoch of one dataset after another.
 
-        Those that came least often come first, of these the first.
+        The dataset that came least often is next; ties go to the first.
         """
         _check_lengths(datasets)
         sizes = _sizes(datasets)
@@ -172,28 +175,24 @@ class Mixture:
             epochs[turn] += 1
 
     def jointly(self, datasets: Sequence[Dataset], history: Numbers, count: int, order: PartOrder) -> Iterator[Numbers]:
-        """`count` positions that follow a history, in one order over the sequences of all datasets."""
+        """The next `count` positions after a history, in one order over the sequences of all datasets."""
         _check_feature_space(datasets)
-        chars, sizes = joined_characteristics(datasets), _sizes(datasets)
-        of_datasets = _one_column_each(datasets)
-        names, counts = _names(datasets), of_datasets
+        chars, sizes = joint_characteristics(datasets), _sizes(datasets)
+        names, counts = _names(datasets), _one_column_each(datasets)
         if self.family != DATASET:
-            one_of("family", self.family, (DATASET, *chars.families))
+            one_of("family", self.family, (DATASET, *(name for name in chars.families if name != DATASET)))
             names, counts = joined_groups(datasets, self.family), chars.counts[self.family]
         strata = Strata.build(counts, names, self.family)
         past = History.of(history, int(sizes.sum()))
         asked = self._asked(strata, strata.given(past), count)
         comes = np.sum(asked, axis=0)[strata.of_sequence] > 0
         _check_lengths([datasets[index] for index in np.unique(np.repeat(np.arange(len(sizes)), sizes)[comes])])
-        if len(datasets) > 1:
-            weights = {**chars.weights, DATASET: _DATASET_WEIGHT}
-            chars = replace(chars, counts={**chars.counts, DATASET: of_datasets}, weights=weights)
 
         def ordered(recent: Numbers, part: Numbers) -> Numbers:
             rows = np.concatenate([recent, part])
             return rows[order(chars.take(rows), len(recent), past.num_positions)]
 
-        # Where all come once, in one part, there is nothing to choose.
+        # If all sequences come once, in one part, there is nothing to choose.
         all_at_once = len(asked) == 1 and not len(history) and np.array_equal(asked[0], strata.sizes)
         rank = (
             np.zeros(len(past.times), np.int64)
@@ -203,14 +202,17 @@ class Mixture:
         yield from mixed_positions(strata, asked, past, rank, ordered)
 
     def _phases(
-        self, names: Sequence[str], tokens: Float64[np.ndarray, " group"]
+        self, names: Sequence[str], tokens: Float64[np.ndarray, " group"], count: int
     ) -> tuple[tuple[int, ...], Float64[np.ndarray, "phase group"]]:
-        """Every phase's start and shares."""
+        """The start and the shares of every phase of `count` positions."""
         weights = self.weights
         if weights is None:
             return (0,), tempered(tokens, self.temperature)[None]
         if isinstance(weights, Mapping) or any(isinstance(each, str) for each in several(weights)):
             weights = named_weights(weights, names, tokens, self.family)
+        elif isinstance(weights, TargetsConfig):
+            own = {self.family: tokens / max(tokens.sum(), 1)}
+            weights = targets_of(weights, {self.family: names}, own, count)
         elif self.family != DATASET and not isinstance(weights, Targets):
             raise UserError(
                 f"Expected weights of {self.family} by name, such as {{{names[0]!r}: 1}}, found {weights!r}."
@@ -219,9 +221,9 @@ class Mixture:
 
     def _asked(self, strata: Strata, given: Numbers, count: int) -> list[Numbers]:
         """Every phase's positions of each stratum."""
-        starts, shares = self._phases(strata.names, strata.group_tokens)
+        starts, shares = self._phases(strata.names, strata.group_tokens, count)
         if self.weights is None:
-            # The temperature is that of the tokens whose sequences they are; then a limit holds exactly.
+            # The temperature applies to the tokens of the strata's own sequences, so that a limit holds exactly.
             tokens = strata.tokens.sum(axis=1)
             wanted = tempered(tokens, self.temperature) * strata.sizes / np.maximum(tokens, 1)
             within = self._within_limit(wanted[None] / wanted.sum(), strata.sizes, given, count)
@@ -235,25 +237,25 @@ class Mixture:
     def _within_limit(
         self, shares: Float64[np.ndarray, "phase group"], sizes: Numbers, given: Numbers, count: int
     ) -> Float64[np.ndarray, "phase group"]:
-        """Shares that nobody asked for keep the limit: others get what a group must not have."""
+        """Shares within the limit, where the user gave no weights; the excess of a group goes to the others."""
         if self.weights is not None or self.max_repeats is None:
             return shares
         return limited(shares[0], (self.max_repeats * sizes - given).clip(0) / count)[None]
 
     def _check_limit(self, asked: Numbers, given: Numbers, sizes: Numbers, names: Sequence[str]) -> None:
-        # Where the limit made the shares itself, a rounded position must not refuse them.
+        # Shares that the limit made are not checked again: a rounded position would refuse them.
         if self.max_repeats is not None and self.weights is not None:
             check_limit(self.max_repeats, asked, given, sizes, names, self.family)
 
 
 class NumberQueue:
-    """Numbers that come in pieces, taken in others, each as soon as it is complete."""
+    """Numbers that arrive in pieces of any size and are taken in pieces of another."""
 
     def __init__(self, pieces: Iterator[Numbers]) -> None:
         self._pieces, self._left = pieces, np.zeros(0, np.int64)
 
     def take(self, count: int) -> Numbers:
-        """The next so many."""
+        """The next `count` numbers."""
         taken = [self._left]
         while sum(map(len, taken)) < count:
             taken.append(next(self._pieces))
@@ -270,7 +272,7 @@ def _as_read(dataset: Dataset, other: Dataset, numbers: Numbers) -> Numbers | No
     own, read = dataset.characteristics.documents, other.characteristics.documents
     if documents[0] != documents[1] or own is None or read is None:
         return None
-    # A document's sequences take the places at which those of the other packing were read, the last place first.
+    # A document's sequences take the places of its sequences in the other packing, the last place first.
     places = np.lexsort((-np.arange(len(numbers)), read[numbers]))
     in_order = np.argsort(own, kind="stable")
     width = max(len(own), len(read))
@@ -282,14 +284,14 @@ def _as_read(dataset: Dataset, other: Dataset, numbers: Numbers) -> Numbers | No
 
 
 def _numbered(ascending: Numbers, width: int) -> Numbers:
-    """A number for every member of ascending groups of at most `width`, by group and then by its place in it."""
+    """A number for every member of ascending groups of at most `width`, by its group and its place in the group."""
     return (ascending + 1) * width + np.arange(len(ascending)) - np.searchsorted(ascending, ascending)
 
 
 def _ranks(
     strata: Strata, shares: Float64[np.ndarray, " stratum"], ordered: Callable[[Numbers, Numbers], Numbers]
 ) -> Numbers:
-    """Places of the sequences in an order of their stratum, of which any slice holds its mixture.
+    """The places of the sequences in an order of their stratum; every slice of it holds the stratum's mixture.
 
     Strata with small shares of the positions are in one order together: their slices matter little.
     """
@@ -310,6 +312,19 @@ def _names(datasets: Sequence[Dataset]) -> tuple[str, ...]:
     return distinct_ends([dataset.address for dataset in datasets])
 
 
+def joint_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
+    """What a joint order balances: the datasets' common families, and the datasets themselves where there are several.
+
+    Raises:
+        UserError: what `joined_characteristics` raises.
+    """
+    chars = joined_characteristics(datasets)
+    if len(datasets) == 1:
+        return chars
+    weights = {**chars.weights, DATASET: _DATASET_WEIGHT}
+    return replace(chars, counts={**chars.counts, DATASET: _one_column_each(datasets)}, weights=weights)
+
+
 def _one_column_each(datasets: Sequence[Dataset]) -> csr_array:
     """The tokens of every sequence in the column of its dataset."""
     sizes = _sizes(datasets)
@@ -323,7 +338,7 @@ def _check_lengths(datasets: Sequence[Dataset]) -> None:
     if len(lengths) > 1:
         raise UserError(
             f"Expected datasets of a weight above zero to have sequences of one length, found lengths {lengths}; give "
-            "those of other lengths weight 0, and extend the schedule with them afterwards."
+            "datasets of another length weight 0, and extend the schedule with them afterwards."
         )
 
 

@@ -18,6 +18,7 @@ from jaxtyping import Int64
 from jax_diversity.dataset.dataset import Dataset, open_dataset
 from jax_diversity.dataset.orderings import OrderingFile, is_file_name, load_ordering
 from jax_diversity.foundation.artifacts import fingerprint
+from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Characteristics, Ordering
 from jax_diversity.schema.orderings import Positions
@@ -26,18 +27,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Positioned = Int64[np.ndarray, " row"]
-"""A whole number for each of some positions."""
+"""A whole number for each of the given positions."""
 Datasets = str | Path | Dataset | Sequence[str | Path | Dataset]
 """A built dataset, its folder or its address; or several."""
 
 
 class Origins(NamedTuple):
-    """Where the sequences at some positions come from.
+    """The origins of the sequences at some positions.
 
     Attributes:
         dataset: the number of the dataset.
         sequence: the sequence within it.
-        epoch: how often the sequence came before. In a joint order, epochs of groups with other weights differ.
+        epoch: how often the sequence came before. In a joint order, groups with different weights are in different
+            epochs.
     """
 
     dataset: Positioned
@@ -53,8 +55,8 @@ class Run(ABC):
 
     Attributes:
         name: what tables and messages call it.
-        info: how it was made; never needed to follow it.
-        fingerprint: hash of what decides the sequences at all positions.
+        info: how the run was made; not needed to follow it.
+        fingerprint: hash of the sequences at all positions.
         is_bijection: whether every sequence comes exactly once.
     """
 
@@ -78,12 +80,12 @@ class Run(ABC):
 
     @property
     def identity(self) -> str:
-        """Hash of what decides the contents of the sequences: a checkpoint belongs to exactly these."""
+        """Hash of the contents of the sequences; a checkpoint is valid for this content only."""
         return identity_of(self.datasets)
 
     @property
     def has_origins(self) -> bool:
-        """Whether batches say which dataset a row comes from: where there are several datasets, or may be later."""
+        """Whether batches hold the dataset of every row: true for several datasets, and for runs that can get more."""
         return len(self.sizes) > 1
 
     @property
@@ -93,7 +95,7 @@ class Run(ABC):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where every dataset lies, for people."""
+        """The folder or address of every dataset, for display."""
         return tuple(dataset.address for dataset in self.datasets)
 
     @property
@@ -103,7 +105,7 @@ class Run(ABC):
 
     @cached_property
     def offsets(self) -> Int64[np.ndarray, " boundary"]:
-        """The number of every dataset's first sequence, and the number of all sequences."""
+        """The number of every dataset's first sequence, and the total number of sequences."""
         return np.cumsum([0, *self.sizes], dtype=np.int64)
 
     @property
@@ -151,7 +153,7 @@ class Run(ABC):
         return self.locate(self.at(positions))
 
     def origins(self, positions: Positioned) -> Origins:
-        """Where the sequences at some positions come from, with their epochs."""
+        """The dataset, the sequence in it, and the epoch at some positions."""
         if self.is_bijection:
             return Origins(*self.places(positions), positions // len(self))
         numbers, epochs = self._epochs_before(int(positions.max(initial=-1)) + 1)
@@ -163,7 +165,7 @@ class Run(ABC):
         return numbers, times_before(numbers)
 
     def continues(self, position: int, of: str) -> bool:
-        """Whether training that has followed the run of the fingerprint `of` up to a position may go on in this one."""
+        """Whether training that followed the run of the fingerprint `of` up to a position can continue in this one."""
         return of == self.fingerprint
 
     def __repr__(self) -> str:
@@ -182,8 +184,8 @@ class Run(ABC):
             path: a Parquet file that the table is also written to.
 
         Returns:
-            A row a document that came at all, by dataset and then as stored: `dataset` (its number), `id`, `tokens`
-            (trained on, repetitions counted), `sequences` (positions that held a part of it), `first_position`,
+            One row a document that came, by dataset and then in stored order: `dataset` (its number), `id`, `tokens`
+            (trained on, with repetitions), `sequences` (positions that held a part of it), `first_position`,
             `last_position`.
 
         Example:
@@ -191,7 +193,8 @@ class Run(ABC):
         """
         from jax_diversity.run.seen import seen_documents
 
-        return seen_documents(self, position, path)
+        stop = len(self) if position is None else whole_number("position", position, 0, len(self))
+        return seen_documents(self.datasets, *self.places(np.arange(stop)), path)
 
 
 class OrderedRun(Run):
@@ -218,7 +221,7 @@ class OrderedRun(Run):
         self.is_bijection = not isinstance(order, Positions)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A file's pickle is its name. Datasets pickle as their folders.
+        # A file pickles as its name, a dataset as its folder.
         return type(self), (self._datasets, self._order, self.name, self.info, self._counts)
 
     def __len__(self) -> int:
@@ -246,7 +249,7 @@ class OrderedRun(Run):
 
     @property
     def indices(self) -> Int64[np.ndarray, " position"]:
-        """The sequences at all positions; those of a file are mapped, not read."""
+        """The sequences at all positions; a file is memory-mapped."""
         return self._order.indices
 
     def to_order(self) -> Ordering | Positions:
@@ -274,11 +277,11 @@ def make_run(
         cache_folder: where files of a dataset on an object store are kept, see `open_dataset`.
 
     Raises:
-        UserError: no such dataset; an unknown ordering, one of another number of sequences, or one that lies in another
-            dataset; datasets with sequences of several lengths.
+        UserError: no such dataset; an unknown ordering, an ordering of another number of sequences, or one in another
+            dataset's folder; datasets with sequences of several lengths.
 
-    When an ordering records that it was made of other token counts than the dataset's orderings, it is followed with a
-    warning: it may be one by your own weights or matrices.
+    An ordering that records other token counts than the dataset's orderings is followed with a warning: it may have
+    been made with your own weights or matrices.
 
     Example:
         >>> run = make_run("out/", "balance")
@@ -324,7 +327,7 @@ def as_run(datasets: Any, ordering: Any = None, cache_folder: str | Path | None 
     """A run as it is; of datasets the run that follows an ordering (see `make_run`).
 
     Raises:
-        UserError: an ordering or a `cache_folder` beside a run, and what `make_run` raises.
+        UserError: an ordering or a `cache_folder` beside a run, and the errors of `make_run`.
     """
     if not isinstance(datasets, Run):
         return make_run(datasets, ordering, cache_folder=cache_folder)
@@ -353,13 +356,13 @@ def open_datasets(datasets: Any, cache_folder: str | Path | None = None) -> tupl
 
 
 def identity_of(datasets: Sequence[Dataset]) -> str:
-    """Hash of what decides the contents of the sequences of some datasets."""
+    """Hash of the contents of the sequences of some datasets."""
     fingerprints = [dataset.fingerprint for dataset in datasets]
     return fingerprints[0] if len(fingerprints) == 1 else fingerprint(fingerprints)
 
 
 def times_before(numbers: Int64[np.ndarray, " position"]) -> Int64[np.ndarray, " position"]:
-    """How often the sequence at every position came before it: the sequence's own epoch.
+    """How often the sequence at every position came at earlier positions: its own epoch.
 
     Example:
         >>> times_before(np.array([4, 7, 4, 4])).tolist()
@@ -373,7 +376,7 @@ def times_before(numbers: Int64[np.ndarray, " position"]) -> Int64[np.ndarray, "
 
 
 def _named_run(dataset: Dataset, name: str) -> OrderedRun:
-    # Left on disk: an ordering of a hundred million sequences is 800 MB.
+    # Memory-mapped: an ordering of a hundred million sequences is 800 MB.
     path, found = dataset.ordering_file(name)
     file = OrderingFile(path.absolute(), str(found), dataset.num_sequences)
     return OrderedRun((dataset,), file, name, {"method": dataset.counts(f"order/{name}").get("method", name)})

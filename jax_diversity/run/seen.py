@@ -1,31 +1,33 @@
-"""The documents that training has met up to a position."""
+"""The documents that training has read up to a position."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.artifacts import atomic_path
-from jax_diversity.foundation.checks import whole_number
-from jax_diversity.run.run import Run
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def seen_documents(run: Run, position: Any = None, path: str | Path | None = None) -> pa.Table:
-    """The documents of all positions before one, as `Run.seen` describes them."""
+def seen_documents(
+    datasets: Sequence[Dataset],
+    dataset: Int64[np.ndarray, " position"],
+    sequence: Int64[np.ndarray, " position"],
+    path: str | Path | None = None,
+) -> pa.Table:
+    """The documents of the sequences at all positions so far, as `Run.seen` describes them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    stop = len(run) if position is None else whole_number("position", position, 0, len(run))
-    dataset, sequence = run.places(np.arange(stop))
     tables = []
-    for number, member in enumerate(run.datasets):
+    for number, member in enumerate(datasets):
         places = np.flatnonzero(dataset == number)
         tables.append(_met(member, number, sequence[places], places))
     table = pa.concat_tables(tables)
@@ -54,7 +56,7 @@ def _met(
     np.minimum.at(firsts, place, first[held])
     lasts = np.full(len(found), -1)
     np.maximum.at(lasts, place, last[held])
-    # A sequence may hold several segments of a document: it counts once.
+    # A sequence with several segments of a document counts once.
     pairs = np.unique(np.stack([place, held]), axis=1)
     of_document = np.bincount(pairs[0], times[pairs[1]], minlength=len(found)).astype(np.int64)
     tokens = np.bincount(place, segments.length[used] * times[held], minlength=len(found)).astype(np.int64)

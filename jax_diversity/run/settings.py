@@ -1,29 +1,40 @@
-"""Settings of a run's schedule, as YAML files and the command line have them."""
+"""Settings of a run that is stored, as YAML files and the command line have them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.ordering.settings import OrderConfig, TargetsConfig
+
+if TYPE_CHECKING:
+    from jax_diversity.dataset import Dataset
+
+_NOT_IN_A_RUN = ("name", "reverse", "devices", "after")
+"""Settings of a dataset's ordering that the epochs of a run do not have."""
 
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """What a schedule holds, or how it goes on from a position."""
+    """What a run reads, or how it changes from a position on."""
 
     path: str = "schedule"
-    """The schedule's folder."""
+    """The run's folder."""
     datasets: tuple[str, ...] = ()
-    """Datasets' folders or addresses: of a new schedule, or those that are added."""
+    """Folders or addresses of datasets: of a new run, or the ones that are added."""
     num_epochs: float | None = None
     """How often all sequences come; 1 where neither this nor num_positions is given."""
     num_positions: int | None = None
     """The length instead, in sequences."""
-    weights: tuple[int | float | str, ...] = ()
-    """A weight for each dataset, in any unit; or each weight before its name, as in Megatron's lists: `3 web 1 code`. A
-    pattern such as `web-*` is a weight that all that it means share. Their sizes where none is given."""
+    weights: tuple[int | float | str, ...] | dict[str, float] = ()
+    """Shares in any unit: a number for each dataset; name -> number, such as `{web: 3, code: 1}`; or each number before
+    its name, as in Megatron's lists: `3 web 1 code`. All datasets that a pattern such as `web-*` matches share its
+    weight. None takes the sizes."""
+    moving_weights: TargetsConfig = TargetsConfig()
+    """Shares of `family` that change over the run, in place of `weights`; starts count from the first position that
+    these settings make."""
     family: str = "dataset"
     """What the weights are of: the datasets, or the groups of a family, such as `source`. Groups need a joint order."""
     temperature: float = 1.0
@@ -34,43 +45,64 @@ class ScheduleConfig:
     """One order over the sequences of all datasets, which must be of one feature space (see `--features-from`)."""
     consecutive: bool = False
     """Datasets one after another, an epoch each, instead of mixed: such as packings of one dataset (`repack`)."""
-    method: str = "balance"
-    """How every epoch is ordered; `jax-diversity order --help` lists the methods."""
-    options: dict[str, int | float | bool | str | None] = field(default_factory=dict)
-    """The method's own options."""
-    seed: int | None = None
-    """Of the first epoch; each later one takes the next. None takes 0, or that of the version before."""
-    objective: Literal["default", "f1", "f2", "f3"] = "default"
-    """`default`, or f1, f2, f3 as published."""
-    windows: tuple[int, ...] = ()
-    """Window sizes that are balanced besides the whole prefix, such as the batch size."""
+    order: OrderConfig = OrderConfig()
+    """How every epoch is ordered. The seed is that of the first epoch, and each later one takes the next; a change
+    takes the seed of the version before where none is given."""
+    ordering: str | None = None
+    """Name of an ordering of the one dataset: the order of the first epoch."""
+    background: bool = False
+    """Store every part as soon as it is ordered, so that training can begin while the others are made."""
     position: int | None = None
-    """Of a schedule that exists: the first position that changes; -1 is its end. Without it nothing is changed."""
+    """Of a run that exists: the first position that changes; -1 is its end. Without it nothing is changed."""
     skip: tuple[int, ...] = ()
-    """Of a schedule that exists: the first position to leave out, and the first one after it that is kept."""
+    """Of a run that exists: the first position to leave out, and the first one after it that is kept."""
 
-    def arguments(self) -> dict[str, Any]:
-        """For `create_schedule` and `extend_schedule`."""
-        order = OrderConfig(self.method, self.options, objective=self.objective, windows=self.windows)
+    def arguments(self, datasets: Sequence[Dataset]) -> dict[str, Any]:
+        """For `create_schedule` and `extend_schedule`; `datasets` are those that the run reads."""
+        order = self.order
         return {
             "num_epochs": self.num_epochs,
             "num_positions": self.num_positions,
-            "weights": self.weights or None,
+            "weights": (self.moving_weights if self.moving_weights.shares else self.weights) or None,
             "family": self.family,
             "temperature": self.temperature,
             "max_repeats": self.max_repeats,
             "joint": self.joint,
             "consecutive": self.consecutive,
-            "method": self.method,
-            "objective": order.resolve_objective(()),
-            **({} if self.seed is None else {"seed": self.seed}),
-            **self.options,
+            "background": self.background,
+            "method": order.method,
+            "objective": self._objective(datasets),
+            **({"targets": _targets(order.targets, datasets)} if order.targets.shares else {}),
+            # Settings do not record whether a value was given: the default gives way to the version before.
+            **({"seed": order.seed} if order.seed else {}),
+            **order.options,
         }
 
-    def check(self, exists: bool) -> None:
-        """Refuse settings that contradict one another, or a schedule that is there (`exists`) or not.
+    def _objective(self, datasets: Sequence[Dataset]) -> Any:
+        """The objective of all epochs; λ by family in place of the datasets' own."""
+        if not self.order.weights:
+            return self.order.resolve_objective(())
+        from jax_diversity.run.mixture import joint_characteristics
 
-        A command that made a schedule may be given again, such as by a job that starts again: it must not change it.
+        is_joint = self.joint or self.family != "dataset"
+        several = [joint_characteristics(datasets)] if is_joint else [each.characteristics for each in datasets]
+        chars = several[0]
+        if any(each.families != chars.families for each in several):
+            raise UserError("Expected order.weights with datasets that balance the same families, found others.")
+        if unknown := set(self.order.weights) - set(chars.families):
+            raise UserError(
+                f"Expected order.weights of families that are balanced ({', '.join(chars.families)}), found "
+                f"{', '.join(sorted(unknown))}."
+            )
+        objective = self.order.resolve_objective(chars.families)
+        if objective.family_weights is not None:
+            return objective
+        return replace(objective, family_weights=tuple({**chars.weights, **self.order.weights}.values()))
+
+    def check(self, exists: bool) -> None:
+        """Refuse settings that contradict one another, or a run that is there (`exists`) or not.
+
+        A command that made a run may be given again, such as by a job that starts again: it must not change it.
         """
         if self.skip and (len(self.skip) != 2 or self.position is not None):
             raise UserError(f"Expected --skip with two positions and without --position, found {len(self.skip)}.")
@@ -84,6 +116,29 @@ class ScheduleConfig:
             )
         if self.position is not None and self.position < -1:
             raise UserError(f"Expected --position >= 0, or -1 for the end, found {self.position}.")
+        if exists and self.ordering is not None:
+            raise UserError(
+                f"Expected ordering for a new schedule alone, found {self.ordering} for the one at {self.path}."
+            )
+        if self.weights and self.moving_weights.shares:
+            raise UserError("Expected weights or moving_weights, found both; choose one.")
+        if self.moving_weights.shares:
+            self.moving_weights.check("moving_weights", (self.family,))
+        for name in _NOT_IN_A_RUN:
+            if getattr(self.order, name) != getattr(_DEFAULT.order, name):
+                raise UserError(f"Expected no order.{name} in a run, whose epochs do not have it; leave it out.")
 
 
 _DEFAULT = ScheduleConfig()
+
+
+def _targets(config: TargetsConfig, datasets: Sequence[Dataset]) -> Any:
+    """The shares that every epoch aims at, which must mean the same in every dataset."""
+    from jax_diversity.ordering.curriculum import named_targets
+
+    if len(datasets) != 1:
+        raise UserError(
+            f"Expected order.targets with one dataset, found {len(datasets)}; give shares of a family as weights of a "
+            "joint order."
+        )
+    return named_targets(config, datasets[0].characteristics, datasets[0].group_names)

@@ -19,7 +19,7 @@ from jax_diversity.records.reading import Rows
 from jax_diversity.run.run import Datasets, Run, identity_of, open_datasets
 
 ORIGIN_FIELDS = ("dataset_index", "sequence_index")
-"""The fields that say where each row of a batch of several datasets comes from."""
+"""The fields with the origin of each row of a batch of several datasets."""
 
 
 class SequenceSource:
@@ -29,8 +29,8 @@ class SequenceSource:
     file of any size. Any number of threads may read rows; a pickle carries names only, and a process that was forked
     off opens the files again.
 
-    Rows of several datasets, and of a stored run, to which datasets can be added, also have `dataset_index` and the
-    `sequence_index` within the dataset, int32 and int64.
+    Rows of several datasets, and of stored runs, also have `dataset_index` and the `sequence_index` within the dataset,
+    int32 and int64.
 
     Args:
         run: a run; or a built dataset, its folder or address, or several.
@@ -39,7 +39,7 @@ class SequenceSource:
         loss_on: which tokens are targets, see `make_loader`.
 
     Attributes:
-        identity: hash of what decides the sequences.
+        identity: hash of the contents of the sequences.
         width: L, tokens of a row; `Run.lengths` says where it changes.
         fields: which arrays a row holds.
 
@@ -69,7 +69,7 @@ class SequenceSource:
         self.readers = [dataset.records for dataset in datasets]
         self.width = self.readers[0].width
         layout = layout_fingerprint(datasets[0])
-        # Records that are read in the order in which they lie come faster when the system reads ahead in the files.
+        # Where the run follows the order of the records, the system may read ahead in the files, which is faster.
         if isinstance(run, Run) and len(datasets) == 1 and layout == run.fingerprint:
             self.readers = [self.readers[0].forward()]
         self.has_origins = run.has_origins if isinstance(run, Run) else len(datasets) > 1
@@ -84,7 +84,7 @@ class SequenceSource:
 
     @property
     def origins(self) -> Mapping[str, type]:
-        """The fields with one number a row, which say where it comes from, and their types."""
+        """The fields with the origin of a row, one number a row, and their types."""
         return dict(zip(ORIGIN_FIELDS, (np.int32, np.int64), strict=True)) if self.has_origins else {}
 
     def __len__(self) -> int:
@@ -108,12 +108,12 @@ class SequenceSource:
             UserError: records that are damaged or missing.
         """
         if self._process != os.getpid():
-            # This process was forked off: another thread of the parent may have held a lock of the readers.
+            # After a fork, another thread of the parent may have held a lock of the readers: they are opened again.
             self.readers, self._process = pickle.loads(pickle.dumps(self.readers)), os.getpid()
-        # "right": datasets without sequences begin where the next one does, and none of these rows is theirs.
+        # "right": a dataset without sequences begins where the next one begins, and has none of these rows.
         ends = (sequences.min(), sequences.max()) if len(self._bounds) > 2 else (0, 0)
         first, last = (bisect_right(self._bounds, int(end)) - 1 for end in ends)
-        if first == last:  # nothing to put together
+        if first == last:  # all rows are of one dataset
             within = sequences - self._bounds[first]
             rows = self.readers[first].read_sequences(within, **self._options)
             if not self.has_origins:
@@ -135,11 +135,11 @@ class SequenceSource:
         return self
 
     def close(self) -> None:
-        """Give back what the source of one iterator holds."""
+        """Release the files of one iterator's source."""
 
 
 def layout_fingerprint(dataset: Dataset) -> str | None:
-    """The fingerprint of the ordering in which the records lie, whose file is checked; None: as packed."""
+    """The fingerprint of the records' ordering, whose file is checked; None in the packed layout."""
     name = dataset.layout_ordering
     if name is None:
         return None
@@ -148,7 +148,7 @@ def layout_fingerprint(dataset: Dataset) -> str | None:
 
 
 def checked_index(index: Any, length: int) -> Rows:
-    """An index as an array of one; an IndexError, which also ends a `for` over the rows, where there is no such one."""
+    """An index as an array of one; an IndexError outside the range, which also ends a `for` over the rows."""
     whole = whole_number("a sequence's index", index, least=-(2**63))
     if not 0 <= whole < length:
         raise IndexError(f"Expected an index in 0 .. {length - 1}, found {whole}.")

@@ -1,9 +1,9 @@
-"""A schedule as it is stored: parts that are never changed, and versions that are cuts of them.
+"""Stored runs: parts that are never changed, and versions that are slices of them.
 
-A folder holds `schedule.json` and a file of numbers for each part. A number is a sequence: the datasets lie one after
-another, in the order in which they were added, and are never removed, so that a number means the same sequence in every
-version. A version is a list of slices of parts. A change adds a part and a version; what an earlier version says of the
-positions before the change is not touched.
+A folder holds `schedule.json` and a file of sequence numbers for each part. The sequences of all datasets are numbered
+end to end, in the order in which the datasets were added. Datasets are never removed, so that a number means the same
+sequence in every version. A version is a list of slices of parts. A change adds parts and a version, and leaves the
+earlier versions as they are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from jaxtyping import Int64
@@ -30,16 +30,13 @@ from jax_diversity.foundation.folders import is_locked
 from jax_diversity.run.background import error_of
 from jax_diversity.run.run import Positioned, Run, times_before
 
-if TYPE_CHECKING:
-    pass
-
 FILE = "schedule.json"
 _FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Member:
-    """A dataset of a schedule: where it lies, as seen from the schedule's folder, and what it must be."""
+    """A dataset of a stored run: its path relative to the run's folder, and the sequences that it must hold."""
 
     path: str
     fingerprint: str
@@ -51,8 +48,8 @@ class Member:
 class Part:
     """A file of numbers of sequences of one length.
 
-    `key` is drawn when the part is planned; versions are told apart by it. `fingerprint` is the hash of the numbers,
-    empty until they are made.
+    `key` is a random text drawn when the part is planned; it identifies the part in a version's fingerprint.
+    `fingerprint` is the hash of the numbers, empty until they are made.
     """
 
     file: str
@@ -64,7 +61,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Slice:
-    """Positions of a part, from `start` up to `stop`; of skipped ones nothing is trained on."""
+    """Positions of a part, from `start` up to `stop`; skipped ones are not trained on."""
 
     part: int
     start: int
@@ -77,9 +74,9 @@ class Slice:
 
 @dataclass(frozen=True)
 class Version:
-    """The slices that a run follows one after another, the number of datasets that it knows, and what was changed.
+    """The slices of a version in their order, its number of datasets, and a sentence on the change.
 
-    `seed` is that of the first epoch of what was ordered last.
+    `seed` is the seed of the first epoch that was ordered for this version.
     """
 
     slices: tuple[Slice, ...]
@@ -90,7 +87,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Content:
-    """What `schedule.json` holds."""
+    """The content of `schedule.json`."""
 
     id: str
     datasets: tuple[Member, ...]
@@ -118,17 +115,20 @@ class Content:
             ) from None
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             reason = in_one_line(error)
-        raise UserError(f"{path} is no schedule that can be followed ({reason}); restore it, or make another one.")
+        raise UserError(
+            f"Expected a schedule at {path}, found a file that cannot be followed ({reason}); restore it, or make "
+            "another run."
+        )
 
     def write(self, root: Path) -> None:
-        """Replace the file, whole or not at all."""
+        """Replace the file atomically."""
         write_json(root / FILE, signed({"format": _FORMAT, **asdict(self)}))
 
 
 _MOST_FILES = 32
-"""Parts that are open at once; each takes two of a process's files."""
+"""The largest number of parts that are open at once; each takes two of a process's file handles."""
 _WAIT = 0.05
-"""Seconds between two looks at a schedule that is being made."""
+"""Seconds between two looks at a run that is being made."""
 _LISTS: Mapping[str, Any] = {"datasets": Member, "parts": Part}
 
 
@@ -137,9 +137,9 @@ class StoredRun(Run):
 
     Attributes:
         root: the folder.
-        content: what its file held when it was opened.
+        content: the content of its file when it was opened.
         version: the number of the version that is followed, from 1 on.
-        given: where the first of its datasets are, as they were given; None looks where they were.
+        given: the first datasets, as the user gave them; the others, or with None all, are opened where the file says.
 
     Datasets are opened when they are first needed. A stored run pickles as its folder and version.
     """
@@ -226,7 +226,7 @@ class StoredRun(Run):
 
     @property
     def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Hash of what this version says of every position."""
+        """Hash of the datasets and the sequences at all positions of this version."""
         return self._fingerprint_of(self.version)
 
     def _fingerprint_of(self, version: int) -> str:
@@ -265,7 +265,7 @@ class StoredRun(Run):
     def _made(self, part: int) -> Part:
         """A part when it is made: waits while it is being made in the background."""
         while not (about := self.content.parts[part]).fingerprint:
-            # Asked before the file is read: what was made before the lock ended is in it.
+            # Asked before the file is read: the file then holds all parts that were made before the lock was released.
             at_work = is_locked(self.root)
             found = Content.read(self.root / FILE)
             if found.id != self.content.id:
@@ -281,25 +281,24 @@ class StoredRun(Run):
                 error = error_of(self.root)
                 reason = f" ({in_one_line(error)})" if error is not None else ""
                 raise UserError(
-                    f"Expected the schedule at {self.root} to be made as far as it is followed, found that its making "
-                    f"ended before position {first:,}{reason}; go on from there: extend_schedule(run, "
-                    f"position={first})."
+                    f"Expected all positions of the schedule at {self.root}, found that its making ended before "
+                    f"position {first:,}{reason}; go on from there: extend_schedule(run, position={first})."
                 )
             time.sleep(_WAIT)
         return about
 
     def wait(self) -> StoredRun:
-        """Wait until all positions are made, and give back the schedule itself.
+        """Wait until all positions are made; returns the run itself.
 
         Raises:
-            UserError: the making in the background ended before.
+            UserError: the thread that makes the run ended early.
         """
         for each in self._slices:
             self._made(each.part)
         return self
 
     def before(self, position: int) -> tuple[Slice, ...]:
-        """The slices that end at a position, with what was skipped up to there."""
+        """The slices before a position, with the skipped ones among them."""
         left, kept = position, []
         for each in self._of(self.version).slices:
             if not each.skipped and len(each) > left:
@@ -311,13 +310,13 @@ class StoredRun(Run):
         return tuple(kept)
 
     def history(self, position: int) -> Int64[np.ndarray, " used"]:
-        """The sequences of all positions before one, numbered over all datasets; skipped ones are among them."""
+        """The sequences of all positions before one, skipped ones included, numbered over all datasets."""
         numbers = [self._file(each.part).at(np.arange(each.start, each.stop)) for each in self.before(position)]
         return np.concatenate([np.zeros(0, np.int64), *numbers])
 
     def agrees_until(self, version: int) -> int:
-        """The first position at which another version says something else, or ends."""
-        # From the end, so that the first of each is taken off and its rest put back.
+        """The first position at which another version differs, or ends."""
+        # Reversed, so that `pop` takes the first slice and `append` puts its rest back.
         ours, theirs = (
             [each for each in reversed(self._of(number).slices) if not each.skipped]
             for number in (self.version, version)
@@ -335,7 +334,7 @@ class StoredRun(Run):
         return position
 
     def _epochs_before(self, stop: int) -> tuple[Positioned, Positioned]:
-        # What was skipped counts as read in its epoch.
+        # Skipped sequences count as used in their epoch.
         skipped = [np.full(len(each), each.skipped) for each in self.before(stop)]
         numbers, kept = self.history(stop), ~np.concatenate([np.zeros(0, bool), *skipped])
         return numbers[kept], times_before(numbers)[kept]
@@ -348,7 +347,7 @@ class StoredRun(Run):
         return False
 
     def with_version(self, version: SupportsIndex) -> StoredRun:
-        """Another version of the same schedule."""
+        """Another version of the same run."""
         number = whole_number("version", version, 1, len(self.content.versions))
         return StoredRun(self.root, self.content, number, self.given)
 
@@ -358,16 +357,16 @@ def open_schedule(
     version: SupportsIndex | None = None,
     datasets: Sequence[str | Path | Dataset] | None = None,
 ) -> StoredRun:
-    """Open a stored schedule; neither its parts nor its datasets are read yet.
+    """Open a stored run; its parts and datasets are read when they are first needed.
 
     Args:
         path: its folder.
-        version: which of its versions to follow; None takes the last.
-        datasets: where its datasets are now, in its order; those that are not given are looked for where they were, as
-            seen from the folder.
+        version: the version to follow; None takes the last.
+        datasets: the datasets, or where they are now, in the run's order. The others are opened at the paths that the
+            run stored, relative to its folder.
 
     Raises:
-        UserError: no such folder, a file that was damaged or edited, or of another format; an unknown version.
+        UserError: no such folder; a file that is damaged, edited, or of another format; an unknown version.
 
     Example:
         >>> loader = make_loader(open_schedule("run"), global_batch_size=64)
@@ -383,13 +382,13 @@ def open_schedule(
 
 
 def schedule_folder(path: str | Path) -> Path:
-    """The folder of a schedule, as an absolute path."""
+    """The folder of a stored run, as an absolute path."""
     instance_of("path", path, str | os.PathLike, "a schedule's folder")
     return Path(path).absolute()
 
 
 def relative(address: str | Path, root: Path) -> str:
-    """A dataset's path as seen from the schedule's folder, so that both can be moved together; an address as it is."""
+    """A dataset's path relative to the run's folder, so that both can be moved together; an address stays as it is."""
     return str(address) if "://" in str(address) else os.path.relpath(Path(address).absolute(), root)
 
 

@@ -25,19 +25,19 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.ordering.objective import heaviest_groups
 
 _TOLERANCE = 0.01
-"""By how much a share may miss what it is asked for because sequences mix groups."""
+"""The largest accepted difference between a share and the asked one; sequences that mix groups cause it."""
 _GOLDEN = (5**0.5 - 1) / 2
-"""Its multiples leave the fractions of any few consecutive numbers evenly spread."""
+"""The golden ratio: the fractions of its consecutive multiples are spread evenly."""
 
 PartOrder = Callable[[Int64[np.ndarray, " recent"], Int64[np.ndarray, " part"]], Int64[np.ndarray, " part"]]
-"""Orders the sequences of a part, given those that came before it, latest last, none of which is in the part."""
+"""Orders the sequences of a part, given the sequences before it, latest last; no sequence is in both."""
 
 
 @dataclass
 class History:
-    """How often every sequence came in a run so far, in which turn last, and at which position; -1 where it did not.
+    """How often every sequence came in a run so far, and its last turn and position; -1 where it did not come.
 
-    Turns are parts of the run, and quarters of an epoch of what came before it.
+    A turn is a part of the run; the positions before the run are divided into turns of a quarter of an epoch.
     """
 
     times: Int64[np.ndarray, " sequence"]
@@ -74,14 +74,14 @@ class History:
 
 @dataclass(frozen=True)
 class Strata:
-    """The sequences by the group that has most of their tokens, and what they hold.
+    """The sequences by the group that has most of their tokens, and the tokens of every stratum.
 
     Attributes:
         of_sequence: the stratum of every sequence, the number of its group.
         sizes: sequences of every stratum.
         tokens: all tokens of every group in every stratum.
-        names: of the groups.
-        family: what the groups are.
+        names: the names of the groups.
+        family: the family of the groups.
     """
 
     of_sequence: Int64[np.ndarray, " sequence"]
@@ -92,7 +92,7 @@ class Strata:
 
     @classmethod
     def build(cls, counts: csr_array, names: Sequence[str], family: str) -> Strata:
-        """From the tokens of every group in every sequence."""
+        """The strata of sequences with some token counts, one column a group."""
         num_groups = counts.shape[1]
         # A sequence without tokens can be of any stratum.
         of_sequence = np.minimum(heaviest_groups(counts), num_groups - 1)
@@ -110,7 +110,7 @@ class Strata:
         """How many of a run's positions every stratum gets, so that the groups have their shares of the tokens.
 
         Raises:
-            UserError: shares that whole sequences cannot have, because they mix groups.
+            UserError: whole sequences cannot reach the shares, because they mix groups.
         """
         mean = self.tokens / np.maximum(self.sizes, 1)[:, None]
         found, _ = nnls(mean.T / max(mean.sum(axis=1).max(), 1.0), shares)
@@ -126,7 +126,7 @@ class Strata:
         return rounded(found / found.sum() * num_positions, num_positions)
 
     def given(self, history: History) -> Int64[np.ndarray, " stratum"]:
-        """How many positions every stratum had."""
+        """The number of positions that every stratum had so far."""
         return np.bincount(self.of_sequence, history.times, minlength=len(self.sizes)).astype(np.int64)
 
 
@@ -148,24 +148,24 @@ def parts(
 
     Args:
         strata: the strata.
-        asked: positions of every stratum; those of all together are the run's.
+        asked: the number of positions of every stratum; their sum is the length of the run.
         history: what came before.
-        rank: the order in which sequences come that came as often and in the same turn; any slice of it should hold
+        rank: the order of sequences that came equally often and last in the same turn; any slice of it should hold
             the mixture of all.
     """
     members = np.split(np.argsort(strata.of_sequence, kind="stable"), np.cumsum(strata.sizes)[:-1])
     fresh = np.array([int((history.times[own] == 0).sum()) for own in members])
     num_parts = 1
-    if (asked > fresh).any():  # some come again: at most half of a stratum comes in a part
+    if (asked > fresh).any():  # sequences repeat: a part then holds at most half of a stratum
         num_parts = max(-(-2 * int(number) // len(own)) for number, own in zip(asked, members, strict=True) if len(own))
-    # Rounded by another fraction in every stratum: with one for all, small strata would all come late.
+    # Every stratum is rounded by its own fraction: with a common one, all small strata would come late.
     fractions = (np.arange(len(members)) * _GOLDEN) % 1
     due = np.floor(asked[:, None] * np.arange(num_parts + 1) / num_parts + fractions[:, None]).astype(np.int64)
     for counts in np.diff(due, axis=1).T:
         chosen = []
         for own, count in zip(members, counts.tolist(), strict=True):
             if count:
-                # By turns, not by positions: a joint order is balanced over all strata, its sequences of one are not.
+                # By turns, not by positions: a joint order balances all strata together, not a single one.
                 queue = own[np.lexsort((rank[own], history.turn[own], history.times[own]))]
                 chosen.append(queue[:count])
         if chosen:
@@ -184,9 +184,9 @@ def mixed_positions(
     Args:
         strata: the sequences by group.
         asked: every phase's positions of each stratum.
-        history: what came before it; it counts the run's positions too.
+        history: the sequences before the run; the run's own positions are added to it.
         rank: see `parts`.
-        order_part: orders a part.
+        order_part: the function that orders a part.
     """
     for own in asked:
         for part in parts(strata, own, history, rank):

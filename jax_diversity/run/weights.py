@@ -27,7 +27,7 @@ def phases_of(
         return (0,), _checked_weights(weights, sizes, family)[None]
     if set(weights.shares) != {family}:
         raise UserError(
-            f"Expected a blend's targets to be of one family, {family!r}, found {sorted(weights.shares)}; give "
+            f"Expected a run's weights to be of one family, {family!r}, found {sorted(weights.shares)}; give "
             f"Targets(starts, {{{family!r}: weights}})."
         )
     shares = weights.shares[family]
@@ -69,20 +69,19 @@ def _check_fit(weights: np.ndarray, sizes: Sequence[float], family: str) -> None
 def named_weights(
     weights: Any, names: Sequence[str], tokens: Float64[np.ndarray, " group"], family: str
 ) -> Float64[np.ndarray, " group"]:
-    """A weight for every group from weights by name; groups that no name means have none.
+    """A weight for every group from weights by name; unmatched groups get weight 0.
 
     Args:
-        weights: name -> weight; or Megatron's list, each weight before its name (or path, of which the last part is
-            taken where the whole is no name). A name may be a pattern such as `web-*`: the groups that it means, and
-            that no exact name means, share its weight in proportion to their tokens. A group that several patterns mean
-            has the weight of the first.
-        names: of the groups.
-        tokens: of the groups.
-        family: what the groups are, for messages.
+        weights: name -> weight; or Megatron's list, each weight before its name (or before a path, whose last part is
+            the name). A name may be a pattern such as `web-*`: the matching groups without an exact name share its
+            weight in proportion to their tokens. A group that several patterns match has the weight of the first.
+        names: the names of the groups.
+        tokens: the tokens of the groups.
+        family: the family of the groups, for messages.
 
     Raises:
-        UserError: a name that means no group, or only groups that others mean; a list without weights; weights that are
-            negative, not finite or all zero.
+        UserError: a name without a group, or whose groups all have a weight by another name; a list without weights;
+            weights that are negative, not finite or all zero.
 
     Example:
         >>> named_weights({"web-*": 3, "code": 1}, ["web-0", "web-1", "code"], np.array([10.0, 20.0, 5.0]), "dataset")
@@ -107,7 +106,7 @@ def named_weights(
         )
         if meant and not (meant := [index for index in meant if index not in taken]):
             raise UserError(
-                f"Expected a group of {family} for every name, found that all that {name!r} means have a weight by "
+                f"Expected a group of {family} for every name, found that all groups of {name!r} have a weight by "
                 "another name; give the narrower patterns first."
             )
         if not meant:
@@ -165,7 +164,7 @@ def tempered(tokens: Float64[np.ndarray, " group"], temperature: float) -> Float
         return tokens / tokens.sum()
     shares = np.zeros(len(tokens))
     held = tokens > 0
-    # Of the largest, so that a small temperature does not overflow.
+    # Divided by the largest, so that a small temperature does not overflow.
     shares[held] = (tokens[held] / tokens.max()) ** (1 / value)
     return shares / shares.sum()
 
@@ -173,7 +172,7 @@ def tempered(tokens: Float64[np.ndarray, " group"], temperature: float) -> Float
 def limited(
     shares: Float64[np.ndarray, " group"], most: Float64[np.ndarray, " group"]
 ) -> Float64[np.ndarray, " group"]:
-    """Shares of at most `most`: what a group must not have goes to the others in proportion to theirs.
+    """Shares of at most `most`; the excess of a group goes to the others in proportion to their shares.
 
     With the shares of a high temperature this is UniMax (Chung et al. 2023).
 
@@ -213,14 +212,14 @@ def check_limit(
 
     Args:
         most: the limit.
-        asked: positions of the groups.
-        given: positions that they had before.
-        sizes: sequences of the groups.
-        names: of the groups.
-        family: what the groups are.
+        asked: the number of positions of every group.
+        given: the number of positions that every group had before.
+        sizes: the number of sequences of every group.
+        names: the names of the groups.
+        family: the family of the groups.
 
     Raises:
-        UserError: it cannot be kept, with the worst group and by how much.
+        UserError: the limit cannot be kept; the message names the worst group and its excess.
     """
     over = given + asked - most * sizes
     if (over > 0).any():

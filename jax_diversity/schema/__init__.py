@@ -1,9 +1,9 @@
-"""The values that flow through the package; of the package it imports only `foundation`.
+"""The values that stages exchange; this folder imports only `foundation`.
 
     documents -> tokens -> segments -> sequences -> characteristics -> ordering
 
 Every value is immutable. Arrays are NumPy's; a stage that uses an accelerator copies them to it. Names are imported
-when first used, so that what needs no characteristics does not load SciPy.
+when they are first used, so that SciPy is loaded only with `Characteristics`.
 """
 
 import lazy_loader

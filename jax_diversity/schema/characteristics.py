@@ -1,4 +1,4 @@
-"""Token counts of sequences, per family of groups: what every ordering method and measure sees."""
+"""Token counts of sequences, per family of groups: the input of every ordering method and measure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.schema.orderings import as_integers
 
 MADE_BY = "Characteristics; make them with jd.Characteristics.from_counts"
-"""What messages expect where these are an argument."""
+"""What messages say if an argument is not a `Characteristics`."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Characteristics:
         counts: family name -> CSR matrix (sequence, group) of int64 token counts.
         weights: family name -> λ, which weighs squared deviations.
         sequence_length: L, the unit of every measure, in tokens.
-        documents: the document that every sequence is a part of, as any number; negative where a sequence holds
-            several. None where it is not known. Orderings keep the sequences of one document apart.
+        documents: the document of every sequence, as any number; negative if a sequence holds several documents. None
+            if unknown. Orderings keep the sequences of one document apart.
         copies: the groups of copies (equal or nearly equal documents) of which every sequence holds a part, as any
-            numbers, each once; negative where it holds fewer. None where nothing is known of copies. Orderings keep the
-            sequences of one group apart.
-        turns: of the sequences of a document that have equal counts, numbers by which they should follow one another
-            in training; negative for all others. None where any order will do.
+            distinct numbers; unused places are negative. None if unknown. Orderings keep the sequences of one group
+            apart.
+        turns: for sequences of one document with equal counts, numbers that say in which order they should come in
+            training; negative for all others. None if any order will do.
 
     Build one with `Characteristics.from_counts`. Pickles and copies are read-only too.
     """
@@ -75,16 +75,16 @@ class Characteristics:
         Args:
             counts: family name -> scipy sparse or dense matrix (sequence, group), token counts >= 0. Every
                 family counts the same sequences' tokens: row totals agree between families.
-            weights: λ >= 0 per family; 1.0 where not given.
+            weights: λ >= 0 per family; 1.0 if not given.
             sequence_length: L in tokens; None takes the largest row total.
-            documents: the document of every sequence, whole numbers; negative where a sequence holds several.
-            copies: the groups of copies that every sequence holds, whole numbers (sequence, member) or, of one group a
-                sequence, (sequence,); negative where it holds fewer.
-            turns: of the sequences of a document that have equal counts, whole numbers by which they should follow one
-                another; negative for all others.
+            documents: the document of every sequence, whole numbers; negative if a sequence holds several.
+            copies: the groups of copies that every sequence holds, whole numbers (sequence, member) or, with one group
+                per sequence, (sequence,); unused places are negative.
+            turns: for sequences of one document with equal counts, whole numbers that say in which order they should
+                come; negative for all others.
 
         Raises:
-            ValueError: no mapping, no family; negative, NaN, infinite, fractional or enormous counts; families that
+            ValueError: not a mapping, no family; negative, NaN, infinite, fractional or enormous counts; families that
                 disagree in the number of sequences or in a row's total; weights that are negative, all zero or of an
                 unknown family; a sequence length below the largest row total; documents, copies or turns of another
                 number of sequences; a group of copies that a sequence names twice.
@@ -138,7 +138,7 @@ class Characteristics:
         """The same counts with other weights.
 
         Args:
-            weights: λ >= 0 per family; 1.0 where not given.
+            weights: λ >= 0 per family; 1.0 if not given.
 
         Raises:
             ValueError: weights that are negative, all zero or of an unknown family.
@@ -146,7 +146,7 @@ class Characteristics:
         return replace(self, weights=_checked_weights(weights, self.counts))
 
     def take(self, rows: Int64[np.ndarray, " row"]) -> Characteristics:
-        """Those of some sequences, in the order given; all groups, weights and numbers of documents stay.
+        """The characteristics of some sequences, in the given order; groups, weights and document numbers stay.
 
         Example:
             >>> chars = Characteristics.from_counts({"topic": [[3, 1], [0, 4], [2, 2]]})
@@ -170,19 +170,19 @@ class Characteristics:
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The families' names, the first being the one whose norm the objectives use."""
+        """The families' names; the objectives use the norm of the first."""
         return tuple(self.counts)
 
     @property
     def tokens(self) -> Int64[np.ndarray, " sequence"]:
-        """Number of tokens of every sequence, padding not counted."""
-        # Of the first family: all families count the same tokens (`from_counts`).
+        """Number of tokens of every sequence, without padding."""
+        # The first family's: all families count the same tokens (`from_counts`).
         return np.asarray(next(iter(self.counts.values())).sum(axis=1)).ravel().astype(np.int64)
 
     def target_share(self, family: str) -> Float64[np.ndarray, " group"]:
         """τ: every group's share of all tokens, float64 (group,)."""
         totals = np.asarray(self.counts[family].sum(axis=0)).ravel().astype(np.float64)
-        # All zeros, and not NaN, for a corpus without tokens.
+        # For a corpus without tokens all shares are 0, not NaN.
         return totals / max(totals.sum(), 1.0)
 
     @property
@@ -221,7 +221,7 @@ def _checked_counts(name: str, matrix: Any) -> csr_array:
         if entries.ndim == 2 and not (issparse(entries) and entries.format == "csr"):
             entries = entries.tocoo() if issparse(entries) else coo_array(entries)
             _check_indices(entries)
-    except Exception as error:  # what other libraries' arrays raise when they become NumPy's
+    except Exception as error:  # other libraries' arrays raise various errors when NumPy converts them
         reason = in_one_line(error)
         raise UserError(f"Family {name!r} must be a matrix (sequence, group) of token counts: {reason}.") from None
     if entries.ndim != 2 or entries.shape[1] == 0:

@@ -24,23 +24,23 @@ class Document:
 
 @dataclass(frozen=True)
 class Segments:
-    """Which tokens of which document are where: the result of packing, as columns of one table.
+    """Which tokens of which document lie where in which sequence: the result of packing, as columns of one table.
 
-    Rows are sorted by (`sequence_index`, `position`). The places of a sequence that no segment takes are padding,
-    which belongs to no document.
+    Rows are sorted by (`sequence_index`, `position`). Places that no segment takes are padding, which
+    belongs to no document.
 
     Attributes:
         sequence_index: the sequence that holds the segment.
         position: where in the sequence the segment begins, in tokens.
-        document_index: the document, counted over the whole corpus in its stored order.
+        document_index: the document's index in the stored order of the corpus.
         document_offset: where in the document the segment begins, in tokens.
-        length: number of tokens, the end token included where the segment reaches it.
+        length: number of tokens, with the end token if the segment reaches it.
         ends_with_eos: whether the segment's last token is an end token: its document's own, or, where the segment
             does not reach its document's end, one that packing inserted after the segment's other tokens.
         num_sequences: number of sequences, empty ones included.
         sequence_length: tokens a sequence can hold.
-        overlap: how many of them a sequence shares with the next (Megatron's samples: 1), so that training sees
-            `sequence_length - overlap` positions; 0 elsewhere.
+        overlap: how many tokens a sequence shares with the next one (Megatron's samples: 1), so that training sees
+            `sequence_length - overlap` positions; 0 for all other methods.
     """
 
     sequence_index: Int64[np.ndarray, " segment"]
@@ -60,7 +60,7 @@ class Segments:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether some sequence has padding before its last segment."""
+        """Whether a sequence has padding before its last segment."""
         begins = np.diff(self.sequence_index, prepend=-1) != 0
         before = np.concatenate([[0], self.position + self.length])[:-1]
         return bool((self.position != np.where(begins, 0, before)).any())

@@ -1,7 +1,7 @@
-"""Orderings: which sequence comes when, each once.
+"""Orderings: which sequence comes at which position, each once.
 
-An ordering is stored as `NAME.npy`, which any program can read, and `NAME.json` with a note on how it was made and a
-fingerprint that tells whether the array was changed since it was saved.
+An ordering is stored as `NAME.npy`, which any program can read, and `NAME.json` with how it was made and a
+fingerprint that shows whether the array was changed since it was saved.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jax_diversity.foundation.artifacts import write_array, write_text
 from jax_diversity.foundation.checks import instance_of
 from jax_diversity.foundation.errors import UserError, in_one_line
 
-# What the .json holds besides `info`; entries of `info` under these names are not stored.
+# The .json holds these besides `info`; entries of `info` with these names are not stored.
 _DERIVED = ("num_sequences", "fingerprint")
 
 
@@ -125,15 +125,15 @@ class Ordering:
         """Read what `save` wrote, or any one-axis .npy of integers that has no .json beside it.
 
         Raises:
-            ValueError: not such a file, not a bijection, changed since it was saved, or a .json that is not its own.
+            ValueError: not such a file, not a bijection, changed since it was saved, or the .json of another ordering.
         """
         path = Path(path)
         try:
-            # Unlike np.load, which takes other files for pickles and advises to allow them.
+            # Not np.load: it takes other files for pickles and advises to allow pickles.
             values = np.lib.format.open_memmap(path, mode="r")
         except FileNotFoundError:
             raise UserError(f"Expected an ordering at {path}, found no such file.") from None
-        except Exception as error:  # a broken header makes NumPy raise half a dozen kinds
+        except Exception as error:  # a broken header makes NumPy raise various errors
             raise UserError(f"Expected an ordering (.npy) at {path}: {in_one_line(error)}") from None
         about = _read_about(path.with_suffix(".json"))
         try:
@@ -155,7 +155,7 @@ class Positions:
 
     Attributes:
         indices: the sequence at every position, read-only.
-        num_sequences: the number of sequences that `indices` are among.
+        num_sequences: the number of sequences that `indices` refer to.
         info: how they were made.
 
     Raises:
@@ -188,10 +188,10 @@ def check_ordering(name: str, value: Any) -> None:
 
 
 def as_integers(name: str, values: Any, least: int = 0, below: int = 2**63) -> Int64[np.ndarray, " value"]:
-    """A user's values, checked to be one axis of integers; no copy where they are int64 already."""
+    """A user's values, checked to be one axis of integers; not copied if they are int64 already."""
     try:
         values = np.asarray(values)
-    except Exception as error:  # rows of many lengths; what other libraries' arrays raise
+    except Exception as error:  # rows of different lengths; errors of other libraries' arrays
         raise UserError(f"Expected {name} to be one axis of integers, found: {in_one_line(error)}.") from None
     # An empty axis may be of any type: an empty list is float64 to NumPy.
     if values.ndim != 1 or (values.dtype.kind not in "iu" and values.size):

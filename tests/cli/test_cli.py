@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,32 +18,26 @@ import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.ordering.base import METHODS
-from tests.support.tiny_corpus import write_corpus
 
+# The settings of `tiny_config`.
 TINY = [
-    *(
-        "--quiet",
-        "--tokenizer.vocab-size",
-        "300",
-        "--embedding.options",
-        "dimensions",
-        "8",
-        "--cluster.num-clusters",
-        "4",
-    ),
-    *("--packing.sequence-length", "32", "--characteristics.length-bins", "5", "--windows", "8", "32"),
+    *("--quiet", "--corpus.file-bytes", "20000", "--tokenizer.vocab-size", "300"),
+    *("--embedding.options", "dimensions", "8"),
+    *("--cluster.num-clusters", "4", "--cluster.options", "max_iterations", "10"),
+    *("--packing.sequence-length", "32", "--packing.validation-fraction", ".05"),
+    *("--characteristics.length-bins", "5", "--windows", "8", "32"),
 ]
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_corpus(tmp_path_factory.mktemp("corpus"))
+def corpus(tiny_dataset: Path) -> Path:
+    return tiny_dataset.parent / "corpus"
 
 
 @pytest.fixture(scope="module")
-def built(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("cli") / "out"
-    assert main(["build", "--corpus.paths", f"{corpus}/*.jsonl", "--out", str(out), *TINY]) == 0
+def built(tiny_dataset: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = shutil.copytree(tiny_dataset, tmp_path_factory.mktemp("cli") / "out")
+    assert main(["report", "--out", str(out), *TINY]) == 0  # it names the folder
     return out
 
 
@@ -326,7 +321,6 @@ def commands_of(printed: str) -> list[str]:
     return [line.strip() for line in steps.splitlines() if line.strip() and not line.strip().startswith("#")]
 
 
-@pytest.mark.slow
 def test_what_the_demonstration_says_to_try_works(corpus: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     settings = [
@@ -347,12 +341,11 @@ def test_what_the_demonstration_says_to_try_works(corpus: Path, tmp_path: Path, 
     commands = commands_of(printed)
     assert [command.split()[1] for command in commands] == ["measure", "inspect", "build"]
     for command in commands:
-        pasted = command.replace("jax-diversity", f"{sys.executable} -m jax_diversity", 1)
-        done = subprocess.run(pasted, shell=True, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert "\x1b" not in done.stdout + done.stderr
-        assert "\r" not in done.stdout + done.stderr
-        assert max(map(len, done.stdout.splitlines())) <= 80
+        assert main(shlex.split(command)[1:]) == 0
+        printed, errors = capsys.readouterr()
+        assert "\x1b" not in printed + errors
+        assert "\r" not in printed + errors
+        assert max(map(len, printed.splitlines())) <= 80
     assert (tmp_path / "a folder-again" / "report.html").exists()
 
 
@@ -373,7 +366,6 @@ def test_the_report_is_opened_when_asked_for(built: Path, monkeypatch, capsys: p
     assert sys.platform == "darwin" or "No browser could be opened here" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_an_interrupted_ordering_goes_on_with_the_same_command(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,8 +414,7 @@ def test_a_full_disk_is_a_sentence_and_the_build_goes_on_afterwards(corpus: Path
     program = (
         "import resource, signal, sys\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "limit = int(sys.argv[1])\n"
-        "if limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)\n"
         "from jax_diversity.cli.main import main\n"
         "sys.exit(main(sys.argv[2:]))"
     )
@@ -436,5 +427,5 @@ def test_a_full_disk_is_a_sentence_and_the_build_goes_on_afterwards(corpus: Path
         assert done.returncode == 2, done.stderr
         assert "space" in done.stderr
         assert "Traceback" not in done.stderr
-    assert subprocess.run([sys.executable, "-c", program, "0", *arguments], check=False).returncode == 0
+    assert main(arguments) == 0
     assert main(["verify", "--out", str(out), "--quiet"]) == 0

@@ -25,11 +25,12 @@ from jax_diversity.measures.comparison import compare
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.run.inspection import BatchView, FamilyView, SegmentView, SequenceView, Use
-from jax_diversity.run.measuring import batch_deviations
+from jax_diversity.run.inspection import BatchView, DocumentUse, FamilyView, Inspector, SegmentView, SequenceView
 from tests.support.synthetic import synthetic_characteristics
 
 LONG_NAME = "a-name-of-an-ordering-that-says-more-than-a-line-of-a-table-can-hold-before-its-numbers"
+
+ONE = jd.make_run(jd.Characteristics.from_counts({"topic": np.eye(2, dtype=int)}), np.arange(2))
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +127,7 @@ def test_inspect_shows_what_its_json_holds(built: Path, capsys: pytest.CaptureFi
     assert width(text) <= 80
     assert main([*inspect, "--json"]) == 0
     found = strict_json(capsys.readouterr().out)
-    deviations = batch_deviations(jd.open_dataset(built), "balance", 16)
+    deviations = Inspector(jd.make_run(built, "balance"), 16).deviations()
     assert list(found["families"]) == list(deviations)
     for family, others in deviations.items():
         about = found["families"][family]
@@ -163,17 +164,17 @@ def batch_of(names: list[str]) -> BatchView:
         SegmentView(index, 7, {"id": f"{name}/{'path/' * 40}end-{index}", "source": name}, {"cluster": index})
         for index, name in enumerate(names)
     )
-    rows = tuple(SequenceView(row, 123_456_789, segments) for row in range(3))
+    rows = tuple(SequenceView(row, 9_876_543_210 + row, 0, "out", 1, 123_456_789, segments) for row in range(3))
     family = FamilyView(0.25, shares, shares[::-1].copy(), tuple(names))
     families = {name[:40] or "none": family for name in names}
-    return BatchView(LONG_NAME, 12_345_678, 1, 9_876_543_210, rows, families, num_repeats=3, num_copies=2)
+    return BatchView(LONG_NAME, None, 12_345_678, 9_876_543_210, rows, families, num_repeats=3, num_copies=2)
 
 
 def test_hostile_text_is_text() -> None:
     names = ["\x1b[31mred", "right\u202eto left", "tab\tnew\nline", "\ud800lone", "[bold]markup[/bold]", "x" * 300]
     batch = batch_of(names)
     deviations = {family: np.linspace(0.1, 0.4, 9) for family in batch.families}
-    text = batch_table(batch, 2, deviations)
+    text = batch_table(batch, ONE, 2, deviations)
     assert width(text) <= 80
     assert not {"\x1b", "\u202e", "\t", "\ud800"} & set(text)
     assert "[bold]markup" in text
@@ -189,7 +190,7 @@ def test_hostile_text_is_text() -> None:
 def test_all_are_worse_only_where_all_are(better: int, equal: int, worse: int, shown: str) -> None:
     deviations = np.repeat([0.1, 0.25, 0.4], [better, equal, worse])
     batch = batch_of(["family"])
-    text = batch_table(batch, 1, {"family": deviations})
+    text = batch_table(batch, ONE, 1, {"family": deviations})
     row = next(line for line in text.splitlines() if line.startswith("family ") and " 0.250 " in line)
     assert re.search(rf" 0\.250 +{re.escape(shown)} ", row)
 
@@ -203,8 +204,8 @@ def test_what_the_stream_cannot_say_becomes_a_question_mark(monkeypatch: pytest.
 
 
 def test_a_document_that_is_not_used_and_one_that_is() -> None:
-    assert uses_table("a", []) == "a: in no training sequence (kept for validation, or lost in packing)"
-    text = uses_table("a\x1b", [Use(5, 4_000, 62, 32, 0, 17)])
+    assert uses_table("a", ONE, []) == "a: in no training sequence (kept for validation, or lost in packing)"
+    text = uses_table("a\x1b", ONE, [DocumentUse(5, 4_000, 62, 32, 0, 17, 0, "out", 0)])
     assert text.splitlines()[-1].split() == ["62", "32", "4,000", "5", "17", "0"]
     assert "\x1b" not in text
 

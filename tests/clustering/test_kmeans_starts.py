@@ -114,7 +114,7 @@ def test_shares_follow_the_weights():
 
 def test_two_levels_divide_no_topic_wrongly():
     rows, labels = blobs(60, 25, seed=5)
-    found = cluster(rows, 150, coarse_clusters=7)
+    found = cluster(rows, 150, coarse_clusters=4)
     assert purity(found.assignments, labels) == 1
     # Assigned among all fine centroids, not level by level; ties are within rounding.
     distances = squared_distances(rows, found.centroids)
@@ -134,7 +134,7 @@ def test_two_levels_cost_little_inertia():
 def test_two_levels_of_copies_and_zeros(spherical):
     rows = np.repeat(random_rows(9, 4), 20, axis=0)
     rows[:40] = 0
-    config: Any = {"num_clusters": 50, "coarse_clusters": 6, "spherical": spherical}
+    config: Any = {"num_clusters": 50, "coarse_clusters": 3, "spherical": spherical}
     found = cluster(rows, **config)
     assert found.centroids.shape == (50, 4)
     assert found.inertia < 1e-6
@@ -145,7 +145,7 @@ def test_two_levels_of_copies_and_zeros(spherical):
 
 def test_progress_of_two_levels_adds_up():
     rows = random_rows(900, 6)
-    config: Any = {"num_clusters": 40, "coarse_clusters": 5, "train_documents": 600}
+    config: Any = {"num_clusters": 40, "coarse_clusters": 3, "train_documents": 600}
     told: list[int] = []
     first = cluster(rows, **config, advance=told.append)
     assert sum(told) == num_rows_passed(900, **config)

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax_diversity.loader.grain_parts import SequenceSource
 from tokenizers import AddedToken, Tokenizer
 
 import jax_diversity as jd
@@ -35,8 +34,8 @@ from jax_diversity.export.settings import ExportConfig
 from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
-from jax_diversity.lab.run import train
 from jax_diversity.lab.settings import TrainConfig
+from jax_diversity.lab.training import train
 from jax_diversity.loader.streaming import stream_batches
 from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.pipeline.build import Build
@@ -323,7 +322,7 @@ def test_an_edited_chat_keeps_its_answers(tmp_path: Path) -> None:
 def test_a_chat_whose_marks_a_step_has_removed_learns_nothing(tmp_path: Path) -> None:
     # c4 removes lines without a mark at their end, and with them those of the template.
     record = {"question": "Is it so, and why is it so?", "answer": "It is so. It is what it was. It will be so."}
-    steps = [("c4", {"least_sentences": 1})]
+    steps = [("c4", {"thresholds": {"least_sentences": 1}})]
     documents, counts = prepared(
         tmp_path, steps, *[record | {"id": str(number)} for number in range(3)], template="plain"
     )
@@ -620,7 +619,7 @@ def test_streams_and_rows_learn_the_answers(chats: Path) -> None:
     number = jd.open_dataset(chats).num_sequences
     batch = next(iter(jd.make_loader(chats, ordering=np.arange(number), global_batch_size=number, loss_on="answers")))
     streamed = next(iter(stream_batches(chats, global_batch_size=number, loss_on="answers")))
-    rows = SequenceSource(chats, loss_on="answers")
+    rows = jd.SequenceSource(chats, loss_on="answers")
     for field in FIELDS:
         np.testing.assert_array_equal(streamed[field], batch[field])
         np.testing.assert_array_equal(rows[number - 1][field], batch[field][-1])
@@ -632,10 +631,10 @@ def test_exports_of_chats(chats: Path, tmp_path: Path) -> None:
     batch = next(iter(jd.make_loader(chats, ordering=order, global_batch_size=len(order), loss_on="answers")))
     example = asyncio.run(LevanterDataset(chats, str(tmp_path / "order.npy"), loss_on="answers").getitem_async(3))
     np.testing.assert_array_equal(example["loss_weight"], batch["targets_segmentation"][3] > 0)
-    assert TorchDataset(chats, loss_on="answers").loss_on == "answers"
+    assert len(TorchDataset(chats, loss_on="answers")) == dataset.num_sequences
     for to, is_said in (("maxtext", True), ("npy", False)):
         config = ExportConfig(to=to, ordering=str(tmp_path / "order.npy"), target=str(tmp_path / to))
-        lines = export(chats, config, Progress(quiet=True))
+        lines = export(jd.make_run(chats, tmp_path / "order.npy"), config, Progress(quiet=True))
         assert ("The files do not say which tokens are answers" in lines[-1]) == is_said
 
 
@@ -655,7 +654,7 @@ def test_what_a_loss_on_answers_needs(tmp_path: Path) -> None:
     options: dict[str, Any] = {"ordering": "balance", "global_batch_size": 2}
     for make in (
         lambda: jd.make_loader(tmp_path, **options, loss_on="answers"),
-        lambda: SequenceSource(tmp_path, loss_on="answers"),
+        lambda: jd.SequenceSource(tmp_path, loss_on="answers"),
         lambda: TorchDataset(tmp_path, loss_on="answers"),
         lambda: LevanterDataset(tmp_path, loss_on="answers"),
         lambda: train(jd.open_dataset(tmp_path), TrainConfig(loss_on="answers"), tmp_path / "run"),

@@ -16,14 +16,15 @@ from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.corpus.steps import repeats
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Document
-from jax_diversity.text.words import split_sentences, split_words
+from jax_diversity.text.sentences import split_sentences
+from jax_diversity.text.words import split_words
 
 SOURCES = ("web", "books", "news")
 EVERY: list[tuple[str, dict[str, Any]]] = [
-    ("lines", {"precedence": "news"}),
+    ("lines", {"precedence": ["news"]}),
     ("sentences", {"run": 2, "least_left": 0.2}),
-    ("substrings", {"length": 6, "precedence": "books web"}),
-    ("semantic", {"similarity": 0.7, "clusters": 3, "precedence": "books"}),
+    ("substrings", {"length": 6, "precedence": ["books", "web"]}),
+    ("semantic", {"similarity": 0.7, "precedence": ["books"]}),
 ]
 
 
@@ -49,12 +50,12 @@ def random_texts(seed: int, number: int, mark: str = "") -> list[str]:
     return texts
 
 
-def reading_order(number: int, precedence: str) -> list[int]:
-    ranks = {source: rank for rank, source in enumerate(precedence.split())}
+def reading_order(number: int, precedence: list[str]) -> list[int]:
+    ranks = {source: rank for rank, source in enumerate(precedence)}
     return sorted(range(number), key=lambda index: (ranks.get(SOURCES[index % 3], 99), index))
 
 
-def first_runs_left(rows: list[list[str]], run: int, precedence: str) -> list[list[str]]:
+def first_runs_left(rows: list[list[str]], run: int, precedence: list[str]) -> list[list[str]]:
     """Without what belongs to a run that came before: every run is compared with all before it."""
     before: list[list[str]] = []
     left: list[list[str]] = [[] for _ in rows]
@@ -72,7 +73,7 @@ def first_runs_left(rows: list[list[str]], run: int, precedence: str) -> list[li
 # ---- Against slow references.
 @pytest.mark.parametrize("seed", range(6))
 def test_substrings_are_those_of_all_pairs(seed: int) -> None:
-    texts, precedence = random_texts(seed, 24), ("", "news books")[seed % 2]
+    texts, precedence = random_texts(seed, 24), ([], ["news", "books"])[seed % 2]
     length = 3 + seed
     left, chain = through("substrings", texts, length=length, precedence=precedence)
     expected = first_runs_left([split_words(text) for text in texts], length, precedence)
@@ -98,7 +99,7 @@ def test_substrings_are_those_of_a_suffix_array() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_sentences_are_those_of_all_pairs(seed: int) -> None:
-    texts, precedence = random_texts(seed, 30, mark="."), ("", "books")[seed % 2]
+    texts, precedence = random_texts(seed, 30, mark="."), ([], ["books"])[seed % 2]
     left, _ = through("sentences", texts, run=1 + seed, precedence=precedence)
     rows = [[re.sub(r"\W", "", sentence) for sentence in split_sentences(text)] for text in texts]
     expected = first_runs_left(rows, 1 + seed, precedence)
@@ -107,10 +108,9 @@ def test_sentences_are_those_of_all_pairs(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_lines_are_counted_by_document(seed: int) -> None:
-    texts, precedence = random_texts(seed, 30), ("", "news")[seed % 2]
-    documents, keep_first, within = 2 + seed % 3, seed < 3, seed % 2 == 0
-    options = {"documents": documents, "keep_first": keep_first, "within": within, "least_letters": 3}
-    left, chain = through("lines", texts, precedence=precedence, **options)
+    texts, precedence = random_texts(seed, 30), ([], ["news"])[seed % 2]
+    everywhere = seed >= 3
+    left, chain = through("lines", texts, precedence=precedence, everywhere=everywhere, least_letters=3)
     holders: dict[str, list[int]] = defaultdict(list)
     rows = [[line for line in text.split("\n") if line.strip()] for text in texts]
     for index in reading_order(len(texts), precedence):
@@ -122,8 +122,8 @@ def test_lines_are_counted_by_document(seed: int) -> None:
         kept, seen = [], set[str]()
         for line in row:
             key = line.replace(" ", "")
-            comes_again = len(holders[key]) >= documents and not (keep_first and holders[key][0] == index)
-            if len(key) < 3 or not (comes_again or (within and key in seen)):
+            comes_again = len(holders[key]) >= 2 and (everywhere or holders[key][0] != index)
+            if len(key) < 3 or not (comes_again or (everywhere and key in seen)):
                 kept.append(line)
             seen.add(key)
         expected.append(kept)
@@ -169,7 +169,7 @@ def test_a_run_that_was_cut_off_between_the_passes_goes_on(
         def interrupted(*args: object) -> None:
             raise KeyboardInterrupt
 
-        patch.setattr(repeats.Repeats, "again", interrupted)
+        patch.setattr(repeats.Repeats, "repeated", interrupted)
         with pytest.raises(KeyboardInterrupt):
             prepared(tmp_path)
     assert prepared(tmp_path) == whole
@@ -251,13 +251,13 @@ def test_texts_of_the_same_words_in_another_order_are_found(tmp_path: Path) -> N
     texts = [rng.choice(vocabulary, 80) for _ in range(61)]
     texts += [rng.permutation(np.append(words, ["added", "words"])) for words in texts[:20]]
     documents = [Document(str(index), " ".join(words), SOURCES[index % 3]) for index, words in enumerate(texts)]
-    marked = Chain([("semantic", {"mark": True, "clusters": 2})]).through(documents)
+    marked = Chain([("semantic", {"mark": True})]).through(documents)
     groups = defaultdict(set)
     for document in marked:
         if "semantic_group" in document.metadata:
             groups[document.metadata["semantic_group"]].add(int(document.id))
     assert sorted(map(sorted, groups.values())) == [[index, index + 61] for index in range(20)]
-    left = list(Chain([("semantic", {"precedence": "news books"})]).through(documents, tmp_path))
+    left = list(Chain([("semantic", {"precedence": ["news", "books"]})]).through(documents, tmp_path))
     assert len(left) == 61
     kept_of = {row["id"]: row["duplicate_of"] for row in pq.read_table(tmp_path / "decisions").to_pylist()}
     assert kept_of["2"] == kept_of["63"] == "2"
@@ -275,7 +275,7 @@ def test_the_one_farthest_from_the_centre_is_kept() -> None:
 
     # The centre is near 30 degrees: of 3 and 8 the former is farther, of 50 and 57 the latter.
     documents = vector_documents([at(degrees) for degrees in (8, 3, 50, 57, 30, 30.01)] + [[0.0, 0.0]])
-    options = {"vectors": "v", "similarity": float(np.cos(np.radians(9))), "clusters": 1}
+    options = {"vectors": "v", "similarity": float(np.cos(np.radians(9)))}
     left = [document.id for document in Chain([("semantic", options)]).through(documents)]
     assert left[:2] + left[3:] == ["d1", "d3", "d6"]
     assert left[2] in ("d4", "d5")
@@ -285,7 +285,7 @@ def test_whoever_goes_is_like_one_that_is_kept(tmp_path: Path) -> None:
     """A chain of neighbours is no group: its ends are unlike each other."""
     vectors = np.random.default_rng(2).normal(size=(300, 3))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    options = {"vectors": "v", "similarity": 0.97, "clusters": 1}
+    options = {"vectors": "v", "similarity": 0.97}
     documents = vector_documents(vectors.tolist())
     left = {document.id for document in Chain([("semantic", options)]).through(documents, tmp_path)}
     assert 30 < len(left) < 250
@@ -324,7 +324,6 @@ def test_few_documents_and_empty_ones() -> None:
 @pytest.mark.parametrize(
     ("step", "options"),
     [
-        ("lines", {"documents": 1}),
         ("lines", {"least_letters": -1}),
         ("lines", {"least_left": 1.5}),
         ("sentences", {"run": 0}),
@@ -332,9 +331,6 @@ def test_few_documents_and_empty_ones() -> None:
         ("substrings", {"length": 0}),
         ("semantic", {"similarity": 0.0}),
         ("semantic", {"similarity": 1.1}),
-        ("semantic", {"words": 0}),
-        ("semantic", {"clusters": -1}),
-        ("semantic", {"seed": -1}),
     ],
 )
 def test_options_that_are_refused(step: str, options: dict[str, Any]) -> None:

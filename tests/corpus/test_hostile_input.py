@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import itertools
 import json
 import os
 import re
@@ -33,9 +32,9 @@ from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.settings import settings_from_plain
 from jax_diversity.foundation.terminal import clean, show
 from jax_diversity.pipeline.settings import BuildConfig
+from tests.support.hostile import ACTING, LONG, NO_UTF8, ON_A_DATASET, SETTINGS
 from tests.support.tiny_corpus import tiny_config, write_corpus
 
-ACTING = "\x1b]0;title\x07\x1b[2J\x9b31m\x7f\u202e\u2066\u200f\r\b\t\u2028"
 ACTS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -176,48 +175,6 @@ def test_refusals_without_a_number_and_full_memory(
 
 # ---- Settings that are too large, too deep, or no names.
 
-LONG = "n" * 300
-BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{9 * f'*{a},'}]\n" for a, b in itertools.pairwise("abcdefghi"))
-SETTINGS = {
-    "the same key twice": ("out: a\nout: b\n", "line 2, column 1 has 'out', which has come before"),
-    "the same key twice below": ("packing: {method: pad, method: concat}", "has 'method', which has come before"),
-    "an alias": ("packing: &a {method: pad}\ntrain: *a\n", "line 2, column 8 is an alias"),
-    "a bomb of aliases": (
-        "a: &a [x, x, x, x, x, x, x, x, x]\n"
-        + "".join(
-            f"{b}: &{b} [{', '.join(f'*{a}' for _ in range(9))}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
-        ),
-        "line 2, column 8 is an alias",
-    ),
-    "nested 5,000 deep": ("corpus: " + "[" * 5000, "is nested more than 16 levels deep"),
-    "nested 5,000 deep in braces": ("{a: " * 5000, "is nested more than 16 levels deep"),
-    "larger than a megabyte": (f"out: {'x' * 2**20}", "at most 1048576 bytes"),
-    "a huge value": (f"out: [{'x' * 500_000}]", "Expected out to be str, found"),
-    "a long name of a setting": (f"{'x' * 1000}: 1", "Unknown setting x"),
-    "a huge name of a setting": (f"{'x' * 500_000}: 1", "column 500001 is not YAML"),
-    "a list": ("[1, 2]", "Expected settings by their names"),
-    "a text": ("words", "Expected settings by their names, .* found 'words'"),
-    "a date without such a day": ("out: 2020-13-45", "month must be in 1..12"),
-    "a number that is none": ("out: !!int many", "expected YAML with values that exist"),
-    "a truth that is none": ("out: !!bool perhaps", "expected YAML with values that exist"),
-    "a time that is none": ("out: !!timestamp noon", "expected YAML with values that exist"),
-    "an object": ("out: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
-    "a control character": ("out: \x01", "special characters are not allowed"),
-    "a list as a key": ("? [a]\n: 1\n", "unhashable"),
-    "a decimal number of 5,000 digits": (f"packing: {{seed: {'9' * 5000}}}", "expected YAML with values that exist"),
-    "a hexadecimal number of 5,000 digits": (f"packing: {{seed: 0x{'f' * 5000}}}", "at most 64 bits, found a huge int"),
-    "a number beyond 64 bits": ("cluster: {options: {max_iterations: 9223372036854775808}}", "at most 64 bits"),
-    "NUL in a folder's name": ('out: "a\\0b"', r"Expected out to be a text that can name a file, found 'a\\x00b'"),
-    "half of a surrogate pair": ('out: "\\ud800"', "Expected out to be a text that can name a file"),
-    "NUL in an ordering's name": ('orders: [{name: "a\\0b"}]', "orders.name to be a text that can name a file"),
-    "a long name of an ordering": (f"orders: [{{name: {LONG}}}]", "a plain file name of at most 200 bytes, found 'nnn"),
-    "a line end in an ordering's name": ('orders: [{name: "a\\nb"}]', "a plain file name of at most 200 bytes"),
-    "a long name of a family": (f"characteristics: {{families: [{LONG}]}}", "cannot be one's name"),
-    "NUL in a family's name": ('characteristics: {families: ["a\\0"]}', "families to be a text that can name a file"),
-    "bins without end": ("characteristics: {length_bins: 4611686018427387904}", "length_bins .* <= 1048576"),
-    "a vocabulary of 10^11": ("tokenizer: {vocab_size: 100000000000}", "vocab_size >= 257 .* and <= 16777216"),
-}
-
 
 @pytest.mark.parametrize("what", SETTINGS)
 def test_settings_that_cannot_be(what: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -246,23 +203,6 @@ def test_a_long_sentence_keeps_its_beginning_and_its_end() -> None:
 
 # ---- Options of the command line.
 
-HUGE = str(2**63 - 1)
-ON_A_DATASET = {
-    "a step without a position": (["inspect", "--step", HUGE], "Expected --step of at most 72057594037927936 with"),
-    "a batch without a position": (["inspect", "--batch-size", HUGE], "batch"),
-    "a step with a large batch": (["inspect", "--step", str(2**62), "--batch-size", "2"], "Expected --step of at most"),
-    "a negative step": (["inspect", "--step", "-1"], "step to be a whole number >= 0"),
-    "as many hosts": (["inspect", "--num-hosts", HUGE, "--rank", "0"], "a number of hosts that divides"),
-    "a number beyond 64 bits": (["inspect", "--step", str(2**70)], "at most 64 bits"),
-    "a long name": (["order", "--name", LONG], "a plain file name of at most 200 bytes"),
-    "NUL in a name": (["order", "--name", "a\0b"], "Expected name to be a text that can name a file"),
-    "a long name of a folder": (["measure", "--out", LONG], "too long"),
-    "a long name of an ordering": (["inspect", "--ordering", f"{LONG}.npy"], "nnn"),
-    "a seed beyond 64 bits": (["order", "--name", "x", "--seed", str(2**64)], "at most 64 bits"),
-    "a huge window": (["measure", "--windows", HUGE], "every window size"),
-    "a huge pool": (["order", "--name", "x", "--options", "pool_size", str(2**64)], "at most 64 bits"),
-}
-
 
 @pytest.mark.parametrize("what", ON_A_DATASET)
 def test_options_that_no_dataset_can_take(what: str, tiny_dataset: Path, capsys: pytest.CaptureFixture) -> None:
@@ -287,8 +227,6 @@ def test_options_that_only_fail_together(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 # ---- Corpora.
-
-NO_UTF8 = os.fsdecode(b"\xff\xfe caf\xe9")
 
 
 def test_a_dataset_whose_name_is_no_utf8(tiny_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

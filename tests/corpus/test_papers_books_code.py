@@ -293,7 +293,7 @@ def test_other_documents_pass() -> None:
         (r"\def\f#1{\e#1}\def\e{\epsilon}\f x\f1", r"\epsilon x\epsilon1"),
         (r"\DeclareMathOperator*{\argmin}{arg\,min}\argmin_x", r"\operatorname*{arg\,min}_x"),
         (r"\newcommand\ours{Net\xspace}\ours is \ours{}, \ours.", r"Net is Net, Net."),
-        (r"\let\eps=\varepsilon\let\old\eps\renewcommand{\eps}{e}\old \eps", r"\varepsilon e"),
+        (r"\def\eps{e}\eps\let\eps=\varepsilon\eps", r"e\let\eps=\varepsilon\eps"),
         (r"\newcommand{\a}[1]{<#1>}\a{\a{x}\a\b} \a\a x", r"<<x><\b>> <<>> x"),
         (r"\def\a#1{\b}\def\b#1{[#1]}\a1{tail}", r"[tail]"),
         (r"\def\a{1}\a\def\a{2}\a\providecommand{\a}{3}\a", r"122"),
@@ -336,7 +336,6 @@ def test_macros_mean_what_was_defined_last() -> None:
     [
         (r"\def\a{x\a}\a", r"\def\a{x\a}\a"),
         (r"\def\b{y\a}\def\a{x\b}\a", r"\def\a{xy\a}\a"),
-        (r"\let\a\b\let\b\a\b", r"\let\b\b\b"),
         (r"\renewcommand{\emph}[1]{\a{\emph{#1}}}\emph{x}", r"\renewcommand{\emph}[1]{\a{\emph{#1}}}\emph{x}"),
     ],
 )
@@ -573,11 +572,9 @@ def test_permitted_documents() -> None:
     assert removed == {"permitted": 2, "known": 2}
     assert found["unknown"] == 2
     assert found["GFDL-1.2"] == 1
-    kept, _, removed = run("licence", documents, allowed="isc, mit gfdl-1.2", unknown=True)
+    kept, _, removed = run("licence", documents, allowed=["isc", "mit", "gfdl-1.2"], unknown=True)
     assert removed == {"permitted": 2}
-    kept, _, removed = run("licence", [of(terms="MIT"), of(licence="MIT")], field="terms")
-    assert removed == {"known": 1}
-    for wrong in ("", "MIT (or", "unknown"):
+    for wrong in ([], "", "MIT (or", ["MIT", "unknown"]):
         with pytest.raises(UserError, match="SPDX identifiers"):
             Chain([("licence", {"allowed": wrong})])
 
@@ -611,7 +608,6 @@ def test_rules_of_code() -> None:
     assert removed == {}
     by_name = Document("", "x = 1", "made", "code:javascript", title="lib/jquery.min.js")
     assert run("code", [by_name])[2] == {"generated": 1}
-    assert run("code", [by_name], generated=True)[2] == {}
 
 
 @pytest.mark.parametrize(
@@ -633,7 +629,6 @@ def test_rules_of_code() -> None:
 )
 def test_notices_at_the_beginning(text: str, left: str) -> None:
     assert after("code", text, always=True) == left
-    assert after("code", text, always=True, headers=True) == text
 
 
 def test_a_file_of_a_notice_alone_is_removed() -> None:

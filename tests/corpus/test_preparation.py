@@ -32,7 +32,8 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig, PreparationConfig
 from jax_diversity.schema import Document
-from jax_diversity.text.words import SYMBOLS, TERMINALS, split_sentences, split_words
+from jax_diversity.text.sentences import TERMINALS, split_sentences
+from jax_diversity.text.words import SYMBOLS, split_words
 from tests.support.tiny_corpus import tiny_config, write_corpus
 
 Verdict = tuple[str | None, str]
@@ -255,8 +256,8 @@ AT_THRESHOLDS = [
     ("words", {"least": 3}, "one two !", "words"),
     ("gopher", {}, "the of " + " ".join([WORD] * 48), None),
     ("gopher", {}, "the of " + " ".join([WORD] * 47) + " !", "least_words"),
-    ("gopher", {"most_words": 100}, PROSE, None),
-    ("gopher", {"most_words": 99}, PROSE, "most_words"),
+    ("gopher", {"thresholds": {"most_words": 100}}, PROSE, None),
+    ("gopher", {"thresholds": {"most_words": 99}}, PROSE, "most_words"),
     ("gopher", {}, "the of " + " ".join(["abc"] * 58 + ["abcd"]), None),
     ("gopher", {}, "the of " + " ".join(["abc"] * 58), "least_mean_length"),
     ("gopher", {}, "the of the of " + " ".join(["abcdefghij"] * 96), None),
@@ -286,7 +287,7 @@ AT_THRESHOLDS = [
     ("fineweb", {}, "\n".join([*LINES[:7], "The end of these lines is near."]), None),
     ("fineweb", {}, "\n".join([*LINES[:8], "The end of these lines is near."]), "least_punctuated_lines"),
     ("fineweb", {}, "\n".join([SHORT, SHORT.upper(), f"{SHORT}."]), None),
-    ("fineweb", {"short_line": 31}, "\n".join([SHORT, SHORT.upper(), f"{SHORT}."]), "most_short_lines"),
+    ("fineweb", {}, "\n".join([SHORT, SHORT.upper(), SHORT[::-1], f"{SHORT}."]), "most_short_lines"),
     ("fineweb", {}, "\n".join([PROSE + ".", "again it", PROSE.upper(), "again it"]), None),
     ("fineweb", {}, "\n".join([PROSE + ".", "again it is", PROSE.upper(), "again it is"]), None),
     ("fineweb", {}, "\n".join([PROSE + ".", LINES[0], LINES[0]]), "most_duplicate_characters"),
@@ -294,9 +295,9 @@ AT_THRESHOLDS = [
     ("fineweb", {}, "\n".join([f"{'x' * 40}{index}." for index in range(20)]), "most_line_ends_per_word"),
     ("c4", {}, "This is a line. " * 5, None),
     ("c4", {}, "This is a line. " * 4, "least_sentences"),
-    ("c4", {"least_sentences": 1}, "A line of lorem ipsum dolor.", "lorem_ipsum"),
-    ("c4", {"least_sentences": 1}, "A line of { code }.", "curly_brackets"),
-    ("c4", {"least_sentences": 1, "curly_brackets": False}, "A line of { code }.", None),
+    ("c4", {"thresholds": {"least_sentences": 1}}, "A line of lorem ipsum dolor.", "lorem_ipsum"),
+    ("c4", {"thresholds": {"least_sentences": 1}}, "A line of { code }.", "curly_brackets"),
+    ("c4", {"thresholds": {"least_sentences": 1}, "without": ["curly_brackets"]}, "A line of { code }.", None),
 ]
 
 
@@ -315,11 +316,10 @@ def test_c4_edits_lines() -> None:
         "End of it.",
     ]
     left = ["A true sentence. Another one!", "Good 'old' line.'", "End of it."]
-    assert verdict("c4", "\n".join(lines), least_sentences=4) == (None, "\n".join(left))
-    assert verdict("c4", "No mark at the end\nNor here is one", least_sentences=1, terminal_punctuation=False) == (
-        None,
-        "No mark at the end\nNor here is one",
-    )
+    assert verdict("c4", "\n".join(lines), thresholds={"least_sentences": 4}) == (None, "\n".join(left))
+    text = "No mark at the end\nNor here is one"
+    options = {"thresholds": {"least_sentences": 1}, "without": ["terminal_punctuation"]}
+    assert verdict("c4", text, **options) == (None, text)
 
 
 NEED_OPTIONS = ("decontaminate", "perplexity", "python", "quality", "weight")
@@ -522,7 +522,7 @@ def test_personal_data_is_nowhere_in_clear(tmp_path: Path) -> None:
         if path.suffix == ".parquet":
             content = str(pq.read_table(path).to_pylist()).encode()
         assert not [secret for secret in secrets if secret.encode() in content], path
-    options = {"email": "", "card": "", "private_addresses": True}
+    options = {"placeholders": {"email": "", "card": ""}, "private_addresses": True}
     left, _ = through([("personal_data", options)], ["a@example.com 10.0.0.1 4111111111111111"])
     assert left[0].text == "a@example.com <ip> 4111111111111111"
 
@@ -603,7 +603,7 @@ def test_languages() -> None:
     left, _ = through([("language", {"languages": "de"})], texts)
     assert [document.text for document in left] == [texts[1]]
     with pytest.raises(UserError, match=r"Expected languages among .* found 'xx'"):
-        Chain([("language", {"languages": "en xx"})])
+        Chain([("language", {"languages": ["en", "xx"]})])
 
 
 # ---- The chain and its account.
@@ -767,10 +767,15 @@ def test_the_funnel_is_printed(corpus: Path, tmp_path: Path, capsys: pytest.Capt
     [
         ("[{step: word}]", r"preparation.steps\[0\]: Unknown preparation step 'word'.* did you mean 'words'"),
         (
-            "[{step: words}, {step: gopher, options: {least_words: many}}]",
-            r"steps\[1\]: Expected the option 'least_words'",
+            "[{step: words}, {step: words, options: {least: many}}]",
+            r"steps\[1\]: Expected the option 'least' to be a whole number",
         ),
-        ("[{step: gopher, options: {most_bullet_lines: .nan}}]", "to be a number, found nan"),
+        ("[{step: gopher, options: {thresholds: {most_bullet_lines: .nan}}}]", "to be names with a number each"),
+        ("[{step: gopher, options: {thresholds: {most_bulet_lines: 1}}}]", "did you mean 'most_bullet_lines'"),
+        ("[{step: gopher, options: {thresholds: [most_words]}}]", "to be names with a number each, found"),
+        ("[{step: language, options: {probability: .nan}}]", "to be a number, found nan"),
+        ("[{step: minhash, options: {precedence: {web: 3}}}]", "'precedence' to be a list of texts"),
+        ("[{step: c4, options: {without: [all]}}]", "Expected without to be one of terminal_punctuation"),
         ("[{step: words, options: {most: 3}}]", "has no option 'most'"),
         ("[{step: words, options: {scratch: x}}]", "has no option 'scratch'"),
         ("[{step: minhash, options: {bands: 0}}]", r"steps\[0\]: Expected bands to be a whole number >= 1"),
@@ -800,5 +805,5 @@ def test_settings_that_do_not_fit_together(corpus: Path, tmp_path: Path, capsys:
     assert "found both (recipe gopher)" in refused(*recipe, "--preparation.steps", "[{step: words}]")
     assert "found corpus.format tokens" in refused(*recipe, "--corpus.format", "tokens", "--tokenizer.kind", "stored")
     assert "Expected steps to try, found none" in refused("--dry-run")
-    assert "Expected --sample to be a whole number >= 1, found many" in refused("--dry-run", "--sample", "many")
-    assert "has no option --sample" in refused("--sample", "3")
+    assert "Expected --sample to be a whole number >= 1, found 0" in refused("--dry-run", "--sample", "0")
+    assert "Expected --sample with --dry-run" in refused("--sample", "3")

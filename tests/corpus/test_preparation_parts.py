@@ -153,8 +153,8 @@ def test_who_takes_precedence_is_kept(tmp_path: Path) -> None:
     texts = ["same text here", "other", "Same  text here", "SAME TEXT HERE", "third", "same text HERE"]
     sources = ["web", "web", "wiki", "books", "books", "wiki"]
     documents = [Document(f"d{index}", *pair) for index, pair in enumerate(zip(texts, sources, strict=True))]
-    for precedence, kept in (("", "d0"), ("books wiki", "d3"), ("wiki books", "d2"), ("news", "d0")):
-        folder = tmp_path / (precedence or "none")
+    for precedence, kept in (([], "d0"), (["books", "wiki"], "d3"), (["wiki", "books"], "d2"), (["news"], "d0")):
+        folder = tmp_path / " ".join(["after", *precedence])
         left = list(Chain([("exact_duplicates", {"precedence": precedence})]).through(documents, folder))
         assert {document.id for document in left} == {"d1", "d4", kept}
         rows = pq.read_table(folder / "decisions").to_pylist()

@@ -232,11 +232,12 @@ def test_only_pages_are_taken_apart() -> None:
     assert "<p>" not in left.text
 
 
-def test_pages_too_large_to_take_apart() -> None:
-    chain = Chain([("html", {"most_characters": 500, "extractor": "resiliparse"})])
+def test_pages_too_large_to_take_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jax_diversity.corpus.steps.html._MOST_CHARACTERS", 500)
+    chain = Chain([("html", {"extractor": "resiliparse"})])
     assert len(list(chain.through(documents_of(PAGE, "<p>A text that is short enough for this.</p>")))) == 1
     assert chain.funnel()[0]["removed"] == {"most_characters": 1}
-    with pytest.raises(UserError, match="extractor to be one of trafilatura, resiliparse"):
+    with pytest.raises(UserError, match="'extractor' to be one of trafilatura, resiliparse"):
         Chain([("html", {"extractor": "regex"})])
 
 
@@ -281,13 +282,13 @@ def test_lists_that_are_none(content: bytes | None, tmp_path: Path) -> None:
 
 
 def test_a_changed_list_runs_again(tmp_path: Path) -> None:
-    from jax_diversity.corpus.steps import addresses
+    from jax_diversity.corpus.steps.addresses import Addresses
 
     path = written(tmp_path / "list.txt", b"a.example\n")
-    first = addresses.identity(blocked=str(path))
+    first = Addresses((str(path),)).identity()
     path.write_bytes(b"b.example\n")
-    assert addresses.identity(blocked=str(path)) != first
-    assert addresses.identity() == ""
+    assert Addresses((str(path),)).identity() != first
+    assert Addresses().identity() == []
 
 
 # ---- Lines.
@@ -318,8 +319,8 @@ def test_lines_that_are_no_text_go(line: str) -> None:
     (left,) = chain.through([Document("a", text, "web")])
     assert left.text == "\n".join([*[PROSE] * 6, "", *[PROSE] * 6])
     assert chain.funnel()[0]["found"] == {"lines": 1}
-    chain = Chain([("line_corrections", {"most_edited": 0.001})])
-    assert not list(chain.through([Document("a", text, "web")]))
+    chain = Chain([("line_corrections", {})])
+    assert not list(chain.through([Document("a", f"{PROSE}\n{line}\n{line}", "web")]))
     assert chain.funnel()[0]["removed"] == {"edited_words": 1}
 
 

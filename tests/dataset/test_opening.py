@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jax_diversity.loader.orders import OrderFile, OrderIndex
 
 import jax_diversity as jd
+from jax_diversity.dataset.orderings import OrderingFile
 from jax_diversity.foundation.artifacts import signed
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.records.reading import RecordReader
@@ -30,14 +30,13 @@ def saved(folder: Path, order: np.ndarray) -> tuple[Path, jd.Ordering]:
 @given(size=st.integers(0, 300), seed=st.integers(0, 5))
 def test_a_file_is_the_ordering(tmp_path_factory, size, seed):
     path, ordering = saved(tmp_path_factory.mktemp("order"), np.random.default_rng(seed).permutation(size))
-    file, memory = OrderFile(path, ordering.fingerprint, size), OrderIndex(ordering)
-    positions = np.random.default_rng(seed).integers(0, 5 * size, 20) if size else np.zeros(0, np.int64)
-    np.testing.assert_array_equal(file.at(positions), memory.at(positions))
+    file = OrderingFile(path, ordering.fingerprint, size)
+    positions = np.random.default_rng(seed).integers(0, size, 20) if size else np.zeros(0, np.int64)
+    np.testing.assert_array_equal(file.at(positions), ordering[positions])
     np.testing.assert_array_equal(file.indices, ordering.indices)
-    assert len(file) == size
     assert file.fingerprint == ordering.fingerprint
     other = pickle.loads(pickle.dumps(file))
-    np.testing.assert_array_equal(other.at(positions), memory.at(positions))
+    np.testing.assert_array_equal(other.at(positions), ordering[positions])
     assert len(pickle.dumps(file)) < 500
 
 
@@ -46,7 +45,7 @@ def test_opening_takes_no_memory_and_reading_takes_what_is_read(tmp_path):
     fingerprint = ordering.fingerprint
     tracemalloc.start()
     try:
-        file = OrderFile(path, fingerprint, 2_000_000)
+        file = OrderingFile(path, fingerprint, 2_000_000)
         file.at(np.arange(1000, 1064))
         assert tracemalloc.get_traced_memory()[1] < 2e6
         reader = RecordReader([path], [2_000_000], sequence_length=4, dtype="uint16", layout=path)
@@ -64,12 +63,12 @@ def test_a_changed_number_is_refused_at_opening(tmp_path, value):
     mapped[5] = value
     mapped.flush()
     with pytest.raises(UserError, match=f"ordering of fingerprint {ordering.fingerprint[:16]} at .*mine.npy, found"):
-        OrderFile(path, ordering.fingerprint, 100)
+        OrderingFile(path, ordering.fingerprint, 100)
 
 
 def test_a_file_written_to_in_place_is_refused_from_then_on(tmp_path):
     path, ordering = saved(tmp_path, np.random.default_rng(0).permutation(5000))
-    file = OrderFile(path, ordering.fingerprint, 5000)
+    file = OrderingFile(path, ordering.fingerprint, 5000)
     np.save(path, np.arange(3))  # shorter: what is mapped behind its end is gone
     with pytest.raises(UserError, match="written to since"):
         file.at(np.arange(4900, 4910))
@@ -78,7 +77,7 @@ def test_a_file_written_to_in_place_is_refused_from_then_on(tmp_path):
 def test_a_file_made_anew_beside_does_not_disturb(tmp_path):
     order = np.random.default_rng(0).permutation(5000)
     path, ordering = saved(tmp_path, order)
-    file = OrderFile(path, ordering.fingerprint, 5000)
+    file = OrderingFile(path, ordering.fingerprint, 5000)
     saved(tmp_path, np.arange(5000))
     np.testing.assert_array_equal(file.at(np.arange(5000)), order)
 
@@ -96,7 +95,7 @@ def test_other_files_are_refused(tmp_path, content):
     else:
         path.write_bytes(content)
     with pytest.raises(UserError, match=r"mine\.npy"):
-        OrderFile(path, ordering.fingerprint, 100)
+        OrderingFile(path, ordering.fingerprint, 100)
 
 
 def test_a_dataset_changed_by_hand_is_refused_before_the_first_batch(tmp_path):
@@ -147,6 +146,6 @@ def test_a_damaged_header_of_an_ordering_is_a_sentence(tmp_path: Path) -> None:
             damaged[place] ^= 1 << bit
             path.write_bytes(damaged)
             with contextlib.suppress(UserError):  # NumPy's parser raises many other kinds
-                np.testing.assert_array_equal(OrderFile(path, ordering.fingerprint, 40).indices, ordering.indices)
+                np.testing.assert_array_equal(OrderingFile(path, ordering.fingerprint, 40).indices, ordering.indices)
                 num_read += 1
     assert num_read < 200  # blanks that become other blanks, such as the header's last ones

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jax_diversity.export.rows import OrderedSequences, Sequences
 
+import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.export.levanter import LevanterDataset
 from jax_diversity.export.maxtext import encode_examples, write_maxtext
@@ -53,43 +53,22 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 # Rows
 
 
-@pytest.mark.parametrize("name", ["balance", "uniform_shuffle"])
-def test_rows_come_in_the_ordering_s_order_whatever_the_layout(tiny: TinyDataset, name: str) -> None:
-    sequences = OrderedSequences(tiny.root, name)
-    streamed = list(sequences.stream(1, len(sequences), 5))
-    rows = {field: np.concatenate([part[field] for part in streamed]) for field in streamed[0]}
-    for row, sequence in enumerate(tiny.orders[name][1:]):
-        for field, values in reference_row(tiny.segments, tiny.store, int(sequence)).items():
-            assert np.array_equal(rows[field][row], values), field
-
-
-def test_an_ordering_of_one_s_own_is_read_from_its_file(tiny: TinyDataset, tmp_path: Path) -> None:
-    order = np.random.default_rng(3).permutation(tiny.segments.num_sequences).astype(np.int32)
-    np.save(tmp_path / "own.npy", order)
-    sequences = OrderedSequences(tiny.root, str(tmp_path / "own.npy"))
-    assert np.array_equal(sequences.at(np.arange(len(order))), order)
-    np.save(tmp_path / "own.npy", order[:-1].argsort())
-    with pytest.raises(UserError, match=rf"ordering of {len(order)} sequences at .*, found one of {len(order) - 1}"):
-        OrderedSequences(tiny.root, str(tmp_path / "own.npy"))
-
-
 def test_pickles_carry_names_and_refuse_what_changed(tmp_path: Path) -> None:
     tiny = write_tiny_dataset(tmp_path / "dataset")
     np.save(tmp_path / "own.npy", np.arange(tiny.segments.num_sequences))
-    sequences = OrderedSequences(tiny.root, str(tmp_path / "own.npy"))
-    sequences.read_positions(np.arange(3))
-    pickled = pickle.dumps(sequences)
-    assert len(pickled) < 1000
-    again = pickle.loads(pickled)
-    assert np.array_equal(again.read(np.array([4]))["inputs"], sequences.read(np.array([4]))["inputs"])
+    dataset = LevanterDataset(tiny.root, tmp_path / "own.npy")
+    expected = asyncio.run(dataset.get_batch([4]))[0]["tokens"]
+    pickled = pickle.dumps(dataset)
+    assert len(pickled) < 5000
+    assert np.array_equal(asyncio.run(pickle.loads(pickled).get_batch([4]))[0]["tokens"], expected)
     np.save(tmp_path / "own.npy", np.arange(tiny.segments.num_sequences)[::-1])
-    with pytest.raises(UserError, match="it was made again"):
+    with pytest.raises(UserError, match=r"ordering of fingerprint .*own\.npy, found"):
         pickle.loads(pickled)
-    pickled = pickle.dumps(Sequences(tiny.root))
+    pickled = pickle.dumps(jd.SequenceSource(tiny.root))
     shutil.rmtree(tiny.root)
     write_tiny_dataset(tiny.root, seed=1)
-    with pytest.raises(UserError, match="it was built again"):
-        pickle.loads(pickled)
+    with pytest.raises(UserError):
+        pickle.loads(pickled)[0]
 
 
 def test_an_ordering_that_is_written_to_in_place_is_not_followed(tmp_path: Path) -> None:
@@ -97,7 +76,7 @@ def test_an_ordering_that_is_written_to_in_place_is_not_followed(tmp_path: Path)
     order, path = tiny.orders["balance"], tmp_path / "own.npy"
     np.save(path, order)
     stored = tiny.root / "orderings" / "balance.npy"
-    named, owned = OrderedSequences(tiny.root), OrderedSequences(tiny.root, str(path))
+    named, owned = jd.make_run(tiny.root), jd.make_run(tiny.root, path)
     sampler, levanter = OrderedBatchSampler(tiny.root, "balance", 4), LevanterDataset(tiny.root)
     positions = np.arange(len(order))
     for file in (stored, path):
@@ -112,8 +91,9 @@ def test_an_ordering_that_is_written_to_in_place_is_not_followed(tmp_path: Path)
     ):
         with pytest.raises(UserError, match=r"balance\.npy as it was when it was opened, found it written to since"):
             follow()
-    assert np.array_equal(owned.at(positions), order)  # in memory, as it was when its fingerprint was computed
-    with pytest.raises(UserError, match="it was made again"):
+    with pytest.raises(UserError, match=r"own\.npy as it was when it was opened"):
+        owned.at(positions)
+    with pytest.raises(UserError, match=r"ordering of fingerprint .*own\.npy, found"):
         pickle.loads(pickle.dumps(owned))
 
 
@@ -123,36 +103,27 @@ def test_a_worker_in_another_folder_finds_what_was_named_by_relative_paths(
     tiny = write_tiny_dataset(tmp_path / "here" / "dataset")
     monkeypatch.chdir(tmp_path / "here")
     np.save("own.npy", tiny.orders["uniform_shuffle"])
-    pickled = pickle.dumps([OrderedSequences("dataset", "own.npy"), Sequences(Path("dataset"))])
+    pickled = pickle.dumps([LevanterDataset("dataset", "own.npy"), jd.SequenceSource(Path("dataset"))])
     monkeypatch.chdir(tmp_path)
     ordered, plain = pickle.loads(pickled)
-    sequence = tiny.orders["uniform_shuffle"][:1]
-    assert np.array_equal(ordered.read_positions(np.array([0]))["inputs"], plain.read(sequence)["inputs"])
+    sequence = tiny.orders["uniform_shuffle"][0]
+    assert np.array_equal(asyncio.run(ordered.get_batch([0]))[0]["tokens"], plain[sequence]["inputs"])
 
 
-def read_first(sequences: Sequences, results: Any) -> None:
-    results.put(sequences.read(np.array([1]))["inputs"])
+def read_first(source: jd.SequenceSource, results: Any) -> None:
+    results.put(source[1]["inputs"])
 
 
 def test_a_forked_process_opens_the_records_itself(tiny: TinyDataset) -> None:
-    sequences = Sequences(tiny.root)
-    expected = sequences.read(np.array([1]))["inputs"]
+    source = jd.SequenceSource(tiny.root)
+    expected = source[1]["inputs"]
     context = get_context("fork")
     results = context.Queue()
-    process = context.Process(target=read_first, args=(sequences, results))
+    process = context.Process(target=read_first, args=(source, results))
     process.start()
     assert np.array_equal(results.get(timeout=60), expected)
     process.join()
     assert process.exitcode == 0
-
-
-@pytest.mark.parametrize("wrong", [-1, 10_000])
-def test_places_outside_are_refused(tiny: TinyDataset, wrong: int) -> None:
-    sequences = OrderedSequences(tiny.root)
-    with pytest.raises(IndexError, match="Expected sequences in 0"):
-        sequences.read(np.array([0, wrong]))
-    with pytest.raises(IndexError, match="Expected positions in 0"):
-        sequences.read_positions(np.array([0, wrong]))
 
 
 # Indices alone
@@ -228,42 +199,42 @@ def test_negative_tokens_are_no_examples() -> None:
 @pytest.mark.parametrize("per_file", [None, 5])
 def test_maxtext_reads_the_tokens_in_our_order(tiny: TinyDataset, tmp_path: Path, per_file: int | None) -> None:
     done: list[int] = []
-    sequences = OrderedSequences(tiny.root, "uniform_shuffle")
-    written = write_maxtext(sequences, tmp_path / "m", sequences_per_file=per_file, advance=done.append)
+    run = jd.make_run(tiny.root, "uniform_shuffle")
+    written = write_maxtext(run, tmp_path / "m", sequences_per_file=per_file, advance=done.append)
     order = tiny.orders["uniform_shuffle"]
     assert read_as_maxtext(written.files[-1]) == [tokens_of(tiny, sequence) for sequence in order]
     assert sum(done) == len(order)
     assert len(written.files) == 1 + (1 if per_file is None else -(-len(order) // per_file))
-    assert f"max_target_length: {sequences.sequence_length}\n" in written.files[-1].read_text()
+    assert f"max_target_length: {tiny.segments.sequence_length}\n" in written.files[-1].read_text()
 
 
 def test_a_maxtext_export_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
     tiny = write_tiny_dataset(tmp_path / "dataset")
-    sequences, folder = OrderedSequences(tiny.root), tmp_path / "m"
+    balanced, folder = jd.make_run(tiny.root), tmp_path / "m"
 
     def stop(amount: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_maxtext(sequences, folder, sequences_per_file=5, advance=stop)
+        write_maxtext(balanced, folder, sequences_per_file=5, advance=stop)
     assert not list(folder.glob("*.array_record*"))
-    write_maxtext(sequences, folder, sequences_per_file=5)
+    write_maxtext(balanced, folder, sequences_per_file=5)
     whole = snapshot(folder)
     kept, cut_short, *_, gone = sorted(folder.glob("*.array_record"))
     gone.unlink()
     cut_short.write_bytes(cut_short.read_bytes()[:-100])
     (folder / "maxtext.yml").unlink()
     stamp = kept.stat().st_mtime_ns
-    write_maxtext(sequences, folder, sequences_per_file=5)
+    write_maxtext(balanced, folder, sequences_per_file=5)
     assert snapshot(folder) == whole
     assert kept.stat().st_mtime_ns == stamp
 
 
 def test_another_ordering_s_records_stay(tiny: TinyDataset, tmp_path: Path) -> None:
     folder = tmp_path / "m"
-    write_maxtext(OrderedSequences(tiny.root, "balance"), folder, sequences_per_file=5)
+    write_maxtext(jd.make_run(tiny.root, "balance"), folder, sequences_per_file=5)
     before = snapshot(folder)
-    other = OrderedSequences(tiny.root, "uniform_shuffle")
+    other = jd.make_run(tiny.root, "uniform_shuffle")
     with pytest.raises(UserError, match="array_record of another"):
         write_maxtext(other, folder)
     assert snapshot(folder) == before
@@ -279,14 +250,14 @@ def test_another_ordering_s_records_stay(tiny: TinyDataset, tmp_path: Path) -> N
 
 def test_exports_to_one_folder_come_one_after_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tiny = write_tiny_dataset(tmp_path / "dataset")
-    orders = {name: OrderedSequences(tiny.root, name) for name in ("balance", "uniform_shuffle")}
-    names = {sequences.ordering_fingerprint: name for name, sequences in orders.items()}
+    orders = {name: jd.make_run(tiny.root, name) for name in ("balance", "uniform_shuffle")}
+    names = {order.fingerprint: name for name, order in orders.items()}
     folder = tmp_path / "m"
     with ThreadPoolExecutor(2) as writers:
         for _ in range(5):
             both = [
-                writers.submit(write_maxtext, sequences, folder, sequences_per_file=7, overwrite=True)
-                for sequences in orders.values()
+                writers.submit(write_maxtext, order, folder, sequences_per_file=7, overwrite=True)
+                for order in orders.values()
             ]
             refused = [error for writer in both if (error := writer.exception()) is not None]
             assert all("is being written by this process" in str(error) for error in refused)
@@ -298,7 +269,7 @@ def test_exports_to_one_folder_come_one_after_another(tmp_path: Path, capsys: py
         with hold(folder):
             out = ("--out", str(tiny.root), "--target", str(folder))
             for to in ("npy", "olmo", "maxtext"):
-                status, shown = writers.submit(run, capsys, *out, "--to", to).result()
+                status, shown = writers.submit(run_verb, capsys, *out, "--to", to).result()
                 assert (status, len(shown.splitlines())) == (2, 1)
                 assert "is being written by this process" in shown
             writer = writers.submit(write_permutation, np.arange(3), folder / "order.npy")
@@ -317,7 +288,7 @@ def test_what_killed_exports_left_is_removed(tmp_path: Path) -> None:
     record = tmp_path / "m" / "train-00000-of-00001.array_record.01234567.tmp"
     record.parent.mkdir()
     record.write_text("half")
-    write_maxtext(OrderedSequences(tiny.root), tmp_path / "m")
+    write_maxtext(jd.make_run(tiny.root), tmp_path / "m")
     assert not record.exists()
 
 
@@ -326,8 +297,8 @@ def test_files_that_the_disk_lists_in_another_order_are_told(
 ) -> None:
     backwards = glob.glob
     monkeypatch.setattr(glob, "glob", lambda pattern: sorted(backwards(pattern), reverse=True))
-    assert "in another order" in write_maxtext(OrderedSequences(tiny.root), tmp_path / "a", sequences_per_file=5).line
-    assert "in another order" not in write_maxtext(OrderedSequences(tiny.root), tmp_path / "b").line
+    assert "in another order" in write_maxtext(jd.make_run(tiny.root), tmp_path / "a", sequences_per_file=5).line
+    assert "in another order" not in write_maxtext(jd.make_run(tiny.root), tmp_path / "b").line
 
 
 # OLMo-core
@@ -360,7 +331,7 @@ def test_olmo_s_instances_are_the_sequences_as_packed(tmp_path: Path) -> None:
     tiny = write_tiny_dataset(tmp_path / "padded", vocab_size=50_000, dtype="int32")
     last = tiny.segments.num_sequences - 1
     with pytest.raises(UserError, match=f"found padding in sequence {last}"):
-        write_olmo_tokens(Sequences(tiny.root), tmp_path / "sequences.npy")
+        write_olmo_tokens(jd.make_run(tiny.root), tmp_path / "sequences.npy")
     assert not (tmp_path / "sequences.npy").exists()
     full = next(
         made
@@ -368,7 +339,7 @@ def test_olmo_s_instances_are_the_sequences_as_packed(tmp_path: Path) -> None:
         if (made := write_tiny_dataset(tmp_path / f"full{seed}", num_documents=9, sequence_length=8, seed=seed))
         and made.segments.length.sum() == 8 * made.segments.num_sequences
     )
-    written = write_olmo_tokens(Sequences(full.root), tmp_path / "sequences.npy")
+    written = write_olmo_tokens(jd.make_run(full.root), tmp_path / "sequences.npy")
     instances = np.memmap(written.files[0], mode="r", dtype=np.uint16).reshape(-1, 8)
     for sequence, instance in enumerate(instances):
         assert instance.tolist() == tokens_of(full, sequence)
@@ -427,7 +398,7 @@ def test_levanter_s_examples_are_made_by_the_given_function(tiny: TinyDataset) -
 # The verb
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+def run_verb(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     status = main(["export", "--quiet", *arguments])
     shown = capsys.readouterr()
     return status, shown.out + shown.err
@@ -435,16 +406,16 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
 
 def test_the_verb_writes_and_says_what(tiny: TinyDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ("--out", str(tiny.root), "--target", str(tmp_path / "a"))
-    status, shown = run(capsys, *out, "--documents")
+    status, shown = run_verb(capsys, *out, "--documents")
     assert status == 0
     assert np.array_equal(np.load(tmp_path / "a" / "balance.npy"), tiny.orders["balance"])
     assert len(shown.splitlines()) == 2
     documents = np.load(tmp_path / "a" / "balance-documents.npy")
     assert sorted(documents.tolist()) == sorted(set(tiny.segments.document_index.tolist()))
-    status, shown = run(capsys, *out, "--to", "olmo")
+    status, shown = run_verb(capsys, *out, "--to", "olmo")
     assert status == 0
     assert "uint32" in shown
-    status, shown = run(capsys, *out, "--to", "maxtext", "--maxtext.sequences-per-file", "9")
+    status, shown = run_verb(capsys, *out, "--to", "maxtext", "--maxtext.sequences-per-file", "9")
     assert status == 0
     assert "grain_file_type: arrayrecord" in shown
     assert len(read_as_maxtext(tmp_path / "a" / "maxtext.yml")) == tiny.segments.num_sequences
@@ -461,7 +432,7 @@ def test_the_verb_writes_and_says_what(tiny: TinyDataset, tmp_path: Path, capsys
 def test_the_verb_refuses_in_one_sentence(
     tiny: TinyDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
-    status, shown = run(capsys, "--out", str(tiny.root), "--target", str(tmp_path), *arguments)
+    status, shown = run_verb(capsys, "--out", str(tiny.root), "--target", str(tmp_path), *arguments)
     assert status == 2
     assert len(shown.splitlines()) == 1
     assert re.search(message, shown), shown

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import jax_diversity as jd
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.export.export import export
 from jax_diversity.export.megatron import (
@@ -62,10 +63,10 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def settings(target: Path, ordering: str = "balance", *, overwrite: bool = False, **megatron: Any) -> ExportConfig:
+def settings(target: Path, *, overwrite: bool = False, **megatron: Any) -> ExportConfig:
     megatron.setdefault("tokenizer", None if "description" in megatron else json.dumps(TOKENIZER))
     options = MegatronExportConfig(**megatron)
-    return ExportConfig("megatron", ordering, str(target), overwrite, megatron=options)
+    return ExportConfig("megatron", target=str(target), overwrite=overwrite, megatron=options)
 
 
 def only(folder: Path, end: str) -> Path:
@@ -106,7 +107,7 @@ def check_samples(built: Dataset, samples: Iterator[np.ndarray], ordering: str =
 
 
 def test_megatron_reads_the_sequences_in_our_order(built: Dataset, target: Path) -> None:
-    lines = export(built.root, settings(target), QUIET)
+    lines = export(jd.make_run(built.root), settings(target), QUIET)
     assert len(built.tokens.files) > 1  # so the documents were written once more as one pair
     assert TokenFile(target / "tokens").num_documents == built.tokens.num_documents
     assert f"--data-cache-path {target}" in lines[-1]
@@ -114,17 +115,17 @@ def test_megatron_reads_the_sequences_in_our_order(built: Dataset, target: Path)
     hashes = {path.name.split("-")[0] for path in target.glob("*-GPTDataset-*")}
     assert hashes == {description_hash(only(target, "description.txt").read_text())}
     before = {path: path.read_bytes() for path in target.iterdir()}
-    export(built.root, settings(target), QUIET)
+    export(jd.make_run(built.root), settings(target), QUIET)
     assert {path: path.read_bytes() for path in target.iterdir()} == before
 
 
 def test_another_ordering_s_cache_is_replaced_when_told(built: Dataset, target: Path) -> None:
-    export(built.root, settings(target), QUIET)
+    export(jd.make_run(built.root), settings(target), QUIET)
     before = only(target, "shuffle_index.npy").read_bytes()
     with pytest.raises(UserError, match=r"shuffle_index.npy, found another file; .* --overwrite"):
-        export(built.root, settings(target, "other"), QUIET)
+        export(jd.make_run(built.root, "other"), settings(target), QUIET)
     assert only(target, "shuffle_index.npy").read_bytes() == before
-    export(built.root, settings(target, "other", overwrite=True), QUIET)
+    export(jd.make_run(built.root, "other"), settings(target, overwrite=True), QUIET)
     check_samples(built, read_samples(target), "other")
     assert not list(target.glob("*.tmp"))
 
@@ -137,17 +138,17 @@ def test_a_run_s_own_description_is_followed(built: Dataset, target: Path, tmp_p
     target.mkdir()
     path = target / f"{description_hash(theirs)}-GPTDataset-train-description.txt"
     path.write_text(theirs)
-    export(built.root, settings(target, description=str(path)), QUIET)
+    export(jd.make_run(built.root), settings(target, description=str(path)), QUIET)
     assert path.read_text() == theirs
     check_samples(built, read_samples(target))
     path.write_text(theirs.replace("1234", "1235"))
     with pytest.raises(UserError, match="restore the file"):
-        export(built.root, settings(target, description=str(path)), QUIET)
+        export(jd.make_run(built.root), settings(target, description=str(path)), QUIET)
 
 
 def test_a_prefix_of_the_same_documents_is_taken(built: Dataset, target: Path, tmp_path: Path) -> None:
     write_tokens(built.tokens, tmp_path / "web")
-    export(built.root, settings(target, prefix=str(tmp_path / "web"), num_samples=3, split=None), QUIET)
+    export(jd.make_run(built.root), settings(target, prefix=str(tmp_path / "web"), num_samples=3, split=None), QUIET)
     about = json.loads(only(target, "description.txt").read_text())
     assert about["dataset_path"] == str(tmp_path / "web")
     assert (about["num_samples"], about["random_seed"], about["split_matrix"]) == (3, SEED, None)
@@ -169,7 +170,7 @@ def test_a_prefix_of_the_same_documents_is_taken(built: Dataset, target: Path, t
 )
 def test_what_does_not_fit_is_refused(built: Dataset, target: Path, megatron: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        export(built.root, settings(target, **megatron), QUIET)
+        export(jd.make_run(built.root), settings(target, **megatron), QUIET)
     assert not list(target.glob("*-GPTDataset-*"))
 
 
@@ -179,11 +180,11 @@ def test_settings_that_were_changed_after_packing_are_found(built: Dataset, targ
     manifest["settings"]["packing"]["seed"] = SEED + 1
     (tmp_path / "out" / "manifest.json").write_text(json.dumps(signed(manifest)))
     with pytest.raises(UserError, match="found others: the settings were changed"):
-        export(tmp_path / "out", settings(target), QUIET)
+        export(jd.make_run(tmp_path / "out"), settings(target), QUIET)
     manifest["settings"]["packing"]["method"] = "concat"
     (tmp_path / "out" / "manifest.json").write_text(json.dumps(signed(manifest)))
     with pytest.raises(UserError, match=r"packing.method=megatron .* found concat"):
-        export(tmp_path / "out", settings(target), QUIET)
+        export(jd.make_run(tmp_path / "out"), settings(target), QUIET)
 
 
 # Without a dataset
@@ -305,7 +306,7 @@ def test_an_installed_megatron_core_takes_the_cache(
     why = "megatron-core is installed by hand"
     gpt = pytest.importorskip("megatron.core.datasets.gpt_dataset", reason=why)
     builder = pytest.importorskip("megatron.core.datasets.blended_megatron_dataset_builder", reason=why)
-    export(built.root, settings(target, split=split, num_samples=num_samples), QUIET)
+    export(jd.make_run(built.root), settings(target, split=split, num_samples=num_samples), QUIET)
     files = {path: path.stat().st_mtime_ns for path in target.iterdir()}
     prefix = str((target / "tokens").resolve())
     blend = ([prefix], None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.pipeline import build, stages
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
-from tests.support.tiny_corpus import tiny_config, write_corpus
+from tests.support.tiny_corpus import tiny_config
 
 
 # ---- A stage's folder: its settings, what it runs, and one Stage.
@@ -70,19 +71,19 @@ def with_shout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_new_stage_needs_its_folder_and_two_lines(
-    with_shout: None, tmp_path: Path, capsys: pytest.CaptureFixture
+    with_shout: None, tiny_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    corpus, out = write_corpus(tmp_path / "corpus", 60), tmp_path / "out"
-    config = WithShout(**vars(tiny_config(corpus, out)))
+    out = shutil.copytree(tiny_dataset, tmp_path / "out")
+    config = WithShout(**vars(tiny_config(tiny_dataset.parent / "corpus", out)))
     results = Build(config).run_all()
-    assert ("shout", "60 documents shouted") in [(result.stage, result.summary) for result in results]
+    assert ("shout", "400 documents shouted") in [(result.stage, result.summary) for result in results]
     assert all(result.kept for result in Build(config).run_all())
     # It is fingerprinted, verified, shown and reported like every other stage.
     dataset = jd.open_dataset(out)
     assert dataset.verify() == []
-    assert "60 documents shouted" in repr(dataset)
+    assert "400 documents shouted" in repr(dataset)
     assert '"shout"' in (out / "report.json").read_text(encoding="utf-8")
-    assert (out / "shouted" / "shouted.txt").read_text(encoding="utf-8").count("!") == 60
+    assert (out / "shouted" / "shouted.txt").read_text(encoding="utf-8").count("!") == 400
     # Its verb has its sentence, its options and their checks.
     assert main(["--help"]) == 0
     assert "  shout         Write the documents in capitals.\n" in capsys.readouterr().out
@@ -90,8 +91,8 @@ def test_a_new_stage_needs_its_folder_and_two_lines(
         main(["shout", "--help"])
     assert "--shout.num-marks INT" in capsys.readouterr().out
     assert main(["shout", "--out", str(out), "--quiet", "--shout.num-marks", "3"]) == 0
-    assert "60 documents shouted" in capsys.readouterr().out
-    assert (out / "shouted" / "shouted.txt").read_text(encoding="utf-8").count("!") == 180
+    assert "400 documents shouted" in capsys.readouterr().out
+    assert (out / "shouted" / "shouted.txt").read_text(encoding="utf-8").count("!") == 1200
     assert json.loads((out / "manifest.json").read_text())["settings"]["shout"] == {"num_marks": 3}
     assert main(["shout", "--out", str(out), "--quiet", "--shout.num-marks", "0"]) == 2
     assert "Expected shout.num_marks >= 1, found 0" in capsys.readouterr().err
@@ -103,39 +104,33 @@ def test_a_new_stage_needs_its_folder_and_two_lines(
 
 
 WITHOUT_ACCELERATOR = """
-import sys
+import json, sys
 from jax_diversity.cli.main import main
-status = main(sys.argv[1:])
-bridge = sys.modules.get("jax._src.xla_bridge")
-sys.exit(status or (10 if bridge is not None and bridge._backends else 0))
+for command in json.loads(sys.argv[1]):
+    assert main(command) == 0
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if bridge is not None and bridge._backends:
+        sys.exit(f"{command[0]} started the accelerator")
 """
-
-
-def starts_accelerator(*arguments: str) -> bool:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_ACCELERATOR, *arguments], capture_output=True, text=True, check=False
-    )
-    assert done.returncode in (0, 10), done.stderr
-    return done.returncode == 10
 
 
 def test_light_verbs_start_no_accelerator(tmp_path: Path, tiny_dataset: Path) -> None:
     """JAX takes the memory of a device when its backend starts; one that another program uses would fail."""
-    out = ["--out", str(tmp_path / "out"), "--quiet"]
-    corpus = write_corpus(tmp_path / "corpus", 60)
-    assert not starts_accelerator("prepare", *out, "--corpus.paths", f"{corpus}/*.jsonl")
-    assert not starts_accelerator("tokenize", *out, "--tokenizer.vocab-size", "300")
-    for method in ("concat", "best_fit", "partial_shuffle"):
-        assert not starts_accelerator("pack", *out, "--packing.method", method, "--packing.sequence-length", "32")
-    assert not starts_accelerator("verify", "--out", str(tiny_dataset), "--quiet")
-    assert not starts_accelerator("inspect", "--out", str(tiny_dataset), "--batch-size", "8")
-
-
-def test_a_backend_that_runs_is_noticed(tiny_dataset: Path) -> None:
-    program = f"import jax; jax.devices()\n{WITHOUT_ACCELERATOR}"
-    done = subprocess.run(
-        [sys.executable, "-c", program, "verify", "--out", str(tiny_dataset), "--quiet"],
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 10
+    out, dataset = ["--out", str(tmp_path / "out"), "--quiet"], ["--out", str(tiny_dataset)]
+    commands = [
+        ["prepare", *out, "--corpus.paths", f"{tiny_dataset.parent}/corpus/*.jsonl"],
+        ["tokenize", *out, "--tokenizer.vocab-size", "300"],
+        *(
+            ["pack", *out, "--packing.method", method, "--packing.sequence-length", "32"]
+            for method in ("concat", "best_fit", "partial_shuffle")
+        ),
+        ["verify", *dataset, "--quiet"],
+        ["inspect", *dataset, "--batch-size", "8"],
+    ]
+    arguments = [sys.executable, "-c", WITHOUT_ACCELERATOR, json.dumps(commands)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    # The program notices a backend that runs.
+    arguments = [sys.executable, "-c", f"import jax; jax.devices()\n{WITHOUT_ACCELERATOR}", json.dumps(commands[-2:])]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.stderr.endswith("verify started the accelerator\n")

@@ -185,7 +185,6 @@ def losses_until_the_end(programs: Sequence[subprocess.Popen[str]]) -> dict[int,
     return losses
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("num_processes", "num_devices"), [(1, 4), (2, 2)])
 def test_several_hosts_killed_and_resumed(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_processes: int, num_devices: int

@@ -131,7 +131,6 @@ def test_a_cell_that_asks_the_network_is_an_error(tmp_path: Path, no_network: No
         renew.execute(new_notebook(cells=[new_code_cell(ask)]), tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs(name: str, tmp_path: Path, no_network: None) -> None:
     folder = tmp_path / "work"

@@ -23,16 +23,16 @@ from flax import nnx
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.lab.compiled import Step, compiled_model
 from jax_diversity.lab.experiments.batches import Contiguous, Mixed, Ordered
 from jax_diversity.lab.experiments.evaluation import Documents, Evaluation, common_runs, make_evaluation
-from jax_diversity.lab.experiments.judging import Judge, told_apart, value_of
-from jax_diversity.lab.experiments.machine import Step, machine
+from jax_diversity.lab.experiments.judging import Judge, are_significant, value_of
 from jax_diversity.lab.experiments.orders import exchange_documents, main_documents
 from jax_diversity.lab.experiments.page import experiment_text, write_page
 from jax_diversity.lab.experiments.results import Measure, Row, append_rows, read_rows
 from jax_diversity.lab.experiments.running import SmallDesign, design_sentence, run_experiment
 from jax_diversity.lab.experiments.sequences import rotated_rows, sequences_of_texts, training_sequences
-from jax_diversity.lab.experiments.settings import Experiment, TrialConfig, read_experiment
+from jax_diversity.lab.experiments.settings import SIZES, Experiment, TrialConfig, read_experiment
 from jax_diversity.lab.experiments.trial import Material, run_trial
 from jax_diversity.lab.gradient_orders import GradientOrder, balanced_signs, sketch
 from jax_diversity.lab.gradients import (
@@ -330,7 +330,7 @@ def test_rows_that_cannot_be(place, tmp_path):
     (tmp_path / "results.parquet").unlink()
     append_rows(tmp_path / "a.parquet", rows)
     append_rows(tmp_path / "b.parquet", [dataclasses.replace(rows[1], digest="0")])
-    with pytest.raises(UserError, match=f"two with other numbers of small, {rows[1].arm}, order seed"):
+    with pytest.raises(UserError, match=f"two different results of small, {rows[1].arm}, order seed"):
         read_rows(tmp_path)
     (tmp_path / "b.parquet").unlink()
     table = pq.read_table(tmp_path / "a.parquet")
@@ -401,7 +401,7 @@ def test_rotated_rows_and_the_stream(material):
     rows = rotated_rows(np.arange(11), 2, np.array([0, 2]))
     assert rows.tolist() == [[0, 1, 2, 3, 4], [7, 8, 9, 5, 6]]
     config = TrialConfig(model="lstm", layout="rotated", batch_size=3)
-    made = machine("lstm", "tiny", "rotary", "float32", material.dataset.vocab_size)
+    made = compiled_model(material.dataset.vocab_size, SIZES["lstm"]["tiny"], "lstm")
     source = Contiguous(config, made, material.dataset)
     first, second = source.give(0), source.give(1)
     assert (first.arrays["targets"][:, -1] == second.arrays["inputs"][:, 0]).all()
@@ -589,7 +589,7 @@ def test_cosine_curvature_and_variance_are_numpys():
 
 
 def test_steps_with_sketches_are_steps_without(material):
-    made = machine("gpt", "tiny", "rotary", "float32", material.dataset.vocab_size)
+    made = compiled_model(material.dataset.vocab_size, SIZES["gpt"]["tiny"])
     batch = material.packed(TrialConfig()).sequences.batch(np.arange(4))
     with_, without = (
         made.step(*made.start(0), batch, jnp.float32(1e-3), None, sketches=wanted) for wanted in (True, False)
@@ -605,12 +605,12 @@ def test_half_precision_computes_nearly_the_same(material):
     batch = material.packed(TrialConfig()).sequences.batch(np.arange(4))
     found = {}
     for precision in ("float32", "bfloat16"):
-        made = machine("gpt", "tiny", "alibi", precision, material.dataset.vocab_size)
+        made = compiled_model(material.dataset.vocab_size, SIZES["gpt"]["tiny"], "gpt", "alibi", precision)
         parameters, _ = made.start(0)
-        found[precision] = made.losses(parameters, batch)[0]
+        found[precision] = made.losses(parameters, batch).by_token
         after, _, _ = made.step(*made.start(0), batch, jnp.float32(1e-3), None)
         assert {leaf.dtype for leaf in jax.tree.leaves(after)} == {jnp.dtype(jnp.float32)}
-    held = batch["is_target"] > 0
+    held = batch["targets_segmentation"] != 0
     assert found["bfloat16"].dtype == jnp.float32
     assert not (found["bfloat16"] == found["float32"]).all()
     np.testing.assert_allclose(found["bfloat16"][held], found["float32"][held], rtol=0.02)
@@ -760,7 +760,7 @@ def test_verdicts_on_rows_with_known_differences(tmp_path):
     assert verdicts == {
         1: "held",
         2: "did not hold",
-        3: "not to be told apart",
+        3: "inconclusive",
         4: "held",
         5: "held",
         6: "held",
@@ -802,8 +802,8 @@ def test_measures_on_the_way():
 
 def test_several_comparisons_are_corrected_for():
     single = [Difference(-0.1, -0.19, -0.01, 0.03, 5)]
-    assert told_apart(single) == [True]
-    assert told_apart(single * 2) == [False, False]
+    assert are_significant(single) == [True]
+    assert are_significant(single * 2) == [False, False]
 
 
 # ---- What the lab needs of other parts.

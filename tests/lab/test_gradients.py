@@ -6,13 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jax_diversity.lab.compiled import compiled_model
 from jax_diversity.lab.gradients import gradient_diversity, mean_stable_rank, stable_rank
-from jax_diversity.lab.model import Gpt
-from jax_diversity.lab.run import batch_loss, measure_gradients
+from jax_diversity.lab.settings import Size
 
 
 def plain_diversity(gradients: list[list[np.ndarray]]) -> float:
@@ -105,7 +104,8 @@ def test_the_mean_is_over_the_matrices_that_are_not_zero():
 
 def test_the_lab_measures_the_gradients_of_its_sequences():
     """Against the gradients of one sequence after another, and of the whole batch's mean loss."""
-    model = Gpt(vocab_size=50, width=16, num_layers=2, num_heads=2, seed=1)
+    model = compiled_model(50, Size(16, 2, 2))
+    parameters, _ = model.start(seed=1)
     rng = np.random.default_rng(2)
     tokens = rng.integers(1, 50, (5, 13), dtype=np.int32)
     segmentation = np.repeat([[1] * 6 + [2] * 7], 5, axis=0).astype(np.int32)
@@ -117,14 +117,11 @@ def test_the_lab_measures_the_gradients_of_its_sequences():
         "targets_segmentation": segmentation * (rng.random((5, 13)) < 0.9),
         "inputs_position": np.repeat([[*range(6), *range(7)]], 5, axis=0).astype(np.int32),
     }
-    before = [np.array(leaf) for leaf in jax.tree.leaves(nnx.state(model))]
-    diversity, rank = measure_gradients(model, batch)
-    for leaf, former in zip(jax.tree.leaves(nnx.state(model)), before, strict=True):
-        np.testing.assert_array_equal(leaf, former)
+    diversity, rank = model.measure_gradients(parameters, batch)
 
     def leaves(rows, scale=1.0):
         part = {name: array[rows] for name, array in batch.items()}
-        gradients = nnx.grad(lambda model: batch_loss(model, part)[0] * scale)(model)
+        gradients = jax.grad(lambda parameters: model.losses(parameters, part).total * scale)(parameters)
         return [np.asarray(leaf) for leaf in jax.tree.leaves(gradients)]
 
     singles = [leaves([row]) for row in range(5)]

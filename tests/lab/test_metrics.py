@@ -17,10 +17,9 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.lab.comparison import train_on_each
 from jax_diversity.lab.metrics import read_log
-from jax_diversity.lab.run import train
 from jax_diversity.lab.settings import TrainConfig
+from jax_diversity.lab.training import train, train_on_each
 from jax_diversity.pipeline.build import Build
 from jax_diversity.report.training import training_values
 from tests.support.batch_values import assert_same_values, expected_values
@@ -89,7 +88,7 @@ def without_times(steps) -> list[dict]:
 
 def test_records_hold_balance_waits_and_diagnoses(dataset, whole):
     run, _ = whole
-    order = jd.repeat(dataset.orderings["balance"], 2)
+    order = jd.make_run(dataset, positions=np.tile(dataset.orderings["balance"], 2))
     for record in run.steps:
         expected = expected_values(dataset.characteristics, order, 5 * record["step"], 5)
         assert_same_values({name: record[name] for name in expected}, expected)

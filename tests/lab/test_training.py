@@ -16,19 +16,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
-from jax_diversity.foundation import artifacts
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import hold
 from jax_diversity.foundation.progress import Progress
-from jax_diversity.lab.checkpoint_files import find_checkpoints, read_checkpoint, verify_training
+from jax_diversity.lab import checkpoints
+from jax_diversity.lab.checkpoints import find_checkpoints, read_checkpoint, verify_training
 from jax_diversity.lab.metrics import JsonLinesWriter, read_log
 from jax_diversity.lab.model import Gpt, Positions, attend, distance_bias, segment_mask, summed_cross_entropy
-from jax_diversity.lab.run import count_parameters, train, train_dataset
 from jax_diversity.lab.settings import TrainConfig
+from jax_diversity.lab.training import train, train_in_place
 from tests.support.tiny_dataset import write_tiny_dataset
 
 CONFIG = TrainConfig(
@@ -42,6 +41,13 @@ CONFIG = TrainConfig(
     validate_every=5,
     validation_batches=2,
 )
+
+
+OPTIONS = [
+    f"--train.{field.name.replace('_', '-')}={getattr(CONFIG, field.name)}"
+    for field in dataclasses.fields(CONFIG)
+    if field.name not in ("metrics", "ordering")
+]
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +68,16 @@ def losses(run) -> list[tuple[float, float | None]]:
 
 class KillError(Exception):
     pass
+
+
+def kill_at(step: int):
+    """A function that ends a training run after a step."""
+
+    def kill(record):
+        if record["step"] == step:
+            raise KillError
+
+    return kill
 
 
 def test_a_run_learns_logs_and_says_what_it_came_to(dataset, whole):
@@ -87,12 +103,8 @@ def test_a_run_learns_logs_and_says_what_it_came_to(dataset, whole):
 
 @pytest.mark.parametrize("killed_after", [2, 4, 11])
 def test_a_killed_run_resumes_exactly(dataset, whole, tmp_path, killed_after):
-    def kill(step):
-        if step["step"] == killed_after - 1:
-            raise KillError
-
     with pytest.raises(KillError):
-        train(dataset, CONFIG, tmp_path / "run", on_step=kill)
+        train(dataset, CONFIG, tmp_path / "run", on_step=kill_at(killed_after - 1))
     with (tmp_path / "run" / "log.jsonl").open("a") as log:
         log.write('{"step": 99, "lo')
     done: list[int] = []
@@ -153,7 +165,7 @@ def test_a_lost_log_and_a_lost_checkpoint(dataset, whole, tmp_path):
     header, steps = read_log(folder / "log.jsonl")
     assert header["dataset"] == dataset.fingerprint
     assert steps == []
-    (folder / "checkpoints" / "12.checkpoint").unlink()
+    shutil.rmtree(folder / "checkpoints" / "12")
     run = train(dataset, CONFIG, folder)
     assert [step["step"] for step in run.steps] == [8, 9, 10, 11]
     assert "12 steps: from step 8 on, loss" in str(run)
@@ -172,96 +184,101 @@ def flip(path: Path, place: int) -> None:
 
 
 def exchange(one: Path, other: Path) -> None:
-    content = one.read_bytes()
-    one.write_bytes(other.read_bytes())
-    other.write_bytes(content)
+    kept = one.with_name("kept")
+    one.rename(kept)
+    other.rename(one)
+    kept.rename(other)
+
+
+def files_of(checkpoint: Path) -> list[Path]:
+    return sorted(path for path in checkpoint.rglob("*") if path.is_file())
+
+
+def largest(checkpoint: Path) -> Path:
+    return max(files_of(checkpoint), key=lambda path: path.stat().st_size)
 
 
 DAMAGES = {
-    "flipped in the arrays": lambda path: flip(path, path.stat().st_size // 2),
-    "flipped in the hash": lambda path: flip(path, 5),
-    "cut": lambda path: os.truncate(path, path.stat().st_size - 100),
-    "emptied": lambda path: os.truncate(path, 0),
-    "extended": lambda path: path.open("ab").write(b"more"),
-    "exchanged with the one before": lambda path: exchange(path, path.with_name("8.checkpoint")),
-    "replaced by another file": lambda path: exchange(path, path.parents[1] / "log.jsonl"),
-    "replaced by a folder": lambda path: (path.unlink(), path.mkdir()),
+    "flipped in the arrays": lambda path: flip(largest(path), largest(path).stat().st_size // 2),
+    "flipped in the hashes": lambda path: flip(path / "checkpoint.json", 100),
+    "cut": lambda path: os.truncate(largest(path), largest(path).stat().st_size - 100),
+    "emptied": lambda path: os.truncate(largest(path), 0),
+    "extended": lambda path: largest(path).open("ab").write(b"more"),
+    "robbed of a file": lambda path: largest(path).unlink(),
+    "robbed of its hashes": lambda path: (path / "checkpoint.json").unlink(),
+    "given a file": lambda path: (path / "arrays" / "more").write_bytes(b"more"),
+    "exchanged with the one before": lambda path: exchange(path, path.with_name("8")),
+    "replaced by a file": lambda path: (shutil.rmtree(path), path.write_text("mine")),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_checkpoint_is_named_and_refused(dataset, whole, copied, damage):
-    path = copied / "checkpoints" / "12.checkpoint"
+    path = copied / "checkpoints" / "12"
     DAMAGES[damage](path)
     faults = [fault.file for fault in verify_training(copied.parents[1])]
-    assert "training/run/checkpoints/12.checkpoint" in faults
+    assert any(file.startswith("training/run/checkpoints/12/") for file in faults)
     sentence = rf"as it was written at {path}, found .*; delete it to go on from the state after 8 steps\.$"
     with pytest.raises(UserError, match=sentence):
         train(dataset, CONFIG, copied)
-    if damage.startswith("flipped"):  # and what the sentence says helps
-        path.unlink()
+    if damage.startswith("flipped"):  # and the advice of the sentence helps
+        shutil.rmtree(path)
         assert losses(train(dataset, CONFIG, copied)) == losses(whole[0])
 
 
 def test_no_damaged_byte_goes_unnoticed(copied):
-    path = copied / "checkpoints" / "12.checkpoint"
-    sound = path.read_bytes()
-    read_checkpoint(path)
-    for place in np.random.default_rng(0).integers(0, len(sound), 200).tolist():
-        flip(path, place)
-        with pytest.raises(UserError, match="bytes that do not fit their hash"):
-            read_checkpoint(path)
-        path.write_bytes(sound)
-    for name in ("9.checkpoint.tmp", "notes.txt", "x.checkpoint", "-3.checkpoint", "012.checkpoint"):
-        (path.parent / name).write_text("mine")  # files that no run wrote are no checkpoints
-    assert list(find_checkpoints(path.parent)) == [8, 12]
+    checkpoint = copied / "checkpoints" / "12"
+    read_checkpoint(checkpoint)
+    rng = np.random.default_rng(0)
+    for path in files_of(checkpoint):
+        sound = path.read_bytes()
+        for place in rng.integers(0, len(sound), 20).tolist():
+            flip(path, place)
+            with pytest.raises(UserError, match="as it was written at"):
+                read_checkpoint(checkpoint)
+            path.write_bytes(sound)
+    for name in ("9.checkpoint.tmp", "notes.txt", "x", "-3", "012"):
+        (checkpoint.parent / name).write_text("mine")  # files of users are not checkpoints
+    assert list(find_checkpoints(checkpoint.parent)) == [8, 12]
     assert verify_training(copied.parents[1]) == []
 
 
 def test_a_checkpoint_of_another_run_is_named(dataset, copied):
     other = dataclasses.replace(CONFIG, ordering="uniform_shuffle", num_steps=1)
     train(dataset, other, copied.parent / "other")
-    path = copied / "checkpoints" / "1.checkpoint"
-    shutil.copy(copied.parent / "other" / "checkpoints" / path.name, path)
+    path = copied / "checkpoints" / "1"
+    shutil.copytree(copied.parent / "other" / "checkpoints" / path.name, path)
     (fault,) = verify_training(copied.parents[1])
-    assert fault.file == "training/run/checkpoints/1.checkpoint"
+    assert fault.file == "training/run/checkpoints/1"
     assert "the ordering" in fault.expected
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(dataset, copied, tmp_path, monkeypatch, capsys):
-    (copied / "checkpoints" / "12.checkpoint").unlink()
-    before = (copied / "checkpoints" / "8.checkpoint").read_bytes()
-    (copied / "checkpoints" / "12.checkpoint.01234567.tmp").write_bytes(b"a killed writer's")
-    flush = artifacts._flush
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(dataset, copied, monkeypatch, capsys):
+    folder = copied / "checkpoints"
+    shutil.rmtree(folder / "12")
+    before = {path: path.read_bytes() for path in files_of(folder / "8")}
 
-    def full(path: Path) -> None:
-        if "checkpoint." in path.name:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        flush(path)
+    def full(path: Path, value: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(artifacts, "_flush", full)
+    monkeypatch.setattr(checkpoints, "write_json", full)
     (dataset.root / "training").symlink_to(copied.parent)
     copied.rename(copied.parent / "balance")
-    options = [
-        f"--train.{field.name.replace('_', '-')}={getattr(CONFIG, field.name)}"
-        for field in dataclasses.fields(CONFIG)
-        if field.name != "metrics"
-    ]
-    assert main(["train", "--quiet", "--out", str(dataset.root), *options]) == 2
+    assert main(["train", "--quiet", "--out", str(dataset.root), *OPTIONS]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "no space left on the disk" in line
-    folder = copied.parent / "balance" / "checkpoints"
-    assert [path.name for path in folder.iterdir()] == ["8.checkpoint"]
-    assert (folder / "8.checkpoint").read_bytes() == before
+    (copied.parent / "balance").rename(copied)
+    assert [path.name for path in folder.iterdir()] == ["8"]
+    assert {path: path.read_bytes() for path in files_of(folder / "8")} == before
     (dataset.root / "training").unlink()
 
 
-def test_what_a_killed_run_left_is_removed(dataset, copied):
+def test_remains_of_a_killed_run_are_removed(dataset, copied):
     folder = copied / "checkpoints"
-    for name in ("4.checkpoint", "12.checkpoint.01234567.tmp"):
-        shutil.copy(folder / "8.checkpoint", folder / name)
+    for name in ("4", "12.01234567"):
+        shutil.copytree(folder / "8", folder / name)
     train(dataset, CONFIG, copied)
-    assert sorted(path.name for path in folder.iterdir()) == ["12.checkpoint", "8.checkpoint"]
+    assert sorted(path.name for path in folder.iterdir()) == ["12", "8"]
 
 
 def test_one_process_trains_in_a_folder(dataset, tmp_path):
@@ -278,11 +295,26 @@ def test_an_ordering_from_a_file_has_a_folder_of_its_own(dataset, tmp_path, monk
     order = np.random.default_rng(1).permutation(dataset.num_sequences)
     np.save("mine.npy", order)
     config = dataclasses.replace(CONFIG, num_steps=1, ordering="mine.npy")
-    train_dataset(dataset.root, config, Progress(quiet=True))
+    train_in_place(dataset.root, config, Progress(quiet=True))
     fingerprint = jd.Ordering(order).fingerprint
     header, steps = read_log(dataset.root / "training" / f"mine-{fingerprint[:8]}" / "log.jsonl")
     assert (header["ordering"], len(steps)) == (fingerprint, 1)
     shutil.rmtree(dataset.root / "training")
+
+
+def test_a_stored_run_is_trained_in_its_own_folder(dataset, tmp_path, capsys):
+    run = jd.create_schedule(tmp_path / "run", dataset.root, num_epochs=2)
+    whole = train(run, CONFIG, tmp_path / "whole")
+    with pytest.raises(KillError):
+        train(run, CONFIG, tmp_path / "run" / "training", on_step=kill_at(7))
+    arguments = ["train", "--quiet", "--out", str(tmp_path / "run"), *OPTIONS]
+    assert main(arguments) == 0
+    assert "on 'run' for 12 steps" in capsys.readouterr().out
+    header, steps = read_log(tmp_path / "run" / "training" / "log.jsonl")
+    assert header["ordering"] == run.fingerprint
+    assert [step["loss"] for step in steps] == [step["loss"] for step in whole.steps]
+    assert main([*arguments, "--train.ordering", "balance"]) == 2
+    assert "Expected no ordering with the run in" in capsys.readouterr().err
 
 
 def test_logs_are_read_as_far_as_they_go(tmp_path):
@@ -335,7 +367,7 @@ def test_logs_that_end_in_half_a_line_or_cannot_be_read(tmp_path):
 
 
 def test_reading_logs_loads_nothing_heavy():
-    program = "import sys, jax_diversity.lab.checkpoint_files; print(*sys.modules)"
+    program = "import sys, jax_diversity.lab.checkpoints; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & {"jax", "flax", "grain", "optax", "orbax", "scipy"}
 
@@ -362,7 +394,7 @@ def test_checkpoints_of_others_are_refused(dataset, whole, tmp_path):
         ({"seed": -1}, r"train\.seed >= 0, found -1"),
         ({"seed": 2**32}, r"train\.seed from 0 to 2\^32 - 1"),
         ({"num_steps": 2**31}, r"train\.num_steps <= 2147483647"),
-        ({"width": 2**24}, r"at most 1,000,000,000 numbers, found 6,755,399,441,055,744; lower train\.width"),
+        ({"width": 2**24}, r"at most 1,000,000,000 weights, found 6,755,399,441,055,744; lower train\.width"),
         ({"ordering": "best"}, "Unknown ordering 'best'"),
     ],
 )
@@ -444,7 +476,5 @@ def test_the_loss_and_its_gradients_equal_the_plain_ones(num_tokens):
         np.testing.assert_allclose(one, other, atol=1e-3, rtol=1e-4)
 
 
-def test_parameters_are_counted():
-    model = make_model()
-    assert count_parameters(model) == 50 * 16 + 16 + 2 * (2 * 16 + 4 * 16 * 16 + 8 * 16 * 16)
-    assert isinstance(model.blocks, nnx.List)
+def test_parameters_are_counted(whole):
+    assert whole[0].num_parameters == 64 * 16 + 16 + 2 * (2 * 16 + 4 * 16 * 16 + 8 * 16 * 16)

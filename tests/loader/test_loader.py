@@ -137,28 +137,26 @@ def test_any_ordering_over_any_layout(tmp_path, rows, ordering, layout):
 
 @pytest.mark.parametrize("layout", ["packed", "ordered"])
 @pytest.mark.parametrize("num_epochs", [1, 2])
-def test_a_schedule_repeats_and_omits_over_any_layout(tmp_path, rows, layout, num_epochs):
+def test_positions_repeat_and_omit_over_any_layout(tmp_path, rows, layout, num_epochs):
     root = write_tiny_dataset(tmp_path / "out", layout=layout).root
-    total = len(rows)
-    plan = jd.Schedule(np.array([5, 5, 0, total - 1, 0, 5, 2]), total)
-    loader = jd.make_loader(
-        root, ordering=plan, global_batch_size=3, num_epochs=num_epochs, drop_remainder=False, num_threads=2
-    )
-    expected = plan.indices.tolist() * num_epochs
+    run = jd.make_run(root, positions=[5, 5, 0, len(rows) - 1, 0, 5, 2])
+    loader = jd.make_loader(run, global_batch_size=3, num_epochs=num_epochs, drop_remainder=False, num_threads=2)
+    expected = run.indices.tolist() * num_epochs
     assert sequences_of(pickle.loads(pickle.dumps(loader)), rows)[: len(expected)] == expected
     assert sequences_of(loader, rows)[: len(expected)] == expected
 
 
-def test_a_schedule_of_all_is_its_ordering_and_its_states_are_its_own(tiny, rows):
+def test_states_of_positions_are_their_own(tiny, rows):
     ordering = jd.Ordering(tiny.orders["balance"])
-    once = jd.make_loader(tiny.root, ordering=jd.repeat(ordering, 2), global_batch_size=4)
+    twice = jd.make_run(tiny.root, positions=np.tile(ordering, 2))
+    once = jd.make_loader(twice, global_batch_size=4)
     again = jd.make_loader(tiny.root, ordering=ordering, global_batch_size=4, num_epochs=2)
     assert sequences_of(once, rows) == sequences_of(again, rows)
     iterator = iter(once)
     next(iterator)
     state = iterator.get_state()
-    assert state["ordering"] == jd.repeat(ordering, 2).fingerprint
-    resumed = iter(jd.make_loader(tiny.root, ordering=jd.repeat(ordering, 2), global_batch_size=2))
+    assert state["ordering"] == twice.fingerprint
+    resumed = iter(jd.make_loader(jd.make_run(tiny.root, positions=twice.indices), global_batch_size=2))
     resumed.set_state(state)
     np.testing.assert_array_equal(next(resumed)["inputs"], next(iterator)["inputs"][:2])
     with pytest.raises(UserError, match="The checkpoint was made with the ordering of fingerprint"):
@@ -167,31 +165,18 @@ def test_a_schedule_of_all_is_its_ordering_and_its_states_are_its_own(tiny, rows
         opened.close()
 
 
-def test_schedules_of_other_datasets_and_their_files_are_a_sentence(tiny, tmp_path):
-    total = tiny.segments.num_sequences
-    with pytest.raises(UserError, match=f"over the dataset's {total} sequences, found one over {total + 1}"):
-        jd.make_loader(tiny.root, ordering=jd.Schedule(np.arange(3), total + 1), global_batch_size=2)
-    twice = jd.Schedule(np.repeat(np.arange(total), 2), total)
-    twice.save(tmp_path / "plan.npy")
-    found, expected = (
-        [batch["inputs"].tolist() for batch in jd.make_loader(tiny.root, ordering=given, global_batch_size=2)]
-        for given in (tmp_path / "plan.npy", twice)
-    )
-    assert found == expected
-    jd.Schedule(np.arange(3), total + 1).save(tmp_path / "other.npy")
-    with pytest.raises(UserError, match=f"a schedule over {total} sequences at .*, found one over {total + 1}"):
-        jd.make_loader(tiny.root, ordering=tmp_path / "other.npy", global_batch_size=2)
+def test_a_batch_that_a_run_cannot_fill_is_a_sentence(tiny):
     with pytest.raises(
         UserError, match=r"batch size in 1 \.\. 3 \(the positions of all epochs\), found 4; .* drop_remainder=False"
     ):
-        jd.make_loader(tiny.root, ordering=jd.Schedule(np.arange(3), total), global_batch_size=4)
+        jd.make_loader(jd.make_run(tiny.root, positions=np.arange(3)), global_batch_size=4)
 
 
 def test_its_own_layout_is_read_in_ranges(tmp_path):
     tiny = write_tiny_dataset(tmp_path / "out", layout="ordered", sequences_per_file=10_000)
     loader = jd.make_loader(tiny.root, global_batch_size=8, num_prefetch=0)
     places: list[list[int]] = []
-    records = loader.batches.source.records
+    (records,) = loader.batches.source.readers
     assert records.in_sequence
     read = records.read_batch
     records.read_batch = lambda indices, **settings: places.append(indices.tolist()) or read(indices, **settings)
@@ -406,7 +391,7 @@ def test_a_dataset_rebuilt_under_a_loader_is_found(tmp_path):
     list(loader)
     store = write_tiny_dataset(tmp_path / "other", vocab_size=60)
     other = jd.make_loader(root, global_batch_size=4)
-    assert store.segments.num_sequences == len(other.batches.order)
+    assert store.segments.num_sequences == len(other.run)
     shutil.rmtree(root / "records")
     shutil.copytree(store.root / "records", root / "records")
     with pytest.raises(UserError, match=r"written again after the dataset was opened"):
@@ -442,7 +427,7 @@ def test_numpy_counts_and_plain_lists_of_positions(tiny, rows):
     assert json.loads(json.dumps(iterator.get_state())) == iterator.get_state()
     for given in (tuple(order.tolist()), order.astype(np.uint16), jd.Ordering(order)):
         again = jd.make_loader(tiny.root, ordering=given, **counts)
-        assert again.batches.order.fingerprint == loader.batches.order.fingerprint
+        assert again.run.fingerprint == loader.run.fingerprint
     for given in (order.astype(float), []):
         with pytest.raises(UserError, match="whole numbers, found float64"):
             jd.make_loader(tiny.root, ordering=given, **counts)

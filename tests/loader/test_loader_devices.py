@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 import jax_diversity as jd
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.device_placement import DevicePlacement
-from tests.support.loader_devices import BATCH_SIZE, SPECS, batch_hash, blended
+from tests.support.loader_devices import BATCH_SIZE, SPECS, batch_hash, mixed
 from tests.support.programs import answers, free_port, start
 from tests.support.tiny_dataset import TinyDataset, write_tiny_dataset
 
@@ -46,7 +46,7 @@ def longer(run: jd.Run) -> list[str]:
 @pytest.fixture(scope="module")
 def origins(tiny: TinyDataset) -> list[list[list[int]]]:
     """Datasets and sequences of a blend's rows as NumPy gives them on one host."""
-    batches = [[batch["dataset_index"].tolist(), batch["sequence_index"].tolist()] for batch in blended(str(tiny.root))]
+    batches = [[batch["dataset_index"].tolist(), batch["sequence_index"].tolist()] for batch in mixed(str(tiny.root))]
     assert batches[-1][0][3:] == batches[-1][1][3:] == [-1] * (BATCH_SIZE - 3)
     return batches
 

@@ -94,7 +94,7 @@ def test_an_iterator_in_a_forked_process_is_a_sentence(tiny: TinyDataset, num_pr
 def test_closing_in_another_thread_ends_who_waits(tiny: TinyDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     started, go_on = threading.Event(), threading.Event()
     loader = jd.make_loader(tiny.root, global_batch_size=4)
-    at = loader.batches.order.at
+    at = loader.run.at
 
     def slow_at(positions: np.ndarray) -> np.ndarray:
         if positions[0] >= 16:
@@ -102,7 +102,7 @@ def test_closing_in_another_thread_ends_who_waits(tiny: TinyDataset, monkeypatch
             go_on.wait(30)
         return at(positions)
 
-    monkeypatch.setattr(loader.batches.order, "at", slow_at)
+    monkeypatch.setattr(loader.run, "at", slow_at)
     iterator = iter(loader)
     with ThreadPoolExecutor(1) as other:
         waiting = other.submit(list, iterator)

@@ -322,19 +322,17 @@ def test_what_is_no_permutation_is_refused_and_a_schedule_named(tiny: TinyDatase
     indices[3] = {"repeat": 2, "negative": -1, "too large": number}[damage]
     sentence = f"indices >= 0.*, found {indices[3]}|must hold each .*once, found {indices[3]}"
     if damage == "repeat":
-        sentence = f"An ordering of {number} sequences must hold each .*once, found 2 2 times; what may repeat"
+        sentence = f"An ordering of {number} sequences must hold each .*once, found 2 2 times; positions that repeat"
     np.save(tmp_path / "mine.npy", indices)
     for given in (indices, indices.tolist(), tmp_path / "mine.npy", str(tmp_path / "mine.npy")):
         with pytest.raises(UserError, match=sentence):
             jd.make_loader(tiny.root, ordering=given, global_batch_size=4)
 
 
-def test_a_schedule_may_repeat(tiny: TinyDataset, rows: Rows) -> None:
+def test_a_run_may_repeat(tiny: TinyDataset, rows: Rows) -> None:
     sequences = [3, 3, 0, 3]
-    plan = jd.Schedule(np.array(sequences), tiny.segments.num_sequences)
-    assert hashes_of_hosts([jd.make_loader(tiny.root, ordering=plan, global_batch_size=2)]) == reference_hashes(
-        rows, sequences, 2
-    )
+    run = jd.make_run(tiny.root, positions=sequences)
+    assert hashes_of_hosts([jd.make_loader(run, global_batch_size=2)]) == reference_hashes(rows, sequences, 2)
 
 
 def test_a_sequence_length_that_the_model_does_not_expect_is_a_sentence(tiny: TinyDataset) -> None:

@@ -23,7 +23,7 @@ from jax_diversity.run.inspection import Inspector
 from tests.support.tiny_dataset import TinyDataset, write_tiny_dataset
 
 # Without the type checker of the tests, as users have them.
-make_loader, blend = inspect.unwrap(jd.make_loader), inspect.unwrap(jd.blend)
+make_loader = inspect.unwrap(jd.make_loader)
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +74,13 @@ def test_an_ordering_that_lies_in_another_dataset_is_refused(tiny: TinyDataset, 
     for use in (
         lambda: make_loader(tiny.root, ordering=path, global_batch_size=4),
         lambda: make_loader(tiny.root, ordering=str(path), global_batch_size=4),
-        lambda: Inspector(jd.open_dataset(tiny.root), str(path), 4),
+        lambda: Inspector(jd.make_run(tiny.root, str(path)), 4),
         lambda: OrderedBatchSampler(tiny.root, str(path), 4),
     ):
         with pytest.raises(UserError, match=sentence):
             use()
     meant = make_loader(tiny.root, ordering=jd.Ordering.load(path), global_batch_size=4)
-    assert len(meant.batches.order) == tiny.segments.num_sequences
+    assert len(meant.run) == tiny.segments.num_sequences
     shutil.copy(path, tmp_path / "mine.npy")
     make_loader(tiny.root, ordering=tmp_path / "mine.npy", global_batch_size=4)
 
@@ -92,8 +92,7 @@ def test_an_ordering_of_other_token_counts_is_warned_of(tmp_path: Path) -> None:
     dataset = jd.open_dataset(root)
     foreign = jd.Ordering(np.arange(dataset.num_sequences), {"characteristics": "ef" * 32})
     foreign.save(tmp_path / "foreign.npy")
-    schedule = jd.Schedule(np.arange(4), dataset.num_sequences, {"characteristics": "ef" * 32})
-    for given in (foreign, tmp_path / "foreign.npy", schedule):
+    for given in (foreign, tmp_path / "foreign.npy"):
         with pytest.warns(UserWarning, match=r"fingerprint efefefefefefefef, none .* was \(cdcdcdcdcdcdcdcd\)"):
             make_loader(root, ordering=given, global_batch_size=4)
     own = jd.order(dataset.characteristics, "uniform_shuffle")
@@ -162,7 +161,7 @@ def test_torch_samplers_counts_are_whole(tiny: TinyDataset, name: str) -> None:
         ({"dtype": None}, "dtype to be int32, int64, uint32 or float32, found None"),
         ({"dtype": np.int8}, "dtype to be int32"),
         ({"dtype": ">i4"}, "dtype to be int32"),
-        ({"ordering": None}, "an ordering of whole numbers, found None"),
+        ({"ordering": 5}, "indices to be one axis of integers, found int64 of shape"),
     ],
 )
 def test_settings_that_cannot_be(tiny: TinyDataset, settings: dict, sentence: str) -> None:
@@ -191,12 +190,9 @@ def test_datasets_that_are_none(tiny: TinyDataset) -> None:
         make_loader([tiny.root, 5], global_batch_size=4)
 
 
-def test_blends_and_functions_are_stored_as_schedules(tiny: TinyDataset) -> None:
-    ordering = jd.open_dataset(tiny.root).orderings["balance"]
-    with pytest.raises(UserError, match=r"found Blend.*to_schedule\(\), or store the run with create_schedule"):
-        make_loader(tiny.root, ordering=blend([ordering]), global_batch_size=4)
+def test_a_function_is_not_an_ordering(tiny: TinyDataset) -> None:
     with pytest.raises(UserError, match=r"found the function.*create_schedule\(path, dataset, num_epochs=...\)"):
-        make_loader(tiny.root, ordering=lambda epoch: ordering, global_batch_size=4)
+        make_loader(tiny.root, ordering=lambda epoch: np.arange(3), global_batch_size=4)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "nothing", 4, None])

@@ -117,47 +117,40 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> list[TinyDataset]:
     ]
 
 
-def test_a_blend_of_datasets_tells_where_every_row_comes_from(many: list[TinyDataset]) -> None:
-    orderings = [jd.Ordering(tiny.orders["balance"]) for tiny in many]
-    blend = jd.blend(orderings, [5, 3, 1], 60)
-    order = blend.to_schedule()
-    loader = jd.make_loader([tiny.root for tiny in many], ordering=order, global_batch_size=8, drop_remainder=False)
-    alone = [
-        np.concatenate([batch["inputs"] for batch in jd.make_loader(tiny.root, global_batch_size=1)]) for tiny in many
-    ]
-    place = [np.argsort(ordering.indices) for ordering in orderings]
+def test_a_run_of_datasets_tells_where_every_row_comes_from(many: list[TinyDataset], tmp_path: Path) -> None:
+    roots = [tiny.root for tiny in many]
+    run = jd.create_schedule(tmp_path / "run", roots, weights=[5, 3, 1], num_positions=60)
+    loader = jd.make_loader(run, global_batch_size=8, drop_remainder=False)
+    alone = [np.concatenate([batch["inputs"] for batch in jd.make_loader(root, global_batch_size=1)]) for root in roots]
+    place = [np.argsort(tiny.orders["balance"]) for tiny in many]
     batches = list(loader)
     datasets = np.concatenate([batch["dataset_index"] for batch in batches])
     sequences = np.concatenate([batch["sequence_index"] for batch in batches])
     rows = np.concatenate([batch["inputs"] for batch in batches])
-    np.testing.assert_array_equal(datasets[:60], blend.dataset_index)
-    np.testing.assert_array_equal(sequences[:60], blend.sequence_index)
+    expected = run.places(np.arange(60))
+    np.testing.assert_array_equal(datasets[:60], expected[0])
+    np.testing.assert_array_equal(sequences[:60], expected[1])
     assert datasets[60:].tolist() == sequences[60:].tolist() == [-1] * 4
     for dataset, sequence, row in zip(datasets[:60], sequences[:60], rows, strict=False):
         np.testing.assert_array_equal(row, alone[dataset][place[dataset][sequence]])
-    # The state is one position of the blend; another batch size goes on from it.
+    # The state is one position of the run; another batch size goes on from it.
     iterator = iter(loader)
     next(iterator), next(iterator)
-    other = iter(jd.make_loader([tiny.root for tiny in many], ordering=order, global_batch_size=4))
+    other = iter(jd.make_loader(run, global_batch_size=4))
     other.set_state(iterator.get_state())
     np.testing.assert_array_equal(next(other)["inputs"], rows[16:20])
 
 
 def test_more_than_256_datasets(many: list[TinyDataset]) -> None:
     datasets = [jd.open_dataset(many[index % 3].root) for index in range(300)]
-    orderings = [jd.Ordering(np.arange(dataset.num_sequences)) for dataset in datasets]
-    blend = jd.blend(orderings, [1.0] * 300, 600).to_schedule()
-    batch = next(iter(jd.make_loader(datasets, ordering=blend, global_batch_size=600, fields=("inputs",))))
+    first = np.cumsum([0, *(dataset.num_sequences for dataset in datasets)])[:-1]
+    run = jd.make_run(datasets, positions=np.tile(first, 2))
+    batch = next(iter(jd.make_loader(run, global_batch_size=600, fields=("inputs",))))
     assert sorted(batch["dataset_index"].tolist()) == sorted([*range(300)] * 2)
 
 
-def test_blends_that_do_not_fit_are_refused(many: list[TinyDataset], tmp_path: Path) -> None:
+def test_datasets_that_do_not_fit_are_refused(many: list[TinyDataset], tmp_path: Path) -> None:
     roots = [tiny.root for tiny in many]
-    orderings = [jd.Ordering(tiny.orders["balance"]) for tiny in many]
-    with pytest.raises(UserError, match=r"found Blend.*store the run with create_schedule"):
-        jd.make_loader(roots, ordering=jd.blend(orderings, [1, 1, 1], 9), global_batch_size=4)
-    with pytest.raises(UserError, match="schedule over the dataset's"):
-        jd.make_loader(roots[:2], ordering=jd.blend(orderings, [1, 1, 1], 9).to_schedule(), global_batch_size=4)
     with pytest.raises(UserError, match="found the name 'balance'"):
         jd.make_loader(roots, global_batch_size=4)
     with pytest.raises(UserError, match="at least one dataset"):

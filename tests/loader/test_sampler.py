@@ -63,7 +63,6 @@ def test_workers_elements_are_dealt_so_that_batches_come_in_turn(
             assert made == order[first : first + rows].tolist()
 
 
-@pytest.mark.slow
 def test_real_workers_give_the_same_batches(tmp_path) -> None:
     absl.flags.FLAGS.mark_as_parsed()
     tiny = write_tiny_dataset(tmp_path / "out")
@@ -72,6 +71,16 @@ def test_real_workers_give_the_same_batches(tmp_path) -> None:
     assert len(found) == len(expected) // 2 * 2
     for batch, other in zip(found, expected, strict=False):
         np.testing.assert_array_equal(batch["inputs"], other["inputs"])
+
+
+def test_grains_worker_processes_take_the_batches_of_a_loader_in_turn(tmp_path) -> None:
+    absl.flags.FLAGS.mark_as_parsed()
+    loader = jd.make_loader(write_tiny_dataset(tmp_path / "out").root, global_batch_size=4)
+    options = grain.multiprocessing.MultiprocessingOptions(num_workers=2)
+    for batch, other in zip(loader, loader.mp_prefetch(options), strict=True):
+        np.testing.assert_array_equal(batch["inputs"], other["inputs"])
+    with pytest.raises(UserError, match="without sequential_slice"):
+        jd.make_loader(tmp_path / "out", global_batch_size=4).set_slice(slice(0, 1), sequential_slice=True)
 
 
 def test_a_data_loader_resumes_and_refuses_another_order(tiny: TinyDataset) -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 import jax_diversity as jd
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.loader.streaming import FilesOfBatch, StreamedFiles, StreamOrder
+from jax_diversity.loader.streaming import FilesOfBatch, StreamedFiles, StreamedRun
 from jax_diversity.records.reading import RecordReader
 from tests.support.corruptions import CORRUPTIONS
 from tests.support.remote_datasets import Reads, upload
@@ -188,9 +189,11 @@ def test_a_global_array_is_the_same(ordered, address, tmp_path):
 # The shuffle
 
 
-def with_counts(*counts: int) -> RecordReader:
-    """The reader of files with so many records, which are not there: a stream's order reads none."""
-    return RecordReader([Path(str(file)) for file in range(len(counts))], counts, sequence_length=4, dtype="uint16")
+def with_counts(*counts: int) -> jd.Dataset:
+    """A dataset of files with so many records; the files do not exist: a stream's run reads none."""
+    files = [Path(str(file)) for file in range(len(counts))]
+    records = RecordReader(files, counts, sequence_length=4, dtype="uint16")
+    return Mock(spec=jd.Dataset, records=records, layout_ordering=None)
 
 
 @settings(max_examples=60)
@@ -204,14 +207,14 @@ def with_counts(*counts: int) -> RecordReader:
 def test_every_record_comes_once_an_epoch_and_files_are_known_before(counts, buffer, seed, num_ahead, batch_size):
     total = sum(counts)
     end = 3 * total
-    order = StreamOrder(with_counts(*counts), None, end=end, shuffle_buffer=buffer, seed=seed, num_ahead=num_ahead)
-    places = order.places(np.arange(end))
+    order = StreamedRun(with_counts(*counts), end=end, shuffle_buffer=buffer, seed=seed, num_ahead=num_ahead)
+    places = order.record_places(np.arange(end))
     for epoch in range(3):
         assert sorted(places[epoch * total : (epoch + 1) * total]) == list(range(total))
     file = np.repeat(np.arange(len(counts)), counts)
     for start in range(0, end, batch_size):
         positions = np.arange(start, min(start + batch_size, end))
-        np.testing.assert_array_equal(order.places(positions), places[positions])  # of the position alone
+        np.testing.assert_array_equal(order.record_places(positions), places[positions])  # of the position alone
         needed = file[places[positions]]
         files = order.files(positions, needed)
         assert set(needed) == set(files.needed) <= set(files.ahead)
@@ -219,10 +222,10 @@ def test_every_record_comes_once_an_epoch_and_files_are_known_before(counts, buf
 
 
 def test_sequences_stay_within_their_stretch_and_epochs_differ():
-    order = StreamOrder(with_counts(*[10] * 30), None, end=900, shuffle_buffer=50, seed=0)
-    unshuffled = StreamOrder(with_counts(*[10] * 30), None, end=900)
-    np.testing.assert_array_equal(unshuffled.places(np.arange(900)), np.arange(900) % 300)
-    epochs = order.places(np.arange(900)).reshape(3, 300)
+    order = StreamedRun(with_counts(*[10] * 30), end=900, shuffle_buffer=50, seed=0)
+    unshuffled = StreamedRun(with_counts(*[10] * 30), end=900)
+    np.testing.assert_array_equal(unshuffled.record_places(np.arange(900)), np.arange(900) % 300)
+    epochs = order.record_places(np.arange(900)).reshape(3, 300)
     assert (epochs[0] != epochs[1]).mean() > 0.9
     assert (epochs[1] != epochs[2]).mean() > 0.9
     for epoch in epochs:
@@ -233,8 +236,8 @@ def test_sequences_stay_within_their_stretch_and_epochs_differ():
 
 
 def test_a_buffer_of_everything_is_a_uniform_shuffle():
-    order = StreamOrder(with_counts(4, 3), None, end=7 * 20_000, shuffle_buffer=7, seed=5)
-    came = order.places(np.arange(7 * 4000)).reshape(-1, 7)
+    order = StreamedRun(with_counts(4, 3), end=7 * 20_000, shuffle_buffer=7, seed=5)
+    came = order.record_places(np.arange(7 * 4000)).reshape(-1, 7)
     counts = Counter((place, step) for row in came.tolist() for step, place in enumerate(row))
     assert min(counts.values()) > 4000 / 7 * 0.8
     assert max(counts.values()) < 4000 / 7 * 1.2
@@ -244,10 +247,10 @@ SHUFFLED = [0, 3, 1, 8, 2, 5, 9, 11, 4, 10, 6, 7, 6, 7, 5, 4, 0, 8, 10, 11, 9, 2
 
 
 def test_the_shuffle_is_the_same_for_ever():
-    order = StreamOrder(with_counts(4, 4, 4), None, end=24, shuffle_buffer=5, seed=7)
-    assert order.places(np.arange(24)).tolist() == SHUFFLED
+    order = StreamedRun(with_counts(4, 4, 4), end=24, shuffle_buffer=5, seed=7)
+    assert order.record_places(np.arange(24)).tolist() == SHUFFLED
     for others in ({"shuffle_buffer": 5, "seed": 8}, {"shuffle_buffer": 6, "seed": 7}):
-        other = StreamOrder(with_counts(4, 4, 4), None, end=24, **others)
+        other = StreamedRun(with_counts(4, 4, 4), end=24, **others)
         assert order.fingerprint != other.fingerprint
 
 

@@ -50,9 +50,13 @@ def random_counts(seed: int = 0, num_sequences: int = NUM_SEQUENCES) -> jd.Chara
     return jd.Characteristics.from_counts(counts, sequence_length=32)
 
 
-def schedule(*parts: np.ndarray) -> jd.Schedule:
-    """One after another."""
-    return jd.Schedule(np.concatenate(parts), NUM_SEQUENCES)
+def repeated(chars: jd.Characteristics, order: Any, times: int) -> jd.Run:
+    """The run of an order that comes several times."""
+    return jd.make_run(chars, positions=np.tile(order.indices, times))
+
+
+def metrics_of(chars: jd.Characteristics, order: Any, size: int) -> jd.BatchMetrics:
+    return jd.BatchMetrics(order if isinstance(order, jd.Run) else jd.make_run(chars, order), global_batch_size=size)
 
 
 @pytest.fixture(scope="module")
@@ -66,62 +70,59 @@ def tiny(tmp_path_factory) -> jd.Dataset:
 
 
 @pytest.mark.parametrize("size", [1, 8, 53])
-@pytest.mark.parametrize("name", ["ordering", "array", "schedule", "repeats"])
+@pytest.mark.parametrize("name", ["ordering", "array", "positions", "repeats"])
 def test_values_are_those_of_measure(chars, name, size):
     rng = np.random.default_rng(3)
     ordering = jd.Ordering(rng.permutation(NUM_SEQUENCES))
     order = {
         "ordering": ordering,
         "array": ordering,
-        "schedule": jd.Schedule(rng.integers(0, NUM_SEQUENCES, 90), NUM_SEQUENCES),
-        "repeats": jd.repeat(ordering, 2),
+        "positions": jd.make_run(chars, positions=rng.integers(0, NUM_SEQUENCES, 90)),
+        "repeats": repeated(chars, ordering, 2),
     }[name]
-    metrics = jd.BatchMetrics(chars, ordering.indices if name == "array" else order, size)
+    metrics = metrics_of(chars, ordering.indices if name == "array" else order, size)
     for position in range(0, len(order) - size + 1, size):
         assert_same_values(metrics.values(position), expected_values(chars, order, position, size))
 
 
 def test_epochs_count_on(chars):
-    """A batch across two epochs; a schedule that keeps what it has strayed."""
+    """A batch across two epochs; a run of positions that keeps its deviation."""
     ordering = jd.Ordering(np.random.default_rng(0).permutation(NUM_SEQUENCES))
-    uneven = jd.Schedule(np.arange(NUM_SEQUENCES) // 2, NUM_SEQUENCES)
-    for given_order, whole in (
-        (ordering, jd.repeat(ordering, 3)),
-        (uneven, schedule(*[uneven.indices] * 3)),
-    ):
-        metrics = jd.BatchMetrics(chars, given_order, 10)
+    uneven = jd.make_run(chars, positions=np.arange(NUM_SEQUENCES) // 2)
+    for given_order in (ordering, uneven):
+        metrics, whole = metrics_of(chars, given_order, 10), repeated(chars, given_order, 3)
         for position in range(0, 3 * NUM_SEQUENCES - 10, 10):
             assert_same_values(metrics.values(position), expected_values(chars, whole, position, 10))
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 4 * NUM_SEQUENCES), min_size=1, max_size=6), st.integers(1, 60), st.booleans())
-def test_the_way_to_a_position_changes_nothing(positions, size, is_schedule):
+def test_the_way_to_a_position_changes_nothing(positions, size, repeats):
     chars = random_counts(1)
     rng = np.random.default_rng(size)
     order = (
-        jd.Schedule(rng.integers(0, NUM_SEQUENCES, NUM_SEQUENCES + 7), NUM_SEQUENCES)
-        if is_schedule
+        jd.make_run(chars, positions=rng.integers(0, NUM_SEQUENCES, NUM_SEQUENCES + 7))
+        if repeats
         else jd.Ordering(rng.permutation(NUM_SEQUENCES))
     )
-    walked = jd.BatchMetrics(chars, order, size)
+    walked = metrics_of(chars, order, size)
     for position in positions:
-        assert walked.values(position) == jd.BatchMetrics(chars, order, size).values(position)
+        assert walked.values(position) == metrics_of(chars, order, size).values(position)
 
 
 def test_sequences_without_tokens_have_no_mixture():
     chars = jd.Characteristics.from_counts({"topic": [[0, 0], [2, 2], [0, 0]]})
-    values = jd.BatchMetrics(chars, np.arange(3), 1).values(0)
+    values = metrics_of(chars, np.arange(3), 1).values(0)
     assert values == {"batch_tv/topic": 0.0, "groups_per_batch/topic": 0.0, "prefix_l2/topic": 0.0}
 
 
 @pytest.mark.parametrize("drop", [False, True])
 def test_a_watched_run_is_the_run(tiny, drop):
     chars, ordering = tiny.characteristics, tiny.orderings["balance"]
-    whole = jd.repeat(ordering, 2)
+    whole = repeated(chars, ordering, 2)
     choices = {"ordering": "balance", "global_batch_size": 6, "num_epochs": 2, "drop_remainder": drop}
     written = Written()
-    batches = list(jd.watch_batches(jd.make_loader(tiny, **choices), tiny, written))
+    batches = list(jd.watch_batches(jd.make_loader(tiny, **choices), written))
     plain = list(jd.make_loader(tiny, **choices))
     assert len(batches) == len(plain) > 5
     for found, expected in zip(batches, plain, strict=True):
@@ -137,15 +138,15 @@ def test_a_resumed_run_writes_what_one_without_a_break_writes(tiny, batch_size):
         return jd.make_loader(tiny, global_batch_size=size, num_epochs=3)
 
     whole, rest = Written(), Written()
-    list(jd.watch_batches(loader(batch_size), tiny, whole))
-    first = jd.watch_batches(loader(4), tiny, Written())
+    list(jd.watch_batches(loader(batch_size), whole))
+    first = jd.watch_batches(loader(4), Written())
     for _ in range(9):
         next(first)
     state = first.get_state()
     first.close()
     with pytest.raises(ValueError, match="closed"):
         next(first)
-    second = jd.watch_batches(loader(batch_size), tiny, rest)
+    second = jd.watch_batches(loader(batch_size), rest)
     second.set_state(state)
     assert len(list(second)) == len(rest) > 3
     assert rest.balance() == whole.balance()[36 // batch_size :]
@@ -155,7 +156,7 @@ def test_only_the_first_host_writes_and_of_the_global_batch(tiny):
     written = [Written(), Written()]
     for host, write in enumerate(written):
         loader = jd.make_loader(tiny, global_batch_size=6, host_index=host, num_hosts=2)
-        rows = [batch["inputs"].shape[0] for batch in jd.watch_batches(loader, tiny, write)]
+        rows = [batch["inputs"].shape[0] for batch in jd.watch_batches(loader, write)]
         assert set(rows) == {3}
     assert written[1] == []
     for step, values in written[0].balance():
@@ -166,9 +167,9 @@ def test_only_the_first_host_writes_and_of_the_global_batch(tiny):
 def test_global_arrays_are_watched_too(tiny):
     sharding = jax.sharding.NamedSharding(jax.make_mesh((1,), ("data",)), jax.sharding.PartitionSpec("data"))
     plain, placed = Written(), Written()
-    list(jd.watch_batches(jd.make_loader(tiny, global_batch_size=5), tiny, plain))
+    list(jd.watch_batches(jd.make_loader(tiny, global_batch_size=5), plain))
     loader = jd.make_loader(tiny, global_batch_size=5, sharding=sharding)
-    assert all(isinstance(batch["inputs"], jax.Array) for batch in jd.watch_batches(loader, tiny, placed))
+    assert all(isinstance(batch["inputs"], jax.Array) for batch in jd.watch_batches(loader, placed))
     assert placed.balance() == plain.balance()
 
 
@@ -177,40 +178,36 @@ def test_streams_are_watched_too(tmp_path, layout, shuffle_buffer):
     dataset = jd.open_dataset(write_tiny_dataset(tmp_path / "out", layout=layout).root)
     stream = jd.stream_batches(dataset, global_batch_size=4, num_epochs=2, shuffle_buffer=shuffle_buffer, seed=5)
     written = Written()
-    batches = list(jd.watch_batches(stream, dataset, written))
+    batches = list(jd.watch_batches(stream, written))
     assert len(batches) == len(written)
     # What the batches hold tells which sequences came, independently of the order that the stream claims.
     rows = jd.make_loader(dataset, ordering=np.arange(dataset.num_sequences), global_batch_size=1)
     number = {row["inputs"].tobytes(): index for index, row in enumerate(rows)}
     seen = [number[row.tobytes()] for batch in batches for row in batch["inputs"]]
-    trained = jd.Schedule(np.array(seen), dataset.num_sequences)
+    trained = jd.make_run(dataset, positions=np.array(seen))
     for step, values in written.balance():
         assert_same_values(values, expected_values(dataset.characteristics, trained, step * 4, 4))
 
 
-def test_blends_are_watched_by_the_counts_of_all(tiny, tmp_path):
+def test_several_datasets_are_watched_by_the_counts_of_all(tiny, tmp_path):
     datasets = [tiny, jd.open_dataset(write_tiny_dataset(tmp_path / "other", seed=4, features="one").root)]
-    blend = jd.blend([each.orderings["balance"] for each in datasets], weights=[3, 1], num_positions=70).to_schedule()
+    run = jd.create_schedule(tmp_path / "run", datasets, weights=[3, 1], num_positions=70)
     families = {
         family: vstack([each.characteristics.counts[family] for each in datasets])
         for family in tiny.characteristics.families
     }
     counts = jd.Characteristics.from_counts(families, sequence_length=tiny.sequence_length)
-    written = Written()
-    loader = jd.make_loader(datasets, ordering=blend, global_batch_size=7)
-    list(jd.watch_batches(loader, counts, written))
+    written, together = Written(), Written()
+    loader = jd.make_loader(run, global_batch_size=7)
+    list(jd.watch_batches(loader, written, characteristics=counts))
     assert len(written) == 10
     for step, values in written.balance():
-        assert_same_values(values, expected_values(counts, blend, step * 7, 7))
-    together = Written()
-    list(jd.watch_batches(loader, datasets, together))
+        assert_same_values(values, expected_values(counts, run, step * 7, 7))
+    list(jd.watch_batches(loader, together))
     assert len(together) == 10
     for step, values in together.balance():
         for name, value in written.balance()[step][1].items():
             assert values[name] == pytest.approx(value, abs=1e-9), name
-    for wrong in (tiny, datasets[::-1], [*datasets, tiny], []):
-        with pytest.raises(UserError, match=r"that the loader reads, found .* several in the same order"):
-            jd.watch_batches(loader, wrong, written)
 
 
 GROUPS = {
@@ -267,54 +264,53 @@ def add_tokens(counters: Mapping[str, Counter], dataset: jd.Dataset, sequence: i
             counter[name] += tokens
 
 
-def test_a_schedule_of_several_datasets_is_watched_by_the_groups_names(run):
+def test_a_run_of_several_datasets_is_watched_by_the_groups_names(run):
     written = Written()
-    batches = list(jd.watch_batches(jd.make_loader(run, global_batch_size=10), run, written))
+    batches = list(jd.watch_batches(jd.make_loader(run, global_batch_size=10), written))
     assert len(batches) == len(written) == 10
     assert [batch["inputs"].shape[1] for batch in batches] == [16] * 6 + [32] * 4
     for (_, values), expected in zip(written.balance(), counted_values(run, batches), strict=True):
         assert_same_values(values, expected)
-    last = jd.BatchMetrics(run, run.to_schedule(), 10).values(90)
+    last = jd.BatchMetrics(run, global_batch_size=10).values(90)
     assert_same_values(last, written.balance()[-1][1])
 
 
-def test_a_watched_schedule_goes_on_in_a_later_version(run):
+def test_a_watched_run_goes_on_in_a_later_version(run):
     whole, rest = Written(), Written()
-    list(jd.watch_batches(jd.make_loader(run, global_batch_size=10), run, whole))
+    list(jd.watch_batches(jd.make_loader(run, global_batch_size=10), whole))
     before = run.with_version(1)
-    first = jd.watch_batches(jd.make_loader(before, global_batch_size=10), before, Written())
+    first = jd.watch_batches(jd.make_loader(before, global_batch_size=10), Written())
     for _ in range(4):
         next(first)
-    second = jd.watch_batches(jd.make_loader(run, global_batch_size=10), run, rest)
+    second = jd.watch_batches(jd.make_loader(run, global_batch_size=10), rest)
     second.set_state(first.get_state())
     assert len(list(second)) == 6
     assert rest.balance() == whole.balance()[4:]
-    with pytest.raises(UserError, match="the schedule in the same version"):
-        jd.watch_batches(jd.make_loader(run, global_batch_size=10), before, print)
 
 
 def test_clusters_of_several_feature_spaces_are_left_out(tiny, tmp_path):
     """Their numbers mean other things; lengths, sources ... mean the same."""
     other = jd.open_dataset(write_tiny_dataset(tmp_path / "other", seed=4, features="another").root)
     order = np.arange(tiny.num_sequences + other.num_sequences)
-    named = {name.partition("/")[2] for name in jd.BatchMetrics([tiny, other], order, 7).values(0)}
+    named = {name.partition("/")[2] for name in jd.BatchMetrics([tiny, other], order, global_batch_size=7).values(0)}
     assert named == {"length", "document", "copy"}
     lengths = vstack([each.characteristics.counts["length"] for each in (tiny, other)])
     counts = jd.Characteristics.from_counts({"length": lengths}, sequence_length=16)
-    expected = jd.BatchMetrics(counts, order, 7).values(7)
-    found = jd.BatchMetrics([tiny, other], order, 7).values(7)
+    expected = metrics_of(counts, order, 7).values(7)
+    found = jd.BatchMetrics([tiny, other], order, global_batch_size=7).values(7)
     assert {name: found[name] for name in expected} == expected
     for place, features in enumerate(("one", "another")):
         write_tiny_dataset(tmp_path / features, group_names={"cluster": "ab"}, seed=place, features=features)
+    size = sum(jd.open_dataset(tmp_path / features).num_sequences for features in ("one", "another"))
     with pytest.raises(UserError, match=r"a family besides clusterings .* found cluster alone"):
-        jd.BatchMetrics([tmp_path / "one", tmp_path / "another"], np.arange(9), 7)
+        jd.BatchMetrics([tmp_path / "one", tmp_path / "another"], np.arange(size), global_batch_size=7)
 
 
 def test_datasets_without_a_common_family_are_a_sentence(run, tmp_path):
     write_tiny_dataset(tmp_path / "other", group_names={"mood": ("good",)})
     mixed = jd.create_schedule(tmp_path / "run", [run.datasets[0], tmp_path / "other"])
     with pytest.raises(UserError, match=r"a family that all datasets balance, found none \(source, topic; mood\)"):
-        jd.watch_batches(jd.make_loader(mixed, global_batch_size=4), mixed, print)
+        jd.watch_batches(jd.make_loader(mixed, global_batch_size=4), print)
 
 
 def test_waits_add_up_between_what_is_written(tiny, monkeypatch):
@@ -330,7 +326,7 @@ def test_waits_add_up_between_what_is_written(tiny, monkeypatch):
     monkeypatch.setattr(BatchIterator, "__next__", slow)
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     written = Written()
-    batches = jd.watch_batches(jd.make_loader(tiny, global_batch_size=4, num_epochs=2), tiny, written, every=3)
+    batches = jd.watch_batches(jd.make_loader(tiny, global_batch_size=4, num_epochs=2), written, every=3)
     for _, _batch in zip(range(6), batches, strict=False):
         now[0] += 2.0
     assert [step for step, _ in written] == [2, 5]
@@ -348,45 +344,42 @@ def test_a_writer_that_fails_is_named_and_left_out(tiny):
 
     loader = jd.make_loader(tiny, global_batch_size=4)
     with pytest.warns(UserWarning, match=r"failing.* failed at step 0 \(OSError: no route\).* the run continues"):
-        batches = list(jd.watch_batches(loader, tiny, Writers(failing, written)))
+        batches = list(jd.watch_batches(loader, Writers(failing, written)))
     assert calls == [0]
     assert len(written) == len(batches) == loader.num_batches
     with pytest.warns(UserWarning, match="not called again"):
-        assert len(list(jd.watch_batches(loader, tiny, failing))) == loader.num_batches
+        assert len(list(jd.watch_batches(loader, failing))) == loader.num_batches
     assert calls == [0, 0]
 
 
 def test_values_are_plain_numbers(tiny):
     written = Written()
-    list(jd.watch_batches(jd.make_loader(tiny, global_batch_size=4), tiny, written))
+    list(jd.watch_batches(jd.make_loader(tiny, global_batch_size=4), written))
     assert written
     assert {type(value) for _, values in written for value in values.values()} == {float}
 
 
-def test_what_cannot_be_watched_is_a_sentence(tiny, tmp_path):
+def test_what_cannot_be_watched_is_a_sentence(tiny):
     loader = jd.make_loader(tiny, global_batch_size=4)
-    other = jd.open_dataset(write_tiny_dataset(tmp_path / "other", seed=8).root)
-    with pytest.raises(UserError, match=r"datasets of fingerprints .* that the loader reads, found"):
-        jd.watch_batches(loader, other, print)
-    with pytest.raises(UserError, match=f"loader's {tiny.num_sequences} sequences, found those of {NUM_SEQUENCES}"):
-        jd.watch_batches(loader, random_counts(), print)
+    with pytest.raises(UserError, match=f"run's {tiny.num_sequences} sequences, found those of {NUM_SEQUENCES}"):
+        jd.watch_batches(loader, print, characteristics=random_counts())
     with pytest.raises(UserError, match="every to be a whole number >= 1, found 0"):
-        jd.watch_batches(loader, tiny, print, every=0)
+        jd.watch_batches(loader, print, every=0)
     watch: Any = inspect.unwrap(jd.watch_batches)  # without the type checker of the tests, as users have it
     with pytest.raises(UserError, match="loader of make_loader or stream_batches, found"):
-        watch(iter(loader), tiny, print)
+        watch(iter(loader), print)
     with pytest.raises(UserError, match="every to be a whole number"):
-        watch(loader, tiny, print, every=1.5)
+        watch(loader, print, every=1.5)
 
 
 def test_impossible_batches_are_a_sentence(tiny, chars):
     with pytest.raises(UserError, match="global_batch_size to be a whole number >= 1, found 0"):
-        jd.BatchMetrics(chars, np.arange(NUM_SEQUENCES), 0)
+        metrics_of(chars, np.arange(NUM_SEQUENCES), 0)
     with pytest.raises(UserError, match=f"ordering of the dataset's {NUM_SEQUENCES} sequences, found 3"):
-        jd.BatchMetrics(chars, np.arange(3), 2)
+        metrics_of(chars, np.arange(3), 2)
     with pytest.raises(UserError, match="Unknown ordering 'best'"):
-        jd.BatchMetrics(tiny, "best", 2)
-    metrics = jd.BatchMetrics.of_loader(jd.make_loader(tiny, global_batch_size=4), tiny)
+        jd.BatchMetrics(tiny, "best", global_batch_size=2)
+    metrics = jd.BatchMetrics.of_loader(jd.make_loader(tiny, global_batch_size=4))
     for position in (-1, tiny.num_sequences):
         with pytest.raises(UserError, match=f">= 0 and <= {tiny.num_sequences - 1}, found {position}"):
             metrics.values(position)

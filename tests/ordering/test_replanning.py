@@ -74,8 +74,9 @@ def take(iterator, number: int) -> list[np.ndarray]:
 # The plan
 
 
-@settings(max_examples=20)
-@given(share=st.floats(0, 1), seed=st.integers(0, 2**32))
+# A few shares: every number of consumed sequences is compiled.
+@settings(max_examples=12)
+@given(share=st.sampled_from([0, 0.01, 0.37, 1]), seed=st.integers(0, 2**32))
 def test_the_past_stays_and_every_sequence_comes_once(share: float, seed: int) -> None:
     chars = synthetic_characteristics(100, num_clusters=8, num_bins=3)
     consumed = np.random.default_rng(seed).permutation(chars.num_sequences)[: round(share * chars.num_sequences)]

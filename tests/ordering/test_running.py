@@ -87,7 +87,7 @@ def test_interrupted_runs_end_as_if_they_were_not(
     expected = order(chars, **run)
     path = tmp_path / "run"
     to_place = len(expected) - len(run.get("consumed", ()))
-    for after in (1, 600, to_place):
+    for after in (1, 600, to_place) if variant == "plain" else (600,):
         told = interrupted(chars, path, after, **run)
         assert told >= after
         assert path.is_file()
@@ -107,8 +107,8 @@ def test_a_run_interrupted_again_and_again(name: str, chars: Characteristics, tm
     path = tmp_path / "run"
     done = 0
     # Every state that greedy goes on from has tables of its own size, to be compiled for.
-    while done < len(expected) - 4 * STEPS:
-        done = interrupted(chars, path, done + 4 * STEPS, **RUNS[name])
+    while done < len(expected) - 6 * STEPS:
+        done = interrupted(chars, path, done + 6 * STEPS, **RUNS[name])
     # At once, before anything new is placed: what is kept stays.
     assert interrupted(chars, path, 1, **RUNS[name]) == done
     np.testing.assert_array_equal(order(chars, checkpoint=path, **RUNS[name]).indices, expected)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jax_diversity.export.rows import OrderedSequences
 
 import jax_diversity as jd
 from jax_diversity.export.maxtext import write_maxtext
@@ -131,7 +130,7 @@ def test_a_build_with_padding_and_inserted_ends(corpus: Path, prepared: Path) ->
     np.testing.assert_array_equal(batch["inputs_segmentation"] > 0, held)
     assert not batch["inputs"][~held].any()
     with pytest.raises(jd.UserError, match=r"padding at their ends only for MaxText.*options\.atom_size"):
-        write_maxtext(OrderedSequences(dataset, "uniform_shuffle"), prepared / "maxtext")
+        write_maxtext(jd.make_run(dataset, "uniform_shuffle"), prepared / "maxtext")
     assert not (prepared / "maxtext").exists()
 
 

@@ -397,7 +397,7 @@ def test_inspect_shows_every_appearance(built: Path) -> None:
     dataset = jd.open_dataset(built)
     times, ids = dataset.appearances, list(dataset.document_store.ids())
     assert times is not None
-    inspector = Inspector(dataset, "balance", 8)
+    inspector = Inspector(jd.make_run(dataset, "balance"), 8)
     document = int(np.flatnonzero(times == 3)[0])
     uses = inspector.uses(ids[document])
     assert sum(use.document_offset == 0 for use in uses) == 3 == inspector.appearances(ids[document])

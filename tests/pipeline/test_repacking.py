@@ -12,6 +12,7 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
+from jax_diversity.foundation.artifacts import signed
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build
 from jax_diversity.run.mixture import _as_read
@@ -151,7 +152,8 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         jd.repack(folder / "first", tmp_path / "other", seed=1)
     write_tiny_dataset(tmp_path / "tiny")
     manifest = json.loads((tmp_path / "tiny" / "manifest.json").read_text())
-    assert "settings" not in manifest
+    del manifest["settings"]
+    (tmp_path / "tiny" / "manifest.json").write_text(json.dumps(signed(manifest)))
     with pytest.raises(jd.UserError, match="run `jax-diversity build` first"):
         jd.repack(tmp_path / "tiny", tmp_path / "x", seed=1)
     assert not (tmp_path / "x").exists()

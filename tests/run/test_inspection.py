@@ -39,13 +39,14 @@ def built(request: pytest.FixtureRequest, packed: Path, tmp_path_factory: pytest
 @pytest.mark.parametrize("ordering", ["balance", "uniform_shuffle"])
 def test_a_batch_holds_what_the_loader_gives(built: Path, step: int, ordering: str) -> None:
     dataset = jd.open_dataset(built)
-    batch = Inspector(dataset, ordering, 8).batch(step)
+    batch = Inspector(jd.make_run(dataset, ordering), 8).batch(step)
     epochs = step * 8 // dataset.num_sequences + 2
     loader = jd.make_loader(built, ordering=ordering, global_batch_size=8, num_epochs=epochs, start_position=8 * step)
     rows = next(iter(loader))
     segments, table = dataset.segments, dataset.documents.to_table(columns=["id"])["id"].to_pylist()
     assert batch.position == 8 * step
-    assert batch.epoch == 8 * step // dataset.num_sequences
+    positions = range(8 * step, 8 * step + 8)
+    assert [row.epoch for row in batch.sequences] == [position // dataset.num_sequences for position in positions]
     for row, sequence in enumerate(batch.sequences):
         assert sequence.row == row
         mine = np.flatnonzero(segments.sequence_index == sequence.sequence_index)
@@ -63,7 +64,7 @@ def test_a_batch_holds_what_the_loader_gives(built: Path, step: int, ordering: s
 def test_the_families_of_a_batch_are_those_of_its_counts(built: Path) -> None:
     dataset = jd.open_dataset(built)
     chars = dataset.characteristics
-    batch = Inspector(dataset, "balance", 16).batch(2)
+    batch = Inspector(jd.make_run(dataset, "balance"), 16).batch(2)
     indices = dataset.orderings["balance"].indices[32:48]
     for family in chars.families:
         counts = np.asarray(chars.counts[family][indices].sum(axis=0)).ravel()
@@ -77,12 +78,12 @@ def test_the_families_of_a_batch_are_those_of_its_counts(built: Path) -> None:
     dataset.__dict__["sequence_copies"] = copies = np.arange(chars.num_sequences)[:, None] // 2
     spread = document_spread(copies, dataset.orderings["balance"].indices, (16,))
     for step, num_repeats in enumerate(measured.documents.repeats[16].tolist()):
-        seen = Inspector(dataset, "balance", 16).batch(step)
+        seen = Inspector(jd.make_run(dataset, "balance"), 16).batch(step)
         assert (seen.num_repeats, seen.num_copies) == (num_repeats, spread.repeats[16][step])
 
 
 def test_hosts_see_their_rows(built: Path) -> None:
-    inspector = Inspector(jd.open_dataset(built), "balance", 8)
+    inspector = Inspector(jd.make_run(built, "balance"), 8)
     whole = inspector.batch(5).sequences
     parts = [inspector.batch(5, host_index=host, num_hosts=4).sequences for host in range(4)]
     assert tuple(row for part in parts for row in part) == whole
@@ -90,7 +91,7 @@ def test_hosts_see_their_rows(built: Path) -> None:
 
 def test_a_document_is_found_wherever_it_is_used(built: Path) -> None:
     dataset = jd.open_dataset(built)
-    inspector = Inspector(dataset, "balance", 8)
+    inspector = Inspector(jd.make_run(dataset, "balance"), 8)
     segments, order = dataset.segments, dataset.orderings["balance"].indices
     ids = dataset.documents.to_table(columns=["id"])["id"].to_pylist()
     unused = set(range(len(ids))) - set(segments.document_index.tolist())

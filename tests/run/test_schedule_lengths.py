@@ -278,7 +278,7 @@ def test_what_comes_together_has_one_length(tiny: list[TinyDataset], tmp_path: P
 
 def test_other_readers_say_what_they_take(tiny: list[TinyDataset], run: jd.Run) -> None:
     with pytest.raises(UserError, match=r"sequences of one length, found lengths \[16, 32\]"):
-        jd.make_loader([each.root for each in tiny], ordering=run.to_schedule(), global_batch_size=SIZE)
+        jd.make_loader([each.root for each in tiny], ordering=run.indices, global_batch_size=SIZE)
     stream: Any = inspect.unwrap(jd.stream_batches)  # without the type checker of the tests
-    with pytest.raises(UserError, match="a dataset, or its folder or address, found RunSchedule"):
+    with pytest.raises(UserError, match="a dataset, its folder or address, or several of them, found StoredRun"):
         stream(run, global_batch_size=SIZE)

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jax_diversity.schedule import background, making, stored
 
 import jax_diversity as jd
 from jax_diversity.foundation.folders import is_locked
+from jax_diversity.run import background, making, stored
 from tests.support.runs import batches, whole
 from tests.support.tiny_dataset import write_tiny_dataset
 
@@ -128,7 +128,7 @@ def test_a_process_that_ends_stops_its_thread(folder: Path, tmp_path: Path) -> N
     program = f"""
 import time
 import jax_diversity as jd
-from jax_diversity.schedule import making
+from jax_diversity.run import making
 making._SHORTEST_PART = 1
 calls = []
 def slow(count):

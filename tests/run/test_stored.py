@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.folders import locked
-from jax_diversity.run.inspection import Inspector
 from jax_diversity.run.interleaving import interleave
 from tests.support.runs import assert_equal_batches, batches, whole
 from tests.support.tiny_dataset import write_tiny_dataset
@@ -284,7 +283,7 @@ def test_files_that_were_damaged(folder: Path, tmp_path: Path) -> None:
     for bad in (good.replace('"start": 0', '"start": 1'), good.replace("skipped", "skippd"), "[]", "{", good[:-40]):
         if bad != good:
             path.write_text(bad)
-            with pytest.raises(jd.UserError, match="no schedule that can be followed"):
+            with pytest.raises(jd.UserError, match="found a file that cannot be followed"):
                 jd.open_schedule(tmp_path / "run")
     plain = json.loads(good)
     path.write_text(json.dumps({**plain, "format": 9}))
@@ -330,7 +329,7 @@ def _in_thread(function: Any) -> None:
 def _extend_and_die(path: str, where: str) -> None:
     import os
 
-    from jax_diversity.schedule import making, stored
+    from jax_diversity.run import making, stored
 
     def die(*_: Any, **__: Any) -> None:
         os._exit(9)
@@ -372,31 +371,18 @@ def test_batches_of_a_schedule_are_watched(folder: Path, web: jd.Dataset) -> Non
             assert found[name] == pytest.approx(expected[name])
 
 
-def test_measure_and_inspect_take_a_saved_schedule(
+def test_the_command_line_makes_and_measures_a_run(
     tiny_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    dataset = jd.open_dataset(tiny_dataset)
-    saved = str(tmp_path / "run.npy")
-    made = ["schedule", "--path", str(tmp_path / "run"), "--datasets", str(tiny_dataset), "--num-epochs", "1.5"]
-    assert main([*made, "--quiet", "--save", saved]) == 0
+    dataset, path = jd.open_dataset(tiny_dataset), tmp_path / "run"
+    made = ["schedule", "--path", str(path), "--datasets", str(tiny_dataset), "--num-epochs", "1.5", "--quiet"]
+    assert main(made) == 0
     assert "1.50" in capsys.readouterr().out
-    run = jd.open_schedule(tmp_path / "run")
-    assert main(["measure", "--out", str(tiny_dataset), "--order", saved, "--json", "--quiet"]) == 0
-    figures = json.loads(capsys.readouterr().out)[saved]
+    run = jd.open_schedule(path)
+    assert main(["measure", "--out", str(path), "--json", "--quiet"]) == 0
+    figures = json.loads(capsys.readouterr().out)["run"]
     expected = jd.measure(dataset.characteristics, run, windows=(16,))
     assert figures["families"]["cluster"]["prefix_l2_max"] == pytest.approx(expected.prefix_l2["cluster"].max())
-    inspector = Inspector(dataset, saved, 16)
-    document = int(dataset.segments.document_index[0])
-    identity = list(dataset.document_store.ids())[document]
-    held = dataset.segments.sequence_index[dataset.segments.document_index == document]
-    uses = inspector.uses(identity)
-    assert sorted(use.position for use in uses) == np.flatnonzero(np.isin(whole(run), held)).tolist()
-    batch = next(iter(jd.make_loader(tiny_dataset, ordering=saved, global_batch_size=16)))
-    rows = [sequence.sequence_index for sequence in inspector.batch(0).sequences]
-    assert rows == whole(run)[:16].tolist()
-    np.testing.assert_array_equal(
-        batch["inputs"], next(iter(jd.make_loader(run, global_batch_size=16, fields=("inputs",))))["inputs"]
-    )
 
 
 def test_the_command_line_changes_a_schedule_and_reads_a_file(
@@ -405,7 +391,7 @@ def test_the_command_line_changes_a_schedule_and_reads_a_file(
     path = tmp_path / "run"
     (tmp_path / "run.yaml").write_text(
         f"path: {path}\ndatasets: [{folder / 'web'}, {folder / 'code'}]\n"
-        "weights: [3, 1]\nnum_positions: 80\nmethod: greedy\n"
+        "weights: [3, 1]\nnum_positions: 80\norder: {method: greedy}\n"
     )
     assert main(["schedule", "--config", str(tmp_path / "run.yaml"), "--quiet"]) == 0
     expected = jd.create_schedule(

@@ -166,7 +166,7 @@ def test_weights_by_name() -> None:
     np.testing.assert_array_equal(named_weights({"a*": 1}, ["a", "ab"], np.zeros(2), "source"), [0.5, 0.5])
     for given_weights, sentence in (
         ({"mail": 1}, "found 'mail'; there are web-0"),
-        ({"web-*": 1, "web-?": 1}, r"all that 'web-\?' means have a weight by another name"),
+        ({"web-*": 1, "web-?": 1}, r"all groups of 'web-\?' have a weight by another name"),
         ({"code": -1}, "weight of source 'code'"),
         ({"code": 0}, "above zero"),
         ({}, "above zero"),

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jax_diversity.clustering.assignment import assign
 from jax_diversity.clustering.base import cluster
 
-NUM_DEVICES = (1, 2, 4, 8)
+NUM_DEVICES = (2, 8)
 
 
 def blurred_blobs(num_blobs: int = 30, rows_each: int = 41, width: int = 12) -> np.ndarray:
@@ -48,19 +48,18 @@ def found_on(mesh: Mesh | None, config: dict[str, Any], rows: np.ndarray) -> dic
 
 
 def main() -> None:
-    """Either on 1, 2, 4 and 8 devices of this process, or with `process of coordinator` on those of all."""
+    """Either on 2, 6 and 8 devices of this process, or with `process of coordinator` on those of all."""
     rows = blurred_blobs()
     if len(sys.argv) > 1:
         process, num_processes, coordinator = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(coordinator, num_processes, process, initialization_timeout=240)
-        meshes = {"all": Mesh(np.array(jax.devices()), ("rows",))}
+        meshes, cases = {"all": Mesh(np.array(jax.devices()), ("rows",))}, ["euclidean", "two levels"]
     else:
         meshes = {str(number): Mesh(np.array(jax.devices()[:number]), ("rows",)) for number in NUM_DEVICES}
+        cases = list(CONFIGS)
         meshes["grid"] = Mesh(np.array(jax.devices()[:6]).reshape(2, 3)[::-1], ("data", "tensor"))
-    found = {
-        name: {case: found_on(mesh, config, rows) for case, config in CONFIGS.items()} for name, mesh in meshes.items()
-    }
+    found = {name: {case: found_on(mesh, CONFIGS[case], rows) for case in cases} for name, mesh in meshes.items()}
     print(json.dumps({"num_devices": jax.device_count(), "found": found}))
 
 

@@ -4,7 +4,7 @@
 
 prints one line of JSON: for every sharding, a hash of each global batch as the devices hold it, gathered from all
 processes, of a dataset and of a schedule with sequences of two lengths, the rows that this process read, and where the
-rows of a blend come from. XLA_FLAGS says how many devices a process has.
+rows of a mixture come from. XLA_FLAGS says how many devices a process has.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import jax_diversity as jd
 from jax_diversity.loader.loader import Loader
-from jax_diversity.loader.settings import ORIGIN_FIELDS
+from jax_diversity.run.interleaving import interleave
+from jax_diversity.run.source import ORIGIN_FIELDS
 
 BATCH_SIZE = 8
 SPECS = {
@@ -39,11 +40,10 @@ def batch_hash(inputs: np.ndarray, targets: np.ndarray) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
-def blended(root: str, **settings: Any) -> Loader:
-    """A dataset blended with itself: the last batch is not full, and its rows come from nowhere."""
+def mixed(root: str, **settings: Any) -> Loader:
+    """A dataset mixed with itself; the last batch is filled up with padding."""
     ordering = jd.open_dataset(root).orderings["balance"]
     chosen = interleave([2, 1], 2 * BATCH_SIZE + 3)
-    # The next sequence of the dataset that is due, which is read twice.
     numbers = [ordering[int((chosen[:at] == of).sum())] + of * len(ordering) for at, of in enumerate(chosen.tolist())]
     run = jd.make_run([root, root], positions=numbers)
     return jd.make_loader(run, global_batch_size=BATCH_SIZE, drop_remainder=False, **settings)
@@ -62,7 +62,7 @@ def hashes_on_devices(loader: Loader, sharding: NamedSharding) -> list[str]:
 def origins(root: str, sharding: NamedSharding) -> list[list[list[int]]]:
     """Every batch's dataset and sequence of every row."""
     spec, found = PartitionSpec(*tuple(sharding.spec)[:1]), []
-    for batch in blended(root, sharding=sharding):
+    for batch in mixed(root, sharding=sharding):
         assert all(array.sharding.spec == spec for field, array in batch.items() if field in ORIGIN_FIELDS)
         assert all(array.sharding == sharding for field, array in batch.items() if field not in ORIGIN_FIELDS)
         whole = multihost_utils.process_allgather([batch[field] for field in ORIGIN_FIELDS], tiled=True)
@@ -77,7 +77,7 @@ def main() -> None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(coordinator, int(num_processes), int(process), initialization_timeout=240)
     mesh = jax.make_mesh((jax.device_count() // 2, 2), ("data", "model"))
-    hashes, longer, rows, blends = {}, {}, {}, {}
+    hashes, longer, rows, places = {}, {}, {}, {}
     settings: dict[str, Any] = {"global_batch_size": BATCH_SIZE, "drop_remainder": False}
     for name, spec in SPECS.items():
         sharding = NamedSharding(mesh, PartitionSpec(*spec))
@@ -85,8 +85,8 @@ def main() -> None:
         hashes[name] = hashes_on_devices(loader, sharding)
         longer[name] = hashes_on_devices(jd.make_loader(jd.open_schedule(run), sharding=sharding, **settings), sharding)
         rows[name] = loader.batches.windows.row_numbers
-        blends[name] = origins(root, sharding)
-    found = {"num_devices": jax.device_count(), "hashes": hashes, "longer": longer, "rows": rows, "origins": blends}
+        places[name] = origins(root, sharding)
+    found = {"num_devices": jax.device_count(), "hashes": hashes, "longer": longer, "rows": rows, "origins": places}
     print(json.dumps(found))
 
 

@@ -1,4 +1,4 @@
-"""Orders made on 1 to 8 emulated devices beside one device's own: a program that a test starts.
+"""Orders made on 2 to 8 emulated devices beside one device's own: a program that a test starts.
 
     XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m tests.support.many_devices FOLDER
 
@@ -27,7 +27,7 @@ from tests.support.synthetic import synthetic_characteristics
 
 WINDOWS = Objective(windows=(16, 50), window_weight=0.37)
 TARGETS = Targets((0, 90, 200), {"half": np.array([[0.5, 0.5], [0.9, 0.1], [0.2, 0.8]])})
-NUM_DEVICES = (1, 2, 4, 8)
+NUM_DEVICES = (2, 8)
 
 
 class Interrupted:
@@ -81,7 +81,7 @@ def greedy_cases(folder: Path) -> Iterator[tuple[str, bool]]:
     yield "greedy, a common corpus, 3 devices", equal(common, "greedy", meshes=[devices(3)])
     greedy._REPACK_ABOVE, former = 250, greedy._REPACK_ABOVE
     running.STEPS_PER_CALL = 64
-    yield "greedy, tables built again", equal(chars, "greedy", meshes=[devices(4)], **moving)
+    yield "greedy, tables built again", equal(chars, "greedy", meshes=[devices(8)], **moving)
     greedy._REPACK_ABOVE = former
     few = alike_characteristics(5)
     yield "greedy, fewer sequences than devices", equal(few, "greedy", meshes=[devices(8)])
@@ -107,7 +107,7 @@ def continued_cases(
     """Runs cut off on some devices that go on on others."""
     running.STEPS_PER_CALL = 64
     whole = order(chars, method, **options).indices
-    for before, after in ((None, devices(4)), (devices(4), devices(8)), (devices(8), None)):
+    for before, after in ((None, devices(2)), (devices(2), devices(8)), (devices(8), None)):
         path = folder / "run.checkpoint"
         try:
             order(chars, method, advance=Interrupted(128), checkpoint=path, mesh=before, **options)

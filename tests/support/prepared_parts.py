@@ -12,7 +12,7 @@ STEPS: list[tuple[str, dict[str, Any]]] = [
     ("words", {"least": 3}),
     ("exact_duplicates", {}),
     ("personal_data", {}),
-    ("minhash", {"bands": 28, "rows": 4, "similarity": 0.5, "precedence": "books"}),
+    ("minhash", {"bands": 28, "rows": 4, "similarity": 0.5, "precedence": ["books"]}),
     ("words", {"least": 5}),
 ]
 

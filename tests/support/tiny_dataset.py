@@ -14,6 +14,7 @@ import pyarrow.parquet
 from scipy.sparse import csr_array, save_npz
 
 from jax_diversity.characteristics.counts import sequence_copies, sequence_documents
+from jax_diversity.clustering.stored import ending
 from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.artifacts import OutputFolder, write_json
 from jax_diversity.records.writing import write_records
@@ -107,13 +108,18 @@ def write_tiny_dataset(
     orders = {name: rng.permutation(segments.num_sequences) for name in ("balance", "uniform_shuffle")}
     folder = OutputFolder(root)
     with folder.lock():
+        folder.manifest["settings"] = {}
         clusterings = {name: len(names) for name, names in group_names.items() if name.startswith("cluster")}
-        for stage, counts in (("embed", {}), ("cluster", {"clusterings": clusterings})) if features else ():
-            partial = folder.partial(stage, "0" * 64, resume=False)
-            _publish(folder, stage, partial, stage, {**counts, "features": features})
+        if features:
+            partial = folder.partial("embed", "0" * 64, resume=False)
+            _publish(folder, "embed", partial, "embeddings", {"features": features})
+            partial = folder.partial("cluster", "0" * 64, resume=False)
+            for name in clusterings:
+                write_json(partial / f"clusters{ending(name)}.json", [{"name": each} for each in group_names[name]])
+            _publish(folder, "cluster", partial, "clusters", {"clusterings": clusterings, "features": features})
         _write_documents(folder, store, vocab_size, dtype, features)
         _write_sequences(folder, segments, validation)
-        _write_characteristics(folder, segments, rng, group_names, len(lengths), features)
+        _write_characteristics(folder, segments, group_names, len(lengths), features)
         for name, order in orders.items():
             ordering = Ordering(order, {"method": name})
             mark = Dataset(root).characteristics.fingerprint
@@ -199,18 +205,20 @@ def _write_sequences(folder: OutputFolder, segments: Segments, validation: Segme
 def _write_characteristics(
     folder: OutputFolder,
     segments: Segments,
-    rng: np.random.Generator,
     group_names: Mapping[str, Sequence[str]],
     num_documents: int,
     features: str | None,
 ) -> None:
     partial = folder.partial("characterize", "0" * 64, resume=False)
+    totals = {}
     for family, names in group_names.items():
-        group = rng.integers(len(names), size=len(segments))
+        group = segments.document_index % len(names)
         shape = (segments.num_sequences, len(names))
         counts = csr_array((segments.length.astype(np.int32), (segments.sequence_index, group)), shape=shape)
         counts.sum_duplicates()
         save_npz(partial / f"{family}.npz", counts)
+        totals[family] = counts.sum(axis=0).tolist()
+    write_json(partial / "totals.json", totals)
     np.save(partial / "sequence_documents.npy", sequence_documents(segments))
     # Every third document is a copy of another.
     documents = np.arange(int(segments.document_index.max(initial=0)) + 1)

@@ -161,14 +161,6 @@ CASES: list[Case] = [
         },
     ),
     (
-        jd.repeat,
-        {"ordering": ORDERING, "num_epochs": 2},
-        {
-            "ordering": ((None, 5, "abc", [0, 1], np.arange(3), CHARS, lambda epoch: [0, 1]), "Expected an Ordering"),
-            "num_epochs": ((None, "2", [2], {}, 2j, object(), 1e300), "num_epochs"),
-        },
-    ),
-    (
         jd.Targets,
         {"starts": (0, 4), "shares": {"topic": [[1, 0], [0, 1]]}},
         {
@@ -258,7 +250,7 @@ def of_schedules(root: Path) -> Iterator[Case]:
         {},
         what_follows
         | {
-            "schedule": ((None, 5, "run", {}, ORDERING, root), "RunSchedule"),
+            "schedule": ((None, 5, "run", {}, ORDERING, root), "StoredRun"),
             "position": (NO_NUMBER, "position"),
             "datasets": no_datasets,
             "seed": (NO_NUMBER, "seed"),
@@ -270,7 +262,7 @@ def of_schedules(root: Path) -> Iterator[Case]:
         ),
         {},
         {
-            "schedule": ((None, 5, "run", {}, ORDERING), "RunSchedule"),
+            "schedule": ((None, 5, "run", {}, ORDERING), "StoredRun"),
             "start": (NO_INTEGER, "start"),
             "stop": (NO_INTEGER, "stop"),
         },

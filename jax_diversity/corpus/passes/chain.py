@@ -1,4 +1,4 @@
-"""A chain of steps: its passes over the documents, their accounts, and what is left."""
+"""A chain of steps: its passes over the documents, their accounts, and the kept documents."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from jax_diversity.corpus.passes.phases import (
     learned_folder,
     notes_path,
     part_path,
-    plan_folder,
+    resolved_folder,
     run_phase,
 )
-from jax_diversity.corpus.steps.base import METHODS, Candidate
+from jax_diversity.corpus.steps.base import Candidate, LearningStep, Step
 from jax_diversity.corpus.steps.personal_data import masked
 from jax_diversity.foundation.artifacts import atomic_folder, copy_file, read_json, write_json
 from jax_diversity.foundation.errors import UserError
@@ -34,7 +34,7 @@ from jax_diversity.schema import Document
 
 Engine = Literal["processes", "ray"]
 Task = Callable[[str, int | None, str], AbstractContextManager[Advance]]
-"""Shows work: its name, its size and the unit."""
+"""Shows progress: name, size and unit of the work."""
 
 
 class Chain:
@@ -42,9 +42,9 @@ class Chain:
 
     Args:
         steps: names and options, in their order.
-        engine: who works on parts of the corpus: processes of this machine, or tasks of a Ray cluster.
-        num_processes: how many parts are worked on at a time; 0 takes as many as there are cores, and this process
-            alone where one part holds the whole corpus. The result is the same.
+        engine: processes of this machine, or tasks of a Ray cluster.
+        num_processes: number of parts at a time; 0 takes the number of cores, or this process alone if one part holds
+            the whole corpus. The result does not depend on it.
 
     Raises:
         UserError: an unknown step, or options that it does not take.
@@ -61,22 +61,27 @@ class Chain:
     def __init__(
         self, steps: Sequence[tuple[str, Mapping[str, Any]]], engine: Engine = "processes", num_processes: int = 0
     ) -> None:
-        for index, (name, options) in enumerate(steps):
+        self._specs = labelled(steps)
+        self._steps: list[Step] = []
+        for index, spec in enumerate(self._specs):
             try:
-                METHODS.check_name(name)
-                spec = labelled([(name, options)])[0]
-                # Refuses wrong values before any document is read.
-                _ = spec.module.check(**options) if spec.learns else spec.make(Path())
+                self._steps.append(spec.make())
             except UserError as error:
                 raise UserError(f"preparation.steps[{index}]: {error}") from None
-        self._specs = labelled(steps)
         self._engine, self._num_processes = engine, num_processes
         self._forget()
 
     @property
     def group_fields(self) -> tuple[str, ...]:
-        """The fields by which steps mark copies: all documents of one value are copies of one another."""
-        return tuple(f"{spec.label}_group" for spec in self._specs if spec.options.get("mark"))
+        """The fields with which steps mark copies: documents with equal values are copies of one another."""
+        pairs = zip(self._specs, self._steps, strict=True)
+        return tuple(f"{spec.label}_group" for spec, step in pairs if getattr(step, "mark", False))
+
+    def identities(self) -> list[tuple[str, Any]]:
+        """What the steps depend on besides their options, such as files, by the names of the steps."""
+        pairs = zip(self._specs, self._steps, strict=True)
+        found = ((spec.name, step.identity()) for spec, step in pairs)
+        return [(name, identity) for name, identity in found if identity is not None]
 
     def _forget(self) -> None:
         self._accounts = [Account() for _ in self._specs]
@@ -86,13 +91,13 @@ class Chain:
     def through(
         self, documents: Iterable[Document], folder: Path | None = None, task: Task | None = None
     ) -> Iterator[Document]:
-        """The documents that are kept, as the steps leave them, in the order of reading.
+        """The kept documents, as the steps leave them, in the order of reading.
 
         Args:
-            documents: what was read; the same documents where a run that was cut off goes on.
-            folder: takes `decisions/*.parquet`, one row a document read, `funnel.json` and `examples.json`, and on the
-                way what is finished; None writes nothing there.
-            task: where passes after the first are shown.
+            documents: the documents that were read; the same documents if an interrupted run continues.
+            folder: takes `decisions/*.parquet` (one row a document read), `funnel.json`, `examples.json` and, during
+                the run, finished parts; None writes nothing.
+            task: shows the progress of passes after the first.
 
         Raises:
             UserError: no document is kept, and there is a folder to write to; a worker process was killed.
@@ -126,9 +131,9 @@ class Chain:
         shutil.rmtree(work)
 
     def _keep_learned(self, work: Path, folder: Path) -> None:
-        """Keep the files that a step's module names in `KEPT` of what it has learned."""
-        for spec in self._specs:
-            for name in getattr(spec.module, "KEPT", ()):
+        """Keep the `kept_files` of every step that learns."""
+        for spec, step in zip(self._specs, self._steps, strict=True):
+            for name in step.kept_files if isinstance(step, LearningStep) else ():
                 path = learned_folder(work, spec.label) / name
                 if path.exists():
                     (folder / spec.label).mkdir(parents=True, exist_ok=True)
@@ -143,12 +148,12 @@ class Chain:
         return True
 
     def _passes(self, documents: Iterable[Document], work: Path, task: Task | None) -> Iterator[Candidate]:
-        """Let all parts pass all phases; gives what the last phase leaves of the documents."""
-        for spec in self._specs:
+        """Let all parts pass all phases; yields the candidates of the last phase."""
+        for spec, step in zip(self._specs, self._steps, strict=True):
             learned = learned_folder(work, spec.label)
-            if spec.learns and not learned.exists():
+            if isinstance(step, LearningStep) and not learned.exists():
                 with atomic_folder(learned) as partial:
-                    spec.module.learn(partial, **spec.options)
+                    step.learn(partial)
         phases = Phases(self._specs, work)
         jobs = self._first_jobs(documents, phases, work)
         for phase in range(phases.last + 1):
@@ -168,7 +173,7 @@ class Chain:
                         yield from candidates
 
     def _first_jobs(self, documents: Iterable[Document], phases: Phases, work: Path) -> Iterator[tuple]:
-        # Documents are read again where a run goes on; those of parts that are finished need not be sent.
+        # A continued run reads the documents again, but does not send the documents of finished parts.
         for index, part in enumerate(split(documents)):
             self.num_read += len(part)
             self._num_parts += 1
@@ -176,7 +181,7 @@ class Chain:
             yield 0, index, [] if is_finished else part, 0
 
     def _run(self, phases: Phases, work: Path, jobs: Iterator[tuple]) -> Iterator[int]:
-        """Let parts pass a phase; gives their numbers in order."""
+        """Let parts pass a phase; yields their numbers in order."""
         first = [*islice(jobs, 2)]
         jobs = chain(first, jobs)
         specs = json.dumps(self._specs)
@@ -196,26 +201,26 @@ class Chain:
         )
 
     def _resolve(self, phases: Phases, phase: int, work: Path) -> list[int]:
-        """Let a survey resolve its notes; the number of every part's first document in its count."""
-        plan = plan_folder(work, phases.survey_labels[phase])
+        """Let a survey resolve its notes; returns the number of every part's first document in its count."""
+        resolved = resolved_folder(work, phases.survey_labels[phase])
         paths = [notes_path(work, phase, index) for index in range(self._num_parts)]
-        if not plan.exists():
-            with tempfile.TemporaryDirectory(dir=work) as scratch, atomic_folder(plan) as partial:
+        if not resolved.exists():
+            with tempfile.TemporaryDirectory(dir=work) as scratch, atomic_folder(resolved) as partial:
                 notes = gather(paths, Path(scratch))
                 phases.surveys[phase].resolve(notes, partial)
                 write_json(partial / "starts.json", notes.starts.tolist())
         for path in paths:
             path.unlink(missing_ok=True)
-        return read_json(plan / "starts.json", "prepare")
+        return read_json(resolved / "starts.json", "prepare")
 
     def funnel(self) -> list[dict[str, Any]]:
-        """Of every step: documents, words and bytes in and out, documents removed by each rule, and what was found."""
+        """For every step: documents, words and bytes in and out, documents removed by each rule, and finds."""
         return [
             {"step": spec.label, **account.total()} for spec, account in zip(self._specs, self._accounts, strict=True)
         ]
 
     def account(self) -> dict[str, Any]:
-        """The funnel, and that of every source and language."""
+        """The funnel, in total and by source and language."""
         parts = {
             name: {spec.label: account.by(part) for spec, account in zip(self._specs, self._accounts, strict=True)}
             for part, name in enumerate(("source", "language"))
@@ -225,8 +230,8 @@ class Chain:
     def examples(self) -> dict[str, Any]:
         """Up to ten removed documents a rule and edited ones a step, chosen by hash; personal data are masked.
 
-        `removed` by `step.rule` has their ids, what was measured, the threshold and how their text begins; `edited` by
-        step has lines, each with what it is: one that stayed (a space), went (-) or came (+).
+        `removed`, by `step.rule`, holds ids, the measured value, the threshold and the beginning of the text. `edited`,
+        by step, holds lines with a sign: a space (kept), - (removed) or + (added).
         """
         removed, edited = {}, {}
         for spec, account in zip(self._specs, self._accounts, strict=True):
@@ -239,7 +244,7 @@ class Chain:
         return {"removed": removed, "edited": edited}
 
     def counts(self) -> dict[str, Any]:
-        """For a stage's counts: the documents that are stored, the fields that steps added, and the funnel."""
+        """For the stage's counts: the stored documents, the fields that steps added, and the funnel."""
         fields = sorted(self._fields)
         preparation = {"num_documents_read": self.num_read, "fields": fields, "steps": self.funnel()}
         return {"num_documents": self.num_kept, "text_bytes": self.kept_bytes, "preparation": preparation}
@@ -251,7 +256,7 @@ class Chain:
         return ", ".join(f"{number} by {rule}" for rule, number in removed.most_common(3))
 
     def _check_account(self) -> None:
-        """Documents read = kept + removed by each rule, and no step loses one on the way to the next."""
+        """Check that documents read = kept + removed, at every step and in total."""
         flowing = self.num_read
         for step in self.funnel():
             entered, left = step["documents_in"], step["documents_out"]

@@ -1,4 +1,4 @@
-"""What a survey has noted of all documents in its first pass: stored part by part, then gathered."""
+"""The notes of a survey on all documents: stored part by part in the first pass, then gathered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jax_diversity.foundation.artifacts import atomic_path
 
 
 class NoteBook:
-    """The notes of one part, while they are made."""
+    """The notes of one part, while it passes."""
 
     def __init__(self) -> None:
         self._ids: list[str] = []
@@ -26,7 +26,7 @@ class NoteBook:
         self._data = bytearray()
 
     def add(self, candidate: Candidate, note: bytes) -> None:
-        """Add what was noted of the next document."""
+        """Add the note of the next document."""
         self._ids.append(candidate.document.id)
         self._sources.append(candidate.document.source)
         self._languages.append(candidate.language)
@@ -42,15 +42,15 @@ class NoteBook:
 
 @dataclass(frozen=True)
 class Notes:
-    """The notes of all documents that a survey has looked at, in the order of reading.
+    """The notes of all documents that reached a survey, in the order of reading.
 
     Attributes:
         data: all notes end to end; may be a memory map.
         lengths: bytes of every document's note.
         sources: the documents' sources.
-        languages: their languages, as the steps before have found them; None where unknown.
+        languages: the languages that the previous steps left; None if unknown.
         paths: the files of the parts.
-        starts: the number of every part's first document, and at the end that of all documents.
+        starts: the number of every part's first document, and at the end the number of documents.
     """
 
     data: UInt8[np.ndarray, " byte"]
@@ -65,7 +65,7 @@ class Notes:
 
     @cached_property
     def ends(self) -> Int64[np.ndarray, " document"]:
-        """Where in `data` every document's note ends."""
+        """The end of every document's note in `data`."""
         return np.cumsum(self.lengths)
 
     @cached_property
@@ -73,13 +73,13 @@ class Notes:
         """The documents whose notes are not empty."""
         return np.flatnonzero(self.lengths)
 
-    def ranks(self, precedence: str) -> Int64[np.ndarray, " document"]:
-        """The place of every document's source among some, named between spaces; those not named come last."""
-        places = {source: place for place, source in enumerate(precedence.split())}
+    def ranks(self, precedence: Sequence[str]) -> Int64[np.ndarray, " document"]:
+        """The rank of every document's source in a list; sources outside the list come last."""
+        places = {source: place for place, source in enumerate(precedence)}
         return np.array([places.get(source, len(places)) for source in self.sources], np.int64)
 
     def ids(self, documents: Int64[np.ndarray, " chosen"]) -> list[str]:
-        """The ids of some documents, whose numbers ascend; one part's ids are in memory at a time."""
+        """The ids of documents with ascending numbers; the ids of one part are in memory at a time."""
         ids: list[str] = []
         for index, path in enumerate(self.paths):
             low, high = np.searchsorted(documents, self.starts[index : index + 2])
@@ -91,11 +91,11 @@ class Notes:
 
 
 def gather(paths: Sequence[Path], folder: Path) -> Notes:
-    """Put the notes of all parts together; their bytes go to a file in `folder`, which is mapped into memory."""
+    """Gather the notes of all parts; their bytes go to a file in `folder`, which is mapped into memory."""
     sources: list[str] = []
     languages: list[str | None] = []
     lengths: list[np.ndarray] = []
-    names: dict[str | None, str | None] = {}  # one object for each name, however many documents have it
+    names: dict[str | None, str | None] = {}  # one object for each name, for any number of documents
 
     def named(values: Sequence) -> Iterator:
         return (names.setdefault(value, value) for value in values)

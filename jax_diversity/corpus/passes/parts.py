@@ -1,7 +1,7 @@
-"""Parts of a corpus on their way through the steps, as files: documents, what was found of them, and accounts.
+"""Parts of a corpus between the phases, as files: documents with the steps' findings, and accounts.
 
-A part is some megabytes of text. It is written whole or not at all, so that a run that was killed goes on after the
-parts that are finished.
+A part is some megabytes of text. It is written as a whole or not at all, so that a killed run continues after the
+finished parts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIZE_BYTES = 8
 
 
 def split(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Documents in parts of some megabytes, which do not depend on who works on them."""
+    """Documents in parts of some megabytes; the division does not depend on the number of processes."""
     part: list[Document] = []
     size = 0
     for document in documents:
@@ -39,7 +39,7 @@ def split(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 def write_part(path: Path, accounts: Sequence[Account], candidates: Sequence[Candidate]) -> None:
-    """Store a part; of documents that are removed the texts are left out."""
+    """Store a part, without the texts of removed documents."""
     content = pickle.dumps((accounts, [*map(_row, candidates)]), pickle.HIGHEST_PROTOCOL)
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
         file.write(len(content).to_bytes(_SIZE_BYTES, "little"))
@@ -47,14 +47,14 @@ def write_part(path: Path, accounts: Sequence[Account], candidates: Sequence[Can
 
 
 def read_part(path: Path) -> tuple[list[Account], list[Candidate]]:
-    """A stored part."""
+    """Read a stored part."""
     stored = memoryview(path.read_bytes())
     size = int.from_bytes(stored[:_SIZE_BYTES], "little")
     accounts, rows = pickle.loads(pa.decompress(stored[_SIZE_BYTES:], size, _CODEC))
     return accounts, [*map(_candidate, rows)]
 
 
-# Tuples of plain values: pickling objects takes several times as long.
+# Tuples of plain values: pickling objects would take several times as long.
 def _row(candidate: Candidate) -> tuple[Any, ...]:
     document, removed = candidate.document, candidate.removed
     labels = (document.id, document.source, document.language, document.title)
@@ -76,8 +76,8 @@ def _candidate(row: tuple[Any, ...]) -> Candidate:
         None if removed is None else Removal(*removed),
         group,
         duplicate_of,
-        step,
-        entered,
+        step=step,
+        entered=entered,
         is_edited=is_edited,
         _size=size,
     )

@@ -1,59 +1,44 @@
-"""Parts of the corpus pass the steps: what happens to one part, in any process.
+"""The way of one part of the corpus through the steps, in any process.
 
-The steps run in phases. A survey, which looks at all documents, ends one and begins the next:
+The steps run in phases. A survey, which compares all documents, ends a phase and begins the next one:
 
-    part 0 - rules - survey notes                        survey judges - rules - part 0
-    part 1 - rules - survey notes  -> survey resolves -> survey judges - rules - part 1
-    part 2 - rules - survey notes                        survey judges - rules - part 2
+    part 0 - steps - survey notes                        survey judges - steps - part 0
+    part 1 - steps - survey notes  -> survey resolves -> survey judges - steps - part 1
+    part 2 - steps - survey notes                        survey judges - steps - part 2
 
-In a phase every part passes on its own, and its result is a file.
+In a phase every part passes independently, and its result is a file.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from jax_diversity.corpus.passes.account import Account
 from jax_diversity.corpus.passes.notes import NoteBook
 from jax_diversity.corpus.passes.parts import read_part, write_part
-from jax_diversity.corpus.steps.base import METHODS, Candidate, Measured, Rules, Survey, at_least
+from jax_diversity.corpus.steps.base import METHODS, Candidate, LearningStep, Step, Survey, at_least
 from jax_diversity.schema import Document
-
-_Judge = Callable[[Candidate, int], Iterator[Measured]]
 
 
 class StepSpec(NamedTuple):
-    """A step as settings give it, with a label of its own: its name, and a number where it comes again."""
+    """A step of the settings, with a label of its own: its name, and a number from the second use on."""
 
     label: str
     name: str
     options: Mapping[str, Any]
 
-    @property
-    def module(self) -> ModuleType:
-        """The step's module."""
-        return import_module(f"{METHODS.package}.{METHODS[self.name]}")
-
-    @property
-    def learns(self) -> bool:
-        """Whether it learns something before documents are read."""
-        return METHODS.takes(self.name, "learned")
-
-    def make(self, work: Path) -> Rules | Survey:
-        """The step, ready to run."""
-        learned = {"learned": learned_folder(work, self.label)} if self.learns else {}
-        return METHODS.find(self.name)(**self.options, **learned)
+    def make(self) -> Step:
+        """The step; a `UserError` for wrong options."""
+        return METHODS.find(self.name)(**METHODS.complete(self.name, self.options))
 
 
 def labelled(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[StepSpec, ...]:
-    """Steps with labels that differ from one another."""
+    """Steps with different labels."""
     uses = Counter[str]()
     specs = []
     for name, options in steps:
@@ -63,50 +48,53 @@ def labelled(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[StepSpec, 
 
 
 def learned_folder(work: Path, label: str) -> Path:
-    """What a step has learned."""
+    """The folder of the files that a step has learned."""
     return work / f"learned-{label}"
 
 
-def plan_folder(work: Path, label: str) -> Path:
-    """What a survey has resolved."""
-    return work / f"plan-{label}"
+def resolved_folder(work: Path, label: str) -> Path:
+    """The folder of the files that a survey has resolved."""
+    return work / f"resolved-{label}"
 
 
 def part_path(work: Path, phase: int, index: int) -> Path:
-    """The file of a part as a phase has left it."""
+    """The file of a part after a phase."""
     return work / f"part-{phase}-{index:06d}"
 
 
 def notes_path(work: Path, phase: int, index: int) -> Path:
-    """The file of what the survey at a phase's end has noted of a part."""
+    """The file of the notes of a phase's survey on a part."""
     return work / f"notes-{phase}-{index:06d}"
 
 
 class Phases:
-    """The steps, made in this process; the files of a run are in the folder `work`."""
+    """The steps of a run in this process; `work` is the folder of its files."""
 
     def __init__(self, specs: Sequence[StepSpec], work: Path) -> None:
         self._specs, self._work = specs, work
-        self._steps = [spec.make(work) for spec in specs]
-        surveys = [index for index, step in enumerate(self._steps) if isinstance(step, Survey)]
+        self._steps = [spec.make() for spec in specs]
+        for spec, step in zip(specs, self._steps, strict=True):
+            if isinstance(step, LearningStep):
+                step.load_learned(learned_folder(work, spec.label))
+        surveys = [index for index, step in enumerate(self._steps) if step.compares_documents]
         self._bounds = [-1, *surveys, len(specs)]
         self.surveys: list[Survey] = [self._steps[index] for index in surveys]  # type: ignore[misc]
         self.survey_labels = [specs[index].label for index in surveys]
         self.last = len(surveys)
-        self._judging: tuple[int, _Judge | None] | None = None
+        self._resolved_phase = 0
 
     def run(self, phase: int, index: int, documents: Sequence[Document], first_number: int) -> int:
-        """Let a part pass a phase; nothing is done where that is done already. Returns the part's index.
+        """Let a part pass a phase, unless its result exists. Returns the part's index.
 
         Args:
-            phase: which one.
+            phase: the phase.
             index: the part's number.
-            documents: of the first phase, the part's documents; none where the part's file is there, or was.
-            first_number: of later phases, the number of the part's first document in the survey's count.
+            documents: in the first phase, the documents of the part; empty if this part was already written.
+            first_number: in later phases, the number of the part's first document in the survey's count.
         """
         result = part_path(self._work, phase, index)
         before = part_path(self._work, phase - 1, index)
-        # A run that goes on may have finished later phases of this part.
+        # A continued run may have finished later phases of this part.
         is_finished = any(part_path(self._work, done, index).exists() for done in range(phase, self.last + 1))
         if is_finished or (phase == 0 and not documents):
             before.unlink(missing_ok=True)
@@ -133,38 +121,33 @@ class Phases:
         notes: NoteBook | None,
     ) -> None:
         first, stop = self._bounds[phase : phase + 2]
-        judge = self._judge_of(phase)
+        if phase and self._resolved_phase != phase:  # once in a process
+            self.surveys[phase - 1].load_resolved(resolved_folder(self._work, self.survey_labels[phase - 1]))
+            self._resolved_phase = phase
         steps = [(self._specs[place].label, self._steps[place], accounts[place]) for place in range(first + 1, stop)]
         survey = None if notes is None else self.surveys[phase]
         for candidate in candidates:
             if candidate.removed is not None:
                 continue
-            if judge is not None:
-                # It has entered the survey in the phase before.
-                _judge(candidate, judge(candidate, number), accounts[first])
+            if phase:  # the candidate has entered the survey in the previous phase
+                candidate.number = number
                 number += 1
-            for label, rules, account in steps:
+                _judge(candidate, self._steps[first], accounts[first])
+            for label, step, account in steps:
                 if candidate.removed is not None:
                     break
                 candidate.enter(label)
-                _judge(candidate, rules(candidate), account)  # type: ignore[operator]
+                _judge(candidate, step, account)
             if survey is not None and notes is not None and candidate.removed is None:
                 candidate.enter(self._specs[stop].label)
                 notes.add(candidate, survey.note(candidate))
             candidate.forget_words()
 
-    def _judge_of(self, phase: int) -> _Judge | None:
-        """The second pass of the survey with which a phase begins; what it has resolved is read once."""
-        if self._judging is None or self._judging[0] != phase:
-            plan = plan_folder(self._work, self.survey_labels[phase - 1]) if phase else None
-            self._judging = phase, None if plan is None else self.surveys[phase - 1].rules(plan)
-        return self._judging[1]
 
-
-def _judge(candidate: Candidate, rules: Iterator[Measured], account: Account) -> None:
+def _judge(candidate: Candidate, step: Step, account: Account) -> None:
     text = candidate.text
-    # `text` is the object that is kept where nothing is edited: comparing them costs nothing.
-    if all(map(candidate.judge, rules)) and candidate.text is not text:
+    # Without an edit `text` is the same object: the comparison costs nothing.
+    if all(map(candidate.judge, step.judge(candidate))) and candidate.text is not text:
         _ = candidate.text.strip() or candidate.judge(at_least("empty", 0, 1))
     account.add(candidate, text)
 

@@ -1,10 +1,8 @@
-"""The settings of preparation: what happens to documents between reading and storing."""
+"""The settings of preparation: the steps between reading and storing documents."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +17,9 @@ if TYPE_CHECKING:
 RECIPES = Path(__file__).parents[1] / "recipes"
 """The folder of the recipes: settings whose `preparation` lists the steps."""
 
+Options = dict[str, int | float | bool | str | tuple[str, ...] | dict[str, int | float | str]]
+"""Options of a step by name."""
+
 
 @dataclass(frozen=True)
 class StepConfig:
@@ -26,27 +27,27 @@ class StepConfig:
 
     step: str = "words"
     """The step's name; docs/preparation.md shows all, with what they remove."""
-    options: dict[str, int | float | bool | str] = field(default_factory=dict)
-    """The step's own options, such as `least 50`; their defaults where not given."""
+    options: Options = field(default_factory=dict)
+    """The step's own options, such as `least: 50`, `languages: [en, de]` or `thresholds: {least_words: 20}`; an option
+    that is not given has its default."""
 
 
 @dataclass(frozen=True)
 class PreparationConfig:
-    """What happens to documents between reading and storing: nothing where neither steps nor recipe are given."""
+    """The steps between reading and storing documents; without steps or recipe every document is stored unchanged."""
 
     steps: tuple[StepConfig, ...] = ()
     """The steps, in their order."""
     recipe: str | None = None
-    """The name of a list of steps in configs/preparation, such as `fineweb`, in place of `steps`."""
-    options: dict[str, int | float | bool | str] = field(default_factory=dict)
-    """Options in place of those that the steps have, as STEP.OPTION, such as `perplexity.reference wiki.txt`. A step's
-    second use is STEP_2."""
+    """The name of a list of steps in configs/preparation, such as `fineweb`; replaces `steps`."""
+    options: Options = field(default_factory=dict)
+    """Options that replace the steps' own, as STEP.OPTION, such as `perplexity.reference wiki.txt`. Lists and mappings
+    are YAML, such as `perplexity.thirds '[head, middle]'`. The second use of a step is STEP_2."""
     engine: Literal["processes", "ray"] = "processes"
-    """Who works on parts of the corpus: processes of this machine, or tasks of a Ray cluster, whose machines must
-    share the file system of `out`."""
+    """Processes of this machine, or tasks of a Ray cluster, whose machines must share the file system of `out`."""
     num_processes: int = 0
-    """How many parts are worked on at a time; 0 takes as many as there are cores, or only this process where one part
-    of some megabytes holds the whole corpus. The result is the same."""
+    """Number of parts of the corpus at a time; 0 takes the number of cores, or this process alone if one part of some
+    megabytes holds the whole corpus. The result does not depend on it."""
 
     def check(self) -> None:
         """Refuse unknown steps and recipes, and options that do not fit their step, with a `UserError`."""
@@ -58,22 +59,22 @@ class PreparationConfig:
         self.chain()
 
     def check_corpus(self, format: str) -> None:
-        """Refuse documents that have no text to look at, with a `UserError`."""
+        """Refuse documents without text, with a `UserError`."""
         if format in ("megatron", "tokens") and self.listed():
             raise UserError(
                 f"Expected a corpus of texts for the steps of preparation, found corpus.format {format}; leave "
-                "preparation out: it cannot look at tokens."
+                "preparation out: its steps read texts."
             )
 
     def listed(self) -> tuple[StepConfig, ...]:
-        """The steps that were given or that the recipe lists, with the options that are given apart."""
+        """The steps that are given or that the recipe lists, with `options` applied."""
         steps = self.steps if self.recipe is None else _recipe_steps(self.recipe)
         if not self.options:
             return steps
         from jax_diversity.corpus.passes.phases import labelled
 
         labels = [spec.label for spec in labelled([(each.step, each.options) for each in steps])]
-        given: dict[str, dict[str, int | float | bool | str]] = {label: {} for label in labels}
+        given: dict[str, Options] = {label: {} for label in labels}
         for key, value in self.options.items():
             label, _, option = key.partition(".")
             if label not in given or not option:
@@ -87,40 +88,26 @@ class PreparationConfig:
         )
 
     def made_of(self) -> dict[str, Any]:
-        """What the stored documents depend on, as plain values; nothing where no step is listed."""
+        """The settings that decide the stored documents, as plain values; empty if no step is listed."""
         from jax_diversity.corpus.steps.base import METHODS
 
-        steps = [{"step": each.step, "options": METHODS.options(each.step) | each.options} for each in self.listed()]
+        steps = [{"step": each.step, "options": METHODS.complete(each.step, each.options)} for each in self.listed()]
         return {"preparation": steps} if steps else {}
 
     def fingerprint_with(self, corpus: str) -> str:
-        """The fingerprint of a corpus, together with all that the steps depend on besides their options."""
-        from jax_diversity.corpus.steps.base import METHODS
-
-        identities = []
-        for each in self.listed():
-            module = import_module(f"{METHODS.package}.{METHODS[each.step]}")
-            if hasattr(module, "identity"):
-                identities.append([each.step, module.identity(**each.options)])
+        """The fingerprint of a corpus, with all that the steps depend on besides their options."""
+        chain = self.chain()
+        identities = [] if chain is None else chain.identities()
         return fingerprint(corpus, identities) if identities else corpus
 
     def chain(self) -> Chain | None:
-        """The steps, ready to run; None where none is listed."""
+        """The steps, ready to run; None if none is listed."""
         steps = self.listed()
         if not steps:
             return None
         from jax_diversity.corpus.passes.chain import Chain
-        from jax_diversity.corpus.steps.base import METHODS
 
         try:
-            for index, each in enumerate(steps):
-                try:
-                    METHODS.check_settings(each.step, each.options)
-                    for name, value in each.options.items():
-                        if isinstance(value, float) and math.isnan(value):
-                            raise UserError(f"Expected the option {name!r} to be a number, found nan.")
-                except UserError as error:
-                    raise UserError(f"preparation.steps[{index}]: {error}") from None
             return Chain([(each.step, each.options) for each in steps], self.engine, self.num_processes)
         except UserError as error:
             if self.recipe is None:
@@ -132,7 +119,7 @@ class PreparationConfig:
 
 
 def _recipe_steps(name: str) -> tuple[StepConfig, ...]:
-    """The steps of a recipe; a `UserError` that lists all recipes if there is none of this name."""
+    """The steps of a recipe; a `UserError` with all recipes for an unknown name."""
     known = sorted(path.stem for path in RECIPES.glob("*.yaml"))
     if name not in known:
         near = did_you_mean(name, known)

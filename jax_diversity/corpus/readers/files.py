@@ -149,7 +149,7 @@ def find_files(config: CorpusConfig) -> list[InputFile]:
     for pattern in (path for path in config.paths if path != PYTHON_ENVIRONMENT):
         prefix = pattern.removesuffix(".idx").removesuffix(".bin")
         for part in (f"{prefix}.idx", f"{prefix}.bin") if config.format == "megatron" else (pattern,):
-            files = _find_remote(part) if "://" in part or "::" in part else _find_local(part)
+            files = _find_remote(part) if "://" in part or "::" in part else find_local(part)
             if not files and config.format == "megatron" and _is_number(pattern):
                 raise UserError(
                     f"Expected prefixes of .bin and .idx files in corpus.paths, found the number {pattern} and no "
@@ -183,7 +183,8 @@ def _with_own_names(files: dict[str, InputFile]) -> list[InputFile]:
     ]
 
 
-def _find_local(pattern: str) -> list[InputFile]:
+def find_local(pattern: str) -> list[InputFile]:
+    """The files of a path or glob on this machine; none if there are none."""
     path = os.path.expanduser(pattern)
     if os.path.isfile(path):
         return [InputFile(path, valid_name(os.path.basename(path)))]

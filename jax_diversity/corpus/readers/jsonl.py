@@ -19,10 +19,11 @@ _LINES_PER_STEP = 64
 
 def read_jsonl(file: InputFile, config: CorpusConfig, advance: Advance, form: RecordForm = TEXT) -> Found:
     """A reader: the documents of the lines; blank lines are left out."""
-    return form.documents(file, config, _objects(file, advance))
+    return form.documents(file, config, read_objects(file, advance))
 
 
-def _objects(file: InputFile, advance: Advance) -> Records:
+def read_objects(file: InputFile, advance: Advance) -> Records:
+    """The lines as JSON objects; blank lines are left out."""
     number, position, num_lines, num_objects = 0, 0, 0, 0
     with file.stream() as (stored, content):
         # With a limit for `readline`: a file without line ends would be read into memory whole.

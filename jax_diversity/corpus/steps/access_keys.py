@@ -7,7 +7,8 @@ import re
 from collections import Counter
 from itertools import pairwise
 
-from jax_diversity.corpus.steps.replacing import Find, Span, by_pattern
+from jax_diversity.corpus.steps.base import Span
+from jax_diversity.corpus.steps.replacing import Find, by_pattern
 
 # Service -> words of which its keys hold one, and their form.
 _FORMS = {

@@ -1,25 +1,27 @@
-"""The contract of all steps: documents in, decisions out.
+"""What all steps have in common: documents in, decisions out.
 
-A step is made by a function of its name, whose keyword parameters are its options. The function checks them and returns
-the step. Most steps look at one document at a time: they are `Rules`, a function that measures a document, may edit its
-`text`, set its `language` and add `scores`, which become fields of the stored document's metadata. The chain runs them
-fused, in one pass. A step that looks at all documents is a `Survey`: two passes, with a small artifact between them.
+A step is a dataclass whose fields are its options; `__post_init__` checks them. `judge` measures one document and
+yields what each rule measured. It may edit the document's `text`, set its `language` and add `scores`, which become
+fields of the stored metadata. Evaluation of a document stops at the first failed rule.
 
-A step's module may have two functions of the same options. `identity` returns what else the decisions depend on, such
-as the hash of a file. `learn` writes what the step needs to know before documents are read into the folder that is its
-first argument; the step gets that folder as the keyword parameter `learned`, and `check` of the same options refuses
-wrong ones before that. Files of the folder that the module names in `KEPT` stay in the dataset.
+Three kinds of steps do more:
+
+- A `Survey` compares all documents. In a first pass it notes something of each document, then it resolves all notes
+into
+  a small artifact, and in a second pass it judges.
+- A `LearningStep` learns from files before documents are read.
+- A step whose decisions depend on more than its options, such as a file or a library, returns that as its `identity`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import filterfalse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.schema import Document
@@ -60,22 +62,23 @@ METHODS = Methods(
         "weight": "weight",
         "words": "words",
     },
-    contract=frozenset({"learned"}),
 )
-"""Name -> module below this package. A new step is a function of this name in its module, and one line here."""
+"""Name -> module below this package. A new step is a class in its module, and one line here."""
 
+Span = tuple[int, int]
+"""Begin and end of a part of a text."""
 
 _SPACES_AND_OTHERS = bytes(ord(" ") if byte in b"\t\n\v\f\r " else ord("x") for byte in range(256))
 
 
 def size_of(text: str) -> tuple[int, int]:
-    """A text's number of words, which are what spaces divide, and of UTF-8 bytes.
+    """The numbers of words (separated by spaces) and of UTF-8 bytes of a text.
 
     Example:
         >>> size_of("It costs 3.50 \\N{EURO SIGN}")
         (4, 17)
     """
-    # A surrogate without its other half, which a step may have made, is found where the document is stored.
+    # A step may have made a lone surrogate: it is reported when the document is stored.
     encoded = text.encode(errors="surrogatepass")
     marked = encoded.translate(_SPACES_AND_OTHERS)
     return marked.count(b" x") + marked.startswith(b"x"), len(encoded)
@@ -91,17 +94,17 @@ class Measured(NamedTuple):
 
 
 def at_least(rule: str, value: float, threshold: float) -> Measured:
-    """A rule that removes what is below its threshold."""
+    """A rule that removes documents below its threshold."""
     return Measured(rule, value, threshold, value >= threshold)
 
 
 def at_most(rule: str, value: float, threshold: float) -> Measured:
-    """A rule that removes what is above its threshold."""
+    """A rule that removes documents above its threshold."""
     return Measured(rule, value, threshold, value <= threshold)
 
 
 class Removal(NamedTuple):
-    """Why a document is gone."""
+    """The rule that removed a document."""
 
     step: str
     rule: str
@@ -111,19 +114,20 @@ class Removal(NamedTuple):
 
 @dataclass(slots=True)
 class Candidate:
-    """A document on its way through the steps, and what they have found.
+    """A document while it passes the steps, with the steps' findings.
 
     Attributes:
-        document: as it was read.
-        language: its language, which a step may set where the document names none.
-        scores: fields that its metadata gets.
-        measured: what the rules measured, by `step.rule`.
-        removed: why it is gone; None while it is kept.
-        duplicate_group: of documents that are duplicates of one another the same number, from the last step that
-            looked for them; None for a document without duplicates.
-        duplicate_of: the id of that group's document that is kept.
-        step: the step that looks at it now.
-        entered: its words and bytes when it came to that step.
+        document: the document as it was read.
+        language: its language; a step may set it if the document names none.
+        scores: fields to add to its metadata.
+        measured: the rules' values, by `step.rule`.
+        removed: the rule that removed it; None while it is kept.
+        duplicate_group: a number that all duplicates of one another share, from the last step that looked for
+            duplicates; None for a document without duplicates.
+        duplicate_of: the id of the kept document of that group.
+        number: the position in the count of the survey that judges it now, from 0.
+        step: the label of the current step.
+        entered: its words and bytes at the start of the current step.
         is_edited: whether a step has changed its text.
     """
 
@@ -134,6 +138,7 @@ class Candidate:
     removed: Removal | None = None
     duplicate_group: int | None = None
     duplicate_of: str | None = None
+    number: int = 0
     step: str = ""
     entered: tuple[int, int] = (0, 0)
     is_edited: bool = False
@@ -145,7 +150,7 @@ class Candidate:
 
     @property
     def text(self) -> str:
-        """The text as the steps before have left it."""
+        """The text as the previous steps left it."""
         return self.document.text if self._text is None else self._text
 
     @text.setter
@@ -156,47 +161,47 @@ class Candidate:
 
     @property
     def words(self) -> list[str]:
-        """The words and marks of the text, split once for all steps."""
+        """The words and punctuation marks of the text, split once for all steps."""
         if self._words is None:
             self._words = split_words(self.text)
         return self._words
 
     @property
     def proper_words(self) -> list[str]:
-        """The words that are not punctuation alone."""
+        """The words without punctuation marks."""
         if self._proper_words is None:
             self._proper_words = list(filterfalse(SYMBOLS.issuperset, self.words))
         return self._proper_words
 
     @property
     def size(self) -> tuple[int, int]:
-        """Number of words, which are what spaces divide, and of UTF-8 bytes."""
+        """The numbers of words (separated by spaces) and of UTF-8 bytes."""
         if self._size is None:
             self._size = size_of(self.text)
         return self._size
 
     @property
     def found(self) -> Counter[str]:
-        """What the present step counts in it, by kind, such as addresses of e-mail."""
+        """Counts of the current step by kind, such as e-mail addresses."""
         if self._found is None:
             self._found = Counter()
         return self._found
 
     @property
     def has_found(self) -> bool:
-        """Whether the present step has counted anything."""
+        """Whether the current step has counted anything."""
         return bool(self._found)
 
     def enter(self, step: str) -> None:
-        """Come to a step."""
+        """Begin a step."""
         self.step, self.entered, self._found = step, self.size, None
 
     def forget_words(self) -> None:
-        """Free the memory of the split words, which can be split again."""
+        """Free the memory of the split words; they are split again if needed."""
         self._words = self._proper_words = None
 
     def judge(self, measured: Measured) -> bool:
-        """Note what a rule of the present step measured; False where it removes the document."""
+        """Record the value of a rule of the current step; False if the rule removes the document."""
         self.measured[f"{self.step}.{measured.rule}"] = measured.value
         if not measured.passes:
             self.removed = Removal(self.step, measured.rule, measured.value, measured.threshold)
@@ -210,27 +215,59 @@ class Candidate:
         return replace(self.document, text=self.text, language=self.language, metadata=metadata)
 
 
-Rules = Callable[[Candidate], Iterator[Measured]]
-"""Measures one document, a rule after another; after the first that it does not pass it is not asked for more."""
+class Step(ABC):
+    """A step: a dataclass whose fields are its options."""
+
+    @property
+    def compares_documents(self) -> bool:
+        """Whether all documents are noted before the first is judged, as in a `Survey`."""
+        return False
+
+    def identity(self) -> Any:
+        """What the decisions depend on besides the options, as plain values; None if nothing."""
+        return None
+
+    @abstractmethod
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Measure a document, one rule after another; the iteration ends at the first failed rule."""
 
 
-class Survey(ABC):
-    """A step that looks at all documents.
+class LearningStep(Step):
+    """A step that learns from files before documents are read."""
 
-    Documents are counted from 0 in the order of reading, those that earlier steps have removed left out.
-    """
+    kept_files: ClassVar[tuple[str, ...]] = ()
+    """Learned files that stay in the dataset."""
+
+    @abstractmethod
+    def learn(self, folder: Path) -> None:
+        """Write the learned files into a folder."""
+
+    @abstractmethod
+    def load_learned(self, folder: Path) -> None:
+        """Read the learned files, before the first document is judged."""
+
+
+class Survey(Step):
+    """A step that compares all documents; its count leaves out documents that earlier steps removed."""
+
+    @property
+    def compares_documents(self) -> bool:
+        """Whether all documents are noted before the first is judged."""
+        return True
 
     @abstractmethod
     def note(self, candidate: Candidate) -> bytes:
-        """In the first pass: what is to be known of a document; empty where nothing is."""
+        """First pass: the note of a document; empty if there is nothing to note."""
 
     @abstractmethod
     def resolve(self, notes: Notes, folder: Path) -> None:
-        """Between the passes: make of all notes what the second pass needs, as files in a folder."""
+        """Between the passes: turn all notes into files that the second pass reads."""
 
     @abstractmethod
-    def rules(self, folder: Path) -> Callable[[Candidate, int], Iterator[Measured]]:
-        """In the second pass: rules that measure a document, of which they get the number as well."""
+    def load_resolved(self, folder: Path) -> None:
+        """Second pass: read these files, before the first document is judged."""
 
 
-Step = Rules | Survey
+def entries(**values: float | str) -> Any:
+    """The default of an option that is a mapping: every step gets its own copy."""
+    return field(default_factory=lambda: dict(values))

@@ -3,62 +3,64 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Rules, at_least, at_most
-from jax_diversity.text.words import split_sentences
+from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most, entries
+from jax_diversity.foundation.checks import one_of
+from jax_diversity.text.sentences import split_sentences
 
 _ENDS = (".", "?", "!", '"', "'")
 _CITATION = re.compile(r"\[(?:\d*|edit|citation needed)\]")
 _POLICY = re.compile(r"terms of use|(?:privacy|cookie) policy|uses cookies|use (?:of )?cookies")
+_RULES = ("terminal_punctuation", "citations", "javascript", "policy", "lorem_ipsum", "curly_brackets")
 
 
-def c4(
-    *,
-    least_sentences: int = 5,
-    least_words_a_line: int = 3,
-    longest_word: int = 1000,
-    terminal_punctuation: bool = True,
-    citations: bool = True,
-    javascript: bool = True,
-    policy: bool = True,
-    lorem_ipsum: bool = True,
-    curly_brackets: bool = True,
-) -> Rules:
-    """Removes lines that are no sentences, then documents with few sentences left, dummy text or code.
+@dataclass
+class C4(Step):
+    """Removes lines that are not sentences, then documents with few sentences left, dummy text or code.
 
-    A line goes that does not end a sentence (`terminal_punctuation`), has few words or a word of more than
-    `longest_word` characters, or speaks of Javascript or of terms and cookies; marks of citation are cut out
-    (`citations`). False turns a rule off. The words of a line are what spaces divide. The list of bad words is no part.
+    A line is removed if it does not end a sentence (`terminal_punctuation`), has few words or a word that is too long,
+    or mentions Javascript (`javascript`) or terms and cookies (`policy`). Citation marks are cut out (`citations`).
+    Documents with dummy text (`lorem_ipsum`) or a curly bracket (`curly_brackets`) are removed. `without` lists rules
+    that are turned off. Spaces separate the words of a line. The paper's list of bad words is not included.
     """
 
-    def is_kept(line: str, words: list[str]) -> bool:
-        if terminal_punctuation and (not line.endswith(_ENDS) or line.endswith("...")):
-            return False
-        return len(words) >= least_words_a_line
+    thresholds: Mapping[str, float] = entries(least_sentences=5, least_words_a_line=3, longest_word=1000)
+    without: tuple[str, ...] = ()
 
-    def rules(candidate: Candidate) -> Iterator[Measured]:
+    def __post_init__(self) -> None:
+        for rule in self.without:
+            one_of("without", rule, _RULES)
+        self._on = frozenset(_RULES).difference(self.without)
+
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Choose the lines, then count the sentences."""
         kept, num_sentences = [], 0
+        longest_word = self.thresholds["longest_word"]
         for line in map(str.strip, candidate.text.splitlines()):
             words = line.split()
             if len(line) > longest_word and any(len(word) > longest_word for word in words):
                 continue
-            if citations and "[" in line:
+            if "[" in line and "citations" in self._on:
                 line = _CITATION.sub("", line)
-            if not is_kept(line, words):
+            if not self._is_sentence(line, words):
                 continue
             lower = line.lower()
-            if lorem_ipsum and "lorem ipsum" in lower:
+            if "lorem ipsum" in lower and "lorem_ipsum" in self._on:
                 yield at_most("lorem_ipsum", 1, 0)
-            if javascript and "javascript" in lower:
+            if "javascript" in lower and "javascript" in self._on:
                 continue
-            if curly_brackets and "{" in line:
+            if "{" in line and "curly_brackets" in self._on:
                 yield at_most("curly_brackets", 1, 0)
-            if policy and _POLICY.search(lower):
+            if "policy" in self._on and _POLICY.search(lower):
                 continue
             num_sentences += len(split_sentences(line))
             kept.append(line)
-        yield at_least("least_sentences", num_sentences, least_sentences)
+        yield at_least("least_sentences", num_sentences, self.thresholds["least_sentences"])
         candidate.text = "\n".join(kept).strip()
 
-    return rules
+    def _is_sentence(self, line: str, words: list[str]) -> bool:
+        if "terminal_punctuation" in self._on and (not line.endswith(_ENDS) or line.endswith("...")):
+            return False
+        return len(words) >= self.thresholds["least_words_a_line"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Rules, at_least, at_most
+from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most, entries
 from jax_diversity.text.licences import header_comments
 
 _NOTICE = re.compile(
@@ -25,42 +26,33 @@ _LETTERS_AND_DIGITS = bytes(code for code in range(128) if chr(code).isalnum())
 _MINIFIED = re.compile(r"[.-]min\.[a-z]+$")
 
 
-def code(
-    *,
-    most_mean_line: float = 100,
-    longest_line: int = 1000,
-    least_alphanumeric: float = 0.25,
-    generated: bool = False,
-    headers: bool = False,
-    always: bool = False,
-) -> Rules:
-    """Removes source files of long lines, of few letters and digits, generated ones; and notices at their beginning.
+@dataclass
+class Code(Step):
+    """Removes generated source files and files with long lines or few letters and digits; cuts out notices.
 
-    Lines are measured by mean and longest, letters and digits by their share of the characters. A file counts as
-    generated if one of its first ten lines says so, or if its name says that it is minified. Comments at the beginning
-    that hold a notice of copyright or licence are cut out, but not the lines that name interpreter and encoding.
-    `generated` and `headers` keep what these rules remove. Documents whose language is no `code:` pass, unless
-    `always`.
+    The thresholds are the mean and the largest number of characters of a line, and the share of letters and digits. A
+    file is generated if one of its first ten lines says so, or if its name says that it is minified. Comments at the
+    beginning with a notice of copyright or licence are cut out; lines that name interpreter and encoding stay.
+    Documents whose language does not begin with `code:` pass, unless `always`.
     """
 
-    def rules(candidate: Candidate) -> Iterator[Measured]:
-        if not always and not (candidate.language or "").startswith("code:"):
-            return
-        text = candidate.text
-        if not generated:
-            yield at_most("generated", int(_is_generated(candidate, text)), 0)
-        if not headers:
-            text, number = _without_notices(text)
-            if number:
-                candidate.found["headers"] += number
-        lines = text.splitlines() or [""]
-        lengths = list(map(len, lines))
-        yield at_most("most_mean_line", sum(lengths) / len(lengths), most_mean_line)
-        yield at_most("longest_line", max(lengths), longest_line)
-        yield at_least("least_alphanumeric", _alphanumeric(text), least_alphanumeric)
-        candidate.text = text
+    thresholds: Mapping[str, float] = entries(most_mean_line=100, longest_line=1000, least_alphanumeric=0.25)
+    always: bool = False
 
-    return rules
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Cut out the notices, then measure lines and characters."""
+        if not self.always and not (candidate.language or "").startswith("code:"):
+            return
+        yield at_most("generated", int(_is_generated(candidate, candidate.text)), 0)
+        text, number = _without_notices(candidate.text)
+        if number:
+            candidate.found["headers"] += number
+        lengths = list(map(len, text.splitlines() or [""]))
+        limits = self.thresholds
+        yield at_most("most_mean_line", sum(lengths) / len(lengths), limits["most_mean_line"])
+        yield at_most("longest_line", max(lengths), limits["longest_line"])
+        yield at_least("least_alphanumeric", _alphanumeric(text), limits["least_alphanumeric"])
+        candidate.text = text
 
 
 def _is_generated(candidate: Candidate, text: str) -> bool:
@@ -70,7 +62,7 @@ def _is_generated(candidate: Candidate, text: str) -> bool:
 
 
 def _without_notices(text: str) -> tuple[str, int]:
-    """The text without the comments at its beginning that hold a notice, and how many they were."""
+    """The text without notices in the comments at its beginning, and the number of notices."""
     parts: list[str] = []
     number = position = 0
     for start, end in header_comments(text):

@@ -1,108 +1,100 @@
-"""Documents that hold evaluation data, by runs of words (Brown et al. 2020, arXiv:2005.14165, appendix C)."""
+"""Documents that contain evaluation data, by runs of words (Brown et al. 2020, arXiv:2005.14165, appendix C)."""
 
 from __future__ import annotations
 
-import gzip
-import json
+import os
 import re
-import shlex
-import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from glob import glob
 from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from unicodedata import normalize
 
 import numpy as np
 import xxhash
 from jaxtyping import Bool, Int64, UInt64
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Rules, at_most
-from jax_diversity.foundation.artifacts import file_hash
+from jax_diversity.corpus.readers.files import InputFile
+from jax_diversity.corpus.readers.named import find_named, hash_named, read_content, read_records
+from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_most
 from jax_diversity.foundation.checks import whole_number
-from jax_diversity.foundation.errors import UserError, in_one_line, quoted
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.text.scripts import UNSPACED
 
-# Where spaces do not divide words (Thai, Lao, Burmese, Khmer, Japanese, Chinese) every character is one.
-_UNDIVIDED = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-)
-# Letters and digits, with the accents that are characters of their own.
-_WORD = re.compile(rf"[{_UNDIVIDED}]|(?:[^\W_{_UNDIVIDED}]|[\u0300-\u036f])+")
+# Characters of scripts without spaces; runs of letters, digits and combining accents.
+_WORD = re.compile(rf"[{UNSPACED}]|(?:[^\W_{UNSPACED}]|[\u0300-\u036f])+")
 _ASCII_WORD = re.compile("[a-z0-9]+")
 _PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
 _FACTOR = 0x9E3779B97F4A7C15
-"""A run's hash is the polynomial in this odd number whose coefficients are its words' hashes, modulo 2^64."""
-_ENDINGS = (".jsonl", ".txt", ".jsonl.gz", ".txt.gz")
+"""A run's hash is the polynomial in this odd number whose coefficients are the hashes of its words, modulo 2^64."""
+_AROUND = 200
+"""Characters that are cut out on both sides of a run, as in GPT-3; shorter pieces are cut out too."""
+_MOST_PIECES = 10
 
 
-def decontaminate(
-    *,
-    files: str,
-    fields: str = "",
-    run: int = 13,
-    shortest: int = 8,
-    most_share: float = 0.0,
-    cut: bool = False,
-    around: int = 200,
-    most_pieces: int = 10,
-) -> Rules:
-    """Removes documents that hold a run of `run` words of an evaluation example, or cuts these places out.
+@dataclass
+class Decontaminate(Step):
+    """Removes documents that contain `run` words in a row of an evaluation example, or cuts these words out.
 
-    `files`: globs of `.jsonl` and `.txt` files, also `.gz`, with spaces between; of records the texts of `fields`, of
-    all fields where it is empty; of `.txt` files every paragraph is an example. Case, punctuation and spaces do not
-    count. Examples of fewer words, but at least `shortest`, are looked for as a whole. A document goes if more than
-    `most_share` of its words are in such runs. With `cut`, the runs and `around` characters on both sides are cut out,
-    and pieces of fewer characters; a document goes that falls into more than `most_pieces`.
+    `files` names evaluation files, of JSON Lines or text, plain or compressed. An example is a record (the texts of
+    `fields`, or of all fields) or a paragraph of text. Case, punctuation and spaces do not count. Shorter examples of
+    at least `shortest` words are searched as a whole. A document is removed if more than `most_share` of its words
+    belong to such runs. With `cut`, the runs and 200 characters on both sides are cut out, remaining pieces below 200
+    characters too, and a document that is split into more than ten pieces is removed.
     """
-    whole_number("run", run, 2, 100)
-    whole_number("shortest", shortest, 2, run)
-    whole_number("around", around)
-    whole_number("most_pieces", most_pieces, 1)
-    known = _examples(tuple((str(path), _state(path)) for path in _paths(files)), fields, run, shortest)
 
-    def rules(candidate: Candidate) -> Iterator[Measured]:
-        words = _words(candidate.text)
-        found = known.find(words)
-        share = float(found.inside.mean()) if found.examples else 0.0
+    files: tuple[str, ...]
+    fields: tuple[str, ...] = ()
+    run: int = 13
+    shortest: int = 8
+    most_share: float = 0.0
+    cut: bool = False
+
+    def __post_init__(self) -> None:
+        whole_number("run", self.run, 2, 100)
+        whole_number("shortest", self.shortest, 2, self.run)
+        files = tuple((file.address, _state(file)) for file in find_named("files", self.files))
+        self._examples = _examples(files, self.fields, self.run, self.shortest)
+
+    def identity(self) -> str:
+        """The hashes of the evaluation files."""
+        return " ".join(hash_named("files", self.files))
+
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Search the words for runs of the examples."""
+        found = self._examples.find(_words(candidate.text))
         for example in found.examples:
             candidate.found[example] += 1
-        if not cut:
-            yield at_most("share", share, most_share)
+        if not self.cut:
+            yield at_most("share", float(found.inside.mean()) if found.examples else 0.0, self.most_share)
         elif found.examples:
-            pieces = _pieces(candidate.text, found.inside, around)
-            yield at_most("pieces", len(pieces), most_pieces)
+            pieces = _pieces(candidate.text, found.inside)
+            yield at_most("pieces", len(pieces), _MOST_PIECES)
             candidate.text = "\n\n".join(pieces)
-
-    return rules
-
-
-def identity(*, files: str, **options: Any) -> str:
-    """The hashes of the evaluation files."""
-    return " ".join(file_hash(path) for path in _paths(files))
 
 
 class _Found(NamedTuple):
-    """What a document holds: the examples by file and line, and which of its words are in a run of one."""
+    """The examples in a document, as `file:line`, and which of its words belong to their runs."""
 
     examples: list[str]
     inside: Bool[np.ndarray, " word"]
 
 
 class _Examples:
-    """The runs of words of evaluation examples, as sorted hashes, and the examples that they come from.
+    """The runs of words of evaluation examples, as sorted hashes, each with its example.
 
     Args:
-        names: of every example, `file:line`.
-        texts: their normalised words.
+        names: `file:line` of every example.
+        texts: the normalised words of every example.
         run: words of a run.
-        shortest: words of the shortest example that is looked for as a whole.
+        shortest: words of the shortest example that is searched as a whole.
     """
 
     def __init__(self, names: Sequence[str], texts: Sequence[list[str]], run: int, shortest: int) -> None:
         self._names = names
-        # A word that is in no example is 0: no run with it is looked at.
+        # The code of a word outside all examples is 0: runs with such a word are skipped.
         self._codes = {word: _hash(word) for words in texts for word in words}
         self._runs: dict[int, tuple[UInt64[np.ndarray, " run"], Int64[np.ndarray, " run"]]] = {}
         by_length: dict[int, list[tuple[UInt64[np.ndarray, " run"], int]]] = {}
@@ -122,7 +114,7 @@ class _Examples:
         return np.fromiter(map(self._codes.get, words, repeat(0)), np.uint64, len(words))
 
     def find(self, words: Sequence[str]) -> _Found:
-        """Look for all runs in the words of a document."""
+        """Search the words of a document for all runs."""
         codes = self._coded(words)
         inside = np.zeros(len(words), bool)
         examples: set[int] = set()
@@ -138,7 +130,7 @@ class _Examples:
 
 
 def _words(text: str) -> list[str]:
-    """The words, without case and forms of Unicode characters."""
+    """The words in lower case and in Unicode's form NFKC."""
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())
     return [word.lower() if word.isascii() else normalize("NFKC", word.lower()) for word in _WORD.findall(text)]
@@ -151,81 +143,68 @@ def _hash(word: str) -> int:
 def _hashes(
     codes: UInt64[np.ndarray, " word"], starts: Int64[np.ndarray, " run"], length: int
 ) -> UInt64[np.ndarray, " run"]:
-    """A hash of each run of so many words."""
+    """A hash of each run of `length` words."""
     hashes = np.zeros(len(starts), np.uint64)
     for offset in range(length):
         hashes = hashes * np.uint64(_FACTOR) + codes[starts + offset]
     return hashes
 
 
-def _pieces(text: str, inside: Bool[np.ndarray, " word"], around: int) -> list[str]:
-    """What is left of a text without the words that are inside a run, and so many characters around each of them."""
+def _pieces(text: str, inside: Bool[np.ndarray, " word"]) -> list[str]:
+    """The pieces of a text that are left without the runs and their surroundings."""
     pieces, end = [], 0
     for match, is_inside in zip(_WORD.finditer(text), inside.tolist(), strict=True):
         if is_inside:
-            pieces.append(text[end : max(match.start() - around, end)])
-            end = max(end, match.end() + around)
+            pieces.append(text[end : max(match.start() - _AROUND, end)])
+            end = max(end, match.end() + _AROUND)
     pieces.append(text[end:])
-    return [piece.strip() for piece in pieces if len(piece) >= max(around, 1)]
+    return [piece.strip() for piece in pieces if len(piece) >= _AROUND]
 
 
-# ---- The files.
-def _paths(files: str) -> list[Path]:
-    try:
-        patterns = shlex.split(files)
-    except ValueError as error:
-        raise UserError(f"Expected globs of evaluation files, found {quoted(files)}: {error}.") from None
-    if not patterns:
-        raise UserError("Expected globs of evaluation files in the option 'files', found none.")
-    paths: dict[Path, None] = {}
-    for pattern in patterns:
-        found = sorted(Path(path) for path in glob(str(Path(pattern).expanduser()), recursive=True))
-        if not found:
-            raise UserError(f"Expected evaluation files at {pattern}, found none; check the option 'files'.")
-        paths |= dict.fromkeys(found)
-    for path in paths:
-        if not path.name.endswith(_ENDINGS) or not path.is_file():
-            raise UserError(f"Expected evaluation files that end with {', '.join(_ENDINGS)}, found {path}.")
-    return list(paths)
-
-
-def _state(path: Path) -> tuple[int, int]:
-    """What differs once a file is written to."""
-    about = path.stat()
+def _state(file: InputFile) -> tuple[int, int]:
+    """Time of change and size, which change whenever a file is written."""
+    about = os.stat(file.address)
     return about.st_mtime_ns, about.st_size
 
 
 @lru_cache(maxsize=4)
-def _examples(files: tuple[tuple[str, tuple[int, int]], ...], fields: str, run: int, shortest: int) -> _Examples:
-    """The examples of all files; kept, since a step is made several times."""
-    paths = [Path(path) for path, _ in files]
+def _examples(
+    files: tuple[tuple[str, tuple[int, int]], ...], fields: tuple[str, ...], run: int, shortest: int
+) -> _Examples:
+    """The examples of all files; cached because a step is made several times."""
+    read = [InputFile(address, Path(address).name) for address, _ in files]
+    has_own_names = len({file.name for file in read}) == len(read)
     names, texts = [], []
-    has_own_names = len({path.name for path in paths}) == len(paths)
-    for path in paths:
-        known = [(line, _words(text)) for line, text in _read(path, fields.replace(",", " ").split())]
-        if not any(words for _, words in known):
-            raise UserError(f"Expected evaluation examples in {path}, found none; the file is empty.")
-        longest = max(len(words) for _, words in known)
+    for file in read:
+        known = [(line, _words(text)) for line, text in _read(file, fields)]
+        longest = max((len(words) for _, words in known), default=0)
+        if not longest:
+            raise UserError(f"Expected evaluation examples in {file.address}, found none; the file is empty.")
         if longest < min(shortest, run):
             raise UserError(
-                f"Expected an example of at least {shortest} words in {path}, found none of more than {longest}; leave "
-                "the file out, or lower the option 'shortest'."
+                f"Expected an example of at least {shortest} words in {file.address}, found none of more than "
+                f"{longest}; leave the file out, or lower the option 'shortest'."
             )
-        names += [f"{path.name if has_own_names else path}:{line}" for line, _ in known]
+        names += [f"{file.name if has_own_names else file.address}:{line}" for line, _ in known]
         texts += [words for _, words in known]
     return _Examples(names, texts, run, shortest)
 
 
-def _read(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """The examples of a file, with the line at which they begin."""
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        text = content.decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise UserError(f"Expected a readable file of evaluation examples at {path}: {in_one_line(error)}.") from None
-    if path.name.removesuffix(".gz").endswith(".jsonl"):
-        return _records(path, text, fields)
-    return _paragraphs(text)
+def _read(file: InputFile, fields: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """The examples of a file, each with the line of its beginning."""
+    if file.format == "text":
+        yield from _paragraphs(read_content(file))
+        return
+    if file.format != "jsonl":
+        raise UserError(f"Expected evaluation files of JSON Lines or text, found {file.address}; convert it to .jsonl.")
+    known: set[str] = set()
+    for place, record in read_records(file):
+        known.update(record)
+        yield cast(int, place.line), " ".join(_texts([record.get(field) for field in fields] if fields else record))
+    for field in fields:
+        if field not in known:
+            names = ", ".join(sorted(known)) or "no record"
+            raise UserError(f"Expected the field {field!r} in the records of {file.address}, found {names}.")
 
 
 def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
@@ -237,25 +216,6 @@ def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
         if end:
             line += text.count("\n", start, end.end())
             start = end.end()
-
-
-def _records(path: Path, text: str, fields: Sequence[str]) -> Iterator[tuple[int, str]]:
-    known: set[str] = set()
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"Expected a JSON object in {path}:{number}, found none: {in_one_line(error)}.") from None
-        if not isinstance(record, dict):
-            raise UserError(f"Expected a JSON object in {path}:{number}, found {quoted(record)}.")
-        known.update(record)
-        yield number, " ".join(_texts([record.get(field) for field in fields] if fields else record))
-    for field in fields:
-        if field not in known:
-            names = ", ".join(sorted(known)) or "no record"
-            raise UserError(f"Expected the field {field!r} in the records of {path}, found {names}.")
 
 
 def _texts(value: Any) -> Iterator[str]:

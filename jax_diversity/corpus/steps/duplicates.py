@@ -1,14 +1,13 @@
-"""What the steps that look for copies of whole documents have in common.
+"""What the steps that remove copies of whole documents have in common.
 
-Documents are put into groups; of every group one is kept, which belongs to the first of the sources that take
-precedence. In the first pass of `exact_duplicates` and `minhash` a document is signed, and the signatures tell which
-documents belong together.
+Documents are put into groups, and one document of every group is kept: one of the first source that takes precedence.
+The first pass of `exact_duplicates` and `minhash` signs a document; the signatures decide the groups.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,37 +17,29 @@ from jax_diversity.corpus.passes.notes import Notes
 from jax_diversity.corpus.steps.base import Candidate, Measured, Survey, at_most
 from jax_diversity.foundation.artifacts import read_json, write_json
 
-Sign = Callable[[Candidate], bytes]
-"""A document's signature, of always the same length; empty for a document that has no copies."""
-Join = Callable[[UInt8[np.ndarray, "signed byte"]], Int64[np.ndarray, " signed"]]
-"""A number for every signature: the same for documents that belong together."""
-
 
 class Groups(Survey):
-    """A survey that removes all but one document of every group, or marks the groups.
+    """Removes all but one document of every group, or marks the groups.
 
-    Args:
-        mark: whether all are kept, with the field `STEP_group`.
-        precedence: sources between spaces, the first one's documents are kept before those of the next; sources that
-            are not named come last.
+    Subclasses declare the options `mark` and `precedence`.
     """
 
-    def __init__(self, *, mark: bool, precedence: str) -> None:
-        self._mark, self._precedence = mark, precedence
+    mark: bool
+    precedence: tuple[str, ...]
 
     @abstractmethod
     def kept(self, notes: Notes, ranks: Int64[np.ndarray, " noted"]) -> Int64[np.ndarray, " noted"]:
-        """Of every noted document the one that is kept of its group, which is itself where it is alone.
+        """For every noted document the kept document of its group, which is itself if it is alone.
 
-        `ranks` are those of the documents' sources: of a group one of the lowest rank is kept.
+        `ranks` are the ranks of the documents' sources; a document of the lowest rank of the group is kept.
         """
 
     def resolve(self, notes: Notes, folder: Path) -> None:
-        """Write every document's group (-1: it has no copies), the kept document of each, and their ids."""
+        """Write every document's group (-1: no copies), the kept document of each group, and their ids."""
         noted = notes.noted
-        kept_of = self.kept(notes, notes.ranks(self._precedence)[noted])
+        kept_of = self.kept(notes, notes.ranks(self.precedence)[noted])
         has_copies = np.bincount(kept_of, minlength=len(notes))[kept_of] > 1
-        # Groups are numbered by the document that is kept.
+        # The kept documents number the groups.
         kept, groups = np.unique(kept_of[has_copies], return_inverse=True)
         group = np.full(len(notes), -1)
         group[noted[has_copies]] = groups
@@ -56,46 +47,42 @@ class Groups(Survey):
         np.save(folder / "kept.npy", kept)
         write_json(folder / "ids.json", notes.ids(kept))
 
-    def rules(self, folder: Path) -> Callable[[Candidate, int], Iterator[Measured]]:
-        """Documents of a group are told what it is; those that are not kept go."""
-        group, kept = np.load(folder / "group.npy", mmap_mode="r"), np.load(folder / "kept.npy")
-        ids = read_json(folder / "ids.json", "prepare")
+    def load_resolved(self, folder: Path) -> None:
+        """Read these files."""
+        self._group, self._kept = np.load(folder / "group.npy", mmap_mode="r"), np.load(folder / "kept.npy")
+        self._ids = read_json(folder / "ids.json", "prepare")
 
-        def judge(candidate: Candidate, number: int) -> Iterator[Measured]:
-            of_document = int(group[number])
-            if of_document >= 0:
-                candidate.duplicate_group, candidate.duplicate_of = of_document, ids[of_document]
-                if self._mark:
-                    candidate.scores[f"{candidate.step}_group"] = of_document
-                yield at_most("duplicate", int(kept[of_document] != number and not self._mark), 0)
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Set the document's group; remove the document if another one of the group is kept."""
+        group = int(self._group[candidate.number])
+        if group >= 0:
+            candidate.duplicate_group, candidate.duplicate_of = group, self._ids[group]
+            if self.mark:
+                candidate.scores[f"{candidate.step}_group"] = group
+            yield at_most("duplicate", int(self._kept[group] != candidate.number and not self.mark), 0)
 
-        return judge
 
+class SignedGroups(Groups):
+    """Groups of documents by their signatures; the first document read of each group is kept."""
 
-class Duplicates(Groups):
-    """The groups of documents whose signatures belong together; of each the one that was read first is kept.
+    @abstractmethod
+    def sign(self, candidate: Candidate) -> bytes:
+        """A document's signature, always of the same length; empty for a document without copies."""
 
-    Args:
-        sign: makes signatures.
-        join: groups them.
-        mark: whether all are kept.
-        precedence: sources whose documents are kept before others.
-    """
-
-    def __init__(self, sign: Sign, join: Join, *, mark: bool, precedence: str) -> None:
-        super().__init__(mark=mark, precedence=precedence)
-        self._sign, self._join = sign, join
+    @abstractmethod
+    def join(self, signatures: UInt8[np.ndarray, "signed byte"]) -> Int64[np.ndarray, " signed"]:
+        """A number for every signature; documents of one group share a number."""
 
     def note(self, candidate: Candidate) -> bytes:
         """The signature."""
-        return self._sign(candidate)
+        return self.sign(candidate)
 
     def kept(self, notes: Notes, ranks: Int64[np.ndarray, " signed"]) -> Int64[np.ndarray, " signed"]:
-        """The first one of each group, by rank and then in the order of reading."""
+        """The first document of each group, by rank and then in the order of reading."""
         signed = notes.noted
         if not len(signed):
             return signed
-        joined = self._join(notes.data.reshape(len(signed), -1))
+        joined = self.join(notes.data.reshape(len(signed), -1))
         order = np.lexsort((ranks, joined))
         begins = np.diff(joined[order], prepend=joined[order[0]] - 1) != 0
         kept = np.empty(len(signed), np.int64)

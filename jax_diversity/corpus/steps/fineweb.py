@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Rules, at_least, at_most
+from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most, entries
 from jax_diversity.corpus.steps.repetition import duplicates
-from jax_diversity.text.words import TERMINALS
+from jax_diversity.text.sentences import TERMINALS
+
+_SHORT_LINE = 30
+"""Characters of the longest line that counts as short."""
 
 
-def fineweb(
-    *,
-    least_punctuated_lines: float = 0.12,
-    most_short_lines: float = 0.67,
-    short_line: int = 30,
-    most_duplicate_characters: float = 0.01,
-    most_line_ends_per_word: float = 0.3,
-) -> Rules:
-    """Removes lists and menus: few lines that end a sentence, many short ones, lines that come again, line ends.
+@dataclass
+class Fineweb(Step):
+    """Removes lists and menus: few lines that end a sentence, many short or repeated lines, many line ends.
 
-    Lines that are blank do not count. A short line has at most `short_line` characters.
+    Blank lines do not count. A short line has at most 30 characters.
     """
 
-    def rules(candidate: Candidate) -> Iterator[Measured]:
-        text = candidate.text
+    thresholds: Mapping[str, float] = entries(
+        least_punctuated_lines=0.12,
+        most_short_lines=0.67,
+        most_duplicate_characters=0.01,
+        most_line_ends_per_word=0.3,
+    )
+
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Measure the lines."""
+        limits, text = self.thresholds, candidate.text
         every = text.split("\n")
         lines = [line for line in every if line and not line.isspace()]
-        num_lines = max(len(lines), 1)
-        num_ended = sum(line[-1] in TERMINALS for line in lines)
-        yield at_least("least_punctuated_lines", num_ended / num_lines, least_punctuated_lines)
-        num_short = sum(len(line) <= short_line for line in lines)
-        yield at_most("most_short_lines", num_short / num_lines, most_short_lines)
-        num_line_ends = len(every) - 1
-        num_characters = max(len(text) - num_line_ends, 1)
-        yield at_most("most_duplicate_characters", duplicates(lines)[1] / num_characters, most_duplicate_characters)
-        num_words = max(len(candidate.words), 1)
-        yield at_most("most_line_ends_per_word", num_line_ends / num_words, most_line_ends_per_word)
-
-    return rules
+        num_lines, num_line_ends = max(len(lines), 1), len(every) - 1
+        share_ended = sum(line[-1] in TERMINALS for line in lines) / num_lines
+        yield at_least("least_punctuated_lines", share_ended, limits["least_punctuated_lines"])
+        share_short = sum(len(line) <= _SHORT_LINE for line in lines) / num_lines
+        yield at_most("most_short_lines", share_short, limits["most_short_lines"])
+        share_duplicate = duplicates(lines)[1] / max(len(text) - num_line_ends, 1)
+        yield at_most("most_duplicate_characters", share_duplicate, limits["most_duplicate_characters"])
+        line_ends_per_word = num_line_ends / max(len(candidate.words), 1)
+        yield at_most("most_line_ends_per_word", line_ends_per_word, limits["most_line_ends_per_word"])

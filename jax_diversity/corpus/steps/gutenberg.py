@@ -1,13 +1,14 @@
-"""What Project Gutenberg adds to a book: its header, the names of volunteers, its licence."""
+"""Books of Project Gutenberg without the header, the names of volunteers and the licence."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Rules
+from jax_diversity.corpus.steps.base import Candidate, Measured, Step
 
-# A header ends with the line that begins the book, in books of before 2003 with the small print; titles may take lines.
+# A header ends with the line that begins the book; before 2003 it ends with the small print. Titles may span lines.
 _MARK = re.compile(
     r"^[ \t]*(?:"
     r"(?P<header>\*{3}[ \t]*START OF (?:THE |THIS )?PROJECT GUTENBERG(?:[^*\n]*(?:\n[^*\n]+){0,3}\*{3}|[^*\n]*)"
@@ -24,16 +25,18 @@ _CREDITS = re.compile(
 _LONGEST_HEADER = 50_000
 
 
-def gutenberg() -> Rules:
-    """Removes what Project Gutenberg adds to a book: header, names of volunteers, licence.
+@dataclass
+class Gutenberg(Step):
+    """Removes the header, the names of volunteers and the licence that Project Gutenberg adds to a book.
 
-    The book is what is between the lines that mark its beginning and its end; of several books in a text, all are
-    kept. Documents without such lines pass.
+    A book stands between the lines that mark its beginning and its end; a text may hold several books. Documents
+    without such lines pass.
     """
 
-    def rules(candidate: Candidate) -> Iterator[Measured]:
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Collect the books."""
         text, books = candidate.text, list[str]()
-        start: int | None = 0  # of the book; None behind its end
+        start: int | None = 0  # of the book; None after its end
         for match in _MARK.finditer(text):
             if match["header"]:
                 if start is None or match.start() - start <= _LONGEST_HEADER:
@@ -44,11 +47,8 @@ def gutenberg() -> Rules:
                 candidate.found["footers"] += 1
                 books.append(text[start : match.start()])
                 start = None
-        if not candidate.has_found:
-            return
-        if start is not None:
-            books.append(text[start:])
-        candidate.text = "\n\n".join(filter(None, map(str.strip, books)))
-        yield from ()  # an empty one is removed
-
-    return rules
+        if candidate.has_found:
+            if start is not None:
+                books.append(text[start:])
+            candidate.text = "\n\n".join(filter(None, map(str.strip, books)))
+        yield from ()  # an empty document is removed

@@ -1,72 +1,72 @@
-"""The text of web pages: extracted by trafilatura (Barbaresi 2021, ACL demonstrations), or faster by resiliparse.
+"""The text of web pages, extracted by trafilatura (Barbaresi 2021, ACL demonstrations) or resiliparse.
 
-RefinedWeb and FineWeb take trafilatura (Penedo et al. 2023, 2024), DCLM and others resiliparse (Li et al. 2024).
+RefinedWeb and FineWeb use trafilatura (Penedo et al. 2023, 2024); DCLM and others use resiliparse (Li et al. 2024).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.util import find_spec
-from typing import Literal, get_args
+from typing import Literal
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Rules, at_least, at_most
-from jax_diversity.foundation.checks import one_of, whole_number
+from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most
+from jax_diversity.foundation.checks import one_of
 from jax_diversity.foundation.errors import in_one_line
 from jax_diversity.foundation.libraries import optional
 
-Extractor = Literal["trafilatura", "resiliparse"]
 MEDIA_TYPES = frozenset({"text/html", "application/xhtml+xml"})
+_MOST_CHARACTERS = 2_000_000
 
 
-def html(
-    *, extractor: str = "trafilatura", tables: bool = True, most_characters: int = 2_000_000, always: bool = False
-) -> Rules:
-    """Takes the text out of a page, without menus, banners and comments.
+@dataclass
+class Html(Step):
+    """Extracts the text of a page, without menus, banners and comments.
 
-    `extractor` trafilatura finds the text more exactly, resiliparse is some ten times as fast. A page of more than
-    `most_characters`, one in which no text is found, and one that the library cannot read are removed. Documents
-    whose field `media_type` is not that of HTML pass, unless `always`.
+    The extractor trafilatura is more exact; resiliparse is some ten times as fast. A page is removed if it has more
+    than two million characters, if it has no text, or if the library fails. Documents whose field `media_type` is not
+    that of HTML pass, unless `always`.
     """
-    one_of("extractor", extractor, get_args(Extractor))
-    whole_number("most_characters", most_characters, 1)
-    optional(extractor, "preparation")
-    extract = _trafilatura(tables) if extractor == "trafilatura" else _resiliparse()
 
-    def rules(candidate: Candidate) -> Iterator[Measured]:
-        if not always and candidate.document.metadata.get("media_type") not in MEDIA_TYPES:
+    extractor: Literal["trafilatura", "resiliparse"] = "trafilatura"
+    always: bool = False
+
+    def __post_init__(self) -> None:
+        one_of("extractor", self.extractor, ("trafilatura", "resiliparse"))
+        optional(self.extractor, "preparation")
+        self._extract = _trafilatura() if self.extractor == "trafilatura" else _resiliparse()
+
+    def identity(self) -> str:
+        """The library's version."""
+        return version(self.extractor)
+
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Extract the text."""
+        if not self.always and candidate.document.metadata.get("media_type") not in MEDIA_TYPES:
             return
-        page = candidate.text
-        yield at_most("most_characters", len(page), most_characters)
+        yield at_most("most_characters", len(candidate.text), _MOST_CHARACTERS)
         try:
-            text = extract(page)
-        except Exception as error:  # of a parser in C and much code around it; the document has a row that says so
+            text = self._extract(candidate.text)
+        except Exception as error:  # a parser in C and much code around it; the document's row records the failure
             candidate.found[f"{type(error).__name__}: {in_one_line(error)}"[:100]] += 1
             yield at_most("raised", 1, 0)
             return
         yield at_least("characters_found", len(text), 1)
         candidate.text = text
 
-    return rules
 
-
-def identity(*, extractor: str = "trafilatura", **options: object) -> str:
-    """The library's version."""
-    return version(extractor) if find_spec(extractor) else ""
-
-
-def _trafilatura(tables: bool) -> Callable[[str], str]:
+def _trafilatura() -> Callable[[str], str]:
     from trafilatura import extract
     from trafilatura.settings import use_config
 
-    # Pages that it cannot read are counted here; it would also log each of them.
+    # The step counts unreadable pages; the library would also log each of them.
     logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
     config = use_config()
-    config.set("DEFAULT", "EXTRACTION_TIMEOUT", "0")  # its clock is a signal, which only a main thread can take
+    config.set("DEFAULT", "EXTRACTION_TIMEOUT", "0")  # it uses a signal, which needs the main thread
 
     def found(page: str) -> str:
-        return (extract(page, include_comments=False, include_tables=tables, config=config) or "").strip()
+        return (extract(page, include_comments=False, include_tables=True, config=config) or "").strip()
 
     return found
 

@@ -1,6 +1,7 @@
-"""Numbers that name a person or an account, found by their form and their checksum: cards, IBANs, national numbers.
+"""Numbers of cards, accounts (IBAN) and persons, found by form and checksum (python-stdnum).
 
-A number whose form and checksum many other numbers share counts only where a word before it says what it is.
+A form and checksum that many other numbers share also need a word before the number. IBANs are checked here: the text
+has to be read up to the length of the country, and the checksum is one line.
 """
 
 from __future__ import annotations
@@ -8,10 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
-from functools import lru_cache
-from itertools import cycle
+from functools import cache, lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
 
-from jax_diversity.corpus.steps.replacing import Find, Span, before, by_pattern, holding
+from jax_diversity.corpus.steps.base import Span
+from jax_diversity.corpus.steps.replacing import Find, before, by_pattern, holding
+
+HAS_CHECKSUMS = find_spec("stdnum") is not None
+"""Whether python-stdnum is installed; without it every number of the right form counts."""
 
 # ---- Cards.
 _GROUPS = re.compile(r"\d(?<![\w.,-].)\d*(?:[ -]\d+)*(?![\w]|[.,-]\d)")
@@ -37,37 +44,15 @@ _IBAN_LENGTHS = {
     for country in countries.split()
 }
 
-# ---- Tables of checksums.
-_VERHOEFF = (
-    *("0123456789", "1234067895", "2340178956", "3401289567", "4012395678"),
-    *("5987604321", "6598710432", "7659821043", "8765932104", "9876543210"),
-)
-_VERHOEFF_TURNS = (
-    *("0123456789", "1576283094", "5803796142", "8916043527"),
-    *("9453126870", "4286573901", "2793806415", "7046913258"),
-)
-_SPANISH_LETTERS = "TRWAGMYFPDXBNJZSQVHLCKE"
-_ITALIAN_ODD = dict(
-    zip(
-        "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ",
-        (
-            *(1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 1, 0, 5, 7, 9, 13, 15, 17),
-            *(19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24, 23),
-        ),
-        strict=True,
-    )
-)
-_CHINESE_PROVINCES = re.compile("1[1-5]|2[1-3]|3[1-7]|4[1-6]|5[0-4]|6[1-5]|71|8[1-3]")
-
 
 def cards() -> Find:
-    """Card numbers, in one run of digits or in groups: an issuer's first digits, and Luhn's checksum."""
+    """Card numbers, in one run of digits or in groups."""
 
     def find(text: str) -> Iterator[Span]:
         for run in _GROUPS.finditer(text):
             if run.end() - run.start() < _SHORTEST_CARD:
                 continue
-            # Other numbers may stand before and after it; a row of many is of something else.
+            # Other numbers may stand before and after a card number; a row of many groups is not a card.
             groups = [each.span() for each in re.finditer(r"\d+", run[0])]
             first = 0 if len(groups) <= _MOST_GROUPS else len(groups)
             while first < len(groups):
@@ -80,7 +65,7 @@ def cards() -> Find:
 
 
 def ibans() -> Find:
-    """IBANs: the length of their country, and the checksum modulo 97 (ISO 13616)."""
+    """IBANs, by the length of the country and the checksum modulo 97 (ISO 13616)."""
 
     def find(text: str) -> Iterator[Span]:
         free = 0
@@ -106,82 +91,64 @@ def ibans() -> Find:
 
 
 def national_numbers() -> dict[str, Find]:
-    """The numbers by which states know their people, by country."""
+    """National identity numbers by country."""
     return {
         country: holding(_has_long_number, find) if country in _OF_DIGITS else find
         for country, find in _by_country().items()
     }
 
 
-# The lookbehind stands behind the first character: a pattern that begins with a class of characters is searched fast.
+# The lookbehind follows the first character: a pattern that begins with a class of characters is searched fast.
 _ALONE, _ENDS = r"(?<![\w.,/+-].)", r"(?![\w/]|[.,-]\d|-\w)"
 _LONG = re.compile(r"\d(?:[ .-]?\d){7}")
 _OF_DIGITS = frozenset(("BR", "CN", "DE", "FR", "IN", "PL", "US"))
 _ITALIAN = r"[\dLMNP-V]"
+_FRENCH_MONTH = r"(?:0[1-9]|1[0-2]|[23]\d|4[0-2]|[5-9]\d)"
+_CHINESE_PROVINCE = r"(?<=1[1-5]|2[1-3]|3[1-7]|4[1-6]|5[0-4]|6[1-5]|71|8[1-3])"
 
 
 @lru_cache(maxsize=1)
 def _has_long_number(text: str) -> bool:
-    """Whether there are eight digits, asked by many kinds of the same text."""
+    """Whether there are eight digits; cached because many kinds ask about the same text."""
     return _LONG.search(text) is not None
 
 
 def _by_country() -> dict[str, Find]:
-    # Social Security: without a checksum; areas 000, 666 and 900 to 999, group 00 and serial 0000 are never given.
+    # Social Security has no checksum; areas 000, 666 and 900 to 999, group 00 and serial 0000 are never assigned.
     hyphenated = rf"[0-8]{_ALONE}\d\d(?<!000)(?<!666)-(?!00)\d\d-(?!0000)\d{{4}}{_ENDS}"
+    unhyphenated = hyphenated.replace("-(?!", " ?(?!")
+    social_security = _behind(r"\bssn\b|social[ -]security|tax[ -]?payer|\bi?tin\b")
     return {
-        "US": _either(
-            by_pattern(re.compile(hyphenated), _is_no_telephone),
-            by_pattern(
-                re.compile(hyphenated.replace("-(?!", " ?(?!")),
-                _behind(r"\bssn\b|social[ -]security|tax[ -]?payer|\bi?tin\b"),
-            ),
+        "US": _either(_numbers(hyphenated, _follows_no_telephone), _numbers(unhyphenated, social_security)),
+        # National Insurance: letters and prefixes that are never assigned (HMRC, NIM39110).
+        "GB": _numbers(
+            rf"[A-CEGHJ-PR-TW-Z]{_ALONE}[A-CEGHJ-NPR-TW-Z](?<!BG|GB|KN|NK|NT|TN|ZZ)( ?)\d\d\1\d\d\1\d\d\1[A-D]{_ENDS}"
         ),
-        # National Insurance: letters and prefixes that are never given (HMRC, NIM39110).
-        "GB": by_pattern(
-            re.compile(
-                rf"[A-CEGHJ-PR-TW-Z]{_ALONE}[A-CEGHJ-NPR-TW-Z](?<!BG|GB|KN|NK|NT|TN|ZZ)"
-                rf"( ?)\d\d\1\d\d\1\d\d\1[A-D]{_ENDS}"
-            )
+        "DE": _numbers(rf"[1-9]{_ALONE}\d( ?)\d{{3}}\1\d{{3}}\1\d{{3}}{_ENDS}", _valid("de.idnr")),
+        "ES": _numbers(rf"[\dXYZ]{_ALONE}(?:(?<=\d)|-?)\d{{7}}-?[A-HJ-NP-TV-Z]{_ENDS}", _valid("es.dni", "es.nie")),
+        # Letters replace digits where two people would have the same code.
+        "IT": _numbers(
+            rf"[A-Z]{_ALONE}[A-Z]{{5}}{_ITALIAN}{{2}}[A-EHLMPRST]{_ITALIAN}{{2}}[A-Z]{_ITALIAN}{{3}}[A-Z]{_ENDS}",
+            _valid("it.codicefiscale"),
         ),
-        "DE": by_pattern(
-            re.compile(rf"[1-9]{_ALONE}\d( ?)\d{{3}}\1\d{{3}}\1\d{{3}}{_ENDS}"),
-            lambda match: _is_german(_plain(match[0])),
+        "FR": _numbers(
+            rf"[1-478]{_ALONE}( ?)\d\d\1{_FRENCH_MONTH}\1(?:\d\d|2[AB])\1\d{{3}}\1\d{{3}} ?\d\d{_ENDS}",
+            _valid("fr.nir"),
         ),
-        "ES": by_pattern(
-            re.compile(rf"[\dXYZ]{_ALONE}(?:(?<=\d)|-?)\d{{7}}-?[A-HJ-NP-TV-Z]{_ENDS}"),
-            lambda match: _is_spanish(_plain(match[0])),
-        ),
-        # Digits may be letters where two people would have the same code.
-        "IT": by_pattern(
-            re.compile(
-                rf"[A-Z]{_ALONE}[A-Z]{{5}}{_ITALIAN}{{2}}[A-EHLMPRST]{_ITALIAN}{{2}}[A-Z]{_ITALIAN}{{3}}[A-Z]{_ENDS}"
-            ),
-            lambda match: _is_italian(match[0]),
-        ),
-        "FR": by_pattern(
-            re.compile(rf"[1-478]{_ALONE}( ?)\d\d\1\d\d\1(?:\d\d|2[AB])\1\d{{3}}\1\d{{3}} ?\d\d{_ENDS}"),
-            lambda match: _is_french(_plain(match[0])),
-        ),
-        "IN": by_pattern(
-            re.compile(rf"[2-9]{_ALONE}\d{{3}}([ -]?)\d{{4}}\1\d{{4}}{_ENDS}"),
-            _all(lambda match: _is_verhoeff(_plain(match[0])), _behind(r"a+dh?aa?r|uidai|\buid\b|आधार")),
+        "IN": _numbers(
+            rf"[2-9]{_ALONE}\d{{3}}([ -]?)\d{{4}}\1\d{{4}}{_ENDS}",
+            _valid("in_.aadhaar"),
+            _behind(r"a+dh?aa?r|uidai|\buid\b|आधार"),
         ),
         "BR": _either(
-            by_pattern(
-                re.compile(rf"\d{_ALONE}\d\d\.\d{{3}}\.\d{{3}}-\d\d{_ENDS}"),
-                lambda match: _is_brazilian(_plain(match[0])),
-            ),
-            by_pattern(
-                re.compile(rf"\d{_ALONE}\d{{10}}{_ENDS}"),
-                _all(lambda match: _is_brazilian(match[0]), _behind(r"\bcpf\b")),
-            ),
+            _numbers(rf"\d{_ALONE}\d\d\.\d{{3}}\.\d{{3}}-\d\d{_ENDS}", _valid("br.cpf")),
+            _numbers(rf"\d{_ALONE}\d{{10}}{_ENDS}", _valid("br.cpf"), _behind(r"\bcpf\b")),
         ),
-        "PL": by_pattern(
-            re.compile(rf"\d{_ALONE}\d{{10}}{_ENDS}"), _all(lambda match: _is_polish(match[0]), _behind("pesel"))
-        ),
-        "CN": by_pattern(
-            re.compile(rf"[1-8]{_ALONE}\d{{5}}(?:19|20)\d{{9}}[\dXx]{_ENDS}"), lambda match: _is_chinese(match[0])
+        "PL": _numbers(rf"\d{_ALONE}\d{{10}}{_ENDS}", _valid("pl.pesel"), _behind("pesel")),
+        "CN": _numbers(
+            rf"[1-8]{_ALONE}\d{_CHINESE_PROVINCE}\d{{4}}(?:19|20)\d{{9}}[\dXx]{_ENDS}",
+            _valid("iso7064.mod_11_2"),
+            _has_chinese_birthday,
         ),
     }
 
@@ -190,7 +157,7 @@ _TELEPHONE = re.compile(r"(?i:phone|fax|tel)\W*$")
 
 
 def _either(*finds: Find) -> Find:
-    """What the one or the other finds: places of the later ones that touch none of the earlier ones."""
+    """The spans of several searches; a later search adds spans that do not overlap earlier ones."""
 
     def find(text: str) -> Iterable[Span]:
         spans: list[Span] = []
@@ -201,103 +168,50 @@ def _either(*finds: Find) -> Find:
     return find
 
 
-def _all(*checks: Callable[[re.Match], bool]) -> Callable[[re.Match], bool]:
-    return lambda match: all(check(match) for check in checks)
+def _numbers(pattern: str, *checks: Callable[[re.Match], bool]) -> Find:
+    return by_pattern(re.compile(pattern), lambda match: all(check(match) for check in checks))
+
+
+def _valid(*modules: str) -> Callable[[re.Match], bool]:
+    """The checks of modules of python-stdnum, one of which must pass; True for every form without the library."""
+
+    def check(match: re.Match) -> bool:
+        number = re.sub(r"[ .-]", "", match[0]).upper()
+        is_one_digit = len(set(number)) == 1  # passes the checksum of some countries
+        return not is_one_digit and any(_module(name).is_valid(number) for name in modules)
+
+    return check if HAS_CHECKSUMS else lambda match: True
+
+
+@cache
+def _module(name: str) -> Any:
+    return import_module(f"stdnum.{name}")
+
+
+def _has_chinese_birthday(match: re.Match) -> bool:
+    """Whether the date is one; stdnum.cn.ric would also refuse counties outside its list."""
+    try:
+        date.fromisoformat(f"{match[0][6:10]}-{match[0][10:12]}-{match[0][12:14]}")
+    except ValueError:
+        return False
+    return True
 
 
 def _behind(words: str, characters: int = 50) -> Callable[[re.Match], bool]:
-    """Whether a word that says what the number is stands a little before it."""
+    """Whether a word that names the kind of number precedes it closely."""
     pattern = re.compile(words, re.IGNORECASE)
     return lambda match: pattern.search(before(match, characters)) is not None
 
 
-def _is_no_telephone(match: re.Match) -> bool:
+def _follows_no_telephone(match: re.Match) -> bool:
     return _TELEPHONE.search(before(match, 12)) is None
 
 
-def _plain(number: str) -> str:
-    return re.sub(r"[ .-]", "", number)
-
-
 def _is_card(text: str, groups: Sequence[Span]) -> bool:
-    """Groups as on cards, the issuer's first digits, and Luhn: every second digit from the right is doubled."""
+    """Whether groups of digits have the form of a card, an issuer's first digits, and Luhn's checksum."""
     sizes = [end - start for start, end in groups]
     is_grouped = sizes in ([4, 6, 5], [4, 6, 4]) or (set(sizes[:-1]) <= {4} and (sizes[-1] <= 4 or len(sizes) == 1))
     digits = "".join(text[start:end] for start, end in groups)
     if not is_grouped or not digits.isascii() or not _ISSUER.match(digits):
         return False
-    doubled = (int(digit) * (1 + place % 2) for place, digit in enumerate(reversed(digits)))
-    return sum(value - 9 * (value > 9) for value in doubled) % 10 == 0
-
-
-def _is_german(digits: str) -> bool:
-    """Of the first ten digits just one comes twice or three times; ISO 7064, modulo 11, 10."""
-    most = sorted((digits[:10].count(digit) for digit in set(digits[:10])), reverse=True)
-    if most[0] not in (2, 3) or most[1] > 1:
-        return False
-    product = 10
-    for digit in digits[:10]:
-        product = ((int(digit) + product) % 10 or 10) * 2 % 11
-    return (11 - product) % 10 == int(digits[10])
-
-
-def _is_spanish(number: str) -> bool:
-    digits = number[:-1].translate(str.maketrans("XYZ", "012"))
-    return _SPANISH_LETTERS[int(digits) % 23] == number[-1]
-
-
-def _is_italian(code: str) -> bool:
-    total = sum(
-        _ITALIAN_ODD[letter] if place % 2 == 0 else int(letter) if letter.isdigit() else ord(letter) - ord("A")
-        for place, letter in enumerate(code[:15])
-    )
-    return chr(ord("A") + total % 26) == code[15]
-
-
-def _is_french(number: str) -> bool:
-    """Month of birth, and the key: 97 less the rest of the number; departments 2A and 2B count as 19 and 18."""
-    month = int(number[3:5])
-    digits = number[:13].replace("2A", "19").replace("2B", "18")
-    return (1 <= month <= 12 or 20 <= month <= 42 or month >= 50) and 97 - int(digits) % 97 == int(number[13:])
-
-
-def _is_verhoeff(digits: str) -> bool:
-    check = 0
-    for place, digit in enumerate(reversed(digits)):
-        check = int(_VERHOEFF[check][int(_VERHOEFF_TURNS[place % 8][int(digit)])])
-    return check == 0
-
-
-def _is_brazilian(digits: str) -> bool:
-    if len(set(digits)) == 1:
-        return False
-    for length in (9, 10):
-        total = sum(int(digit) * (length + 1 - place) for place, digit in enumerate(digits[:length]))
-        if total * 10 % 11 % 10 != int(digits[length]):
-            return False
-    return True
-
-
-def _is_polish(digits: str) -> bool:
-    """Two digits each of year, month (plus 20 a century after the 20th, 80 before it) and day; weights 1, 3, 7, 9."""
-    year, month, day = (int(digits[at : at + 2]) for at in (0, 2, 4))
-    century = {0: 1900, 1: 2000, 2: 2100, 3: 2200, 4: 1800}[month // 20]
-    total = sum(int(digit) * weight for digit, weight in zip(digits[:10], cycle((1, 3, 7, 9)), strict=False))
-    return _is_date(century + year, month % 20, day) and (10 - total % 10) % 10 == int(digits[10])
-
-
-def _is_chinese(number: str) -> bool:
-    """Province, date of birth, and ISO 7064, modulo 11, 2."""
-    born = int(number[6:10]), int(number[10:12]), int(number[12:14])
-    if not _CHINESE_PROVINCES.match(number) or not _is_date(*born):
-        return False
-    total = sum(int(digit) * pow(2, 17 - place, 11) for place, digit in enumerate(number[:17]))
-    return "10X98765432"[total % 11] == number[17].upper()
-
-
-def _is_date(year: int, month: int, day: int) -> bool:
-    try:
-        date(year, month, day)
-    except ValueError:
-        return False
-    return True
+    return not HAS_CHECKSUMS or _module("luhn").is_valid(digits)

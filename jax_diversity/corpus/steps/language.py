@@ -3,51 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Rules, at_least
+from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least
 from jax_diversity.foundation.artifacts import file_hash
-from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError, did_you_mean
 from jax_diversity.foundation.libraries import optional
 
+_CHARACTERS = 4000
+"""Characters from the start of a text that are read."""
 
-def language(*, languages: str = "", probability: float = 0.65, characters: int = 4000, model: str = "") -> Rules:
+
+@dataclass
+class Language(Step):
     """Keeps documents whose most probable language has a probability of at least `probability`.
 
-    With `languages`, such as `en de`, it must be one of these: the most probable of them counts. Documents get the
-    fields `detected_language` and `language_probability`, and the language where they name none. The text's first
-    `characters` characters are looked at. .65 is the threshold of RefinedWeb and FineWeb. `model` is a file of
-    fastText, such as lid.176.bin, that tells languages in place of py3langid.
+    With `languages`, such as `[en, de]`, only these count. Documents get the fields `detected_language` and
+    `language_probability`; the detected language is also set if the document names none. The first 4,000 characters are
+    read. The threshold .65 is that of RefinedWeb and FineWeb. `model` is a file of fastText, such as lid.176.bin, that
+    detects languages in place of py3langid.
     """
-    whole_number("characters", characters, 1)
-    wanted = languages.replace(",", " ").split()
-    ranked, known = _by_fasttext(model, len(wanted)) if model else _by_langid(bool(wanted))
-    for name in wanted:
-        if name not in known:
-            raise UserError(f"Expected languages among {', '.join(known)}, found {name!r}{did_you_mean(name, known)}")
 
-    def rules(candidate: Candidate) -> Iterator[Measured]:
-        found = ranked(candidate.text[:characters])
+    languages: tuple[str, ...] = ()
+    probability: float = 0.65
+    model: str = ""
+
+    def __post_init__(self) -> None:
+        by = _by_fasttext(self.model, len(self.languages)) if self.model else _by_langid(bool(self.languages))
+        self._ranked, known = by
+        for name in self.languages:
+            if name not in known:
+                near = did_you_mean(name, known)
+                raise UserError(f"Expected languages among {', '.join(known)}, found {name!r}{near}")
+
+    def identity(self) -> str:
+        """The hash of the model's file, or the version of py3langid, which contains its model."""
+        return file_hash(Path(self.model).expanduser()) if self.model else version("py3langid")
+
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Detect the language."""
+        wanted = self.languages
+        found = self._ranked(candidate.text[:_CHARACTERS])
         name, share = next(((name, share) for name, share in found if not wanted or name in wanted), (None, 0))
         share = round(float(share), 4)
         candidate.scores |= {"detected_language": name, "language_probability": share}
         candidate.language = candidate.language or name
-        yield at_least("probability", share, probability)
-
-    return rules
-
-
-def identity(*, model: str = "", **options: Any) -> str:
-    """The hash of the model's file, or the library's version, which brings its model."""
-    return file_hash(Path(model).expanduser()) if model else version("py3langid")
+        yield at_least("probability", share, self.probability)
 
 
 Ranked = Callable[[str], Sequence[tuple[str, float]]]
-"""The languages of a text with their probabilities, the most probable one first."""
+"""Text -> languages with their probabilities, the most probable language first."""
 
 
 def _by_fasttext(path: str, num_wanted: int) -> tuple[Ranked, list[str]]:

@@ -1,16 +1,17 @@
-r"""LaTeX as LLaMA prepares it (Touvron et al. 2023, arXiv:2302.13971, section 2.1): its text stays LaTeX."""
+"""LaTeX as in LLaMA (Touvron et al. 2023, arXiv:2302.13971, section 2.1); the result is still LaTeX."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Rules
+from jax_diversity.corpus.steps.base import Candidate, Measured, Step
 from jax_diversity.corpus.steps.macros import expand_macros
 
 MEDIA_TYPE = "text/x-tex"
 
-# A comment, or the beginning of what is taken word by word; a backslash before it may be escaped itself.
+# A comment, or the beginning of verbatim text; a backslash before it may itself be escaped.
 _MARK = re.compile(
     r"(?<!\\)(?P<escaped>(?:\\\\)*)(?:(?P<comment>%)"
     r"|\\begin\{(?P<name>verbatim\*?|Verbatim\*?|BVerbatim|lstlisting|minted|comment)\}"
@@ -36,37 +37,41 @@ _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){2,}")
 _PLACEHOLDER = re.compile(r"\0(\d+)\0")
 
 
-def latex(*, abstract: bool = False, appendix: bool = True, always: bool = False) -> Rules:
-    r"""Prepares LaTeX: no comments, nothing before the first section, no bibliography, own macros put in place.
+@dataclass
+class Latex(Step):
+    r"""Prepares LaTeX: removes comments, the front matter and the bibliography, and expands the authors' macros.
 
-    `abstract` keeps the abstract, `appendix: false` cuts at the appendix. A text without sections begins behind its
-    title. Macros are counted: those put in place, those left since their arguments are missing or the text would grow
-    to five times its length, and definitions that lead back to themselves. Documents of other media types than
-    text/x-tex pass, unless `always`.
+    The text before the first section is removed; `abstract` keeps the abstract. `appendix: false` cuts at the appendix.
+    A text without sections begins after its title. Counted are expanded macros, macros that stay because arguments are
+    missing or the text would grow to five times its length, and recursive definitions. Documents of other media types
+    than text/x-tex pass, unless `always`.
     """
 
-    def rules(candidate: Candidate) -> Iterator[Measured]:
-        if always or candidate.document.metadata.get("media_type") == MEDIA_TYPE:
+    abstract: bool = False
+    appendix: bool = True
+    always: bool = False
+
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Edit the text."""
+        if self.always or candidate.document.metadata.get("media_type") == MEDIA_TYPE:
             text, quoted = _without_comments(candidate.text)
             text, counts = expand_macros(text)
             candidate.found.update(counts)
-            text = _body(_without_bibliography(text), abstract, candidate)
-            if not appendix and (match := _APPENDIX.search(text)):
+            text = _body(_without_bibliography(text), self.abstract, candidate)
+            if not self.appendix and (match := _APPENDIX.search(text)):
                 text = text[: match.start()]
-            # Each comes back once: macros may have made copies.
+            # Each placeholder is replaced once: macros may have copied it.
             text = _PLACEHOLDER.sub(lambda match: quoted.pop(int(match[1]), ""), text)
             candidate.text = _BLANK_LINES.sub("\n\n", text).strip()
         yield from ()
 
-    return rules
-
 
 def _without_comments(text: str) -> tuple[str, dict[int, str]]:
-    """The text without comments, with numbers in place of what is taken word by word, and that by its number."""
+    """The text without comments, with numbered placeholders for verbatim text, and the verbatim text by number."""
     text = text.replace("\0", "")  # which TeX ignores
     parts: list[str] = []
     quoted: dict[int, str] = {}
-    open_names: set[str] = set()  # environments that do not end any more
+    open_names: set[str] = set()  # environments without a further end
     position = 0
 
     def quote(start: int, end: int) -> int:
@@ -82,12 +87,12 @@ def _without_comments(text: str) -> tuple[str, dict[int, str]]:
             line_start = text.rfind("\n", position, start) + 1
             before = text[max(position, line_start) : start]
             at_start = line_start or text[position - 1 : position] in ("", "\n")
-            if at_start and not before.strip():  # the comment has its lines for itself
+            if at_start and not before.strip():  # the line holds only the comment
                 parts.append(text[position : start - len(before)])
                 position = end + 1
                 continue
             parts.append(text[position:start])
-            # A comment hides the end of its line: a word goes on in the next line.
+            # A comment hides the end of its line: a word continues in the next line.
             goes_on = not before[-1:].isspace() and not _IN_COMMAND.search(before[-40:])
             hidden = _COMMENT_LINE_END.match(text, end) if goes_on else None
             position = hidden.end() if hidden else end
@@ -114,7 +119,7 @@ def _without_comments(text: str) -> tuple[str, dict[int, str]]:
 
 
 def _body(text: str, abstract: bool, candidate: Candidate) -> str:
-    """What is in the document from its first section on."""
+    """The document from its first section on."""
     front, begins, body = text.partition(r"\begin{document}")
     body = (body if begins else front).partition(r"\end{document}")[0]
     appendix = _APPENDIX.search(body)
@@ -135,7 +140,7 @@ def _abstract(front: str) -> str:
 
 
 def _without_bibliography(text: str) -> str:
-    """The text without its lists of references, wherever they are: an appendix may follow."""
+    """The text without its lists of references, also before an appendix."""
     parts: list[str] = []
     position = 0
     while match := _BIBLIOGRAPHY.search(text, position):

@@ -1,15 +1,15 @@
-"""Lines of web pages that are no text: buttons, counters, headings in capitals; taken out one by one.
+"""Lines of web pages that are not text: buttons, counters, headings in capitals.
 
-After RefinedWeb (Penedo et al. 2023, arXiv:2306.01116, appendix G.2): no extraction of text takes all of them out.
+After RefinedWeb (Penedo et al. 2023, arXiv:2306.01116, appendix G.2): text extraction leaves some of these lines.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Rules, at_most
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_most
 
 _COUNTER = re.compile(
     r"\W*\d[\d.,]*\s*[km]?\+?\s*(?:likes?|shares?|comments?|replies|reply|views?|retweets?|tweets?|followers?|following"
@@ -18,47 +18,46 @@ _COUNTER = re.compile(
     re.IGNORECASE,
 )
 _SHORT = 10
-"""Most words of a line that is looked through for what stands on buttons."""
+"""Words of the longest line that is searched for the words of buttons."""
+_MOST_CAPITALS = 0.5
+_MOST_EDITED = 0.05
+"""Share of the words of a document that removed lines may hold."""
 _BEGINS = re.compile(r"\W*(?:sign[- ]?(?:in|up)|log[- ]?(?:in|out)|subscribe|register|menu|skip to)\b", re.IGNORECASE)
 _ENDS = re.compile(r"\b(?:read more|show more|see more|load more|learn more|click here|view all)\s*\W*$", re.IGNORECASE)
 _HOLDS = re.compile(r"items? in cart|add to cart|all rights reserved|share (?:this|on)|cookie policy", re.IGNORECASE)
 
 
-def line_corrections(*, most_edited: float = 0.05, most_capitals: float = 0.5) -> Rules:
-    """Takes lines out that are no text, and removes documents of which they are more than `most_edited` of the words.
+@dataclass
+class LineCorrections(Step):
+    """Removes lines that are not text, and documents in which such lines hold more than 5 % of the words.
 
-    These lines go: mostly capitals (more than `most_capitals` of the letters), numbers alone, counters such as
-    `3 likes`, one word, and short lines with the words of buttons, such as `sign in` or `read more`.
+    A line is removed if more than half of its letters are capitals, if it is a number, a counter such as `3 likes` or a
+    single word, or if it is short and has the words of a button, such as `sign in` or `read more`.
     """
-    for name, value in (("most_edited", most_edited), ("most_capitals", most_capitals)):
-        if not 0 <= value <= 1:
-            raise UserError(f"Expected {name} of 0 to 1, found {value}.")
 
-    def rules(candidate: Candidate) -> Iterator[Measured]:
-        text = candidate.text
-        lines = text.split("\n")
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Choose the lines, then measure their share of the words."""
+        lines = candidate.text.split("\n")
         counts = [len(line.split()) for line in lines]
-        # Empty lines stay: they divide paragraphs.
+        # Empty lines stay because they separate paragraphs.
         pairs = zip(lines, counts, strict=True)
-        kept = [not count or not _is_no_text(line, count, most_capitals) for line, count in pairs]
+        kept = [not count or not _is_boilerplate(line, count) for line, count in pairs]
         if all(kept):
             return
         gone = sum(count for count, keeps in zip(counts, kept, strict=True) if not keeps)
-        yield at_most("edited_words", gone / sum(counts), most_edited)
+        yield at_most("edited_words", gone / sum(counts), _MOST_EDITED)
         left = "\n".join(line for line, keeps in zip(lines, kept, strict=True) if keeps)
         candidate.found["lines"] += len(kept) - sum(kept)
         candidate.text = re.sub(r"\n{3,}", "\n\n", left).strip("\n")
 
-    return rules
 
-
-def _is_no_text(line: str, num_words: int, most_capitals: float) -> bool:
+def _is_boilerplate(line: str, num_words: int) -> bool:
     if num_words == 1:
         return True
     letters = sum(map(str.isalpha, line))
     if not letters:
         return any(map(str.isdigit, line))
-    if sum(map(str.isupper, line)) > most_capitals * letters:
+    if sum(map(str.isupper, line)) > _MOST_CAPITALS * letters:
         return True
     if num_words > _SHORT:
         return False

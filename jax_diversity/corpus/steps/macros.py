@@ -1,8 +1,11 @@
-r"""Macros of TeX that a text defines, put in place where it uses them.
+r"""Expansion of the TeX macros that a text defines.
 
-The text is read from beginning to end, as TeX does: a macro means what was defined last before its use. What a macro
-stands for is read again, since it may hold macros. Groups do not end a definition. Macros that compute (with `\if` and
-the like), that have delimited parameters, or whose definition leads back to themselves are left as they are.
+The text is read from beginning to end, as in TeX: the last definition before a use counts. The body of a macro is read
+again because it may contain macros; its last macro may take its arguments from the text after the use. Therefore the
+texts that are being read form a stack of frames: copying the rest of the text for each use would take quadratic time.
+
+Groups do not end a definition. Macros stay as they are if they compute (with `\if` and similar commands), have
+delimited parameters, are recursive, or are defined by `\let`.
 """
 
 from __future__ import annotations
@@ -16,15 +19,14 @@ from typing import NamedTuple
 _COMMAND = re.compile(r"\\(?:(?:long|global|protected|outer)\s*\\)*([a-zA-Z]+|[^a-zA-Z])", re.DOTALL)
 _NEW = re.compile(r"\*?\s*(?:\{\s*\\([a-zA-Z]+)\s*\}|\\([a-zA-Z]+)(?![a-zA-Z@]))\s*(?:\[\s*(\d)\s*\])?")
 _DEF = re.compile(r"\s*\\([a-zA-Z]+)(?![a-zA-Z@])((?:#\d)*)\s*(?=\{)")
-_LET = re.compile(r"\s*\\([a-zA-Z]+)(?![a-zA-Z@])\s*=?\s*\\([a-zA-Z@]+)")
 _NAMED = re.compile(r"\*?\s*(?:\{\s*\\([a-zA-Z]+)|\\([a-zA-Z]+))")
 _DEFINING = {
     **dict.fromkeys(("newcommand", "renewcommand", "providecommand", "DeclareRobustCommand"), _NEW),
     "DeclareMathOperator": _NEW,
     **dict.fromkeys(("def", "gdef", "edef", "xdef"), _DEF),
-    "let": _LET,
+    "let": None,  # only forgets the former meaning
 }
-# What makes the structure of a document stays, also where its author has given it another look.
+# Commands of a document's structure stay, even if the author has redefined them.
 _STRUCTURE = {
     *("begin", "end", "part", "chapter", "section", "subsection", "subsubsection", "paragraph", "appendix", "item"),
     *("maketitle", "abstract", "caption", "label", "ref", "cite", "bibliography", "input", "include", "par", "relax"),
@@ -49,20 +51,20 @@ _LONGEST_OPTION = 300
 
 class _Macro(NamedTuple):
     num_parameters: int
-    default: str | None  # of the first parameter, which is then an option in brackets
+    default: str | None  # of the first parameter, if it is an option in brackets
     body: str
     commands: frozenset[str]  # in the body
 
 
 class _Frame:
-    """A text that is read: the document's, what a macro stands for, or an argument."""
+    """A text that is being read: the document, the body of a macro, or an argument."""
 
     def __init__(self, text: str) -> None:
         self.text, self.position = text, 0
 
     @cached_property
     def closing(self) -> dict[int, int]:
-        """The place of every opening brace -> that of its closing one."""
+        """Opening brace -> closing brace, by position."""
         opened: list[int] = []
         pairs = {}
         for match in _BRACE.finditer(self.text):
@@ -73,12 +75,12 @@ class _Frame:
         return pairs
 
     def skip_space(self) -> str:
-        """Go to the next character, which is returned; an empty text at the end and before a paragraph's end."""
+        """Skip space and return the next character; an empty text at the end of the text or paragraph."""
         self.position = _SPACE.match(self.text, self.position).end()  # type: ignore[union-attr]
         return self.text[self.position : self.position + 1].strip("\n")
 
     def argument(self) -> slice | None:
-        """Read a group in braces, a command or a character: its place, None where there is none."""
+        """Read a group in braces, a command or a character; None if there is none."""
         start, mark = self.position, self.skip_space()
         if mark == "{":
             end = self.closing.get(self.position)
@@ -96,7 +98,7 @@ class _Frame:
         return None
 
     def option(self) -> str | None:
-        """Read what is in brackets; None where there are none."""
+        """Read the content of brackets; None if there are none."""
         start = self.position
         if self.skip_space() == "[":
             place = first = self.position + 1
@@ -111,12 +113,11 @@ class _Frame:
 
 
 def expand_macros(text: str) -> tuple[str, Counter[str]]:
-    r"""Put macros in place, and take out their definitions.
+    r"""Expand macros and remove their definitions.
 
     Returns:
-        The text, and how many uses of macros were put in place (`macros`), how many were left since arguments were
-        missing or the text would have become too long (`macros_left`), and how many definitions were left since they
-        lead back to themselves (`recursive_macros`).
+        The text and counts: `macros` (expanded uses), `macros_left` (uses that stay because arguments are missing or
+        the text would become too long), and `recursive_macros` (recursive definitions, which stay).
 
     Example:
         >>> expand_macros(r"\newcommand{\norm}[1]{\lVert #1 \rVert}\def\R{\mathbb{R}} $\norm{x} \in \R$")
@@ -129,15 +130,15 @@ def expand_macros(text: str) -> tuple[str, Counter[str]]:
 
 
 class _Expansion:
-    """The macros that are known at a place of the text, and how much they may still add to it."""
+    """The known macros, and the number of characters that expansion may still add."""
 
     def __init__(self, most_characters: int) -> None:
         self.counts = Counter[str]()
         self._left = most_characters
-        self._macros: dict[str, _Macro] = {}  # none of which leads back to itself
+        self._macros: dict[str, _Macro] = {}  # none is recursive
 
     def of(self, text: str, level: int = 0) -> str:
-        """The text without definitions, and with all macros put in place."""
+        """The text without definitions and with all macros expanded."""
         parts: list[str] = []
         frames = [_Frame(text)]
         while frames:
@@ -153,7 +154,7 @@ class _Expansion:
                 if not self._define(frame, name):
                     parts.append(match[0])
                 elif (not parts or parts[-1].endswith("\n")) and (end := _LINE_END.match(frame.text, frame.position)):
-                    frame.position = end.end()  # the definition had the line for itself
+                    frame.position = end.end()  # the definition was alone in its line
                 continue
             body = self._body(frames, name, level)
             if body is None:
@@ -165,19 +166,19 @@ class _Expansion:
         return "".join(parts)
 
     def _next(self, frame: _Frame) -> re.Match | None:
-        """The next command that is a macro or defines one."""
+        """The next command that is a known macro or a definition."""
         for match in _COMMAND.finditer(frame.text, frame.position):
             if match[1] in self._macros or match[1] in _DEFINING:
                 return match
         return None
 
     def _body(self, frames: list[_Frame], name: str, level: int) -> str | None:
-        """What a macro stands for, with the arguments that follow it; None where it is left as it is."""
+        """The body of a macro with the arguments that follow its use; None if the use stays."""
         if level > _MOST_LEVELS or self._left < 0:
             return None
         macro = self._macros[name]
         while len(frames) > 1 and frames[-1].position == len(frames[-1].text):
-            frames.pop()  # its arguments may follow the macro whose body ends with it
+            frames.pop()  # the arguments may follow the use of the macro whose body ends here
         frame, arguments, places = frames[-1], list[str](), list[slice]()
         start = frame.position
         if macro.num_parameters and macro.default is not None:
@@ -201,9 +202,10 @@ class _Expansion:
         return _filled(macro.body, arguments) if "#" in macro.body else macro.body
 
     def _define(self, frame: _Frame, by: str) -> bool:
-        """Read a definition; False, and nothing is read, where it is none that can be put in place."""
+        """Read a definition; False if the definition cannot be expanded: nothing is consumed."""
         start = frame.position
-        match = _DEFINING[by].match(frame.text, start)
+        pattern = _DEFINING[by]
+        match = pattern and pattern.match(frame.text, start)
         named = match or _NAMED.match(frame.text, start)
         if named is None:
             return False
@@ -212,14 +214,8 @@ class _Expansion:
         if match is None:
             return False
         frame.position = match.end()
-        if by == "let":
-            same = self._macros.get(match[2]) or _Macro(0, None, f"\\{match[2]}", frozenset((match[2],)))
-            if match[2] in ("relax", "undefined") or ("@" not in match[2] and self._learn(name, same)):
-                return True
-            frame.position = start
-            return False
         default = None
-        if _DEFINING[by] is _DEF:
+        if pattern is _DEF:
             num_parameters = match[2].count("#")
         else:
             num_parameters = int(match[3] or 0)
@@ -243,7 +239,7 @@ class _Expansion:
         return True
 
     def _learn(self, name: str, macro: _Macro) -> bool:
-        """Take a macro in; False where it leads back to itself, or over more macros than any author writes."""
+        """Remember a macro; False if it is recursive, or depends on more macros than any author writes."""
         waiting, seen = list(macro.commands), set(macro.commands)
         while waiting and name not in seen and len(seen) < _MOST_COMMANDS:
             further = self._macros.get(waiting.pop())
@@ -259,7 +255,7 @@ class _Expansion:
 
 
 def _filled(body: str, arguments: list[str]) -> str:
-    """A body with its arguments."""
+    """The body with its arguments."""
     parts: list[str] = []
     last = 0
     for match in _PARAMETER.finditer(body):
@@ -275,7 +271,7 @@ def _filled(body: str, arguments: list[str]) -> str:
 
 
 def _append(parts: list[str], part: str) -> None:
-    """Add a part: a letter at its beginning is no part of a command that the parts before end with."""
+    """Add a part, after a space if its first letter would continue a command."""
     if part:
         if parts and part[0].isalpha() and _ENDS_IN_COMMAND.search(parts[-1][-40:]):
             part = f" {part}"

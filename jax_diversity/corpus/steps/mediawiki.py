@@ -1,9 +1,9 @@
-"""Wiki text to plain text.
+"""Wiki text as plain text.
 
-A parser of wiki text reads on to the end of a page wherever a template or a tag opens, so that it is slow, and a page
-of openings alone takes hours. So what can be found without it is taken first, in time that is linear in the page:
-comments, references and formulas (elements whose content is no wiki text), templates from the innermost outwards,
-tables line by line, tags of formatting. mwparserfromhell reads what is left: links, addresses, entities, odd markup.
+A parser of wiki text scans to the end of the page at every unclosed template or tag: quadratic time, hours for some
+pages. Therefore most markup is removed first, in linear time: comments, references and formulas (elements whose content
+is not wiki text), templates from the innermost outwards, tables line by line, and formatting tags. mwparserfromhell
+reads the rest: links, addresses, entities, and broken markup.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Rules, at_least, at_most
+from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most
 from jax_diversity.corpus.steps.wiki_names import APPENDICES, DISAMBIGUATIONS, FILES_AND_CATEGORIES, REDIRECTS
 from jax_diversity.foundation.libraries import optional
 
@@ -22,9 +23,9 @@ _TYPE = "text/x-wiki"
 _MOST_NESTED = 40
 """Levels of templates, as in the parser."""
 _MOST_READ_AGAIN = 20e6
-"""Characters that the parser would read once more: some seconds."""
+"""Characters that the parser may scan again: some seconds."""
 
-# ---- Elements whose content is no wiki text, and comments.
+# ---- Elements whose content is not wiki text, and comments.
 _KEPT = "nowiki pre syntaxhighlight source math chem ce"
 _DROPPED = (
     "ref references gallery imagemap timeline score graph hiero mapframe maplink categorytree inputbox templatestyles "
@@ -33,7 +34,7 @@ _DROPPED = (
 _NAMES = f"{_KEPT} {_DROPPED}".split()
 _OPENING = re.compile(rf"<!--|<(?P<name>{'|'.join(_NAMES)})(?=[\s/>])[^<>]*>", re.IGNORECASE)
 _CLOSING = {"": re.compile("-->")} | {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in _NAMES}
-# What is kept stands aside in a place of its own, so that nothing looks like markup in it.
+# Kept content is replaced by a placeholder, so that it is not read as markup.
 _ASIDE = "\ue000{}\ue001"
 _PLACE = re.compile("\ue000(\\d{1,9})\ue001")
 
@@ -42,7 +43,7 @@ _TEMPLATE = re.compile(r"\{\{([^{}]*+(?:[{}](?![{}])[^{}]*+)*+)\}\}")
 _PARAMETER = re.compile(r"\{\{\{[^{}]*+\}\}\}")
 _NAMED = re.compile(r"\s*[\w -]+=")
 _QUANTITY = re.compile(r"[-\u2212+±]?[\d.,/+ ]+|to|and|or|by|x|\u00d7|\+/-|±|\u2013|-")
-# Templates that stand for words of the sentence: which of their parts. Without them it would have holes.
+# Templates that are words of a sentence -> the part that is kept.
 _WORDS = {
     **dict.fromkeys(("nowrap", "nobr", "small", "big", "abbr", "tooltip", "ill", "quote", "blockquote"), 0),
     **dict.fromkeys(("lang", "transl", "transliteration"), -1),
@@ -55,7 +56,7 @@ _SIGNS = {
     **{"'": "'", "!": "|", "=": "=", "pipe": "|"},
 }
 
-# ---- Pages that are no articles, and links to what is none.
+# ---- Non-article pages and links to them.
 _REDIRECT = re.compile(rf"\s*#\s*(?:{'|'.join(REDIRECTS)})\s*:?\s*\[\[", re.IGNORECASE)
 _MEANINGS = "|".join(map(re.escape, DISAMBIGUATIONS))
 _DISAMBIGUATION = re.compile(
@@ -76,7 +77,7 @@ _TAG = re.compile(rf"</?(?:{_INLINE.replace(' ', '|')})(?:[\s/][^<>]*)?>", re.IG
 _QUOTES = re.compile("'{2,}")
 _MAGIC = re.compile(r"__[^\W\da-z_]+__")
 _HEADING = re.compile(r"(={1,6})[ \t]*(.+?)[ \t]*\1[ \t]*$")
-# Items of lists are hidden from the parser: its time grows with the square of their number.
+# Items of lists are hidden from the parser, whose time grows with the square of their number.
 _ITEM, _ITEM_MARK = re.compile(r"^(?=[*#:;])", re.MULTILINE), "\ue002"
 _LIST = re.compile(rf"{_ITEM_MARK}([*#:;]+)[ \t]*(.*)")
 _BRACKETS = re.compile(r"\[[^\[\]]*\]")
@@ -93,55 +94,62 @@ _HOLES = (
 )
 
 
-def mediawiki(*, languages: str = "", appendices: bool = False, formulas: bool = True, always: bool = False) -> Rules:
-    """Makes plain text of wiki text: without templates, tables, references, files, categories and formatting.
+@dataclass
+class Mediawiki(Step):
+    """Turns wiki text into plain text, without templates, tables, references, files, categories and formatting.
 
-    Headings stay as lines of their own, items of lists begin with `- ` or their number, formulas stay as TeX between
-    dollars (`formulas`). Sections such as See also, References and External links are left out in 20 languages
-    (`appendices` keeps them). Removes wikis of other languages than `languages`, such as `en de`, redirects, pages of
-    disambiguation, and pages with markup so broken that the parser fails or needs hours. Documents pass as they are if
-    their field `media_type` is not text/x-wiki, unless `always`.
+    Headings stay as separate lines, items of lists begin with `- ` or their number, and `formulas` keeps formulas as
+    TeX between dollar signs. Sections such as See also, References and External links are left out in 20 languages,
+    unless `appendices`. Removed are wikis of other languages than `languages` (such as `[en, de]`), redirects,
+    disambiguation pages, and pages whose markup is so broken that the parser fails or needs hours. Documents whose
+    field `media_type` is not text/x-wiki pass unchanged, unless `always`.
     """
-    optional("mwparserfromhell", "preparation")
-    wanted = frozenset(languages.replace(",", " ").lower().split())
 
-    def rules(candidate: Candidate) -> Iterator[Measured]:
-        if not always and candidate.document.metadata.get("media_type") != _TYPE:
+    languages: tuple[str, ...] = ()
+    appendices: bool = False
+    formulas: bool = True
+    always: bool = False
+
+    def __post_init__(self) -> None:
+        optional("mwparserfromhell", "preparation")
+        self._languages = frozenset(map(str.lower, self.languages))
+
+    def identity(self) -> str:
+        """The parser's version."""
+        return version("mwparserfromhell")
+
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Choose language and kind of page, then remove the markup."""
+        if not self.always and candidate.document.metadata.get("media_type") != _TYPE:
             return
-        if wanted:  # of `sr-ec` the language is `sr`
-            yield at_least("languages", int((candidate.language or "").lower().split("-")[0] in wanted), 1)
+        if self._languages:  # the language of `sr-ec` is `sr`
+            language = (candidate.language or "").lower().split("-")[0]
+            yield at_least("languages", int(language in self._languages), 1)
         text = candidate.text
         yield at_most("redirects", int(bool(_REDIRECT.match(text))), 0)
         is_disambiguation = _DISAMBIGUATION.search(text) or _DISAMBIGUATION_TITLE.search(candidate.document.title or "")
         yield at_most("disambiguations", int(bool(is_disambiguation)), 0)
         aside: list[str] = []
-        text = _without_elements(text, aside, formulas)
+        text = _without_elements(text, aside, self.formulas)
         text = _without_tables(_without_templates(text))
-        if not appendices:
+        if not self.appendices:
             text = _without_appendices(text)
         text = _TAG.sub("", _BREAK.sub("\n", text))
         text = _QUOTES.sub(lambda quotes: "'" if len(quotes[0]) == 4 else "", _MAGIC.sub("", text))
         yield at_most("unclosed_markup", _num_unclosed(text) * len(text), _MOST_READ_AGAIN)
         try:
             text = _parsed(_ITEM.sub(_ITEM_MARK, text))
-        except Exception:  # whatever the parser raises, the page has a row that says so
+        except Exception:  # the parser may raise anything; the document's row records the failure
             yield at_most("parser_failed", 1, 0)
             return
         text = _PLACE.sub(lambda place: _content(aside, place), _in_lines(text))
         candidate.text = _EMPTY_LINES.sub("\n\n", text).strip()
 
-    return rules
-
-
-def identity(**options: Any) -> str:
-    """The parser's version."""
-    return version("mwparserfromhell")
-
 
 def _without_elements(text: str, aside: list[str], formulas: bool) -> str:
-    """Without comments, references and the like; what is kept of nowiki, formulas and code goes to `aside`."""
+    """The text without comments, references and similar elements; kept content (nowiki, code ...) goes to `aside`."""
     parts, position = [], 0
-    unclosed = set()  # not looked for again: the search would go through the rest of the page each time
+    unclosed = set()  # not searched again: each search would scan the rest of the page
     for opening in _OPENING.finditer(text):
         name = (opening["name"] or "").lower()
         if opening.start() < position or name in unclosed:
@@ -200,7 +208,7 @@ def _words_of_template(template: re.Match) -> str:
 
 
 def _without_tables(text: str) -> str:
-    """A table begins and ends with a line; one that does not end goes on to the next heading."""
+    """The text without tables; an unclosed table ends at the next heading."""
     if "{|" not in text:
         return text
     kept, depth = [], 0
@@ -218,7 +226,7 @@ def _without_tables(text: str) -> str:
 
 
 def _without_appendices(text: str) -> str:
-    kept, left_out = [], None  # the level of the heading whose section is left out
+    kept, left_out = [], None  # the heading level of the section that is left out
     for line in text.split("\n"):
         heading = line.startswith("=") and _HEADING.match(line)
         if heading and (left_out is None or len(heading[1]) <= left_out):
@@ -230,7 +238,7 @@ def _without_appendices(text: str) -> str:
 
 
 def _num_unclosed(text: str) -> int:
-    """About the number of times that the parser reads on to the end of the page in vain."""
+    """About the number of times that the parser scans to the end of the page in vain."""
     num_tags = len(_ODD_TAG.findall(text))
     for _ in range(5):
         text, number = _BRACKETS.subn("", text)
@@ -246,7 +254,7 @@ def _parsed(text: str) -> str:
 
 
 def _rendered(code: Any) -> str:
-    """The text of a page as the parser sees it; headings keep their marks."""
+    """The text of a parsed page; headings keep their marks."""
     from mwparserfromhell import nodes  # type: ignore[import-not-found]
 
     parts = []
@@ -280,7 +288,7 @@ def _words_of_link(link: Any) -> str:
 
 
 def _in_lines(text: str) -> str:
-    """Headings without marks, and only those that have text below them; items of lists; no empty lines in a row."""
+    """The final lines: headings with text below them, without marks; items of lists; single empty lines."""
     text = text.replace("\xa0", " ")
     for pattern, instead in _HOLES:
         text = pattern.sub(instead, text)
@@ -308,7 +316,7 @@ def _in_lines(text: str) -> str:
             line = "  " * (len(marks) - 1) + words
         elif line:
             numbers = {}
-            if line.startswith("|") or _RULE.fullmatch(line):  # rows of a table that a template begins
+            if line.startswith("|") or _RULE.fullmatch(line):  # rows of a table that began in a template
                 continue
         if line:
             for _, title in headings:

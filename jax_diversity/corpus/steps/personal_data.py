@@ -1,38 +1,38 @@
-"""Personal data: replaced, and counted by kind. What was found is never stored or shown."""
+"""Personal data: replaced, and counted by kind. The finds themselves are never stored or shown."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import Any
 
 from jax_diversity.corpus.steps.access_keys import access_keys
-from jax_diversity.corpus.steps.base import Candidate, Measured, Rules
-from jax_diversity.corpus.steps.identity_numbers import cards, ibans, national_numbers
-from jax_diversity.corpus.steps.replacing import Find, Span, before, by_pattern, holding, replaced
+from jax_diversity.corpus.steps.base import Candidate, Measured, Span, Step, entries
+from jax_diversity.corpus.steps.identity_numbers import HAS_CHECKSUMS, cards, ibans, national_numbers
+from jax_diversity.corpus.steps.replacing import Find, before, by_pattern, holding, replaced
 from jax_diversity.corpus.steps.telephone import telephone_numbers
 from jax_diversity.foundation.errors import UserError, did_you_mean
+from jax_diversity.foundation.signatures import default_of
 
-# The local part as it is used, which is less than RFC 5322 allows, then a domain of at least two labels.
+# The local part in common use, which is less than RFC 5322 allows, then a domain of at least two labels.
 _LOCAL = re.compile(r"[\w!$%*+^~-]+(?:\.[\w!$%*+^~-]+)*\Z")
 _DOMAIN = re.compile(
     r"@(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}(?!(?:png|jpe?g|gif|svg|webp|css|js)\b)[^\W\d_][\w-]{0,61}[^\W_](?!\()"
 )
-# The longest local part, which RFC 5321 allows.
-_LONGEST_LOCAL = 64
+_LONGEST_LOCAL = 64  # RFC 5321
 # name [at] host [dot] org
 _SPELT_AT = re.compile(r"[\[({<] ?(?:at|AT) ?[\])}>]")
 _SPELT_LOCAL = re.compile(r"[\w+-]+(?:\.[\w+-]+)* ?\Z")
 _SPELT_DOMAIN = re.compile(r" ?[\w-]{1,63}(?:(?: ?[\[({<] ?(?:dot|DOT) ?[\])}>] ?|\.)[\w-]{1,63}){1,6}")
-# Four numbers, or groups of hexadecimal digits; `ipaddress` decides. Versions such as 1.2.3.4.5 and v1.2.3.4 are none.
+# Four numbers, or groups of hexadecimal digits; `ipaddress` decides. 1.2.3.4.5 and v1.2.3.4 are versions.
 _IP_4 = re.compile(r"\d(?<![\w.].)\d{0,2}(?:\.\d{1,3}){3}(?!\w|\.\w)")
 _IP_6 = re.compile(r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}(?:[0-9a-f]{1,4}|(?<=::))(?!\w|:\w)", re.IGNORECASE)
 _TWO_COLONS = re.compile(r":[0-9A-Fa-f]{0,4}:")
-# What is numbered by four numbers, and words and marks after which four small numbers are an address nevertheless.
+# Words before a number of four parts, and words and marks before four small numbers that are an address.
 _NUMBERED = re.compile(
     r"(?:\b(?:sections?|sec|chapters?|clauses?|articles?|appendix|annex|figures?|fig|tables?|version|ver|v|release|rev|kernel"
     r"|theorem|lemma|corollary|proposition|definition|remark|abschnitt|ziffer|nummer|nr|art|kapitel)\b|§)\W{0,3}\Z",
@@ -46,54 +46,57 @@ _ADDRESSED = re.compile(
 _MASKED_REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "IN", "BR", "PL", "CN")
 
 
-def personal_data(
-    *,
-    email: str = "<email>",
-    phone: str = "<phone>",
-    ip: str = "<ip>",
-    card: str = "<card>",
-    iban: str = "<iban>",
-    national_id: str = "<national_id>",
-    secret: str = "<secret>",
-    regions: str = "",
-    countries: str = "BR CN DE ES FR GB IN IT PL US",
-    private_addresses: bool = False,
-) -> Rules:
-    """Replaces addresses of e-mail and of machines, numbers of telephones, cards, accounts and persons, and keys.
+@dataclass
+class PersonalData(Step):
+    """Replaces e-mail and IP addresses, numbers of telephones, cards, accounts and persons, and secret keys.
 
-    An empty text leaves a kind alone. `phone`: numbers that begin with + or follow a word such as *phone*; with
-    `regions`, such as `US DE GB`, also those written as is usual there. `ip`: addresses that no one outside a network
-    can reach stay, unless `private_addresses`. `card`, `iban` and `national_id` (of `countries`) need a right form and
-    checksum, and a word before them where these say little. `secret`: keys of known services, passwords in addresses,
-    random values of names such as *password*. What was found is counted by kind and never stored.
+    `placeholders` maps each kind to its replacement; an empty text leaves the kind unchanged. `phone`: numbers that
+    begin with + or follow a word such as *phone*; with `regions`, such as `[US, DE, GB]`, also numbers in the usual
+    form of a region. `ip`: private addresses stay, unless `private_addresses`. `card`, `iban` and `national_id` (of
+    `countries`) need the right form and checksum; weak forms also need a word before them. `secret`: keys of known
+    services, passwords in addresses, and random values of names such as *password*. Finds are counted by kind and never
+    stored.
     """
-    finds = _finds(
-        {"email": email, "phone": phone, "ip": ip, "card": card, "iban": iban, "national_id": national_id}
-        | {"secret": secret},
-        _listed(regions),
-        _listed(countries),
-        private_addresses,
-    )
 
-    def rules(candidate: Candidate) -> Iterator[Measured]:
+    placeholders: Mapping[str, str] = entries(
+        email="<email>",
+        phone="<phone>",
+        ip="<ip>",
+        card="<card>",
+        iban="<iban>",
+        national_id="<national_id>",
+        secret="<secret>",
+    )
+    regions: tuple[str, ...] = ()
+    countries: tuple[str, ...] = ("BR", "CN", "DE", "ES", "FR", "GB", "IN", "IT", "PL", "US")
+    private_addresses: bool = False
+
+    def __post_init__(self) -> None:
+        needed = [kind for kind in ("card", "national_id") if self.placeholders[kind]]
+        if needed and not HAS_CHECKSUMS:
+            raise UserError(
+                "The step personal_data needs the library python-stdnum; pip install 'jax-diversity[preparation]', or "
+                f"set the placeholders of {' and '.join(needed)} to empty texts."
+            )
+        self._finds = _finds(self.placeholders, self.regions, self.countries, self.private_addresses)
+
+    def identity(self) -> str:
+        """The version of phonenumbers, which contains the numbers in use."""
+        return version("phonenumbers") if self.placeholders["phone"] else ""
+
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Replace and count every kind."""
         text = candidate.text
-        for kind, find, placeholder in finds:
+        for kind, find, placeholder in self._finds:
             text, number = replaced(text, find, placeholder)
             if number:
                 candidate.found[kind] += number
         candidate.text = text
         yield from ()
 
-    return rules
-
-
-def identity(*, phone: str = "<phone>", **options: Any) -> str:
-    """The version of phonenumbers, which knows the numbers that are in use."""
-    return version("phonenumbers") if phone and find_spec("phonenumbers") else ""
-
 
 def masked(text: str) -> str:
-    """The text with all kinds of personal data replaced, for excerpts that are shown: rather too much than too little.
+    """The text with all kinds of personal data replaced, for excerpts that are shown; it replaces in doubt.
 
     Example:
         >>> masked("Write to jane@example.org or 10.0.0.1.")
@@ -106,20 +109,15 @@ def masked(text: str) -> str:
 
 @cache
 def _masking() -> list[tuple[str, Find, str]]:
-    placeholders = {kind: f"<{kind}>" for kind in ("email", "phone", "ip", "card", "iban", "national_id", "secret")}
-    if find_spec("phonenumbers") is None:
-        placeholders["phone"] = ""
+    step = PersonalData.__dataclass_fields__["placeholders"]
+    placeholders = default_of(step) | ({} if find_spec("phonenumbers") else {"phone": ""})
     return _finds(placeholders, _MASKED_REGIONS, sorted(national_numbers()), private_addresses=True)
 
 
-def _listed(names: str) -> list[str]:
-    return names.replace(",", " ").split()
-
-
 def _finds(
-    placeholders: Mapping[str, str], regions: Any, countries: Any, private_addresses: bool
+    placeholders: Mapping[str, str], regions: Sequence[str], countries: Sequence[str], private_addresses: bool
 ) -> list[tuple[str, Find, str]]:
-    """What is looked for, in this order: what comes first takes what others would take a part of."""
+    """The kinds in the order of replacement: a kind comes before kinds that would match parts of it."""
     known = national_numbers()
     for country in countries:
         if country not in known:
@@ -169,7 +167,7 @@ def _spelt_emails(text: str) -> Iterator[Span]:
 def _is_address(match: re.Match, private_addresses: bool) -> bool:
     found = match[0]
     if ":" in found:
-        # `a::b` is an address to the standard, and a name in code.
+        # `a::b` is a valid address, but in code it is a name.
         groups = re.findall("[0-9a-f]+", found.lower())
         if (len(groups) < 3 and not re.match("[23][0-9a-f]{3}:", found)) or not re.search(r"\d", found):
             return False
@@ -183,7 +181,7 @@ def _is_address(match: re.Match, private_addresses: bool) -> bool:
 
 
 def _is_version(match: re.Match) -> bool:
-    """Whether it begins with a small number behind such a word, or with two smaller ones and no word says address."""
+    """A small first number after a word such as *section*, or two smaller numbers without a word such as *host*."""
     first, second, *_ = map(int, match[0].split("."))
     words = before(match, 20)
     return (first < 100 and bool(_NUMBERED.search(words))) or (max(first, second) < 10 and not _ADDRESSED.search(words))

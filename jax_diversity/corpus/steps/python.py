@@ -1,39 +1,51 @@
-"""A function of the user's own."""
+"""The user's own function."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Rules, at_least, at_most
+from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most
 from jax_diversity.foundation.artifacts import file_hash
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
 
 
-def python(*, function: str) -> Rules:
-    """Asks a function of your own, `module:name`: of a module that Python finds, or that lies in the working folder.
+@dataclass
+class Python(Step):
+    """Calls your own function `module:name`, from a module on Python's path or in the working folder.
 
-    The function takes the document, with the text as the steps before have left it. It returns whether to keep it; or a
-    text, which takes the place of its own; or a dict of fields for its metadata. None keeps it as it is. A document at
-    which it raises an exception is removed by the rule `raised`.
+    The function takes the document, with the text as the previous steps left it. It returns whether to keep the
+    document, or a new text, or a dict of fields for its metadata. None keeps the document unchanged. If the function
+    raises an exception, the rule `raised` removes the document.
     """
-    call = _find(function)
 
-    def rules(candidate: Candidate) -> Iterator[Measured]:
+    function: str
+
+    def __post_init__(self) -> None:
+        self._call = _find(self.function)
+
+    def identity(self) -> str:
+        """The hash of the module's file: the decisions may change with it."""
+        origin = _spec(self.function.partition(":")[0]).origin
+        return file_hash(Path(origin)) if origin and Path(origin).is_file() else ""
+
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Call the function and apply its answer."""
         try:
-            answer = call(candidate.finished())
-            # What cannot be stored is found here, not when the document is written.
+            answer = self._call(candidate.finished())
+            # Values that cannot be stored are reported here, not when the document is written.
             if isinstance(answer, Mapping):
                 json.dumps(dict(answer), allow_nan=False, ensure_ascii=False).encode()
             elif isinstance(answer, str):
                 answer.encode()
-        except Exception as error:  # the user's own code may raise anything; the document has a row that says so
+        except Exception as error:  # user code may raise anything; the document's row records the failure
             candidate.found[f"{type(error).__name__}: {in_one_line(error)}"[:100]] += 1
             yield at_most("raised", 1, 0)
             return
@@ -44,18 +56,10 @@ def python(*, function: str) -> Rules:
         elif answer is not None:
             if not hasattr(answer, "__bool__"):
                 raise UserError(
-                    f"Expected {function} to return whether to keep the document, a text or a dict, found "
+                    f"Expected {self.function} to return whether to keep the document, a text or a dict, found "
                     f"{quoted(answer)} for {candidate.document.id!r}."
                 )
             yield at_least("function", int(bool(answer)), 1)
-
-    return rules
-
-
-def identity(*, function: str) -> str:
-    """The hash of the module's file: the decisions may change with it."""
-    origin = _spec(function.partition(":")[0]).origin
-    return file_hash(Path(origin)) if origin and Path(origin).is_file() else ""
 
 
 @cache
@@ -74,7 +78,7 @@ def _find(function: str) -> Callable[[Any], Any]:
 
 
 def _spec(module: str) -> Any:
-    if str(Path.cwd()) not in sys.path:  # where a program is started by its name, Python does not look there
+    if str(Path.cwd()) not in sys.path:  # Python searches the working folder only for scripts
         sys.path.append(str(Path.cwd()))
     try:
         spec = find_spec(module)

@@ -1,8 +1,8 @@
-"""A classifier that was trained on the user's own good and bad texts.
+"""A classifier trained on the user's own good and bad texts.
 
-Logistic regression on the words and the pairs of neighbouring words that a text holds, hashed into a million features.
-GPT-3's filter of the Common Crawl is of this kind (Brown et al. 2020, arXiv:2005.14165, appendix A), and Skywork's,
-which asks whether Wikipedia would cite a page (Wei et al. 2023, arXiv:2310.19341).
+Logistic regression on words and pairs of neighbouring words, hashed into a million features. GPT-3's filter of the
+Common Crawl is of this kind (Brown et al. 2020, arXiv:2005.14165, appendix A), and so is Skywork's, which predicts
+whether Wikipedia would cite a page (Wei et al. 2023, arXiv:2310.19341).
 """
 
 from __future__ import annotations
@@ -10,178 +10,158 @@ from __future__ import annotations
 import math
 import zipfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from heapq import nsmallest
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import xxhash
 from jaxtyping import Float32, Int32
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Rules, at_least
-from jax_diversity.corpus.steps.own_texts import find_texts, read_texts, texts_hash
-from jax_diversity.foundation.artifacts import atomic_path, copy_file, write_json
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.corpus.readers.named import find_named, hash_named, read_texts
+from jax_diversity.corpus.steps.base import Candidate, LearningStep, Measured, at_least
+from jax_diversity.foundation.artifacts import atomic_path, copy_file, file_hash, write_json
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
 from jax_diversity.text.words import cut_unspaced, plain_word, split_words
 
 MODEL = "quality.npz"
-"""The file that `learn` writes; the option `model` takes it on another machine."""
+"""The file that `learn` writes; the option `model` reads it on another machine."""
 _ABOUT = "quality.json"
-KEPT = (MODEL, _ABOUT)
-"""Files that stay in the dataset, in `preparation/learned`."""
+_MOST_TEXTS = 100_000
 
 _NUM_FEATURES = 2**20
 _PAIR_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _FEWEST = 20
-"""Good or bad texts below which there is nothing to learn."""
+"""Smallest number of good or bad texts."""
 _MOST_REMEMBERED = 2**20
 
 
-def quality(
-    *,
-    good: str = "",
-    bad: str = "",
-    model: str = "",
-    least: float = 0.5,
-    pareto: float = 0.0,
-    field: str = "quality",
-    examples: int = 100_000,
-    learned: Path,
-) -> Rules:
-    """Keeps documents that look like your texts in the files `good`, not like those in `bad`.
+@dataclass
+class Quality(LearningStep):
+    """Keeps documents that resemble your texts in the files `good` more than your texts in `bad`.
 
-    The field `quality`, or another name in `field`, gets the probability that the text is good, if good and bad
-    ones are equally frequent; documents below `least` go, none with 0. With `pareto`, such as GPT-3's 9, `least` does
-    not count: a document is kept where a draw of that Pareto distribution is above 1 - probability, so that some of
-    low probability stay; the draw hangs on the document's id alone. At most `examples` texts of each kind are learned,
-    chosen by a hash. `model` is a file that was learned before, in place of `good` and `bad`.
+    The metadata field `field` gets the probability that the text is good, if good and bad texts are equally frequent;
+    documents below `least` are removed. With `pareto`, such as GPT-3's 9, `least` does not count: a document is kept if
+    a draw of that Pareto distribution exceeds 1 - probability, so that some documents of low probability stay; the draw
+    depends on the document's id alone. `model` is a file that was learned before, in place of `good` and `bad`. At most
+    100,000 texts of each kind are learned, chosen by a hash.
     """
-    check(good=good, bad=bad, model=model, pareto=pareto, field=field, examples=examples)
-    classifier = _Classifier.load(learned / MODEL)
 
-    def rules(candidate: Candidate) -> Iterator[Measured]:
-        probability = classifier.probability(candidate.words)
-        candidate.scores[field] = probability
-        if pareto:
-            yield at_least("pareto", pareto_draw(candidate.document.id, pareto), 1 - probability)
+    kept_files: ClassVar[tuple[str, ...]] = (MODEL, _ABOUT)
+    good: tuple[str, ...] = ()
+    bad: tuple[str, ...] = ()
+    model: str = ""
+    least: float = 0.5
+    pareto: float = 0.0
+    field: str = "quality"
+
+    def __post_init__(self) -> None:
+        if [bool(self.model), bool(self.good), bool(self.bad)] not in ([True, False, False], [False, True, True]):
+            raise UserError(
+                "Expected the options 'good' and 'bad' of the step quality, or 'model' alone, found "
+                f"good {quoted(list(self.good))}, bad {quoted(list(self.bad))} and model {quoted(self.model)}."
+            )
+        if not self.field.isidentifier():
+            raise UserError(f"Expected the option 'field' to be a name such as toxicity, found {quoted(self.field)}.")
+        if not (self.pareto >= 0 and math.isfinite(self.pareto)):
+            raise UserError(f"Expected the option 'pareto' to be a number >= 0, found {self.pareto}.")
+        if self.model:
+            _Classifier.load(Path(self.model).expanduser())
         else:
-            yield at_least("probability", probability, least)
+            find_named("good", self.good)
+            find_named("bad", self.bad)
 
-    return rules
+    def identity(self) -> list[list[str]]:
+        """The hashes of the files."""
+        if self.model:
+            return [[file_hash(Path(self.model).expanduser())]]
+        return [hash_named("good", self.good), hash_named("bad", self.bad)]
 
+    def learn(self, folder: Path) -> None:
+        """Train the classifier on four fifths of the texts, measure it on the others, and write it.
 
-def check(
-    *,
-    good: str = "",
-    bad: str = "",
-    model: str = "",
-    pareto: float = 0.0,
-    field: str = "quality",
-    examples: int = 100_000,
-    **options: Any,
-) -> None:
-    """Refuse wrong options, absent files, and a model that is none."""
-    if [bool(model), bool(good), bool(bad)] not in ([True, False, False], [False, True, True]):
-        raise UserError(
-            "Expected the options 'good' and 'bad' of the step quality, or 'model' alone, found "
-            f"good {quoted(good)}, bad {quoted(bad)} and model {quoted(model)}."
-        )
-    if not field.isidentifier():
-        raise UserError(f"Expected the option 'field' to be a name such as toxicity, found {quoted(field)}.")
-    if not (pareto >= 0 and math.isfinite(pareto)):
-        raise UserError(f"Expected the option 'pareto' to be a number >= 0, found {pareto}.")
-    whole_number("examples", examples, _FEWEST)
-    if model:
-        _Classifier.load(Path(model).expanduser())
-    else:
-        find_texts("good", good)
-        find_texts("bad", bad)
+        `quality.json` holds the numbers of texts and the accuracy on the held-out texts: the mean of the shares of good
+        and bad texts that are classified correctly.
 
+        Raises:
+            UserError: too few texts, or a classifier that is hardly better than chance.
+        """
+        if self.model:
+            copy_file(Path(self.model).expanduser(), folder / MODEL)
+            return
+        texts = {"good": _distinct("good", self.good), "bad": _distinct("bad", self.bad)}
+        both = texts["good"].keys() & texts["bad"].keys()
+        for name, own in texts.items():
+            if len(own.keys() - both) < _FEWEST:
+                also = f", and {len(both)} that are both good and bad" if both else ""
+                raise UserError(
+                    f"Expected at least {_FEWEST} different texts in the files of the option {name!r}, found "
+                    f"{len(own.keys() - both)}{also}; a good classifier needs some thousands of each kind."
+                )
+        features, is_good, held_out = [], [], []
+        for name, own in texts.items():
+            for number, key in enumerate(sorted(own.keys() - both)):  # in the order of the hashes, every fifth
+                features.append(_features(split_words(own[key])))
+                is_good.append(name == "good")
+                held_out.append(number % 5 == 0)
+        classifier, accuracy = _train(features, np.array(is_good), np.array(held_out))
+        about = {
+            "good": len(texts["good"]) - len(both),
+            "bad": len(texts["bad"]) - len(both),
+            "both": len(both),
+            "held_out": int(np.sum(held_out)),
+            "accuracy": round(accuracy, 4),
+        }
+        if accuracy < 0.6:
+            raise UserError(
+                f"Expected good and bad texts that can be told apart, found {accuracy:.0%} of the held-out texts "
+                f"classified correctly, half of them by chance ({about['good']} good, {about['bad']} bad); give more "
+                "texts, or others."
+            )
+        classifier.save(folder / MODEL)
+        write_json(folder / _ABOUT, about)
 
-def identity(*, good: str = "", bad: str = "", model: str = "", **options: Any) -> list[Any]:
-    """The hashes of the files' bytes."""
-    return [
-        texts_hash(option, patterns)
-        for option, patterns in (("good", good), ("bad", bad), ("model", model))
-        if patterns
-    ]
+    def load_learned(self, folder: Path) -> None:
+        """Read the classifier."""
+        self._classifier = _Classifier.load(folder / MODEL)
+
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Compute the probability."""
+        candidate.scores[self.field] = probability = self._classifier.probability(candidate.words)
+        if self.pareto:
+            yield at_least("pareto", pareto_draw(candidate.document.id, self.pareto), 1 - probability)
+        else:
+            yield at_least("probability", probability, self.least)
 
 
 def pareto_draw(id: str, shape: float) -> float:
-    """A draw of the Pareto distribution that begins at 0 (Lomax's, as `numpy.random.pareto`), by a hash of an id."""
+    """A draw of the Pareto distribution from 0 (Lomax's, as in `numpy.random.pareto`), by a hash of an id."""
     uniform = (xxhash.xxh3_64_intdigest(id.encode("utf-8", "surrogatepass"), seed=1) + 1) / 2.0**64
     return uniform ** (-1 / shape) - 1
 
 
-def learn(
-    folder: Path, *, good: str = "", bad: str = "", model: str = "", examples: int = 100_000, **options: Any
-) -> None:
-    """Train the classifier on four fifths of the texts, measure it on the others, and write it to a folder.
-
-    `quality.json` has the numbers of texts and the accuracy on those held out: the mean of the shares of good and of
-    bad ones that are told right.
-
-    Raises:
-        UserError: few texts, texts that are both good and bad, or good and bad ones that cannot be told apart.
-    """
-    check(good=good, bad=bad, model=model, examples=examples)
-    if model:
-        copy_file(Path(model).expanduser(), folder / MODEL)
-        return
-    texts = {name: _distinct(name, patterns, examples) for name, patterns in (("good", good), ("bad", bad))}
-    both = texts["good"].keys() & texts["bad"].keys()
-    for name, own in texts.items():
-        if len(own.keys() - both) < _FEWEST:
-            also = f", and {len(both)} that are both good and bad" if both else ""
-            raise UserError(
-                f"Expected at least {_FEWEST} different texts in the files of the option {name!r}, found "
-                f"{len(own.keys() - both)}{also}; some thousands of each kind are needed for a good classifier."
-            )
-    features, is_good, held_out = [], [], []
-    for name, own in texts.items():
-        for number, key in enumerate(sorted(own.keys() - both)):  # by their hashes: every fifth is held out
-            features.append(_features(split_words(own[key])))
-            is_good.append(name == "good")
-            held_out.append(number % 5 == 0)
-    classifier, accuracy = _train(features, np.array(is_good), np.array(held_out))
-    about = {
-        "good": len(texts["good"]) - len(both),
-        "bad": len(texts["bad"]) - len(both),
-        "both": len(both),
-        "held_out": int(np.sum(held_out)),
-        "accuracy": round(accuracy, 4),
-    }
-    if accuracy < 0.6:
-        raise UserError(
-            f"Expected good and bad texts that can be told apart, found {accuracy:.0%} of those held out told right, "
-            f"half of them by chance ({about['good']} good, {about['bad']} bad); give more texts, or others."
-        )
-    classifier.save(folder / MODEL)
-    write_json(folder / _ABOUT, about)
-
-
-def _distinct(option: str, patterns: str, number: int) -> dict[int, str]:
-    """Different texts by their hashes: those of the least."""
+def _distinct(option: str, patterns: Sequence[str]) -> dict[int, str]:
+    """Different texts by their hashes: the texts with the least hashes."""
     hashes = ((xxhash.xxh3_64_intdigest(text.encode()), text) for text in read_texts(option, patterns))
-    return dict(nsmallest(number, hashes))
+    return dict(nsmallest(_MOST_TEXTS, hashes))
 
 
 def _train(features: Sequence[Int32[np.ndarray, "_"]], is_good: Any, held_out: Any) -> tuple[_Classifier, float]:
-    """A classifier, and its accuracy on the texts that are held out."""
+    """A classifier, and its accuracy on the held-out texts."""
     from scipy.sparse import csr_array
     from sklearn.linear_model import LogisticRegression
 
     lengths = np.array(list(map(len, features)))
     places = np.concatenate(features)
-    used = np.bincount(places, minlength=_NUM_FEATURES) > 0  # features that no text holds have the weight 0
+    used = np.bincount(places, minlength=_NUM_FEATURES) > 0  # features of no text have weight 0
     columns = (np.cumsum(used, dtype=np.int32) - 1)[places]
     values = np.repeat((1 / np.sqrt(np.maximum(lengths, 1))).astype(np.float32), lengths)
     matrix = csr_array((values, columns, np.concatenate([[0], np.cumsum(lengths)])), (len(features), used.sum()))
     fitted = LogisticRegression(C=10, class_weight="balanced", max_iter=1000).fit(matrix[~held_out], is_good[~held_out])
     scores = fitted.decision_function(matrix[held_out])
-    # Probabilities of texts that were learned are too sure; those of others show by how much (Platt 1999).
+    # Probabilities of learned texts are overconfident; held-out texts calibrate them (Platt 1999).
     truth = is_good[held_out]
     calibrated = LogisticRegression(class_weight="balanced").fit(scores[:, None], truth)
     right = calibrated.predict(scores[:, None]) == truth
@@ -200,13 +180,13 @@ class _Classifier:
         self._weights, self._offset = weights, offset
 
     def probability(self, words: list[str]) -> float:
-        """That a text is good."""
+        """The probability that a text is good."""
         features = _features(words)
         score = self._offset + float(self._weights[features].sum(dtype=np.float64)) / math.sqrt(max(len(features), 1))
         return round(1 / (1 + math.exp(-max(min(score, 50), -50))), 4)
 
     def save(self, path: Path) -> None:
-        """Write it as NumPy arrays."""
+        """Write the weights as NumPy arrays."""
         features = np.flatnonzero(self._weights).astype(np.int32)
         with atomic_path(path) as partial, partial.open("wb") as file:
             np.savez_compressed(
@@ -218,7 +198,7 @@ class _Classifier:
 
     @classmethod
     def load(cls, path: Path) -> _Classifier:
-        """It as it was saved; a `UserError` for any other file."""
+        """Read a saved classifier; a `UserError` for any other file."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 weights = np.zeros(_NUM_FEATURES, np.float32)
@@ -231,7 +211,7 @@ class _Classifier:
 
 
 def _features(words: list[str]) -> Int32[np.ndarray, " feature"]:
-    """The features of a text, each once: its words, and pairs of neighbouring ones."""
+    """The different features of a text: its words and pairs of neighbouring words."""
     hashes = _hashes()
     if len(hashes) > _MOST_REMEMBERED:
         hashes.clear()
@@ -243,7 +223,7 @@ def _features(words: list[str]) -> Int32[np.ndarray, " feature"]:
 
 
 class _Hashes(dict[str, int]):
-    """The hash of every word, in any spelling: computed once, then remembered."""
+    """Word -> hash of its plain form, computed once."""
 
     def __missing__(self, word: str) -> int:
         self[word] = value = xxhash.xxh3_64_intdigest(plain_word(word).encode(errors="surrogatepass"))

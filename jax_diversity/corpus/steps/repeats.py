@@ -1,11 +1,11 @@
-"""What the steps that look for parts of documents that come again have in common.
+"""What the steps that remove repeated parts of documents have in common.
 
-A document is a row of spans: lines, sentences or words. In the first pass each run of so many spans is noted as a hash
-of 64 bits. Between the passes equal hashes are brought together, in the order of documents: those of the sources that
-take precedence first, then as they were read. What came before in this order is cut out in the second pass.
+A document is a row of spans: lines, sentences or words. The first pass notes a hash of 64 bits for each run of a fixed
+number of spans. Between the passes equal hashes are grouped, in the order of documents: first the sources that take
+precedence, then the order of reading. The second pass cuts out runs that came before in this order.
 
-On disk a run takes 8 bytes, and one that tells whether it came before. Hashes are sorted in blocks by their value: the
-memory is some 600 MB, however many there are.
+A run takes 9 bytes on disk: the hash, and whether the run came before. Hashes are sorted in blocks by value; the memory
+is some 600 MB for any number of hashes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from __future__ import annotations
 import re
 import string
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import xxhash
@@ -23,58 +24,57 @@ from jaxtyping import Bool, Int64, UInt64
 from numpy.lib.format import open_memmap
 
 from jax_diversity.corpus.passes.notes import Notes
-from jax_diversity.corpus.steps.base import Candidate, Measured, Survey, at_least, size_of
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.corpus.steps.base import Candidate, Measured, Span, Survey, at_least, size_of
+from jax_diversity.foundation.checks import share
 from jax_diversity.text.words import SYMBOLS
 
-Span = tuple[int, int]
-"""Where a part of a text begins and ends."""
-
 _BLOCK = 2**23
-"""Hashes that are sorted together, on average."""
+"""Mean number of hashes that are sorted together."""
 _CHUNK = 2**22
 _FACTORS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xFF51AFD7ED558CCD)
 _SHIFT = np.uint64(32)
-# ASCII letters are lowered, digits are 0; punctuation, spaces and control characters but the line feed are taken out.
+# ASCII letters become lower case, digits become 0; punctuation, spaces and control characters except \n are removed.
 _NORMAL = bytes(range(256)).lower().translate(bytes.maketrans(b"123456789", b"000000000"))
 _LEFT_OUT = bytes({*range(33), 127, *string.punctuation.encode()} - {10})
 _SPACES = "\x80-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff"
-# Of the basic plane alone, in which Python searches ten times as fast.
+# Only the basic plane, which Python searches ten times as fast.
 _MARKS = "".join(sorted(mark for mark in SYMBOLS if "\x7f" < mark < "\U00010000"))
 _OTHERS = re.compile(f"[{_SPACES}{re.escape(_MARKS)}]+")
 _OTHER_DIGIT = re.compile(r"[^\D\x00-\x7f]")
 
 
 class Repeats(Survey):
-    """The survey that cuts out runs of spans that came before, or marks documents with their share of words.
+    """Cuts out runs of spans that came before, or marks documents with their share of words.
 
-    Args:
-        run: spans in a run.
-        kind: what spans are called where those that were cut out are counted.
-        least_left: documents of which a smaller share of the words is left are removed.
-        mark: whether all are kept as they are, with the field `repeated_STEP_share`.
-        precedence: sources between spaces, the first one's documents come before those of the next; sources that are
-            not named come last.
+    Subclasses declare the options `least_left`, `mark` and `precedence`.
     """
 
-    def __init__(self, run: int, kind: str, *, least_left: float, mark: bool, precedence: str) -> None:
-        if not 0 <= least_left <= 1:
-            raise UserError(f"Expected least_left of 0 to 1, found {least_left}.")
-        self.run, self._kind, self._least_left, self._mark = run, kind, least_left, mark
-        self._precedence = precedence
+    least_left: float
+    mark: bool
+    precedence: tuple[str, ...]
+    kind: ClassVar[str]
+    """The word for spans in the counts."""
+
+    def __post_init__(self) -> None:
+        share("least_left", self.least_left)
+
+    @property
+    def run_length(self) -> int:
+        """Spans of a run."""
+        return 1
 
     @abstractmethod
     def hashes(self, candidate: Candidate) -> UInt64[np.ndarray, " run"]:
-        """A hash of every run of spans; 0 for one that is left alone."""
+        """A hash of every run of spans; 0 for a run that always stays."""
 
     @abstractmethod
     def spans(self, text: str) -> Sequence[Span]:
-        """The spans, one a run, and behind the last run's first span the others of that run."""
+        """The spans: the first span of each run, then the other spans of the last run."""
 
-    def again(
+    def repeated(
         self, begins: Bool[np.ndarray, " place"], documents: Int64[np.ndarray, " place"]
     ) -> Bool[np.ndarray, " place"]:
-        """Which places are cut out; places of equal hashes are neighbours, `begins` tells each group's first."""
+        """Which places are cut out. Places with equal hashes are neighbours; `begins` marks the first of each group."""
         return ~begins
 
     def note(self, candidate: Candidate) -> bytes:
@@ -82,46 +82,46 @@ class Repeats(Survey):
         return self.hashes(candidate).tobytes()
 
     def resolve(self, notes: Notes, folder: Path) -> None:
-        """Write for every run whether it is cut out, and where each document's runs end."""
+        """Write whether each run is cut out, and where each document's runs end."""
         hashes, ends = notes.data.view(np.uint64), notes.ends // 8
         np.save(folder / "ends.npy", ends)
         again = open_memmap(folder / "again.npy", "w+", bool, hashes.shape)
-        ranks = notes.ranks(self._precedence)
+        ranks = notes.ranks(self.precedence)
         for places, values in _blocks(hashes):
             documents = np.searchsorted(ends, places, side="right")
-            # Sorting is stable: within a group places of one rank stay in the order of reading.
-            order = np.lexsort((ranks[documents], values) if self._precedence else (values,))
+            # The sort is stable: within a group, places of equal rank stay in the order of reading.
+            order = np.lexsort((ranks[documents], values) if self.precedence else (values,))
             begins = np.diff(values[order], prepend=~values[order[:1]]) != 0
-            again[places[order[self.again(begins, documents[order])]]] = True
+            again[places[order[self.repeated(begins, documents[order])]]] = True
         again.flush()
 
-    def rules(self, folder: Path) -> Callable[[Candidate, int], Iterator[Measured]]:
-        """What came before is cut out, where enough is left."""
-        again, ends = (np.load(folder / name, mmap_mode="r") for name in ("again.npy", "ends.npy"))
+    def load_resolved(self, folder: Path) -> None:
+        """Map these files into memory."""
+        self._again, self._ends = (np.load(folder / name, mmap_mode="r") for name in ("again.npy", "ends.npy"))
 
-        def judge(candidate: Candidate, number: int) -> Iterator[Measured]:
-            of_document = again[ends[number - 1] if number else 0 : ends[number]]
-            text, num_cut = candidate.text, 0
-            if of_document.any():
-                spans = self.spans(text)
-                gone = _covered(of_document, len(spans), self.run)
-                text, num_cut = cut(text, spans, gone), np.count_nonzero(gone)
-            share = size_of(text)[0] / max(candidate.size[0], 1) if num_cut else 1.0
-            if self._mark:
-                candidate.scores[f"repeated_{candidate.step}_share"] = round(1 - share, 4)
-                return
-            yield at_least("least_left", share, self._least_left)
-            if num_cut:
-                candidate.text = text
-                candidate.found[self._kind] += int(num_cut)
-
-        return judge
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Cut the repeated runs out if enough text is left."""
+        number = candidate.number
+        again = self._again[self._ends[number - 1] if number else 0 : self._ends[number]]
+        text, num_cut = candidate.text, 0
+        if again.any():
+            spans = self.spans(text)
+            gone = _covered(again, len(spans), self.run_length)
+            text, num_cut = cut(text, spans, gone), int(np.count_nonzero(gone))
+        share_left = size_of(text)[0] / max(candidate.size[0], 1) if num_cut else 1.0
+        if self.mark:
+            candidate.scores[f"repeated_{candidate.step}_share"] = round(1 - share_left, 4)
+            return
+        yield at_least("least_left", share_left, self.least_left)
+        if num_cut:
+            candidate.text = text
+            candidate.found[self.kind] += num_cut
 
 
 def _blocks(
     hashes: UInt64[np.ndarray, " run"],
 ) -> Iterator[tuple[Int64[np.ndarray, " place"], UInt64[np.ndarray, " place"]]]:
-    """Places and values of the hashes that are not 0, in blocks; equal ones are in one block, places ascend."""
+    """Places and values of the hashes other than 0; equal hashes share a block, and places ascend within a block."""
     number = np.uint64(-(-len(hashes) // _BLOCK))
     for block in range(int(number)):
         places, values = [], []
@@ -134,7 +134,7 @@ def _blocks(
 
 
 def _covered(again: Bool[np.ndarray, " run"], num_spans: int, run: int) -> Bool[np.ndarray, " span"]:
-    """Which spans belong to a run that came before."""
+    """Which spans belong to a repeated run."""
     changes = np.zeros(num_spans + 1, np.int64)
     starts = np.flatnonzero(again)
     changes[starts] += 1
@@ -143,13 +143,13 @@ def _covered(again: Bool[np.ndarray, " run"], num_spans: int, run: int) -> Bool[
 
 
 def cut(text: str, spans: Sequence[Span], gone: Bool[np.ndarray, " span"]) -> str:
-    """A text without some spans. What stays on both sides is divided by the widest gap that was between them.
+    """A text without some spans; the widest gap between removed spans separates the text on both sides.
 
     Example:
         >>> cut("one two. three four", [(0, 3), (4, 8), (9, 14), (15, 19)], np.array([False, True, True, False]))
         'one four'
     """
-    # Spans in a row that stay are taken as they are, with what is between them.
+    # Neighbouring spans that stay are copied with the gaps between them.
     edges = np.flatnonzero(np.diff(gone, prepend=not gone[0], append=not gone[-1])).tolist()
     kept: list[str] = []
     for first, stop in pairwise(edges):
@@ -163,9 +163,9 @@ def cut(text: str, spans: Sequence[Span], gone: Bool[np.ndarray, " span"]) -> st
 
 
 def line_hashes(lines: str, least_letters: int = 0) -> UInt64[np.ndarray, " line"]:
-    """A hash of every line: case, spaces and punctuation do not count, and every digit is 0.
+    """A hash of every line without case, spaces and punctuation, with each digit as 0.
 
-    It is 0 for a line of fewer letters and digits, or of none.
+    It is 0 for a line with fewer than `least_letters` letters and digits, or with none.
     """
     lowered = lines
     if not lines.isascii():
@@ -179,7 +179,7 @@ def line_hashes(lines: str, least_letters: int = 0) -> UInt64[np.ndarray, " line
 
 
 def run_hashes(hashes: UInt64[np.ndarray, " span"], run: int) -> UInt64[np.ndarray, " run"]:
-    """A hash of every `run` neighbours: those of twice as many are made of two, the last two overlap."""
+    """A hash of every `run` neighbours, made by doubling: two hashes make one of twice the length."""
     if len(hashes) < run:
         return np.zeros(0, np.uint64)
     length = 1

@@ -3,65 +3,65 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Rules, at_most
+from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_most, entries
 
 _PARAGRAPH_END = re.compile(r"\n{2,}")
 _LINE_END = re.compile(r"\n+")
 
 
-def repetition(
-    *,
-    paragraphs: float = 0.3,
-    paragraph_characters: float = 0.2,
-    lines: float = 0.3,
-    line_characters: float = 0.2,
-    top_2: float = 0.2,
-    top_3: float = 0.18,
-    top_4: float = 0.16,
-    repeated_5: float = 0.15,
-    repeated_6: float = 0.14,
-    repeated_7: float = 0.13,
-    repeated_8: float = 0.12,
-    repeated_9: float = 0.11,
-    repeated_10: float = 0.1,
-) -> Rules:
-    """Removes documents that repeat themselves in lines, paragraphs or runs of words.
+@dataclass
+class Repetition(Step):
+    """Removes documents that repeat their lines, paragraphs or runs of words.
 
-    Every threshold is the largest share that is kept. `paragraphs` and `lines`: of those that have come before;
-    `paragraph_characters` and `line_characters`: of their characters in the text; `top_n`: of the characters of the
-    most frequent run of n words; `repeated_n`: of the characters of runs of n words that have come before, none counted
-    twice.
+    Every threshold is the largest allowed share. `paragraphs` and `lines`: the share of paragraphs or lines that repeat
+    an earlier one; `paragraph_characters` and `line_characters`: their share of the characters. `top_N`: the share of
+    the characters in the most frequent run of N words. `repeated_N`: the share of the characters in repeated runs of N
+    words, each character counted once.
     """
-    top = {2: top_2, 3: top_3, 4: top_4}
-    repeated = {5: repeated_5, 6: repeated_6, 7: repeated_7, 8: repeated_8, 9: repeated_9, 10: repeated_10}
 
-    def rules(candidate: Candidate) -> Iterator[Measured]:
-        text, words = candidate.text, candidate.words
-        num_characters = max(len(text), 1)
-        parts = _PARAGRAPH_END.split(text.strip())
-        number, characters = duplicates(parts)
-        yield at_most("paragraphs", number / len(parts), paragraphs)
-        yield at_most("paragraph_characters", characters / num_characters, paragraph_characters)
-        parts = _LINE_END.split(text)
-        number, characters = duplicates(parts)
-        yield at_most("lines", number / len(parts), lines)
-        yield at_most("line_characters", characters / num_characters, line_characters)
-        for n, runs in zip(range(2, 11), _repeated_runs(words), strict=False):
-            if n in top:
-                yield at_most(f"top_{n}", (runs.top_characters + n - 1) * runs.top_count / num_characters, top[n])
-            else:
-                yield at_most(f"repeated_{n}", _repeated_characters(runs) / num_characters, repeated[n])
+    thresholds: Mapping[str, float] = entries(
+        paragraphs=0.3,
+        paragraph_characters=0.2,
+        lines=0.3,
+        line_characters=0.2,
+        top_2=0.2,
+        top_3=0.18,
+        top_4=0.16,
+        repeated_5=0.15,
+        repeated_6=0.14,
+        repeated_7=0.13,
+        repeated_8=0.12,
+        repeated_9=0.11,
+        repeated_10=0.1,
+    )
 
-    return rules
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Measure paragraphs, lines and runs of words."""
+        for rule, share in _shares(candidate.text, candidate.words):
+            yield at_most(rule, share, self.thresholds[rule])
+
+
+def _shares(text: str, words: list[str]) -> Iterator[tuple[str, float]]:
+    num_characters = max(len(text), 1)
+    for part, parts in (("paragraph", _PARAGRAPH_END.split(text.strip())), ("line", _LINE_END.split(text))):
+        number, characters = duplicates(parts)
+        yield f"{part}s", number / len(parts)
+        yield f"{part}_characters", characters / num_characters
+    for n, runs in zip(range(2, 11), _repeated_runs(words), strict=False):
+        if n < 5:
+            yield f"top_{n}", (runs.top_characters + n - 1) * runs.top_count / num_characters
+        else:
+            yield f"repeated_{n}", _repeated_characters(runs) / num_characters
 
 
 def duplicates(parts: list[str]) -> tuple[int, int]:
-    """The number of parts that have come before, and their characters."""
+    """The number of parts that repeat an earlier part, and their number of characters."""
     different = set(parts)
     if len(different) == len(parts):
         return 0, 0
@@ -69,7 +69,7 @@ def duplicates(parts: list[str]) -> tuple[int, int]:
 
 
 class _Runs(NamedTuple):
-    """The runs of n words that come more than once, and the most frequent, of several the first in the text."""
+    """The repeated runs of n words, and the most frequent run (the first of equally frequent runs)."""
 
     length: int
     starts: list[int]
@@ -80,19 +80,19 @@ class _Runs(NamedTuple):
 
 
 def _repeated_runs(words: list[str]) -> Iterator[_Runs]:
-    """For n = 2, 3 ... while the text has so many words: equal names for equal runs, by their places in the text."""
+    """The repeated runs for n = 2, 3 ... up to the number of words; equal runs have equal names."""
     known: dict[str, int] = {}
     codes = np.array([known.setdefault(word, len(known)) for word in words], np.int64)
     ends = np.cumsum([0, *map(len, words)])
     starts, names = np.arange(len(words)), codes
     for n in range(2, len(words) + 1):
-        # Where a run of n words comes again, so does the run of its first n - 1: only those places are looked at. The
-        # run's name and the next word's code make the name of the longer run.
+        # If a run of n words is repeated, so is the run of its first n - 1 words: only these places are searched. The
+        # name of the shorter run and the code of the next word make the name of the longer run.
         inside = np.searchsorted(starts, len(words) - n, side="right")
         starts, keys = starts[:inside], names[:inside] * len(known) + codes[starts[:inside] + n - 1]
         _, first, names, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
         count = int(counts.max(initial=1))
-        # Without repetition the first run of all counts.
+        # Without repetition the first run of the text counts.
         top = int(starts[first[counts == count].min()]) if count > 1 else 0
         again = counts[names] > 1
         starts, names = starts[again], names[again]
@@ -101,7 +101,7 @@ def _repeated_runs(words: list[str]) -> Iterator[_Runs]:
 
 
 def _repeated_characters(runs: _Runs) -> int:
-    """Characters of the runs that have come before, from the start of the text on: a run that counts is left whole."""
+    """Characters in repeated runs, from left to right; runs that overlap a counted run are skipped."""
     total, free = 0, 0
     seen: set[int] = set()
     for start, name, characters in zip(runs.starts, runs.names, runs.characters, strict=True):

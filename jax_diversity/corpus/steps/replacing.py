@@ -1,23 +1,23 @@
-"""Places in a text that are found and replaced: what all kinds of personal data have in common."""
+"""Finding and replacing spans of a text: what all kinds of personal data have in common."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
 
-Span = tuple[int, int]
-"""Where something begins in a text, and where it ends."""
+from jax_diversity.corpus.steps.base import Span
+
 Find = Callable[[str], Iterable[Span]]
-"""The places of one kind in a text, in their order."""
+"""Text -> the spans of one kind, in their order."""
 
 
 def by_pattern(pattern: re.Pattern, is_one: Callable[[re.Match], bool] | None = None, marks: str = "") -> Find:
-    """Finds what a pattern matches, or its group `value` alone, where `is_one` says that it is of the kind.
+    """Finds the matches of a pattern, or their group `value`.
 
     Args:
-        pattern: what it looks like.
-        is_one: what a pattern cannot say, such as a checksum; None for a pattern that says it all.
-        marks: words of which a text must hold one to be searched at all.
+        pattern: the form.
+        is_one: a further check of a match, such as a checksum.
+        marks: words between spaces; a text without any of them is not searched.
     """
     words = marks.split() or [""]
     group = "value" if "value" in pattern.groupindex else 0
@@ -30,18 +30,18 @@ def by_pattern(pattern: re.Pattern, is_one: Callable[[re.Match], bool] | None = 
     return find
 
 
-def holding(is_worth_it: Callable[[str], object], find: Find) -> Find:
-    """Looks only into texts of which it is known that something may be there."""
-    return lambda text: find(text) if is_worth_it(text) else ()
+def holding(may_match: Callable[[str], object], find: Find) -> Find:
+    """Searches only texts that pass a fast check."""
+    return lambda text: find(text) if may_match(text) else ()
 
 
 def before(match: re.Match, characters: int) -> str:
-    """What stands before a match, at most so many characters of it."""
+    """The characters before a match, at most so many."""
     return match.string[max(match.start() - characters, 0) : match.start()]
 
 
 def replaced(text: str, find: Find, placeholder: str) -> tuple[str, int]:
-    """The text with a placeholder in every place that is found, and the number of places.
+    """The text with a placeholder in place of every found span, and the number of spans.
 
     Example:
         >>> replaced("call 911 or 112", by_pattern(re.compile(r"\\d+")), "<number>")

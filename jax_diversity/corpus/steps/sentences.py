@@ -1,34 +1,51 @@
-"""Runs of sentences that come again (C4: Raffel et al. 2020, JMLR 21(140), section 2.2)."""
+"""Repeated runs of sentences (C4: Raffel et al. 2020, JMLR 21(140), section 2.2)."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import UInt64
 
-from jax_diversity.corpus.steps.base import Candidate, Survey
-from jax_diversity.corpus.steps.repeats import Repeats, Span, line_hashes, run_hashes
+from jax_diversity.corpus.steps.base import Candidate, Span
+from jax_diversity.corpus.steps.repeats import Repeats, line_hashes, run_hashes
 from jax_diversity.foundation.checks import whole_number
-from jax_diversity.text.words import split_sentences
+from jax_diversity.text.sentences import split_sentences
 
 
-def sentences(*, run: int = 3, least_left: float = 0.0, mark: bool = False, precedence: str = "") -> Survey:
-    """Removes sentences that belong to a run of `run` sentences that came before, here or in another document.
+@dataclass
+class Sentences(Repeats):
+    """Removes sentences that belong to a run of `run` sentences that came before, in this or another document.
 
-    Case, spaces and punctuation do not count, and all digits are equal. Documents of which a share of words below
-    `least_left` is left are removed. Documents come in the order of reading, those of the sources named first in
-    `precedence` before all others. `mark` changes no text: documents get the share of words in such sentences as the
-    field `repeated_sentences_share`.
+    Case, spaces and punctuation do not count, and all digits are equal. Documents with a share of words below
+    `least_left` left are removed. Documents come in the order of reading, after the documents of the sources named in
+    `precedence`. `mark` changes no text: documents get the share of words in such sentences as the field
+    `repeated_sentences_share`.
     """
-    whole_number("run", run, 1, 10_000)
-    return _Sentences(run, "sentences", least_left=least_left, mark=mark, precedence=precedence)
 
+    kind: ClassVar[str] = "sentences"
+    run: int = 3
+    least_left: float = 0.0
+    mark: bool = False
+    precedence: tuple[str, ...] = ()
 
-class _Sentences(Repeats):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number("run", self.run, 1, 10_000)
+
+    @property
+    def run_length(self) -> int:
+        """Sentences of a run."""
+        return self.run
+
     def hashes(self, candidate: Candidate) -> UInt64[np.ndarray, " run"]:
+        """A hash of every run of sentences; sentences of marks alone do not count."""
         hashes = _hashes(split_sentences(candidate.text))
         return run_hashes(hashes[hashes != 0], self.run)
 
     def spans(self, text: str) -> list[Span]:
+        """The sentences, each with the marks after it."""
         spans: list[Span] = []
         every, end = split_sentences(text), 0
         for sentence, has_letters in zip(every, (_hashes(every) != 0).tolist(), strict=True):
@@ -36,12 +53,12 @@ class _Sentences(Repeats):
             end = start + len(sentence)
             if has_letters:
                 spans.append((start, end))
-            elif spans:  # marks alone, which belong to the sentence before
+            elif spans:  # marks alone belong to the sentence before them
                 spans[-1] = spans[-1][0], end
         return spans
 
 
 def _hashes(sentences: list[str]) -> UInt64[np.ndarray, " sentence"]:
-    """A hash of every sentence; 0 for marks alone."""
+    """A hash of every sentence; 0 for a sentence of marks alone."""
     one_a_line = "\n".join([sentence.replace("\n", " ") for sentence in sentences])
     return line_hashes(one_a_line)[: len(sentences)]

@@ -1,75 +1,72 @@
-"""Questions and answers of Stack Exchange to plain text, of the largest sites, as in LLaMA (Touvron et al. 2023)."""
+"""Questions and answers of Stack Exchange as plain text, of the largest sites, as in LLaMA (Touvron et al. 2023)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Rules, at_least
+from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, entries
 from jax_diversity.foundation.libraries import optional
 
 _TYPE = "text/x-stack-exchange"
-# The paper names none. These have the 28 largest archives of posts, comments and votes in June 2017, by the list of
-# archive.org, without sites about sites (meta).
-_LARGEST = """
-    stackoverflow.com math.stackexchange.com superuser.com askubuntu.com serverfault.com tex.stackexchange.com
-    ru.stackoverflow.com unix.stackexchange.com codereview.stackexchange.com physics.stackexchange.com
-    stats.stackexchange.com mathoverflow.net english.stackexchange.com electronics.stackexchange.com
-    softwareengineering.stackexchange.com pt.stackoverflow.com gis.stackexchange.com scifi.stackexchange.com
-    gaming.stackexchange.com dba.stackexchange.com apple.stackexchange.com wordpress.stackexchange.com
-    codegolf.stackexchange.com mathematica.stackexchange.com security.stackexchange.com drupal.stackexchange.com
-    salesforce.stackexchange.com sharepoint.stackexchange.com
-"""
+# The paper names no sites. These had the 28 largest archives of posts, comments and votes in June 2017 on archive.org,
+# without sites about sites (meta).
+LARGEST = (
+    *("stackoverflow.com", "math.stackexchange.com", "superuser.com", "askubuntu.com", "serverfault.com"),
+    *("tex.stackexchange.com", "ru.stackoverflow.com", "unix.stackexchange.com", "codereview.stackexchange.com"),
+    *("physics.stackexchange.com", "stats.stackexchange.com", "mathoverflow.net", "english.stackexchange.com"),
+    *("electronics.stackexchange.com", "softwareengineering.stackexchange.com", "pt.stackoverflow.com"),
+    *("gis.stackexchange.com", "scifi.stackexchange.com", "gaming.stackexchange.com", "dba.stackexchange.com"),
+    *("apple.stackexchange.com", "wordpress.stackexchange.com", "codegolf.stackexchange.com"),
+    *("mathematica.stackexchange.com", "security.stackexchange.com", "drupal.stackexchange.com"),
+    *("salesforce.stackexchange.com", "sharepoint.stackexchange.com"),
+)
 _ANSWER = re.compile(r'\n<article data-score="(-?\d+)">\n')
 _BULLET = re.compile(r"^(\s*)• ", re.MULTILINE)
 
 
-def stack_exchange(
-    *,
-    sites: str = "largest",
-    least_answers: int = 0,
-    least_score: int = -1_000_000,
-    least_answer_score: int = -1_000_000,
-    question: str = "Q: ",
-    answer: str = "A: ",
-    always: bool = False,
-) -> Rules:
-    """Makes plain text of questions with their answers, and keeps those of the 28 largest sites.
+@dataclass
+class StackExchange(Step):
+    """Turns questions with their answers into plain text, and keeps the questions of the listed `sites`.
 
-    `sites` names others, such as `stats.stackexchange.com math.stackexchange.com`; an empty text keeps all. Tags are
-    removed; code keeps its lines, lists their items. `question` and `answer` stand before each. Answers
-    below `least_answer_score` are left out; then questions with fewer than `least_answers`, or themselves below
-    `least_score`, are removed. Documents pass as they are if their field `media_type` is not text/x-stack-exchange,
-    unless `always`.
+    The default is the 28 largest sites; an empty list keeps all. Tags are removed; code keeps its lines, and lists keep
+    their items. `Q: ` precedes the question, `A: ` every answer. Answers below `least_answer_score` are left out, then
+    questions with fewer than `least_answers` answers or a score below `least_score` are removed. Documents whose field
+    `media_type` is not text/x-stack-exchange pass unchanged, unless `always`.
     """
-    optional("resiliparse", "preparation")
-    wanted = frozenset((_LARGEST if sites == "largest" else sites).replace(",", " ").lower().split())
 
-    def rules(candidate: Candidate) -> Iterator[Measured]:
+    sites: tuple[str, ...] = LARGEST
+    thresholds: Mapping[str, float] = entries(least_answers=0, least_score=-1_000_000, least_answer_score=-1_000_000)
+    always: bool = False
+
+    def __post_init__(self) -> None:
+        optional("resiliparse", "preparation")
+        self._sites = frozenset(map(str.lower, self.sites))
+
+    def identity(self) -> str:
+        """The version of the library that reads HTML."""
+        return version("resiliparse")
+
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Choose site, score and answers, then extract the text."""
         from resiliparse.extract.html2text import extract_plain_text  # type: ignore[import-not-found]
 
         metadata = candidate.document.metadata
-        if not always and metadata.get("media_type") != _TYPE:
+        if not self.always and metadata.get("media_type") != _TYPE:
             return
-        if wanted:
+        if self._sites:
             site = str(metadata.get("site", candidate.document.source))
-            yield at_least("sites", int(site.lower() in wanted), 1)
-        score = metadata.get("score", 0)
-        yield at_least("least_score", score if isinstance(score, int) else 0, least_score)
+            yield at_least("sites", int(site.lower() in self._sites), 1)
+        score, limits = metadata.get("score", 0), self.thresholds
+        yield at_least("least_score", score if isinstance(score, int) else 0, limits["least_score"])
         asked, *rest = _ANSWER.split(candidate.text)
-        answers = [body for of, body in zip(rest[::2], rest[1::2], strict=True) if int(of) >= least_answer_score]
-        yield at_least("least_answers", len(answers), least_answers)
-        parts = [(question, asked), *((answer, body) for body in answers)]
+        pairs = zip(rest[::2], rest[1::2], strict=True)
+        answers = [body for of, body in pairs if int(of) >= limits["least_answer_score"]]
+        yield at_least("least_answers", len(answers), limits["least_answers"])
+        parts = [("Q: ", asked), *(("A: ", body) for body in answers)]
         texts = (before + extract_plain_text(html, alt_texts=False).strip() for before, html in parts)
         candidate.text = _BULLET.sub(r"\1- ", "\n\n".join(texts))
         if len(answers) != len(rest) // 2:
             candidate.scores["num_answers"] = len(answers)
-
-    return rules
-
-
-def identity(**options: Any) -> str:
-    """The version of the library that reads HTML."""
-    return version("resiliparse")

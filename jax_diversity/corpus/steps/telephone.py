@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from jax_diversity.corpus.steps.replacing import Find, Span, before
+from jax_diversity.corpus.steps.base import Span
+from jax_diversity.corpus.steps.replacing import Find, before
 from jax_diversity.foundation.errors import UserError, did_you_mean
 from jax_diversity.foundation.libraries import optional
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Rules, at_least
+from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least
 
 
-def words(*, least: int = 50) -> Rules:
+@dataclass
+class Words(Step):
     """Keeps documents of at least `least` words, punctuation not counted; the number becomes the field `words`.
 
-    50 words: as in studies of packing that drop the short articles of WikiText (Merity et al. 2016).
+    The default of 50 comes from studies of packing that drop the short articles of WikiText (Merity et al. 2016).
     """
 
-    def rules(candidate: Candidate) -> Iterator[Measured]:
-        candidate.scores["words"] = num_words = len(candidate.proper_words)
-        yield at_least("words", num_words, least)
+    least: int = 50
 
-    return rules
+    def judge(self, candidate: Candidate) -> Iterator[Measured]:
+        """Count the words."""
+        candidate.scores["words"] = num_words = len(candidate.proper_words)
+        yield at_least("words", num_words, self.least)

@@ -1,1 +1,1 @@
-"""Experiments: small models trained in pairs, on one corpus in several orders, and what the pairs tell."""
+"""Experiments: small models trained in pairs on one corpus in several orders, and the statistics of the pairs."""

@@ -1,27 +1,27 @@
-"""Where a trial's batches come from: an order, one that learns from gradients, one that losses change, or a stream.
+"""Sources of a trial's batches: an order, an order learnt from gradients, a mixture that losses change, or a stream.
 
-A source gives the next batch and then sees what its step left: what a learnt order or a changing mixture needs is known
-before the next batch is chosen.
+A source gives a batch and then observes the result of its step, so that a learnt order or a changing mixture can choose
+the next batch by it.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float64, Int64, Integer
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.lab.experiments.machine import Machine, Step
+from jax_diversity.lab.compiled import CompiledModel, Step
 from jax_diversity.lab.experiments.orders import Order, trial_order
-from jax_diversity.lab.experiments.results import Measure
 from jax_diversity.lab.experiments.sequences import Packed, rotated_rows
 from jax_diversity.lab.experiments.settings import TrialConfig
 from jax_diversity.lab.gradient_orders import GradientOrder
 from jax_diversity.lab.group_losses import groups_of_segments
 from jax_diversity.lab.mixture_rules import MixtureRule
+from jax_diversity.lab.trainer import Given
 from jax_diversity.ordering.base import order as make_order
 from jax_diversity.ordering.shortages import UnmetTargets
 
@@ -29,42 +29,11 @@ if TYPE_CHECKING:
     from jax_diversity.dataset import Dataset
 
 _NEXT_EPOCH = 1_000_003
-"""Between the seeds of two epochs, so that epochs of one order seed do not meet those of another."""
-
-
-class Given(NamedTuple):
-    """A batch, and how its step is to be done.
-
-    Attributes:
-        arrays: what the model reads.
-        carry: an LSTM's state before it; None of a transformer.
-        sketches: whether the sequences' gradients are asked for.
-        num_groups: groups whose losses are asked for; `arrays["groups"]` then has every segment's.
-    """
-
-    arrays: Mapping[str, Any]
-    carry: Any = None
-    sketches: bool = False
-    num_groups: int = 0
-
-
-@runtime_checkable
-class Source(Protocol):
-    """A trial's batches, one after another."""
-
-    steps_per_epoch: int
-
-    def give(self, step: int) -> Given:
-        """The batch of a step; steps are asked for one after another."""
-        ...
-
-    def observe(self, step: int, result: Step) -> list[Measure]:
-        """Look at what the step left; returns what is to be kept in the row."""
-        ...
+"""Difference between the seeds of two epochs, so that different order seeds have different epochs."""
 
 
 class Ordered:
-    """Sequences in an order, or in one of each epoch's own, which gradients may teach."""
+    """Sequences in one order, or in a new order in each epoch, which may be learnt from gradients."""
 
     def __init__(self, config: TrialConfig, packed: Packed) -> None:
         self._config, self.packed = config, packed
@@ -74,7 +43,7 @@ class Ordered:
         self.order: Order = np.zeros(0, np.int64)
         self.rows: Order = self.order
         self.upcoming: Order = self.order
-        """The sequences of the epoch that come after the present batch."""
+        """The sequences of the epoch after the current batch."""
 
     def give(self, step: int) -> Given:
         """The next sequences of the order."""
@@ -98,17 +67,22 @@ class Ordered:
             self._learner = GradientOrder(order, config.learner)
         return order
 
-    def observe(self, step: int, result: Step) -> list[Measure]:
-        """Teach the next epoch's order, where gradients do that."""
+    def observe(self, step: int, result: Step) -> Mapping[str, float]:
+        """Learn the next epoch's order from gradients, if the trial does so."""
         if self._learner is not None and result.sketches is not None:
             self._learner.observe(result.sketches)
-        return []
+        return {}
 
 
 class Mixed(Ordered):
-    """An order that is made again every few steps, with shares of a family's groups that a rule takes from losses.
+    """An order that is renewed every few steps, with the groups' shares that a rule computes from losses.
 
-    `names` are the groups', `codes` says which of them every document belongs to.
+    Args:
+        config: settings of the trial.
+        packed: the sequences.
+        rule: computes shares from losses.
+        names: names of the groups.
+        codes: the group of every document.
     """
 
     def __init__(
@@ -121,7 +95,7 @@ class Mixed(Ordered):
     ) -> None:
         super().__init__(config, packed)
         self._rule, self._names, self._codes = rule, names, codes
-        # Added up when the order is made again: each look waits for the device.
+        # Added up when the order is renewed, since reading a loss waits for the device.
         self._waiting: list[tuple[Any, Any]] = []
 
     def give(self, step: int) -> Given:
@@ -130,11 +104,11 @@ class Mixed(Ordered):
         groups = groups_of_segments(self.packed.segments, self._codes, self.rows)
         return given._replace(arrays={**given.arrays, "groups": groups}, num_groups=len(self._names))
 
-    def observe(self, step: int, result: Step) -> list[Measure]:
-        """Keep the losses; after `replan_every` steps make a new order of what is left."""
+    def observe(self, step: int, result: Step) -> Mapping[str, float]:
+        """Store the losses; after `replan_every` steps make a new order of the rest of the epoch."""
         self._waiting.append(result.groups)
         if (step + 1) % self._config.replan_every:
-            return []
+            return {}
         sums, counts = (
             np.sum([np.asarray(each, np.float64) for each in part], axis=0) for part in zip(*self._waiting, strict=True)
         )
@@ -143,16 +117,15 @@ class Mixed(Ordered):
         shares = self._rule.update(means, counts.astype(np.int64))
         self._plan_again(shares, step)
         family = self._config.mixture_family
-        pairs = zip(self._names, shares.tolist(), strict=True)
-        return [Measure(step + 1, f"share/{family}/{name}", share) for name, share in pairs]
+        return {f"share/{family}/{name}": share for name, share in zip(self._names, shares.tolist(), strict=True)}
 
     def _plan_again(self, shares: Float64[np.ndarray, " group"], step: int) -> None:
-        """What was read stays, so that it is not read again in this epoch; the rest aims at the shares."""
+        """Order the rest of the epoch by the shares; sequences that were read keep their places."""
         config = self._config
         seen = self.order[: len(self.order) - len(self.upcoming)]
         options: dict[str, Any] = dict(config.order.options)
         with warnings.catch_warnings():
-            # A group that is used up before the epoch ends: training ends before that, or takes what is left.
+            # A group may be used up before the epoch ends; then training ends earlier or reads the other groups.
             warnings.simplefilter("ignore", UnmetTargets)
             planned = make_order(
                 self.packed.characteristics,
@@ -166,10 +139,10 @@ class Mixed(Ordered):
 
 
 class Contiguous:
-    """The corpus as one stream in rows, for a model that carries its state."""
+    """The corpus as one stream, cut into rows, for a model that carries its state."""
 
-    def __init__(self, config: TrialConfig, machine: Machine, dataset: Dataset) -> None:
-        self._config, self._machine, self._length = config, machine, dataset.sequence_length
+    def __init__(self, config: TrialConfig, model: CompiledModel, dataset: Dataset) -> None:
+        self._config, self._model, self._length = config, model, dataset.sequence_length
         self._stream = _stream(dataset)
         self._row_length = len(self._stream) // config.batch_size
         self.steps_per_epoch = max(self._row_length - 1, 0) // self._length
@@ -182,7 +155,7 @@ class Contiguous:
         config = self._config
         epoch, column = divmod(step, self.steps_per_epoch)
         if column == 0:
-            self._carry = self._machine.first_carry(config.batch_size)
+            self._carry = self._model.first_carry(config.batch_size)
             offsets = np.zeros(config.batch_size, np.int64)
             if config.layout == "rotated":
                 rng = np.random.default_rng((config.order_seed, epoch))
@@ -190,22 +163,22 @@ class Contiguous:
             self._rows = rotated_rows(self._stream, config.batch_size, offsets)
         return Given(stream_batch(self._rows, column * self._length, self._length), self._carry)
 
-    def observe(self, step: int, result: Step) -> list[Measure]:
-        """Carry the state on."""
+    def observe(self, step: int, result: Step) -> Mapping[str, float]:
+        """Store the state for the next batch."""
         self._carry = result.carry
-        return []
+        return {}
 
 
 def stream_batch(
     rows: Integer[np.ndarray, "row column"], start: int, length: int
 ) -> dict[str, Integer[np.ndarray, "row token"]]:
-    """Some columns of rows of a stream, every token of which has a target."""
+    """Some columns of a stream's rows as a batch, in which every token has a target."""
     tokens = rows[:, start : start + length + 1].astype(np.int32)
-    return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:], "is_target": np.ones_like(tokens[:, 1:])}
+    return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:], "targets_segmentation": np.ones_like(tokens[:, 1:])}
 
 
 def _stream(dataset: Dataset) -> Integer[np.ndarray, " token"]:
-    """All training documents end to end, in the corpus's order."""
+    """All training documents, joined in the corpus's order."""
     documents: Int64[np.ndarray, " document"] = np.unique(dataset.segments.document_index)
     return np.concatenate([np.asarray(dataset.tokens.document(index)) for index in documents.tolist()])
 

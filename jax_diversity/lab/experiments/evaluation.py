@@ -1,4 +1,4 @@
-"""What trained models are judged on: validation documents by their groups, and held-out tasks."""
+"""Evaluation of trained models: validation documents by their groups, and held-out tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jax_diversity.dataset import Dataset
 
 _LEAST_TOKENS = 512
-"""Tokens of a group whose loss is worth a number."""
+"""Fewest tokens of a group whose loss is reported."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Documents:
     """Documents on which the loss is measured.
 
     Attributes:
-        texts: the tokens of each.
-        sequences: the same as a model reads them; `sequences.documents` counts within `texts`.
-        groups: family -> the group of every document, by name.
+        texts: the tokens of each document.
+        sequences: the same tokens as sequences; `sequences.documents` holds indices of `texts`.
+        groups: family -> the name of every document's group.
     """
 
     texts: tuple[Integer[np.ndarray, " _"], ...]
@@ -50,7 +50,7 @@ class Documents:
         return sums, np.bincount(documents, minlength=len(self.texts))
 
     def measures(self, sums: np.ndarray, counts: np.ndarray, macro: str) -> dict[str, float]:
-        """Mean losses in nats a token: of all targets, of every group, and over the groups of the family `macro`."""
+        """Mean losses in nats a token: of all targets, of every group, and the mean over the groups of `macro`."""
         found = {"loss/validation": float(sums.sum() / counts.sum())}
         for family, names in self.groups.items():
             means = []
@@ -66,14 +66,14 @@ class Documents:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All that a trial's model is measured on: the validation documents, and the tasks by name."""
+    """The texts that a trial's model is evaluated on: the validation documents, and the tasks by name."""
 
     validation: Documents
     tasks: Mapping[str, Documents]
 
 
 def make_evaluation(dataset: Dataset, config: ExperimentConfig, data: Path) -> Evaluation:
-    """Read what an experiment is judged on; tasks' paths count from `data`.
+    """Read the texts of an experiment's evaluation; tasks' paths are relative to `data`.
 
     Raises:
         UserError: a dataset without validation documents, an empty task.
@@ -96,7 +96,7 @@ def _validation(dataset: Dataset, config: ValidationConfig, length: int) -> Docu
     documents = documents[np.argsort(marks, kind="stable")]
     codes = document_codes(dataset, config.macro)[documents]
     lengths = np.minimum(dataset.tokens.document_lengths[documents], config.tokens_per_document)
-    # In the order of the hashes, every group takes documents until it has its tokens.
+    # Every group takes documents in the order of their hashes until it has enough tokens.
     kept = np.zeros(len(documents), bool)
     for code in np.unique(codes):
         of_group = np.flatnonzero(codes == code)
@@ -120,7 +120,7 @@ def _task(dataset: Dataset, name: str, task: TaskConfig, data: Path, length: int
     texts, left = [], task.max_tokens
     try:
         for document in read_documents(corpus, ReadReport()):
-            # Characters enough for the tokens that are left: a token of a trained BPE has at most a few.
+            # Enough characters for the missing tokens: a token of a trained BPE rarely has more than 16.
             tokens = tokenizer.encode_documents([document.text[: 16 * left]])[0][:left]
             texts.append(tokens)
             left -= len(tokens)
@@ -134,14 +134,14 @@ def _task(dataset: Dataset, name: str, task: TaskConfig, data: Path, length: int
 
 
 def at(data: Path, path: str) -> str:
-    """A path of an experiment's file: one that is not absolute counts from the folder `data`."""
+    """A path of an experiment's file; relative paths are relative to the folder `data`."""
     return path if "://" in path or Path(path).is_absolute() else str(data / path)
 
 
 def common_runs(dataset: Dataset, documents: Documents, run: int = 32) -> float:
-    """Share of a task's runs of so many tokens that also stand in the training documents.
+    """Share of a task's runs of `run` consecutive tokens that also occur in the training documents.
 
-    Runs are compared by hashes of 64 bits. Shorter runs are phrases that any two texts of a language share.
+    Runs are compared by hashes of 64 bits. Any two texts of a language share shorter runs, such as phrases.
     """
     known = np.unique(np.concatenate([_runs(np.asarray(tokens), run) for tokens in documents.texts]))
     if not len(known):
@@ -155,7 +155,7 @@ def common_runs(dataset: Dataset, documents: Documents, run: int = 32) -> float:
 
 
 def _runs(tokens: Integer[np.ndarray, " token"], run: int) -> np.ndarray:
-    """A hash of every run of tokens: a polynomial in 64 bits, which wraps around."""
+    """A hash of every run of tokens: a polynomial modulo 2^64."""
     if len(tokens) < run:
         return np.zeros(0, np.uint64)
     total = np.zeros(len(tokens) - run + 1, np.uint64)

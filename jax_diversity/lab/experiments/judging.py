@@ -1,4 +1,4 @@
-"""What the rows of an experiment say: paired differences with intervals, and verdicts on its claims."""
+"""Paired differences of an experiment's rows, with intervals, and verdicts on its claims."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from jaxtyping import Float64
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.lab.experiments.results import Row
 from jax_diversity.lab.experiments.settings import ClaimConfig, Experiment
-from jax_diversity.lab.statistics import Difference, are_found, paired_difference, pairs_needed
+from jax_diversity.lab.statistics import Difference, holm, paired_difference, pairs_needed
 
-Verdict = Literal["held", "did not hold", "not to be told apart", "not run"]
+Verdict = Literal["held", "did not hold", "inconclusive", "not run"]
 Seeds = tuple[int, int]
 ALL = "all"
-"""In place of varied settings: the mean over all of them."""
+"""Stands for all varied settings: the mean over them."""
 
 
 class Judged(NamedTuple):
-    """A claim's verdict and the figure that it rests on."""
+    """A claim, its verdict, and the numbers behind the verdict."""
 
     claim: ClaimConfig
     verdict: Verdict
@@ -31,15 +31,15 @@ class Judged(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How far an arm's runs differ that differ in one kind of seed.
+    """The noise of an arm: the spread of its runs, which differ in one kind of seed.
 
     Attributes:
         arm: the arm and the varied settings.
-        share: of the steps.
-        mean: of the first measure.
-        deviation: its standard deviation over the runs.
+        share: share of the steps after which it was measured.
+        mean: mean of the first measure.
+        deviation: standard deviation of the first measure over the runs.
         by_group: root mean square over the groups of the deviation of a group's loss from its run's mean.
-        runs: that each of two arms needs to see a difference of .01 with a power of 80 %, unpaired.
+        runs: number of runs that each of two arms needs to find a difference of .01 with a power of 80 %, unpaired.
     """
 
     arm: str
@@ -59,7 +59,7 @@ class Judge:
 
     @cached_property
     def held(self) -> dict[tuple[str, str], dict[Seeds, Row]]:
-        """(arm, varied settings as JSON) -> seeds -> row, those of diverged runs left out."""
+        """(arm, varied settings as JSON) -> seeds -> row, without diverged runs."""
         found: dict[tuple[str, str], dict[Seeds, Row]] = {}
         for trial in self.experiment.trials:
             row = self.rows.get(trial.identity)
@@ -70,7 +70,7 @@ class Judge:
 
     @cached_property
     def num_diverged(self) -> int:
-        """Runs whose loss was no number any more."""
+        """Number of runs whose loss became infinite or NaN."""
         known = {trial.identity for trial in self.experiment.trials}
         return sum(row.status == "diverged" for identity, row in self.rows.items() if identity in known)
 
@@ -80,7 +80,7 @@ class Judge:
         return list(dict.fromkeys(_key(trial.varied) for trial in self.experiment.trials))
 
     def is_run(self, arm: str) -> bool:
-        """Whether an arm has two rows at least, so that it can be compared."""
+        """Whether an arm has at least two rows, so that it can be compared."""
         return any(len(self.held.get((arm, setting), {})) >= 2 for setting in self.settings)
 
     def best(self, arm: str) -> str:
@@ -92,7 +92,7 @@ class Judge:
             if len(rows := self.held.get((arm, setting), {})) >= 2
         }
         if not means:
-            raise UserError(f"Expected two runs of the arm {arm!r} at least, found fewer; run the experiment first.")
+            raise UserError(f"Expected at least two runs of the arm {arm!r}, found fewer; run the experiment first.")
         return min(means, key=lambda setting: means[setting])
 
     def against(self, arm: str) -> str:
@@ -100,15 +100,19 @@ class Judge:
         return self.experiment.config.compare.get(arm, self.experiment.config.baseline)
 
     def values(self, arm: str, measure: str, setting: str | None = None) -> Float64[np.ndarray, " run"]:
-        """A measure of an arm's runs, at its best setting where none is given."""
+        """A measure of an arm's runs, at its best setting if `setting` is None."""
         rows = self.held.get((arm, self.best(arm) if setting is None else setting), {})
         return np.array([value_of(row, measure) for row in rows.values()])
 
     def difference(self, arm: str, other: str, measure: str, setting: str | None = None) -> Difference | None:
-        """The paired difference of two arms in a measure, None where fewer than two pairs were run.
+        """The paired difference of two arms in a measure, None if fewer than two pairs were run.
 
-        Each arm is taken at its own best varied setting; or both at `setting`; or, where that is `ALL`, every pair of
-        seeds at the mean over all varied settings.
+        Args:
+            arm: the first arm.
+            other: the arm that is subtracted.
+            measure: the name of the measure.
+            setting: the varied setting of both; None takes each arm's best; `ALL` takes every pair's mean over all
+                settings.
         """
         one, two = self._runs(arm, setting), self._runs(other, setting)
         pairs = [seeds for seeds in one if seeds in two]
@@ -130,14 +134,14 @@ class Judge:
         return paired_difference(left, right, weights, num_draws=2000)
 
     def _runs(self, arm: str, setting: str | None) -> dict[Seeds, list[Row]]:
-        """The rows of an arm by seeds: one each, or, for `ALL`, one of every varied setting."""
+        """The rows of an arm by seeds: one for each pair of seeds; for `ALL`, one for every varied setting."""
         if setting != ALL:
             return {seeds: [row] for seeds, row in self.held.get((arm, setting or self.best(arm)), {}).items()}
         rows = [self.held.get((arm, each), {}) for each in self.settings]
         return {seeds: [each[seeds] for each in rows] for seeds in rows[0] if all(seeds in each for each in rows)}
 
     def names(self, pattern: str) -> list[str]:
-        """The measures that a name, or the beginning of one before a `*`, means."""
+        """The measures that match a name, which may end in `*`."""
         begins, star, ends = pattern.partition("*")
         if not star:
             return [pattern]
@@ -157,23 +161,23 @@ class Judge:
             pairs = [(arm, other, name) for arm in claim.arms for other in claim.among for name in measures]
         else:
             pairs = [(arm, claim.against or self.against(arm), name) for arm in claim.arms for name in measures]
-        # The mean over the varied settings uses all runs; which setting is best for an arm is itself a matter of noise.
+        # The mean over the varied settings uses all runs; the choice of an arm's best setting depends on noise.
         setting = ALL if len(self.settings) > 1 else None
         found = [(pair, difference) for pair in pairs if (difference := self.difference(*pair, setting)) is not None]
         if not found:
             return Judged(claim, "not run", "")
         differences = [difference for _, difference in found]
-        clear = told_apart(differences)
+        clear = are_significant(differences)
         lower = [mark and each.mean < 0 for mark, each in zip(clear, differences, strict=True)]
         higher = [mark and each.mean > 0 for mark, each in zip(clear, differences, strict=True)]
         if claim.test == "mixed":
             figure = f"{sum(lower)} of {len(found)} measures lower, {sum(higher)} higher, after Holm's correction"
             both, one = any(lower) and any(higher), any(lower) or any(higher)
-            return Judged(claim, "held" if both else "did not hold" if one else "not to be told apart", figure)
+            return Judged(claim, "held" if both else "did not hold" if one else "inconclusive", figure)
         if claim.test == "most_higher":
             return self._most_higher(claim, [pair for pair, _ in found], differences)
         expected, opposite = (lower, higher) if claim.test in ("lower", "lowest") else (higher, lower)
-        verdict: Verdict = "held" if all(expected) else "did not hold" if any(opposite) else "not to be told apart"
+        verdict: Verdict = "held" if all(expected) else "did not hold" if any(opposite) else "inconclusive"
         shown = found if len(found) <= 4 else [min(found, key=lambda each: each[1].p_value)]
         figure = "; ".join(f"{arm} - {other}: {interval(each)}" for (arm, other, _), each in shown)
         if setting == ALL and len(found) == 1 and (best := self.difference(*found[0][0])) is not None:
@@ -185,7 +189,7 @@ class Judge:
     def _most_higher(
         self, claim: ClaimConfig, pairs: Sequence[tuple[str, str, str]], differences: Sequence[Difference]
     ) -> Judged:
-        """Over several measures: how many are higher, and whether the mean of their logarithms is."""
+        """The verdict on `most_higher`: the number of higher measures, and the mean difference of their logarithms."""
         arm, other, _ = pairs[0]
         setting = ALL if len(self.settings) > 1 else None
         one, two = self._runs(arm, setting), self._runs(other, setting)
@@ -200,10 +204,10 @@ class Judge:
         number = sum(each.mean > 0 for each in differences)
         figure = f"{number} of {len(differences)} higher; ratio of geometric means {np.exp(mean.mean):.3f} "
         figure += f"[{np.exp(mean.low):.3f}, {np.exp(mean.high):.3f}]"
-        if mean.is_told_apart:
+        if mean.is_significant:
             held = mean.mean > 0 and number >= 0.8 * len(differences)
             return Judged(claim, "held" if held else "did not hold", figure)
-        return Judged(claim, "not to be told apart", figure)
+        return Judged(claim, "inconclusive", figure)
 
     def ranges(self, arm: str) -> dict[Seeds, float]:
         """Range of the first measure over the varied settings, for every pair of seeds with all of them."""
@@ -221,15 +225,15 @@ class Judge:
                 return Judged(claim, "not run", "")
             left, right = (np.array([[ranges[each]] for each in seeds]) for ranges in (one, two))
             found.append((arm, paired_difference(left, right, num_draws=2000)))
-        clear = told_apart([each for _, each in found])
+        clear = are_significant([each for _, each in found])
         figure = "; ".join(f"range of {arm} less that of the other: {interval(each)}" for arm, each in found)
         if all(mark and each.mean > 0 for mark, (_, each) in zip(clear, found, strict=True)):
             return Judged(claim, "held", figure)
         opposite = any(mark and each.mean < 0 for mark, (_, each) in zip(clear, found, strict=True))
-        return Judged(claim, "did not hold" if opposite else "not to be told apart", figure)
+        return Judged(claim, "did not hold" if opposite else "inconclusive", figure)
 
     def spreads(self) -> list[Spread]:
-        """The noise of every arm at every point of training that was evaluated."""
+        """The noise of every arm at every evaluated point of training."""
         found = []
         for (arm, setting), rows in self.held.items():
             if len(rows) < 3:
@@ -248,10 +252,10 @@ class Judge:
         return found
 
 
-def told_apart(differences: Sequence[Difference]) -> list[bool]:
-    """Which differences are found: after Holm's correction, and with an interval that leaves out 0."""
-    found = are_found(np.array([each.p_value for each in differences]))
-    return [bool(mark) and each.is_told_apart for mark, each in zip(found, differences, strict=True)]
+def are_significant(differences: Sequence[Difference]) -> list[bool]:
+    """Which differences are significant at 5 %: after Holm's correction, and with an interval that excludes 0."""
+    corrected = holm(np.array([each.p_value for each in differences]))
+    return [bool(p <= 0.05) and each.is_significant for p, each in zip(corrected, differences, strict=True)]
 
 
 def interval(difference: Difference) -> str:
@@ -260,9 +264,9 @@ def interval(difference: Difference) -> str:
 
 
 def value_of(row: Row, measure: str) -> float:
-    """A measure of a run, NaN where there is none.
+    """A measure of a run, NaN if the run has no such measure.
 
-    `NAME` is its last value, `NAME@0.2` that after a fifth of the steps, `NAME@>0.9` the mean over the last tenth.
+    `NAME` is the last value, `NAME@0.2` the value after a fifth of the steps, `NAME@>0.9` the mean over the last tenth.
     """
     name, _, share = measure.partition("@")
     steps, values = row.curve(name)
@@ -279,7 +283,7 @@ def _of_documents(measure: str, row: Row) -> bool:
 
 
 def _document_weights(measure: str, row: Row) -> Float64[np.ndarray, " document"]:
-    """The share of every document in a measure: by tokens, and for `loss/macro` every group with the same total."""
+    """The share of every document in a measure: by tokens; for `loss/macro` every group has the same total."""
     tokens = row.document_tokens.astype(np.float64)
     if measure == "loss/validation":
         return tokens / tokens.sum()

@@ -1,4 +1,4 @@
-"""The order in which a trial reads its sequences."""
+"""The orders in which trials read their sequences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Order = Int64[np.ndarray, " position"]
 
 
 def trial_order(config: TrialConfig, packed: Packed, seed: int) -> Order:
-    """The order of one epoch of a trial; `seed` is the epoch's."""
+    """The order of one epoch of a trial; `seed` is the seed of the epoch."""
     settings, chars = dataclasses.replace(config.order, seed=seed), packed.characteristics
     families = chars.families
     objective = settings.resolve_objective(families)
@@ -41,14 +41,14 @@ def exchange_documents(
     how: Literal["random", "clumped", "spread"],
     seed: int,
 ) -> Order:
-    """Exchange sequences of one cell among their positions: every window keeps its mixture of cells.
+    """Exchange the sequences of each cell among their positions, so that every window keeps its mixture of cells.
 
     Args:
         indices: an order.
         cells: the cell of every sequence, such as its source and cluster.
-        documents: its document.
-        how: `random`; `clumped`, the sequences of a document one after another; `spread`, as far apart as can be.
-        seed: of what is drawn: which document comes first, and where a document's first sequence lies.
+        documents: the document of every sequence.
+        how: `random`; `clumped`: the sequences of a document one after another; `spread`: as far apart as possible.
+        seed: seed of the documents' order, and of the position of a document's first sequence.
 
     Example:
         >>> order = np.array([0, 1, 2, 3])
@@ -70,9 +70,9 @@ def exchange_documents(
         rank = np.empty(number)
         rank[by_document] = sequence - np.repeat(np.cumsum(counts) - counts, counts)
         start = rng.random(len(counts))[group]
-        # Spread: the i-th of a document's n sequences at (i + u) / n of its cell's way.
+        # Spread: the i-th of a document's n sequences at the fraction (i + u) / n of its cell's positions.
         key = start if how == "clumped" else (rank + start) / counts[group]
-    # Sequences by cell and key take the cell's positions in ascending order.
+    # The sequences of a cell, sorted by key, take the cell's positions in ascending order.
     sequences = np.lexsort((np.arange(number), key, cells))
     positions = np.lexsort((np.arange(number), cells[indices]))
     exchanged = np.empty_like(indices)
@@ -81,7 +81,7 @@ def exchange_documents(
 
 
 def _cells(characteristics: Characteristics) -> Int64[np.ndarray, " sequence"]:
-    """The cell of every sequence: the groups that hold most of its tokens, in all families but the lengths'."""
+    """The cell of every sequence: its largest group in each family except `length`."""
     cells = np.zeros(characteristics.num_sequences, np.int64)
     for family in characteristics.families:
         if family != "length":
@@ -91,7 +91,7 @@ def _cells(characteristics: Characteristics) -> Int64[np.ndarray, " sequence"]:
 
 
 def main_documents(segments: Segments) -> Int64[np.ndarray, " sequence"]:
-    """The document that holds most tokens of every sequence; -1 of an empty one."""
+    """The document with the most tokens in every sequence; -1 for an empty sequence."""
     longest = np.lexsort((-segments.length, segments.sequence_index))
     first = longest[np.flatnonzero(np.diff(segments.sequence_index[longest], prepend=-1))]
     documents = np.full(segments.num_sequences, -1, np.int64)

@@ -1,4 +1,4 @@
-"""The page of an experiment: what was run, what can be told apart, and the verdicts on its claims."""
+"""The page of an experiment: its design, its differences, and the verdicts on its claims."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax_diversity.foundation.artifacts import write_text
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import make_folder
 from jax_diversity.lab.experiments.figures import Bar, Line, curves_figure, differences_figure
-from jax_diversity.lab.experiments.judging import ALL, Judge, interval, told_apart
+from jax_diversity.lab.experiments.judging import ALL, Judge, are_significant, interval
 from jax_diversity.lab.experiments.results import Row
 from jax_diversity.lab.experiments.settings import Experiment
 from jax_diversity.lab.statistics import Difference, holm, smallest_detectable
@@ -33,7 +33,7 @@ def experiment_text(experiment: Experiment, rows: Mapping[str, Row]) -> str:
 
 
 def write_page(experiment: Experiment, rows: Mapping[str, Row], folder: Path) -> None:
-    """Write `folder/NAME.md` and the figures that it shows.
+    """Write `folder/NAME.md` and its figures.
 
     Raises:
         UserError: no row of the experiment, or a folder that cannot be written.
@@ -99,11 +99,11 @@ def _design(judge: Judge, known: Sequence[Row]) -> str:
 
 
 def _table(judge: Judge, measure: str) -> Iterator[str]:
-    """Every arm's mean, and its difference from the arm that it is compared with, each at its best setting."""
+    """Every arm's mean, and its difference from its comparison, each at its best setting."""
     arms = [arm for arm in judge.experiment.arms if judge.is_run(arm)]
     differences = {arm: _difference(judge, arm, measure) for arm in arms}
     found = {arm: each for arm, each in differences.items() if each is not None}
-    clear = dict(zip(found, told_apart(list(found.values())), strict=True)) if found else {}
+    clear = dict(zip(found, are_significant(list(found.values())), strict=True)) if found else {}
     corrected = (
         dict(zip(found, holm(np.array([each.p_value for each in found.values()])), strict=True)) if found else {}
     )
@@ -118,7 +118,7 @@ def _table(judge: Judge, measure: str) -> Iterator[str]:
         if each is None:
             yield f"| {arm} | {at}{mean:.4f} | | | |"
             continue
-        verdict = ("lower" if each.mean < 0 else "higher") if clear[arm] else "not to be told apart"
+        verdict = ("lower" if each.mean < 0 else "higher") if clear[arm] else "inconclusive"
         origin = f"{judge.against(arm)}: " if several else ""
         yield f"| {arm} | {at}{mean:.4f} | {origin}{interval(each)} | {corrected[arm]:.3g} | {verdict} |"
     if found:
@@ -192,7 +192,7 @@ def _training_table(judge: Judge) -> Iterator[str]:
 
 
 def _groups_table(judge: Judge) -> Iterator[str]:
-    """Differences by the groups of the family that is averaged."""
+    """Differences by the groups of the family `validation.macro`."""
     family = judge.experiment.config.validation.macro
     names = judge.names(f"loss/{family}/*")[:_MOST_GROUPS]
     arms = [arm for arm in judge.experiment.arms if judge.is_run(arm) and judge.against(arm) != arm][:_MOST_LINES]
@@ -201,13 +201,15 @@ def _groups_table(judge: Judge) -> Iterator[str]:
     setting = ALL if len(judge.settings) > 1 else None
     rows = {(arm, name): _difference(judge, arm, name, setting) for arm in arms for name in names}
     yield f"## By {family}\n\nDifferences from the arm that each is compared with, means over all settings; **bold** "
-    yield "where they are told apart after Holm's correction over the column.\n"
+    yield "where they are significant after Holm's correction over the column.\n"
     yield f"| {family} | {' | '.join(arms)} |\n|---|{'---|' * len(arms)}"
     marks: dict[tuple[str, str], bool] = {}
     for arm in arms:
         found = {name: each for name in names if (each := rows[arm, name]) is not None}
         if found:
-            marks |= {(arm, name): mark for name, mark in zip(found, told_apart(list(found.values())), strict=True)}
+            marks |= {
+                (arm, name): mark for name, mark in zip(found, are_significant(list(found.values())), strict=True)
+            }
     for name in names:
         cells = []
         for arm in arms:
@@ -219,7 +221,7 @@ def _groups_table(judge: Judge) -> Iterator[str]:
 
 
 def _gradients_table(judge: Judge) -> Iterator[str]:
-    """Measures of the gradients as ratios to those of the arm that each is compared with."""
+    """Measures of the gradients, divided by those of the arm that each is compared with."""
     names = [*judge.names("stable_rank/*"), *judge.names("gradient/*")]
     arms = [arm for arm in judge.experiment.arms if judge.is_run(arm) and judge.against(arm) != arm][:_MOST_LINES]
     if not names or not arms:
@@ -259,11 +261,11 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
             arm: each for arm in experiment.arms if (each := _difference(judge, arm, measure, setting)) is not None
         }
         if found:
-            clear = told_apart(list(found.values()))
+            clear = are_significant(list(found.values()))
             bars.append(Bar(measure + (", mean over all settings" if setting else "")))
             bars += [Bar(arm, each, mark) for (arm, each), mark in zip(found.items(), clear, strict=True)]
     if bars:
-        subtitle = "Paired differences with 95 % intervals, nats a token; coloured where told apart after correction."
+        subtitle = "Paired differences with 95 % intervals, nats a token; coloured where significant after correction."
         yield f"{experiment.name.replace('_', '-')}-differences.svg", differences_figure(config.title, subtitle, bars)
     lines = []
     for arm in list(filter(judge.is_run, experiment.arms))[:_MOST_LINES]:
@@ -274,7 +276,7 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
             mean = np.mean([np.interp(steps, *curve) for curve in curves], axis=0)
             lines.append(Line(arm, steps, _smoothed(mean)))
     if lines:
-        # The first losses, those of a model that knows nothing, would leave no room for the rest.
+        # The high losses of the first steps would compress the rest of the curve.
         lines = [Line(line.name, line.x[len(line.x) // 4 :], line.y[len(line.y) // 4 :]) for line in lines]
         subtitle = "Training loss, mean of the runs, smoothed; from a quarter of the steps on."
         name = f"{experiment.name.replace('_', '-')}-curves.svg"
@@ -282,7 +284,7 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
 
 
 def _smoothed(values: np.ndarray, keep: float = 0.8) -> np.ndarray:
-    """Exponential moving average that starts at the first value; few values, each the mean of many steps, stay."""
+    """Exponential moving average that starts at the first value; short curves, of means already, do not change."""
     if len(values) < _FEW_POINTS:
         return values
     smooth = [values[0]]

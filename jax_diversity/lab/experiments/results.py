@@ -1,4 +1,4 @@
-"""The rows of an experiment: one a training run, in one Parquet file that grows by whole rows."""
+"""The rows of an experiment, one for each training run, in a Parquet file that is rewritten as a whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILE = "results.parquet"
 
 
 class Measure(NamedTuple):
-    """A number that was measured after so many steps."""
+    """A number that was measured after `step` steps."""
 
     step: int
     name: str
@@ -30,29 +30,29 @@ class Measure(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """What a training run left.
+    """The results of a training run.
 
     Attributes:
         identity: hash of its settings.
-        experiment: the experiment's name.
-        arm: the arm's.
+        experiment: name of the experiment.
+        arm: name of the arm.
         varied: the varied settings and their values.
         order_seed: seed of the order.
         weight_seed: seed of the first weights.
-        settings: all of the trial's.
-        data: hash of the tokens that it learnt and was judged on.
-        version: of the meaning of the settings.
-        status: `done`, or `diverged` where the loss was no number any more.
-        num_parameters: that the model learnt.
-        num_steps: optimiser steps.
-        num_tokens: target tokens that it was trained on.
-        seconds: of the whole run, its compilation included.
-        device: what it ran on.
+        settings: all settings of the trial.
+        data: hash of the tokens of training and evaluation.
+        version: version of the meaning of the settings.
+        status: `done`, or `diverged` if the loss became infinite or NaN.
+        num_parameters: number of weights.
+        num_steps: number of optimiser steps.
+        num_tokens: number of target tokens in training.
+        seconds: duration of the whole run with its compilation.
+        device: the device that computed it.
         digest: hash of the losses of all steps and documents, bit for bit.
-        measures: all numbers, by step.
+        measures: all measured numbers, with their steps.
         document_losses: mean loss of every validation document at the end, in nats a token.
-        document_tokens: the targets that each is the mean of.
-        document_groups: the group of each in the experiment's family `macro`.
+        document_tokens: number of targets in each of these means.
+        document_groups: the group of each document in the experiment's family `macro`.
     """
 
     identity: str
@@ -77,17 +77,17 @@ class Row:
     document_groups: Sequence[str]
 
     def final(self) -> dict[str, float]:
-        """The measures at the last step at which each was taken."""
+        """The last value of every measure."""
         return {each.name: each.value for each in self.measures}
 
     def curve(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """The steps at which a measure was taken, and its values."""
+        """The steps of a measure, and its values."""
         points = [(each.step, each.value) for each in self.measures if each.name == name]
         return np.array([step for step, _ in points]), np.array([value for _, value in points])
 
 
 def append_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Add rows to a file, whole or not at all; those that it holds stay as they are."""
+    """Add rows to a file, all or none; rows in the file do not change."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -99,18 +99,17 @@ def append_rows(path: Path, rows: Iterable[Row]) -> None:
 
 
 def stored_identities(path: Path) -> set[str]:
-    """The identities of a file's rows, without a look at anything else of them; none where there is no file."""
+    """The identities of a file's rows, read without the other columns; empty if there is no file."""
     return set(_read(path)["identity"].to_pylist()) if path.exists() else set()
 
 
 def read_rows(*folders: Path) -> dict[str, Row]:
-    """All rows in some folders by their identity: those of `results.parquet` and of any .parquet file beside it.
+    """All rows in some folders by their identity, from `results.parquet` and any other .parquet file.
 
-    Rows of several machines are joined by laying their files side by side, or by concatenating them.
+    To join the rows of several machines, put their files into one folder.
 
     Raises:
-        UserError: a file that holds no rows, rows of another version, two runs of one identity with other numbers, rows
-            of other data.
+        UserError: a file without rows, rows of another version, or two runs of one identity with different numbers.
     """
     found: dict[str, Row] = {}
     origin: dict[str, Path] = {}
@@ -119,7 +118,7 @@ def read_rows(*folders: Path) -> dict[str, Row]:
             other = found.get(row.identity)
             if other is not None and _numbers(other) != _numbers(row):
                 raise UserError(
-                    f"Expected one result of each run, found two with other numbers of {row.experiment}, {row.arm}, "
+                    f"Expected one result of each run, found two different results of {row.experiment}, {row.arm}, "
                     f"order seed {row.order_seed}, weights {row.weight_seed} ({row.identity}; {origin[row.identity]} "
                     f"on {other.device}, {path} on {row.device}): equal settings should give equal bits on one kind of "
                     "machine; find out why, and remove one of the two."
@@ -187,8 +186,8 @@ def _read(path: Path) -> pa.Table:
         raise UserError(f"Expected rows of an experiment in {path}, found none of {', '.join(sorted(lacking))}.")
     if len(table) and (other := set(table["version"].to_pylist()) - {VERSION}):
         raise UserError(
-            f"Expected rows of version {VERSION} in {path}, found some of {', '.join(map(str, sorted(other)))}, whose "
-            "settings meant something else; move the file elsewhere and run the experiment again."
+            f"Expected rows of version {VERSION} in {path}, found version {', '.join(map(str, sorted(other)))}, whose "
+            "settings have another meaning; move the file elsewhere and run the experiment again."
         )
     return table.select(_schema().names).cast(_schema())
 

@@ -1,4 +1,4 @@
-"""Running an experiment: the trials that have no row yet, side by side, each leaving a row when it ends."""
+"""Running an experiment: trials without a row run in parallel, and each writes its row when it ends."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from jax_diversity.lab.experiments.trial import Material, run_trial
 from jax_diversity.lab.statistics import smallest_detectable
 
 _WAITING = "finished"
-"""Folder of rows that are not in the file yet, each a file of its own."""
+"""Folder for rows that are not in the file yet, one file for each."""
 _MOST_IN_COMMON = 0.01
-"""Share of a task's text that may stand in the training documents, too."""
+"""Largest share of a task's text that may also be in the training documents."""
 
 
 class SmallDesign(UserWarning):
-    """An experiment that cannot see the difference that it asks for."""
+    """A warning: the experiment has too few pairs to find the difference that it asks for."""
 
 
 class SeenTask(UserWarning):
-    """A task whose text is also in the training data."""
+    """A warning: a task's text is also in the training data."""
 
 
 def run_experiment(
@@ -47,27 +47,27 @@ def run_experiment(
     num_trials: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Row]:
-    """Run the trials of an experiment that `folder` has no row of, and return all rows by identity.
+    """Run the trials of an experiment that have no row in `folder`, and return all rows by identity.
 
-    Every trial runs in a process of its own kind, on one core where there is no accelerator: its losses are then the
-    same bits whatever runs beside it. Its row is on disk when it ends; a run that is killed loses the trials that it
-    was at, and the next call runs these again.
+    Trials run in worker processes. Without an accelerator each process has one core, so that its losses are the same
+    bits whatever else runs. A trial's row is on disk when the trial ends; after a kill the next call repeats only the
+    trials that were running.
 
     Args:
-        experiment: as `read_experiment` gives it.
-        folder: of `results.parquet`.
+        experiment: an experiment that `read_experiment` returned.
+        folder: the folder of `results.parquet`.
         datasets: the experiment's datasets by name.
-        data: the folder from which tasks' paths count.
-        num_processes: trials side by side.
-        arms: run these alone; none runs all.
-        num_trials: run at most so many.
-        progress: where the work is shown.
+        data: the folder to which tasks' paths are relative.
+        num_processes: number of trials in parallel.
+        arms: run only these arms; empty runs all.
+        num_trials: largest number of trials to run; None runs all.
+        progress: shows the progress.
 
     Raises:
-        UserError: settings that cannot be, rows of another version or with other numbers, a task without text.
+        UserError: invalid settings, rows of another version or with different numbers, a task without text.
 
     Warns:
-        SmallDesign: the smallest difference that the pairs can show is larger than the one asked for.
+        SmallDesign: the smallest difference that the pairs can find is larger than the one asked for.
         SeenTask: a task's text is in the training data.
     """
     config, progress = experiment.config, progress or Progress(quiet=True)
@@ -102,7 +102,7 @@ def run_experiment(
 
 
 def design_sentence(experiment: Experiment) -> tuple[str, bool]:
-    """Which difference the pairs can show, as a sentence, and whether it is as small as what the experiment asks."""
+    """A sentence on the smallest difference that the pairs can find, and whether it is small enough."""
     config, pairs = experiment.config, experiment.num_pairs
     if pairs < 2:
         return f"{experiment.name}: one pair of runs gives no interval; add seeds.", False
@@ -112,22 +112,22 @@ def design_sentence(experiment: Experiment) -> tuple[str, bool]:
         f"experiments find a difference of {seen:.3g} in {config.measures[0]}; it asks for {config.asks:g}."
     )
     if seen > config.asks:
-        sentence += " Add seeds, or read a smaller difference as not to be told apart."
+        sentence += " Add seeds, or read a smaller difference as inconclusive."
     return sentence, seen <= config.asks
 
 
 def _collect(folder: Path, waiting: Path, *, ends: bool = False) -> None:
-    """Move finished rows into the file; one that a kill left in both places is in the file once."""
+    """Move finished rows into the file; a row that a kill left in both places is kept once."""
     if not waiting.is_dir():
         return
     if found := read_rows(waiting):
         held = stored_identities(folder / FILE)
         if not held.isdisjoint(found):
-            read_rows(folder, waiting)  # refuses other numbers
+            read_rows(folder, waiting)  # raises if their numbers differ
         append_rows(folder / FILE, [row for identity, row in found.items() if identity not in held])
         for identity in found:
             (waiting / f"{identity}.parquet").unlink(missing_ok=True)
-    if ends:  # no process writes here
+    if ends:  # no process writes to this folder now
         remove_leftovers(waiting)
         with suppress(OSError):
             waiting.rmdir()
@@ -138,8 +138,8 @@ def _check_tasks(experiment: Experiment, dataset: Dataset, data: Path) -> None:
         share = common_runs(dataset, task)
         if share > _MOST_IN_COMMON:
             warnings.warn(
-                f"{share:.0%} of the task {name!r}, by runs of 32 tokens, also stands in the training documents: its "
-                "loss measures memory, too. Leave these documents out of training (the step `decontaminate`), or take "
+                f"{share:.0%} of the task {name!r}, by runs of 32 tokens, is also in the training documents: its loss "
+                "also measures memory. Remove these documents from training (the step `decontaminate`), or choose "
                 "another text.",
                 SeenTask,
                 stacklevel=3,
@@ -147,11 +147,11 @@ def _check_tasks(experiment: Experiment, dataset: Dataset, data: Path) -> None:
 
 
 _material: dict[tuple[Path, str], Material] = {}
-"""What the trials of this process share, of the last dataset and experiment; settings cannot be a key themselves."""
+"""The shared material of this process's trials; the key is the dataset and the settings as text."""
 
 
 def _work(trial: Trial, root: Path, config: ExperimentConfig, data: Path, experiment: str, waiting: Path) -> None:
-    """Run one trial in a process of its own and leave its row."""
+    """Run one trial in a worker process and write its row."""
     _take_one_core()
     if (key := (root, repr(config))) not in _material:
         _material.clear()
@@ -162,9 +162,9 @@ def _work(trial: Trial, root: Path, config: ExperimentConfig, data: Path, experi
 
 @lru_cache(maxsize=1)
 def _take_one_core() -> None:
-    """Before JAX starts its threads: with one core each, processes do not wait for one another's.
+    """Restrict this process to one core, before JAX starts its threads, so that processes do not compete.
 
-    The number of threads also decides how sums are cut, and so the last bits of a loss.
+    The number of threads also determines how sums are split, and therefore the last bits of a loss.
     """
     if accelerator():
         return
@@ -174,5 +174,5 @@ def _take_one_core() -> None:
 
 
 def accelerator() -> bool:
-    """Whether this machine has one, told by the devices' files: asking JAX would start its threads."""
+    """Whether this machine has an accelerator, by the devices' files: a call of JAX would start its threads."""
     return any(Path(path).exists() for path in ("/dev/nvidia0", "/dev/accel0", "/dev/vfio/0"))

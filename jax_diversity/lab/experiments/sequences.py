@@ -1,4 +1,4 @@
-"""Sequences as arrays that a model reads: of a dataset's segments, of single texts, of one stream in rows."""
+"""Sequences as arrays that a model reads: from a dataset's segments, from single texts, or from one stream."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Attention = Literal["document", "sequence"]
 
 @dataclass(frozen=True)
 class Sequences:
-    """Token ids of sequences, and which document's each is.
+    """Token ids of sequences, and the document of every token.
 
     Attributes:
         inputs: token ids.
-        targets: the token after each.
-        segmentation: which part of the sequence a token sees, from 1; 0 on padding.
-        position: place within that part.
-        is_target: 1 where the target counts in the loss, 0 elsewhere.
-        documents: the document of every token; -1 on padding.
+        targets: the token after each token.
+        segmentation: number of the part of the sequence that a token attends to, from 1; 0 for padding.
+        position: position within that part.
+        is_target: 1 if the target counts towards the loss, otherwise 0.
+        documents: the document of every token; -1 for padding.
     """
 
     inputs: Rows
@@ -47,17 +47,17 @@ class Sequences:
         return len(self.inputs)
 
     def batch(self, rows: Int64[np.ndarray, " row"]) -> dict[str, Rows]:
-        """Some sequences as a model's step takes them."""
+        """Some sequences as a batch of the loader has them."""
         return {
             "inputs": self.inputs[rows],
             "targets": self.targets[rows],
-            "segmentation": self.segmentation[rows],
-            "position": self.position[rows],
-            "is_target": self.is_target[rows],
+            "inputs_segmentation": self.segmentation[rows],
+            "targets_segmentation": self.segmentation[rows] * self.is_target[rows],
+            "inputs_position": self.position[rows],
         }
 
     def padded(self, multiple: int) -> Sequences:
-        """With empty sequences at the end, to a multiple of a number: batches of one size need one compilation."""
+        """The same with empty sequences at the end, up to a multiple of a number: batches then have one shape."""
         missing = -len(self) % multiple
         return Sequences(
             **{
@@ -71,7 +71,7 @@ class Sequences:
 
 @dataclass(frozen=True)
 class Packed:
-    """Documents packed into sequences: where they lie, their tokens, and how many each group has."""
+    """Documents packed into sequences: their segments, their tokens, and the token counts of the groups."""
 
     segments: Segments
     sequences: Sequences
@@ -83,9 +83,9 @@ def pack_documents(dataset: Dataset, packing: PackingConfig | None, attention: A
 
     Args:
         dataset: a built dataset.
-        packing: method, length and options; None takes the dataset's own.
-        attention: what a token sees.
-        seed: of the documents' order, and of what the method draws.
+        packing: method, length and options; None takes the dataset's own sequences.
+        attention: what a token attends to: its document, or all of its sequence before it.
+        seed: seed of the documents' order and of the packing method.
     """
     if packing is None:
         segments, characteristics = dataset.segments, dataset.characteristics
@@ -122,7 +122,7 @@ def training_sequences(dataset: Dataset, segments: Segments, attention: Attentio
     lengths = segments.length
     start = segments.sequence_index * shape[1] + segments.position
     runs = np.array(dataset.tokens.gather(segments.document_index, segments.document_offset, lengths), np.int32)
-    # Where packing inserted an end token, the document's next token was gathered, with which the next segment begins.
+    # Where packing inserted an end token, the document's next token was gathered; it begins the next segment.
     runs[(np.cumsum(lengths) - 1)[segments.inserted_ends(dataset.tokens.document_lengths)]] = dataset.end_id
     row = run_positions(start, lengths)
     tokens = np.zeros(shape[0] * shape[1], np.int32)
@@ -141,24 +141,25 @@ def training_sequences(dataset: Dataset, segments: Segments, attention: Attentio
     targets = np.pad(tokens[:, 1:], ((0, 0), (0, 1)))
     follows = np.pad(segment[:, 1:], ((0, 0), (0, 1))) == segment
     is_target = (follows & (segment > 0)).astype(np.int32)
-    is_target[:, -1] = 0  # the token after the last is another sequence's
+    is_target[:, -1] = 0  # the token after the last one belongs to another sequence
     return Sequences(tokens, targets, segment, position, is_target, documents)
 
 
 def sequences_of_texts(
     texts: list[Integer[np.ndarray, " _"]], sequence_length: int, stride: int | None = None
 ) -> Sequences:
-    """Single documents, each in sequences of its own; with a stride, sequences overlap and a target counts once.
+    """Documents, each cut into its own sequences; with a stride, sequences overlap and every target counts once.
 
-    With a stride s every sequence begins s tokens after the one before it, and only its last s targets count, but for
-    a document's first sequence: all others see at least `sequence_length - s` tokens before them.
+    With a stride s every sequence begins s tokens after the one before it. All targets of a document's first sequence
+    count; of the other sequences only the last s targets count, so that each has a context of at least
+    `sequence_length - s` tokens.
     """
     step = sequence_length if stride is None else stride
     rows = []
     for document, tokens in enumerate(texts):
         for start in range(0, max(len(tokens) - 1, 1), step):
             taken = tokens[start : start + sequence_length + 1]
-            # The targets that the sequence before has not counted.
+            # The targets before this one count in the sequence before.
             fresh = 0 if start == 0 else sequence_length - step
             rows.append((document, taken, fresh))
             if start + sequence_length + 1 > len(tokens):
@@ -179,9 +180,9 @@ def sequences_of_texts(
 def rotated_rows(
     stream: Integer[np.ndarray, " token"], num_rows: int, offsets: Int64[np.ndarray, " row"]
 ) -> Integer[np.ndarray, "row column"]:
-    """A stream cut into rows of one length, each rotated by its offset; the tokens that are left over are dropped.
+    """A stream cut into rows of one length, each rotated by its offset; the remaining tokens are dropped.
 
-    Press 2019, "Partially shuffling the training data to improve language models"; offsets of 0 rotate nothing.
+    Press 2019, "Partially shuffling the training data to improve language models"; an offset of 0 does not rotate.
     """
     length = len(stream) // num_rows
     rows = stream[: num_rows * length].reshape(num_rows, length)

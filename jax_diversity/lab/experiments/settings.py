@@ -1,7 +1,7 @@
-"""The file of an experiment: what varies, seeds, budget, tasks, and the claims that it judges.
+"""The file of an experiment: arms, seeds, budget, tasks, and the claims that it judges.
 
-A *trial* is one training run. An experiment lists *arms*, each a trial's settings as far as they differ from the
-experiment's own, and may vary further settings for every arm; every arm is run with the same seeds.
+A *trial* is one training run. An experiment lists *arms*; an arm is the settings in which its trials differ from the
+experiment's. Further settings may be varied for every arm. All arms have the same seeds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import at_least, file_name, one_of, whole_number
@@ -19,20 +19,13 @@ from jax_diversity.foundation.errors import UserError, did_you_mean
 from jax_diversity.foundation.settings import parse_yaml, settings_from_plain
 from jax_diversity.lab.gradient_orders import Rule as GradientRule
 from jax_diversity.lab.mixture_rules import Rule as MixtureRule
+from jax_diversity.lab.settings import Size
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.packing.settings import PackingConfig
 
 VERSION = 1
-"""Of what a trial's settings mean: it grows when the same settings give other numbers."""
+"""Version of the meaning of a trial's settings: it increases when the same settings give other numbers."""
 _MOST_TRIALS = 100_000
-
-
-class Size(NamedTuple):
-    """The shape of a model."""
-
-    width: int
-    num_layers: int
-    num_heads: int
 
 
 SIZES: Mapping[str, Mapping[str, Size]] = {
@@ -45,20 +38,20 @@ SIZES: Mapping[str, Mapping[str, Size]] = {
 
 @dataclass(frozen=True)
 class TrialConfig:
-    """All that decides the numbers of one training run."""
+    """All settings that decide the numbers of one training run."""
 
     dataset: str = ""
     """Name of one of the experiment's datasets."""
     packing: PackingConfig | None = None
-    """Pack the dataset's documents in another way; None takes its own sequences."""
+    """Another packing of the dataset's documents; None takes its own sequences."""
     order: OrderConfig = field(default_factory=lambda: OrderConfig(method="uniform_shuffle"))
     """The ordering; its seed is the trial's `order_seed`."""
     documents: Literal["as_ordered", "random", "clumped", "spread"] = "as_ordered"
-    """Exchange sequences of one source and cluster among the positions that the ordering gives them, so that the
-    mixture of every window stays: at `random`, a document's sequences together (`clumped`), or as far apart as can be
+    """Exchange the sequences of each source and cluster among their positions in the ordering, so that every window
+    keeps its mixture: at `random`, a document's sequences together (`clumped`), or as far apart as possible
     (`spread`)."""
     epoch_orders: Literal["same", "fresh"] = "same"
-    """Whether every epoch has the first one's order, or one with a seed of its own."""
+    """Whether all epochs have the same order, or each a fresh one with another seed."""
     learner: Literal["none"] | GradientRule = "none"
     """Learn the next epoch's order from the sequences' gradients: `grab` or `cd_grab`."""
     mixture: Literal["fixed"] | MixtureRule = "fixed"
@@ -67,43 +60,43 @@ class TrialConfig:
     mixture_family: str = "source"
     """The family whose shares `mixture` changes."""
     replan_every: int = 40
-    """Steps after which `mixture` makes a new order of what is left."""
+    """Number of steps after which `mixture` reorders the rest of the epoch."""
     attention: Literal["document", "sequence"] = "document"
-    """What a token sees: its own document, or all of its sequence before it."""
+    """What a token attends to: its own document, or all of its sequence before it."""
     layout: Literal["sequences", "contiguous", "rotated"] = "sequences"
-    """`sequences` come in the ordering. The others are for `lstm`: the corpus as one stream in rows, each batch going
-    on where the last one ended, every row rotated by a random offset in each epoch (`rotated`) or not."""
+    """`sequences` come in the ordering. The others are for `lstm`: the corpus is one stream, cut into rows, and each
+    batch continues where the last one ended; `rotated` rotates every row by a random offset in each epoch."""
     model: Literal["gpt", "lstm"] = "gpt"
     """The lab's transformer, or an LSTM that carries its state."""
     size: Literal["tiny", "small", "gpu"] = "tiny"
     """Shape of the model."""
     positions: Literal["rotary", "alibi"] = "rotary"
-    """How the transformer's attention knows where tokens are."""
+    """How the transformer's attention represents positions."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Type of the computation; weights are float32."""
     batch_size: int = 16
-    """Sequences a step."""
+    """Sequences of a step."""
     num_epochs: int = 1
     """Passes over the dataset."""
     num_steps: int | None = None
-    """Optimiser steps; None takes all that the epochs have."""
+    """Number of optimiser steps; None takes all steps of the epochs."""
     learning_rate: float = 3e-3
-    """Its peak."""
+    """Highest learning rate."""
     warmup: float = 0.1
-    """Share of the steps with a rising rate."""
+    """Share of the steps in which the learning rate rises."""
     decay: Literal["cosine", "constant"] = "cosine"
-    """What follows: half a cosine down to a tenth, or the peak."""
+    """The learning rate after that: half a cosine down to a tenth of the peak, or the peak."""
     evaluate_at: tuple[float, ...] = (1.0,)
     """Shares of the steps after which losses are measured; the last is 1."""
     diagnose_at: tuple[float, ...] = ()
     """Shares of the steps after which gradients are measured."""
     order_seed: int = 0
-    """Seed of the order, and of what else is drawn of the data."""
+    """Seed of the order, and of all other random choices of data."""
     weight_seed: int = 0
     """Seed of the first weights."""
 
     def check(self, where: str) -> None:
-        """Refuse settings that no dataset could satisfy."""
+        """Raise a `UserError` for settings that no dataset can satisfy."""
         at_least(1, where, self, "batch_size", "num_epochs", "replan_every")
         at_least(0, where, self, "order_seed", "weight_seed")
         if self.num_steps is not None:
@@ -139,14 +132,14 @@ class TaskConfig:
     """A held-out text on which the loss is measured."""
 
     paths: tuple[str, ...] = ()
-    """Its files, as in `corpus.paths`."""
+    """The files, as in `corpus.paths`."""
     format: Literal["auto", "jsonl", "parquet", "text"] = "auto"
-    """What they are, as in `corpus.format`."""
+    """The format of the files, as in `corpus.format`."""
     max_tokens: int = 16_384
-    """Tokens at most, the first documents'."""
+    """Largest number of tokens; the first documents are taken."""
     stride: int | None = None
-    """Slide the context by so many tokens, so that all but a document's first tokens see at least a sequence less a
-    stride; None cuts documents into sequences."""
+    """Number of tokens by which the context slides: all but a document's first tokens then have a context of at least
+    the sequence length minus the stride. None cuts documents into sequences."""
 
 
 @dataclass(frozen=True)
@@ -154,26 +147,25 @@ class ValidationConfig:
     """How the dataset's validation documents are measured."""
 
     families: tuple[str, ...] = ("source", "language", "cluster")
-    """Losses by the groups of these families."""
+    """Families by whose groups losses are measured."""
     macro: str = "source"
-    """The family over whose groups `loss/macro` is the mean: each counts alike, however many tokens it has."""
+    """The family of `loss/macro`, the mean over its groups: every group has the same weight."""
     tokens_per_group: int = 6_144
-    """About so many tokens of every group of that family, of the documents with the smallest hashes; documents are
-    cut."""
+    """Approximate number of tokens of every group of that family; the documents with the smallest hashes are taken."""
     tokens_per_document: int = 1_024
-    """At most so many of one document."""
+    """Largest number of tokens of one document; longer documents are cut."""
 
 
 @dataclass(frozen=True)
 class SeedsConfig:
-    """Seeds of the pairs: the same for all arms."""
+    """Seeds of the pairs, the same for all arms."""
 
     order: tuple[int, ...] = (0, 1, 2, 3, 4)
-    """Of the order."""
+    """Seeds of the order."""
     weights: tuple[int, ...] = (0, 1, 2, 3, 4)
-    """Of the first weights."""
+    """Seeds of the first weights."""
     crossed: bool = False
-    """Each seed of the order with each of the weights; otherwise the first with the first, and so on."""
+    """Whether each seed of the order is paired with each seed of the weights, or the first with the first and so on."""
 
     def pairs(self) -> list[tuple[int, int]]:
         """(order seed, weight seed) of every run of an arm."""
@@ -182,7 +174,7 @@ class SeedsConfig:
         return list(zip(self.order, self.weights, strict=True))
 
     def check(self) -> None:
-        """Refuse seeds that make no pairs."""
+        """Raise a `UserError` for seeds that do not make pairs."""
         for seeds in (self.order, self.weights):
             if not seeds or min(seeds) < 0:
                 raise UserError(f"Expected seeds >= 0, at least one, found {seeds}.")
@@ -200,36 +192,36 @@ Test = Literal["lower", "higher", "mixed", "most_higher", "lowest", "highest", "
 
 @dataclass(frozen=True)
 class ClaimConfig:
-    """A sentence that the experiment judges, and the comparison that decides."""
+    """A sentence that the experiment judges, and the comparison that decides it."""
 
     number: int = 0
-    """Its number in the list of claims."""
+    """Number in the list of claims."""
     text: str = ""
     """The sentence."""
     test: Test = "lower"
-    """`lower`, `higher`: every measure of every arm lies below (above) the other arm's. `mixed`: some measures are
+    """`lower`, `higher`: every measure of every arm is below (above) that of the other arm. `mixed`: some measures are
     lower and some higher. `most_higher`: four of five measures are higher, and so is their mean. `lowest`, `highest`:
-    the arm lies below (above) all of `among`. `sensitivity`: the first measure's range over the varied setting is
-    larger than the other arm's."""
+    the arm is below (above) all of `among`. `sensitivity`: the first measure's range over the varied setting is larger
+    than that of the other arm."""
     measures: tuple[str, ...] = ("loss/macro",)
-    """Names of measures; `loss/source/*` are all that begin so, `NAME@0.2` is the value after a fifth of the steps,
-    `NAME@>0.9` the mean over the last tenth."""
+    """Names of measures; `loss/source/*` matches all names with this beginning, `NAME@0.2` is the value after a fifth
+    of the steps, `NAME@>0.9` the mean over the last tenth."""
     arms: tuple[str, ...] = ()
-    """The arms that the claim is about."""
+    """The arms of the claim."""
     against: str = ""
-    """The arm that they are compared with; where it is not given, what `compare` or `baseline` say."""
+    """The arm that they are compared with; by default that of `compare` or `baseline`."""
     among: tuple[str, ...] = ()
-    """Of `lowest` and `highest`: the other arms."""
+    """The other arms of `lowest` and `highest`."""
 
 
 @dataclass(frozen=True)
 class ExperimentConfig:
-    """An experiment: its file's content but for datasets and arms, which are plain values."""
+    """The settings of an experiment's file, without datasets, arms and what varies."""
 
     title: str = ""
-    """A few words."""
+    """Title of the page."""
     question: str = ""
-    """What it asks, a sentence or two."""
+    """The question that the experiment answers, a sentence or two."""
     trial: TrialConfig = TrialConfig()
     """Settings of all trials."""
     seeds: SeedsConfig = SeedsConfig()
@@ -238,14 +230,14 @@ class ExperimentConfig:
     baseline: str = ""
     """The arm that the others are compared with."""
     compare: dict[str, str] = field(default_factory=dict)
-    """Arms that are compared with another one than the baseline."""
+    """Arm -> the arm that it is compared with, if not the baseline."""
     measures: tuple[str, ...] = ("loss/macro", "loss/validation")
-    """What tables show first; the first one is the experiment's."""
+    """The measures that the tables show first; the first one is the main measure."""
     asks: float = 0.01
-    """The difference of the first measure that the experiment is to see."""
+    """The difference of the first measure that the experiment should find."""
     deviation: float = 0.01
-    """Standard deviation of a pair's difference in that measure, as a pilot found it: with the number of pairs it says
-    which difference can be seen."""
+    """Standard deviation of a pair's difference in that measure, from a pilot: with the number of pairs it determines
+    the smallest difference that can be found."""
     claims: tuple[ClaimConfig, ...] = ()
 
 
@@ -257,7 +249,7 @@ class Trial:
         arm: the arm's name.
         varied: the varied settings and their values.
         config: all settings.
-        identity: hash of the settings, those of dataset, validation and tasks among them.
+        identity: hash of the settings, also of dataset, validation and tasks.
     """
 
     arm: str
@@ -271,12 +263,12 @@ class Experiment:
     """An experiment's file.
 
     Attributes:
-        name: the file's, without its ending.
-        config: its settings.
+        name: name of the file without its suffix.
+        config: the settings.
         datasets: name -> a build's settings as plain values.
         arms: name -> the arm's own settings as plain values.
         vary: setting of the trial -> its values.
-        trials: all runs, those of one pair of seeds together.
+        trials: all runs; runs of one pair of seeds are neighbours.
     """
 
     name: str
@@ -288,7 +280,7 @@ class Experiment:
 
     @property
     def num_pairs(self) -> int:
-        """Runs of an arm with one value of what varies."""
+        """Number of runs of an arm with one value of every varied setting."""
         return len(self.config.seeds.pairs())
 
 
@@ -297,10 +289,10 @@ def read_experiment(path: str | Path, size: str | None = None) -> Experiment:
 
     Args:
         path: the file.
-        size: of all models, in place of the file's; sizes above `tiny` compute in bfloat16.
+        size: size of all models, instead of the file's; sizes above `tiny` compute in bfloat16.
 
     Raises:
-        UserError: no such file, no YAML, unknown settings, or ones that cannot be: the file is named.
+        UserError: no such file, invalid YAML, unknown or invalid settings; the sentence names the file.
 
     Example:
         >>> len(read_experiment("configs/experiments/orders.yaml").trials)
@@ -311,7 +303,7 @@ def read_experiment(path: str | Path, size: str | None = None) -> Experiment:
     except (FileNotFoundError, IsADirectoryError):
         raise UserError(f"Expected the file of an experiment at {path}, found none.") from None
     except UnicodeDecodeError:
-        raise UserError(f"Expected YAML in {path}, found bytes that are no text; name another file.") from None
+        raise UserError(f"Expected YAML in {path}, found bytes that are not text; name another file.") from None
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     try:
@@ -365,7 +357,7 @@ def _overlaid(base: Mapping[str, Any], own: Any, where: str) -> dict[str, Any]:
         return dict(base)
     if not isinstance(own, dict):
         raise UserError(f"Expected settings of {where} by their names, found {own!r}.")
-    # An order is given as a whole: a method's options do not fit another method.
+    # An order replaces the whole order: a method's options do not fit another method.
     return dict(base) | own
 
 

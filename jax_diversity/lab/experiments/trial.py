@@ -1,4 +1,4 @@
-"""One trial: a small model trained on one order, and the row of numbers that it leaves."""
+"""One trial: a small model trained on one order; its result is a row of numbers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.lab.experiments.batches import Contiguous, Given, Mixed, Ordered, Source, stream_batch
+from jax_diversity.lab.compiled import compiled_model
+from jax_diversity.lab.experiments.batches import Contiguous, Mixed, Ordered, stream_batch
 from jax_diversity.lab.experiments.evaluation import Documents, Evaluation
-from jax_diversity.lab.experiments.machine import Machine, Step, machine
 from jax_diversity.lab.experiments.results import Measure, Row
 from jax_diversity.lab.experiments.sequences import (
     Packed,
@@ -24,26 +23,27 @@ from jax_diversity.lab.experiments.sequences import (
     rotated_rows,
     training_sequences,
 )
-from jax_diversity.lab.experiments.settings import VERSION, Trial, TrialConfig
+from jax_diversity.lab.experiments.settings import SIZES, VERSION, Trial, TrialConfig
 from jax_diversity.lab.group_losses import document_codes
 from jax_diversity.lab.mixture_rules import make_rule
+from jax_diversity.lab.trainer import Given, Trainer
 
 if TYPE_CHECKING:
     from jax_diversity.dataset import Dataset
 
 _EVALUATION_ROWS = 32
 _STEPS_BETWEEN_CHECKS = 50
-"""Steps after which a loss is looked at: each look waits for the device."""
+"""Number of steps between checks for a finite loss: each check waits for the device."""
 _CURVE_POINTS = 100
-"""Mean losses of an epoch that a row keeps."""
+"""Number of mean losses that a row stores for each epoch."""
 _STREAM_ROWS = 8
-"""Rows of a text that a model with a state reads."""
+"""Number of rows into which a text is cut for a model with a state."""
 _OTHER_BATCHES = 4
-"""Batches, after the present one, between which gradients' variance is measured."""
+"""Number of batches after the current one that measure the gradients' variance."""
 
 
 def run_trial(trial: Trial, material: Material, experiment: str) -> Row:
-    """Train one model and measure it; a run whose loss is no number any more ends there and is a row, too."""
+    """Train one model and measure it; a run whose loss becomes infinite or NaN ends and leaves a row, too."""
     started = time.perf_counter()
     run = _Run(trial.config, material)
     run.train()
@@ -58,7 +58,7 @@ def run_trial(trial: Trial, material: Material, experiment: str) -> Row:
         data=material.fingerprint,
         version=VERSION,
         status="diverged" if run.diverged else "done",
-        num_parameters=run.num_parameters,
+        num_parameters=run.trainer.num_parameters,
         num_steps=run.num_steps,
         num_tokens=run.num_tokens,
         seconds=time.perf_counter() - started,
@@ -77,7 +77,7 @@ def _device() -> str:
 
 
 class Material:
-    """What the trials of an experiment on one dataset share: the dataset, what models are judged on, sequences."""
+    """Shared by the trials of an experiment on one dataset: the dataset, the evaluation, the sequences."""
 
     def __init__(self, dataset: Dataset, evaluation: Evaluation, macro: str) -> None:
         self.dataset, self.evaluation, self.macro = dataset, evaluation, macro
@@ -85,7 +85,7 @@ class Material:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the tokens that models learn and are judged on: the same on every machine, wherever they lie."""
+        """A hash of the tokens of training and evaluation; it does not depend on the machine or the paths."""
         dataset = self.dataset
         digest = hashlib.sha256(training_sequences(dataset, dataset.segments).inputs.tobytes())
         for name, documents in {"": self.evaluation.validation, **self.evaluation.tasks}.items():
@@ -93,7 +93,7 @@ class Material:
         return digest.hexdigest()[:16]
 
     def packed(self, config: TrialConfig) -> Packed:
-        """The sequences that a trial reads; the last ones are kept, since trials of one packing follow one another."""
+        """The sequences that a trial reads; the last ones stay in memory, since the next trial often reads them too."""
         key = repr((config.packing, config.attention, config.packing and config.order_seed))
         if self._held is None or self._held[0] != key:
             self._held = key, pack_documents(self.dataset, config.packing, config.attention, config.order_seed)
@@ -105,9 +105,8 @@ class _Run:
 
     def __init__(self, config: TrialConfig, material: Material) -> None:
         self.config, self.material, self.dataset = config, material, material.dataset
-        self.machine: Machine = machine(
-            config.model, config.size, config.positions, config.precision, self.dataset.vocab_size
-        )
+        size = SIZES[config.model][config.size]
+        self.model = compiled_model(self.dataset.vocab_size, size, config.model, config.positions, config.precision)
         self.diverged = False
         self.measures: list[Measure] = []
         self.num_tokens = 0
@@ -117,13 +116,12 @@ class _Run:
         self._losses: list[Any] = []
         self.source = self._make_source()
         self.num_steps = config.num_steps or self.source.steps_per_epoch * config.num_epochs
-        self.parameters, self.state = self.machine.start(config.weight_seed)
-        self.num_parameters = sum(leaf.size for leaf in jax.tree.leaves(self.parameters))
+        self.trainer = Trainer(self.model, self.source, config.weight_seed)
 
-    def _make_source(self) -> Source:
+    def _make_source(self) -> Ordered | Contiguous:
         config, dataset = self.config, self.dataset
         if config.layout != "sequences":
-            return Contiguous(config, self.machine, dataset)
+            return Contiguous(config, self.model, dataset)
         packed = self.material.packed(config)
         if config.mixture == "fixed":
             return Ordered(config, packed)
@@ -140,7 +138,7 @@ class _Run:
         run = _Run(plain, self.material)
         run.train()
         final = {each.name: each.value for each in run.measures}
-        # A group that validation does not measure has no excess.
+        # A group without a validation loss gets an infinite reference, so that its excess is 0.
         return np.array([final.get(f"loss/{self.config.mixture_family}/{name}", np.inf) for name in names])
 
     def digest(self) -> str:
@@ -149,40 +147,27 @@ class _Run:
         return hashlib.sha256(losses.tobytes() + self.document_losses.tobytes()).hexdigest()[:16]
 
     def train(self) -> None:
-        """All steps, with what is measured on the way."""
+        """Take all steps, and measure losses and gradients at the configured ones."""
         config = self.config
         evaluations = {max(round(share * self.num_steps), 1) for share in config.evaluate_at}
         diagnoses = {max(round(share * self.num_steps), 1) for share in config.diagnose_at}
-        for step in range(self.num_steps):
-            given = self.source.give(step)
-            result = self._step(step, given)
-            self._losses.append(result.loss)
-            self.measures += self.source.observe(step, result)
-            if (step + 1) % _STEPS_BETWEEN_CHECKS == 0 or step + 1 == self.num_steps:
-                self.diverged = not np.isfinite(float(result.loss))
-            if step + 1 in diagnoses and not self.diverged:
-                self._diagnose(step, given)
-            if step + 1 in evaluations and not self.diverged:
-                self._evaluate(step + 1)
+        for taken in self.trainer.steps(0, self.num_steps, self._rate):
+            done, loss = taken.step + 1, taken.result.loss
+            self._losses.append(loss)
+            self.num_tokens += taken.num_targets
+            self.measures += [Measure(done, name, value) for name, value in taken.values.items()]
+            if done % _STEPS_BETWEEN_CHECKS == 0 or done == self.num_steps:
+                self.diverged = not np.isfinite(float(loss))
+            if done in diagnoses and not self.diverged:
+                self._diagnose(done, taken.given)
+            if done in evaluations and not self.diverged:
+                self._evaluate(done)
             if self.diverged:
                 break
         self._keep_curve()
 
-    def _step(self, step: int, given: Given) -> Step:
-        self.num_tokens += int(given.arrays["is_target"].sum())
-        self.parameters, self.state, result = self.machine.step(
-            self.parameters,
-            self.state,
-            given.arrays,
-            jnp.float32(self._rate(step)),
-            given.carry,
-            sketches=given.sketches,
-            num_groups=given.num_groups,
-        )
-        return result
-
     def _rate(self, step: int) -> float:
-        """The learning rate: linear warm-up, then half a cosine down to a tenth, or the peak."""
+        """The learning rate: linear warm-up, then half a cosine down to a tenth of the peak, or the peak."""
         config = self.config
         warmup = round(config.warmup * self.num_steps)
         if step < warmup:
@@ -192,7 +177,7 @@ class _Run:
         part = (step - warmup) / max(self.num_steps - warmup, 1)
         return config.learning_rate * (0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * part)))
 
-    # ---- What is measured.
+    # ---- Measures.
     def _evaluate(self, step: int) -> None:
         if self.config.layout != "sequences":
             self._evaluate_stream(step)
@@ -212,14 +197,12 @@ class _Run:
 
     def _losses_of(self, sequences: Sequences) -> np.ndarray:
         padded = sequences.padded(_EVALUATION_ROWS)
-        parts = [
-            self.machine.losses(self.parameters, padded.batch(np.arange(start, start + _EVALUATION_ROWS)))[0]
-            for start in range(0, len(padded), _EVALUATION_ROWS)
-        ]
+        batches = (padded.batch(rows) for rows in np.arange(len(padded)).reshape(-1, _EVALUATION_ROWS))
+        parts = [self.model.losses(self.trainer.parameters, batch).by_token for batch in batches]
         return np.concatenate([np.asarray(part, np.float64) for part in parts])[: len(sequences)]
 
     def _evaluate_stream(self, step: int) -> None:
-        """An LSTM reads each text as one stream; its blocks stand for documents."""
+        """Measure an LSTM, which reads each text as one stream; blocks of the stream take the place of documents."""
         evaluation = self.material.evaluation
         texts = {"validation": evaluation.validation} | dict(evaluation.tasks)
         for name, documents in texts.items():
@@ -239,10 +222,11 @@ class _Run:
         length = self.dataset.sequence_length
         stream = np.concatenate(documents.texts)
         rows = rotated_rows(stream, _STREAM_ROWS, np.zeros(_STREAM_ROWS, np.int64))
-        carry, found = self.machine.first_carry(_STREAM_ROWS), []
+        carry, found = self.model.first_carry(_STREAM_ROWS), []
         for start in range(0, rows.shape[1] - length, length):
-            losses, carry = self.machine.losses(self.parameters, stream_batch(rows, start, length), carry)
-            found.append(np.asarray(losses, np.float64))
+            losses = self.model.losses(self.trainer.parameters, stream_batch(rows, start, length), carry)
+            carry = losses.carry
+            found.append(np.asarray(losses.by_token, np.float64))
         if not found:
             raise UserError(
                 f"Expected a validation text of at least {_STREAM_ROWS * (length + 1)} tokens, found {len(stream)}."
@@ -256,18 +240,18 @@ class _Run:
         size, sequences = self.config.batch_size, self.source.packed.sequences
         number = min(_OTHER_BATCHES, len(self.source.upcoming) // size)
         rows = self.source.upcoming[: number * size]
-        if number < 2:  # the end of an epoch: the dataset's first sequences, the same in all arms
+        if number < 2:  # at the end of an epoch: the dataset's first sequences, the same in all arms
             number = _OTHER_BATCHES
             rows = np.arange(number * size) % len(sequences)
         others = {name: each.reshape(number, size, -1) for name, each in sequences.batch(rows).items()}
         evaluation = self.material.evaluation
         chosen = {"validation": evaluation.validation} | dict(evaluation.tasks)
         tasks = {name: each.sequences.padded(size).batch(np.arange(size)) for name, each in chosen.items()}
-        found = self.machine.diagnose(self.parameters, given.arrays, others, tasks)
-        self.measures += [Measure(step + 1, name, float(value)) for name, value in found.items()]
+        found = self.model.diagnose(self.trainer.parameters, given.arrays, others, tasks)
+        self.measures += [Measure(step, name, float(value)) for name, value in found.items()]
 
     def _keep_curve(self) -> None:
-        """Mean training losses over hundredths of an epoch."""
+        """Store the mean training loss of every hundredth of an epoch."""
         losses = np.array([float(loss) for loss in self._losses])
         width = max(self.source.steps_per_epoch / _CURVE_POINTS, 1)
         block = (np.arange(len(losses)) / width).astype(int)

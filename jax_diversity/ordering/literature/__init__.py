@@ -1,1 +1,1 @@
-"""The orders that others use: shuffles, buffers, strata, spacing, and the worst case for plots."""
+"""Orders of other work: shuffles, buffers, strata, spacing, and the worst case for plots."""

@@ -1,4 +1,4 @@
-"""Orders without an objective: what others use today, and what plots compare with.
+"""Orders without an objective: methods in common use, and references for plots.
 
 The arguments are those of `base.Method`. The shuffles of streams, which see only a part of the corpus at a time, are in
 `buffers`.
@@ -37,8 +37,8 @@ def cluster_sorted(
 ) -> Int64[np.ndarray, " sequence"]:
     """One group after another: the worst order, for comparison in plots.
 
-    Sequences are sorted by the heaviest group of the first family, those of one group in corpus order, those
-    without tokens last. Neither seed nor objective is used.
+    Sequences are sorted by the heaviest group of the first family, within a group in corpus order; sequences
+    without tokens come last. Neither seed nor objective is used.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[0, 2], [2, 0], [1, 1], [0, 2]]})
@@ -62,7 +62,7 @@ def stratified(
 
     A group is the sequences with the same heaviest group in the first family. Its n members get the keys `(i + u) / n`
     with u uniform in [0, 1), and all sequences are sorted by their keys, ties by index. In any interval of keys of
-    width x a group has `n x` members with an error below 2, where a shuffle's error grows with the square root. A
+    width x a group has `n x` members with an error below 2, while a shuffle's error grows with the square root. A
     sequence's other groups are not balanced.
 
     Which member is the i-th is random, or decided by a second family: the k sequences of each of its groups get keys
@@ -74,7 +74,7 @@ def stratified(
     seed decides the order of members and their places; the objective is not used.
 
     Args:
-        seed: of the members' order and of the jitter.
+        seed: for the members' order and the jitter.
         second_family: the family of the characteristics whose groups are spaced within those of the first, such as
             `duplicate`; None takes the members in random order.
 

@@ -28,17 +28,17 @@ def greedy_block_shuffle(
 ) -> Int64[np.ndarray, " sequence"]:
     """The exact greedy order, cut into blocks that are put in random order: the source article's third configuration.
 
-    It tells apart what balanced batches give and what balanced prefixes give. Other arguments are those of
+    It separates the effect of balanced batches from the effect of balanced prefixes. Other arguments are those of
     `base.Method`.
 
     Args:
-        seed: of the greedy order and of the order of its blocks.
+        seed: for the greedy order and the order of its blocks.
         block_size: sequences of a block, as a rule the batch size of training. A last block that is not full stays
             last; if the corpus fills no block, the greedy order stays.
-        ties: as `greedy` takes them.
+        ties: as in `greedy`.
 
     Raises:
-        ValueError: a block size that is no whole number >= 1, unknown `ties`.
+        ValueError: a block size that is not a whole number >= 1, unknown `ties`.
     """
     block_size = whole_number("block_size", block_size, 1)  # before the greedy, which takes long
     order = greedy(

@@ -1,8 +1,8 @@
 """Shuffles of streams: orders made by loaders that see only a part of the corpus at a time.
 
 They mix sequences within their buffer. If neighbours in the corpus are alike, as in a corpus that was written source by
-source, windows of training stay as uneven as the corpus is at the buffer's scale. The objective is not used, and of the
-characteristics only the number of sequences.
+source, windows of training stay as uneven as the corpus is at the buffer's scale. Objective and counts
+are not used, only the number of sequences.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def buffer_shuffle(
     of a worker's sequences is a full shuffle of them; with one worker, of the corpus.
 
     Args:
-        seed: of the generators.
+        seed: for the generators.
         buffer_size: sequences that a worker's buffer holds; None and 0 mean no shuffle.
         num_workers: W.
         batch_size: B, the sequences of a batch, which all come from one worker.
         epoch: which pass over the corpus; every pass has another order.
 
     Raises:
-        ValueError: a buffer or an epoch below 0, fewer than one worker, a batch below 1, an option that is no whole
-            number.
+        ValueError: a buffer or an epoch below 0, fewer than one worker, a batch below 1, an option that is not a
+            whole number.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[1]] * 6})
@@ -80,17 +80,17 @@ def window_shuffle(
     advance: Advance = ignore,
     window_size: int = 10_000,
 ) -> Int64[np.ndarray, " sequence"]:
-    """Consecutive windows of the corpus's order, each shuffled by itself, the last and shorter one as well.
+    """Consecutive windows of the corpus's order, each shuffled by itself, also the shorter last one.
 
     No sequence leaves its window. A window of the whole corpus or more is a full shuffle, a window of 1 the
     corpus's order.
 
     Args:
-        seed: of the shuffles.
+        seed: for the shuffles.
         window_size: sequences that a window holds.
 
     Raises:
-        ValueError: a window below 1, or that is no whole number.
+        ValueError: a window below 1, or one that is not a whole number.
     """
     window_size = whole_number("window_size", window_size, 1)
     indices = np.arange(characteristics.num_sequences, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Spacing: one document or sequence after another, each the one that keeps the shares nearest to the target.
+"""Spacing: at every step the document or sequence that keeps the shares nearest to the target.
 
 `document_spacing` orders whole documents before they are packed, `sequence_spacing` sequences of unequal lengths.
 """
@@ -17,7 +17,7 @@ from jax_diversity.schema import Characteristics
 def document_spacing(
     characteristics: Characteristics, *, seed: int = 0, objective: Objective, advance: Advance = ignore
 ) -> Int64[np.ndarray, " document"]:
-    """Documents one by one, each the one that leaves its own cluster nearest to its share.
+    """At every step the document that leaves its own cluster nearest to its share.
 
     Rows are documents here, of any number of tokens. With T_c the tokens of cluster c placed so far, S all tokens
     placed, τ_c the cluster's share of the corpus's tokens and l_d a document's tokens, the next is
@@ -55,8 +55,8 @@ def sequence_spacing(
     counts with the tokens that it has, `c_s - τ t_s`. Time grows with the square of the number of sequences.
 
     Args:
-        seed: of the choice between equal scores.
-        ties: which of several sequences with the best score is placed: one at `random`, or that of the `lowest` index.
+        seed: decides between equal scores.
+        ties: which of several sequences with the best score is placed: a `random` one, or the `lowest` index.
 
     Raises:
         ValueError: unknown `ties`.

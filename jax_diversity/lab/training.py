@@ -1,4 +1,4 @@
-"""A training run: batches from the loader, AdamW, a log, and checkpoints from which it continues exactly."""
+"""A training run: one trial of the lab's model that logs every step and continues exactly from its checkpoints."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import nnx
-from jaxtyping import Array, Float, Float64, Int64
+from jaxtyping import Float64, Int64
 
-from jax_diversity.dataset import Dataset, open_dataset
+from jax_diversity.dataset import Dataset
 from jax_diversity.dataset.orderings import is_file_name
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import hold
 from jax_diversity.foundation.progress import Advance, Progress, compiling, ignore
 from jax_diversity.lab.checkpoints import Checkpoints
-from jax_diversity.lab.gradients import gradient_diversity, mean_stable_rank
+from jax_diversity.lab.compiled import Step, compiled_model
 from jax_diversity.lab.metrics import JsonLinesWriter, TensorBoardWriter, require_tensorboard
-from jax_diversity.lab.model import Gpt, summed_cross_entropy
-from jax_diversity.lab.optimizer import adamw
-from jax_diversity.lab.settings import TrainConfig
-from jax_diversity.loader.iteration import Batch
+from jax_diversity.lab.settings import Size, TrainConfig
+from jax_diversity.lab.trainer import Given, Trainer
+from jax_diversity.loader.iteration import Batch, BatchIterator
 from jax_diversity.loader.loader import make_loader
 from jax_diversity.loader.watching import BatchMetrics, MetricsWriter, Writers
+from jax_diversity.run.run import Datasets, Run, as_run, make_run
+from jax_diversity.run.stored import StoredRun
 
 _FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position")
 
@@ -38,7 +37,7 @@ _FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "
 _NO_LOSS = {"ordering", "checkpoint_every", "validate_every", "validation_batches", "diagnose_every", "metrics"}
 
 _ALWAYS = {"step", "loss", "tokens_per_second", "step_seconds", "input_wait_seconds"}
-"""What the record of every step has, and `TrainingRun` reads."""
+"""Values that every complete record has, and that `TrainingRun` reads."""
 
 
 @dataclass(frozen=True)
@@ -46,35 +45,35 @@ class TrainingRun:
     """The result of a run.
 
     Attributes:
-        ordering: the ordering that was trained on.
-        num_parameters: numbers that the model learns.
+        run: the name of the ordering, or of the stored run, that fed the model.
+        num_parameters: number of weights.
         num_steps: steps done in all.
-        steps: their records in the log; none where the log was lost and no step was left to do. Each has
-            `step` (from 0), `loss` and, where it was measured, `validation_loss` (nats a token), `learning_rate`,
+        steps: their records in the log; empty if the log was lost and no step was left to do. Each has
+            `step` (from 0), `loss` and, if it was measured, `validation_loss` (nats a token), `learning_rate`,
             `tokens_per_second`, `step_seconds`, `input_wait_seconds`, `input_wait_share`; `batch_tv/FAMILY`,
-            `groups_per_batch/FAMILY`, `prefix_l2/FAMILY` (see `BatchMetrics`); and, where the gradients were
+            `groups_per_batch/FAMILY`, `prefix_l2/FAMILY` (see `BatchMetrics`); and, if gradients were
             measured, `gradient_diversity` and `stable_rank`.
     """
 
-    ordering: str
+    run: str
     num_parameters: int
     num_steps: int
     steps: Sequence[Mapping[str, Any]]
 
     @property
     def loss(self) -> float | None:
-        """The last step's loss, in nats a token; None where the log has no step."""
+        """The last step's loss, in nats a token; None if the log has no step."""
         return self.steps[-1]["loss"] if self.steps else None
 
     @property
     def validation_loss(self) -> float | None:
-        """The last validation loss, in nats a token; None where none was measured."""
+        """The last validation loss, in nats a token; None if none was measured."""
         measured = [step["validation_loss"] for step in self.steps if "validation_loss" in step]
         return measured[-1] if measured else None
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Target tokens per second, the median over the steps; None where the log has no step."""
+        """Target tokens per second, the median over the steps; None if the log has no step."""
         return float(np.median([step["tokens_per_second"] for step in self.steps])) if self.steps else None
 
     @property
@@ -101,7 +100,7 @@ class TrainingRun:
         return np.array(steps, np.int64), np.array(values, np.float64)
 
     def __str__(self) -> str:
-        text = f"Trained {self.num_parameters:,} parameters on {self.ordering!r} for {self.num_steps} steps"
+        text = f"Trained {self.num_parameters:,} parameters on {self.run!r} for {self.num_steps} steps"
         if not self.steps:
             return f"{text}; the log of their losses is gone."
         validation = "" if self.validation_loss is None else f", validation loss {self.validation_loss:.3f}"
@@ -114,7 +113,7 @@ class TrainingRun:
 
 
 def train(
-    dataset: Dataset,
+    datasets: Datasets | Run,
     config: TrainConfig,
     folder: Path,
     *,
@@ -122,17 +121,18 @@ def train(
     on_step: Callable[[Mapping[str, Any]], None] = lambda step: None,
     writers: Sequence[MetricsWriter] = (),
 ) -> TrainingRun:
-    """Train the lab's GPT on an ordering of a dataset, from the last checkpoint in the folder where there is one.
+    """Train the lab's GPT on a run, from the last checkpoint in the folder if there is one.
 
-    A run that was interrupted and is started again with the same settings sees the same batches and has the same
-    losses as one that was not. `folder/log.jsonl` (see `read_log`) gets a header and one line for each step,
-    `folder/checkpoints` the last two checkpoints, and, where `config.metrics` says so, `folder/tensorboard` files for
-    TensorBoard, which begin with the steps in the log when they are new. One process trains.
+    A training run that was interrupted and is started again with the same settings sees the same batches and has the
+    same losses as one that was not. `folder/log.jsonl` (see `read_log`) gets a header and one line for each step,
+    `folder/checkpoints` the last two checkpoints, and, if `config.metrics` says so, `folder/tensorboard` files for
+    TensorBoard; new ones begin with the steps in the log. One process trains.
 
     Args:
-        dataset: a built dataset.
-        config: model, run and ordering.
-        folder: of this run alone.
+        datasets: a run, such as a stored one; or a built dataset, its folder or its address, which is read in the
+            ordering `config.ordering`.
+        config: model, length and learning rate.
+        folder: a folder for this training run alone.
         advance: called with 1 after every step, and at the start with the number of steps already done.
         on_step: called with the record of every step, as in the log.
         writers: called with every step and its values, after the log. When one raises, a warning is given and it is
@@ -144,38 +144,33 @@ def train(
             cannot be written, or that another process trains in; an extra that is not installed.
 
     Example:
-        >>> run = train(open_dataset("out"), TrainConfig(num_steps=100, diagnose_every=10), Path("run"))
+        >>> run = train("out", TrainConfig(num_steps=100, diagnose_every=10), Path("run"))
         >>> steps, ranks = run.curve("stable_rank")
     """
     config.check()
     if "tensorboard" in config.metrics:
         require_tensorboard()
-    if dataset.sequence_length < 2:
-        raise UserError(f"Expected sequences of at least 2 tokens, found {dataset.sequence_length}.")
+    run = as_run(datasets, config.ordering)
+    if (shortest := min(length for _, length in run.lengths)) < 2:
+        raise UserError(f"Expected sequences of at least 2 tokens, found {shortest}.")
     loader = make_loader(
-        dataset,
-        ordering=config.ordering,
-        global_batch_size=config.batch_size,
-        num_epochs=None,
-        fields=_FIELDS,
-        loss_on=config.loss_on,
+        run, global_batch_size=config.batch_size, num_epochs=None, fields=_FIELDS, loss_on=config.loss_on
     )
+    vocab_size = max(dataset.vocab_size for dataset in run.datasets)
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in _NO_LOSS}
-    settings["vocab_size"] = dataset.vocab_size
-    shape = {name: settings[name] for name in ("vocab_size", "width", "num_layers", "num_heads", "seed", "positions")}
-    model = Gpt(**shape)
-    schedule = _schedule(config)
-    optimizer = nnx.Optimizer(model, adamw(schedule), wrt=nnx.Param)
-    ordering = loader.run.fingerprint
-    header = {"dataset": dataset.fingerprint, "ordering": ordering, "settings": settings}
+    settings["vocab_size"] = vocab_size
+    model = compiled_model(vocab_size, Size(config.width, config.num_layers, config.num_heads))
+    rate = jax.jit(_schedule(config))
+    header = {"dataset": run.identity, "ordering": run.fingerprint, "settings": settings}
     metrics = BatchMetrics.of_loader(loader)
     # Closed in reverse order also when a step raises: log and writers, the loader, and then the folder is free again.
     with ExitStack() as stack:
         stack.enter_context(hold(folder))
         checkpoints = Checkpoints(folder / "checkpoints", settings)
-        batches = stack.enter_context(closing(iter(loader)))
+        source = _Loaded(stack.enter_context(closing(iter(loader))))
+        trainer = Trainer(model, source, config.seed)
         # Before the log is opened, which drops the steps from `first` on.
-        first = checkpoints.restore(model, optimizer, batches)
+        first = checkpoints.restore(trainer, source.batches)
         log = stack.enter_context(closing(JsonLinesWriter(folder / "log.jsonl", header, first)))
         steps = [record for record in log.steps if record.keys() >= _ALWAYS]  # others are damaged
         advance(first)
@@ -185,22 +180,23 @@ def train(
             for record in steps if tensorboard.is_first else ():
                 tensorboard(record["step"], {name: value for name, value in record.items() if name != "step"})
             writers = (tensorboard, *writers)
-        write = Writers(*writers)  # the log is none of them: a run stops where its log cannot be written
-        validation = _validation_batches(dataset, config)
-        for step in range(first, config.num_steps):
-            position, start = batches.position, time.perf_counter()
-            batch = next(batches)
-            waited = time.perf_counter() - start
-            diagnosis = {}
+        write = Writers(*writers)  # without the log: a training run stops if its log cannot be written
+        validation = _validation_batches(run, config)
+        diagnosis: dict[str, float] = {}
+
+        def diagnose(step: int, given: Given) -> None:
+            """Measure the gradients with the weights before the update; the step's time does not count it."""
+            diagnosis.clear()
             if config.diagnose_every and (step + 1) % config.diagnose_every == 0:
-                # With the weights before the update, and not counted in the step; kept where they are defined.
-                measured = zip(("gradient_diversity", "stable_rank"), measure_gradients(model, batch), strict=True)
-                diagnosis = {name: float(value) for name, value in measured if np.isfinite(value)}
-            start = time.perf_counter()
-            result = train_step(model, optimizer, batch)
-            balance = metrics.values(position)  # while the device computes: JAX has returned before the loss is known
-            loss = float(result)
-            seconds = time.perf_counter() - start
+                values = model.measure_gradients(trainer.parameters, given.arrays)
+                measured = zip(("gradient_diversity", "stable_rank"), map(float, values), strict=True)
+                diagnosis.update({name: value for name, value in measured if np.isfinite(value)})
+
+        for taken in trainer.steps(first, config.num_steps, rate, diagnose):
+            step, waited = taken.step, taken.waited
+            balance = metrics.values(source.position)  # while the device computes: JAX returns before the loss is known
+            loss = float(taken.result.loss)
+            seconds = time.perf_counter() - taken.started
             if not np.isfinite(loss):
                 raise UserError(
                     f"Expected a finite loss, found {loss} at step {step}; lower train.learning_rate "
@@ -208,8 +204,8 @@ def train(
                 )
             values = {
                 "loss": loss,
-                "learning_rate": float(np.asarray(schedule(step))),
-                "tokens_per_second": float(np.count_nonzero(batch["targets_segmentation"]) / (seconds + waited)),
+                "learning_rate": float(rate(step)),
+                "tokens_per_second": float(taken.num_targets / (seconds + waited)),
                 "step_seconds": seconds,
                 "input_wait_seconds": waited,
                 "input_wait_share": waited / (seconds + waited),
@@ -217,9 +213,9 @@ def train(
                 **diagnosis,
             }
             if validation and _is_due(step, config.validate_every, config):
-                # Summed losses and targets of all batches in float64: a mean of the batches' means would weigh the last
-                # one, which has fewer targets, like the others.
-                parts = np.array([batch_loss(model, part) for part in validation], np.float64)
+                # Summed losses and targets of all batches in float64: a mean of the batches' means would give the last
+                # batch, which has fewer targets, the weight of the others.
+                parts = np.array([model.losses(trainer.parameters, part)[:2] for part in validation], np.float64)
                 values["validation_loss"] = float(parts[:, 0].sum() / max(parts[:, 1].sum(), 1))
             steps.append({"step": step, **values})
             # The log is written before the checkpoint: a run that is killed between the two repeats the step, and
@@ -227,10 +223,10 @@ def train(
             log(step, values)
             write(step, values)
             if _is_due(step, config.checkpoint_every, config):
-                checkpoints.save(step + 1, model, optimizer, batches)
+                checkpoints.save(step + 1, trainer, source.batches)
             advance(1)
             on_step(steps[-1])
-    return TrainingRun(config.ordering, count_parameters(model), config.num_steps, tuple(steps))
+    return TrainingRun(run.name, trainer.num_parameters, config.num_steps, tuple(steps))
 
 
 def _is_due(step: int, every: int, config: TrainConfig) -> bool:
@@ -238,48 +234,21 @@ def _is_due(step: int, every: int, config: TrainConfig) -> bool:
     return (step + 1) % every == 0 or step + 1 == config.num_steps
 
 
-def count_parameters(model: nnx.Module) -> int:
-    """Numbers that a model learns."""
-    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+class _Loaded:
+    """The batches of a loader as a source of training; `position` is the position of the last one."""
 
+    def __init__(self, batches: BatchIterator) -> None:
+        self.batches, self.position = batches, batches.position
 
-@nnx.jit
-def train_step(model: Gpt, optimizer: nnx.Optimizer, batch: Mapping[str, Any]) -> Float[Array, ""]:
-    """Update the model by a batch of the loader; returns its mean loss before, in nats a target token."""
+    def give(self, step: int) -> Given:
+        """The next batch of the run."""
+        self.position = self.batches.position
+        batch = next(self.batches)
+        return Given({name: batch[name] for name in _FIELDS})
 
-    def mean_loss(model: Gpt) -> Array:
-        loss, num_targets = batch_loss(model, batch)
-        return loss / jnp.maximum(num_targets, 1)
-
-    loss, gradients = nnx.value_and_grad(mean_loss)(model)
-    optimizer.update(model, gradients)
-    return loss
-
-
-@nnx.jit
-def batch_loss(model: Gpt, batch: Mapping[str, Any]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Summed loss in nats and number of targets; a segment's last token and padding have none."""
-    hidden = model(batch["inputs"], batch["inputs_segmentation"], batch["inputs_position"])
-    weight = (batch["targets_segmentation"] != 0).astype(jnp.float32).reshape(-1)
-    loss = summed_cross_entropy(
-        hidden.reshape(-1, hidden.shape[-1]), model.embedding.embedding[...], batch["targets"].reshape(-1), weight
-    )
-    return loss, weight.sum()
-
-
-@nnx.jit
-def measure_gradients(model: Gpt, batch: Mapping[str, Any]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Diversity of the gradients of the batch's sequences, and the mean stable rank of the matrices of their sum."""
-    # The parts are the sequences, each with its summed loss: their gradients add up to a multiple of the step's
-    # gradient, and neither value depends on the factor.
-    graph, parameters, others = nnx.split(model, nnx.Param, ...)
-
-    def loss(parameters: Any, part: Mapping[str, Array]) -> Array:
-        return batch_loss(nnx.merge(graph, parameters, others), part)[0]
-
-    parts = {name: rows[:, None] for name, rows in batch.items()}
-    diversity, gradient = gradient_diversity(loss, parameters, parts)
-    return diversity, mean_stable_rank(gradient)
+    def observe(self, step: int, result: Step) -> Mapping[str, float]:
+        """A loader's order does not depend on the steps."""
+        return {}
 
 
 def _schedule(config: TrainConfig) -> optax.Schedule:
@@ -295,8 +264,12 @@ def _schedule(config: TrainConfig) -> optax.Schedule:
     )
 
 
-def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:
-    """The first validation sequences in batches of one size, the last filled up with padding: one compilation."""
+def _validation_batches(run: Run, config: TrainConfig) -> list[Batch]:
+    """The first validation sequences of the datasets in batches of one size, the last of each filled with padding."""
+    return [batch for dataset in run.datasets for batch in _batches_of(dataset, config)]
+
+
+def _batches_of(dataset: Dataset, config: TrainConfig) -> list[Batch]:
     records, size = dataset.validation_records, config.batch_size
     number = min(len(records), config.validation_batches * size)
 
@@ -308,17 +281,59 @@ def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:
     return [batch(start) for start in range(0, number, size)]
 
 
-def train_dataset(out: str | Path, config: TrainConfig, progress: Progress) -> TrainingRun:
-    """Train on one ordering of a built dataset; log and checkpoints stand in `out/training/ORDERING`.
+def train_in_place(datasets: Datasets | Run, config: TrainConfig, progress: Progress) -> TrainingRun:
+    """Train on a run; log and checkpoints are stored with the dataset, or with the stored run.
 
-    Those of an ordering from a .npy file stand under the file's name and the first digits of its fingerprint.
+    Those of a dataset's ordering are in `out/training/ORDERING`. For a .npy file the name is that of the file and the
+    first digits of the ordering's fingerprint. Those of a stored run are in its own folder, in `training`.
     """
-    dataset, name = open_dataset(out), config.ordering
-    if dataset.remote is not None:
+    run = as_run(datasets, config.ordering)
+    if isinstance(run, StoredRun):
+        folder = run.root / "training"
+    elif (dataset := run.datasets[0]).remote is not None:
         raise UserError(
-            f"Expected a dataset in a folder to train in, found the address {out}; copy it to this machine."
+            f"Expected a dataset in a folder to train in, found the address {dataset.address}; copy it to this machine."
         )
-    if is_file_name(name):
-        name = f"{Path(name).stem}-{dataset.find_ordering(name).fingerprint[:8]}"
-    with progress.task(f"train on {name}", config.num_steps, "steps") as advance:
-        return train(dataset, config, dataset.root / "training" / name, advance=advance)
+    else:
+        name = f"{Path(run.name).stem}-{run.fingerprint[:8]}" if is_file_name(run.name) else run.name
+        folder = dataset.root / "training" / name
+    with progress.task(f"train on {run.name}", config.num_steps, "steps") as advance:
+        return train(run, dataclasses.replace(config, ordering=None), folder, advance=advance)
+
+
+def train_on_each(
+    dataset: Dataset,
+    config: TrainConfig,
+    folder: Path,
+    orderings: Sequence[str] = ("uniform_shuffle", "balance"),
+    *,
+    advance: Advance = ignore,
+) -> dict[str, TrainingRun]:
+    """Train one model on each ordering, with the same first weights, settings and validation sequences.
+
+    Each training run has its own folder, `folder/ORDERING`, and continues where it was interrupted; a finished one is
+    read from its log. With `folder = dataset.root / "training"` the report draws them.
+
+    Args:
+        dataset: a built dataset.
+        config: model, length and learning rate; its ordering is not used.
+        folder: the folder for those of the training runs.
+        orderings: names of the dataset's orderings.
+        advance: called with 1 after every step of every run, and with the steps already done when a run continues.
+
+    Returns:
+        Ordering -> run, in the given order.
+
+    Raises:
+        UserError: no ordering, one twice, or one that the dataset lacks; see `train` for the rest.
+
+    Example:
+        >>> runs = train_on_each(dataset, TrainConfig(num_steps=200, diagnose_every=10), Path("runs"))
+        >>> for name, run in runs.items():
+        ...     plt.plot(*run.curve("stable_rank"), label=name)
+    """
+    if not orderings or len(set(orderings)) < len(orderings):
+        raise UserError(f"Expected different orderings, at least one, found {list(orderings)}.")
+    alone = dataclasses.replace(config, ordering=None)
+    runs = {name: make_run(dataset, name) for name in orderings}
+    return {name: train(run, alone, folder / name, advance=advance) for name, run in runs.items()}

@@ -1,0 +1,125 @@
+"""The training loop: batches from a source, one compiled step, and a learning rate for each step.
+
+The verb `train` and the trials of experiments take their steps here. What they log, measure and store differs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_diversity.lab.compiled import Batch, CompiledModel, Step
+
+
+class Given(NamedTuple):
+    """A batch, and how its step is to be taken.
+
+    Attributes:
+        arrays: what the model reads.
+        carry: an LSTM's state before the batch; None of a transformer.
+        sketches: whether the step also sketches the sequences' gradients.
+        num_groups: number of groups whose losses the step sums; `arrays["groups"]` then has the group of every segment.
+    """
+
+    arrays: Batch
+    carry: Any = None
+    sketches: bool = False
+    num_groups: int = 0
+
+
+@runtime_checkable
+class Source(Protocol):
+    """The batches of a training run, one after another."""
+
+    def give(self, step: int) -> Given:
+        """The batch of a step; steps are requested one after another."""
+        ...
+
+    def observe(self, step: int, result: Step) -> Mapping[str, float]:
+        """Look at the result of a step, before the next batch is chosen; returns values to keep, by name."""
+        ...
+
+
+class Taken(NamedTuple):
+    """A step that was started; on an accelerator its results may not be computed yet.
+
+    Attributes:
+        step: its number, from 0.
+        given: its batch.
+        result: its loss, and what else the source requested.
+        values: what the source wants to keep.
+        waited: seconds that the loop waited for the batch.
+        started: when the step was started, by `time.perf_counter`.
+    """
+
+    step: int
+    given: Given
+    result: Step
+    values: Mapping[str, float]
+    waited: float
+    started: float
+
+    @property
+    def num_targets(self) -> int:
+        """Number of tokens that count towards the loss."""
+        return int(np.count_nonzero(self.given.arrays["targets_segmentation"]))
+
+
+class Trainer:
+    """A model in training.
+
+    Args:
+        model: the compiled functions.
+        source: the batches.
+        seed: seed of the first weights.
+
+    Attributes:
+        parameters: the weights.
+        state: the optimiser's state.
+    """
+
+    def __init__(self, model: CompiledModel, source: Source, seed: int) -> None:
+        self.model, self.source = model, source
+        self.parameters, self.state = model.start(seed)
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of weights."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.parameters))
+
+    def steps(
+        self,
+        first: int,
+        last: int,
+        rate: Callable[[int], Any],
+        before: Callable[[int, Given], None] = lambda step, given: None,
+    ) -> Iterator[Taken]:
+        """Take the steps from `first` up to `last`, which is not taken.
+
+        Args:
+            first: number of steps already done.
+            last: number of steps in all.
+            rate: the learning rate of a step.
+            before: called with every batch, with the weights before its step.
+        """
+        for step in range(first, last):
+            start = time.perf_counter()
+            given = self.source.give(step)
+            waited = time.perf_counter() - start
+            before(step, given)
+            start = time.perf_counter()
+            self.parameters, self.state, result = self.model.step(
+                self.parameters,
+                self.state,
+                given.arrays,
+                jnp.float32(rate(step)),
+                given.carry,
+                sketches=given.sketches,
+                num_groups=given.num_groups,
+            )
+            yield Taken(step, given, result, self.source.observe(step, result), waited, start)

@@ -1,0 +1,127 @@
+"""What Python says of a run, a file and the command line say too, and the orders are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jax_diversity as jd
+from jax_diversity.cli.main import main
+from tests.support.runs import whole
+from tests.support.tiny_dataset import write_tiny_dataset
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("settings")
+    write_tiny_dataset(root / "web", num_documents=60, features="space")
+    write_tiny_dataset(root / "code", num_documents=25, seed=1, features="space")
+    return root
+
+
+MOVING = jd.Targets((0, 60), {"dataset": np.array([[0.9, 0.1], [0.5, 0.5]])})
+BOTH, WEB = ("web", "code"), ("web",)
+CASES: dict[str, tuple[tuple[str, ...], str, dict[str, Any]]] = {
+    "weights by name": (BOTH, "weights: {web: 3, code: 1}", {"weights": [3, 1]}),
+    "moving weights": (
+        BOTH,
+        "moving_weights: {shares: {dataset: [{web: 0.9}, {web: 0.5, code: 0.5}]}, starts: [0, 0.75]}",
+        {"weights": MOVING},
+    ),
+    "moving weights of a joint order": (
+        BOTH,
+        "joint: true\nmoving_weights: {shares: {dataset: [[0.9, 0.1], [0.5, 0.5]]}, starts: [0, 60]}",
+        {"weights": MOVING, "joint": True},
+    ),
+    "weights of families": (
+        WEB,
+        "order: {weights: {length: 3}, document_weight: 0.2, norm_weight: 0.5, self_weight: 1, windows: [8]}",
+        {
+            "objective": jd.Objective(
+                family_weights=(1.0, 3.0), document_weight=0.2, norm_weight=0.5, self_weight=1.0, windows=(8,)
+            )
+        },
+    ),
+    "weights of families of a joint order": (
+        BOTH,
+        "joint: true\norder: {weights: {dataset: 2}}",
+        {"objective": jd.Objective(family_weights=(1.0, 2.0, 2.0)), "joint": True},
+    ),
+    "the published objective as in the authors' code": (
+        WEB,
+        "order: {method: greedy, objective: f3, form: norms, weights: {length: 0.5}, seed: 3}",
+        {"method": "greedy", "objective": jd.Objective.f3(0.5, form="norms"), "seed": 3},
+    ),
+    "targets of every epoch": (
+        WEB,
+        "order: {targets: {shares: {length: [{short: 0.5, middle: 0.25, long: 0.25}]}}}",
+        {"targets": {"length": np.array([0.5, 0.25, 0.25])}},
+    ),
+    "the order of the first epoch, and parts as they are made": (
+        WEB,
+        "ordering: balance\nbackground: true",
+        {"ordering": "balance"},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_a_file_says_what_python_says(what: str, folder: Path, tmp_path: Path) -> None:
+    names, text, settings = CASES[what]
+    datasets = [str(folder / name) for name in names]
+    config = tmp_path / "run.yaml"
+    config.write_text(f"path: {tmp_path / 'file'}\ndatasets: {datasets}\nnum_positions: 80\n{text}\n")
+    assert main(["schedule", "--config", str(config), "--quiet"]) == 0
+    expected = jd.create_schedule(tmp_path / "python", datasets, num_positions=80, **settings)
+    plain = jd.create_schedule(tmp_path / "plain", datasets, num_positions=80)
+    np.testing.assert_array_equal(whole(jd.open_schedule(tmp_path / "file")), whole(expected))
+    assert not np.array_equal(whole(expected), whole(plain))
+
+
+def test_the_command_line_says_it_too(folder: Path, tmp_path: Path) -> None:
+    arguments = ["schedule", "--path", str(tmp_path / "run"), "--datasets", str(folder / "web"), "--quiet"]
+    arguments += ["--order.seed", "3", "--order.weights", "length", "3", "--order.document-weight", "0.2"]
+    assert main(arguments) == 0
+    expected = jd.create_schedule(
+        tmp_path / "python",
+        folder / "web",
+        seed=3,
+        objective=jd.Objective(family_weights=(1.0, 3.0), document_weight=0.2),
+    )
+    np.testing.assert_array_equal(whole(jd.open_schedule(tmp_path / "run")), whole(expected))
+    # A change goes on with the seed of the version before, where none is given.
+    assert main(["schedule", "--path", str(tmp_path / "run"), "--position", "-1", "--quiet"]) == 0
+    np.testing.assert_array_equal(whole(jd.open_schedule(tmp_path / "run")), whole(jd.extend_schedule(expected)))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("weights: [1, 1]\nmoving_weights: {shares: {dataset: [{web: 1}]}}", "weights or moving_weights, found both"),
+        ("moving_weights: {shares: {source: [{web: 1}]}}", "source"),
+        ("moving_weights: {shares: {dataset: [{wob: 1}]}}", "found 'wob'"),
+        ("order: {name: own}", "no order.name in a run"),
+        ("order: {reverse: true}", "no order.reverse in a run"),
+        (
+            "order: {weights: {nothing: 1}}",
+            "order.weights of families that are balanced (cluster, length), found nothing",
+        ),
+        ("order: {targets: {shares: {length: [{short: 1}]}}}", "order.targets with one dataset, found 2"),
+        ("order: {method: grady}", "grady"),
+        ("order: {weights: 3}", "order.weights"),
+        ("ordering: balance", "ordering with one dataset"),
+        ("quiet: true", "Unknown setting quiet"),
+    ],
+)
+def test_settings_that_contradict_one_another(
+    text: str, sentence: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    datasets = [str(folder / name) for name in BOTH]
+    config = tmp_path / "run.yaml"
+    config.write_text(f"path: {tmp_path / 'run'}\ndatasets: {datasets}\n{text}\n")
+    assert main(["schedule", "--config", str(config), "--quiet"]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "run" / "schedule.json").exists()

@@ -1,0 +1,69 @@
+"""Attacks on the command line: what tests check one by one, and what the benchmark of reliability draws from.
+
+Every entry is an input and the pattern of the sentence that refuses it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+ACTING = "\x1b]0;title\x07\x1b[2J\x9b31m\x7f\u202e\u2066\u200f\r\b\t\u2028"
+NO_UTF8 = os.fsdecode(b"\xff\xfe caf\xe9")
+LONG = "n" * 300
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in itertools.pairwise("abcdefghi")
+)
+
+# Files of settings.
+SETTINGS = {
+    "the same key twice": ("out: a\nout: b\n", "line 2, column 1 has 'out', which has come before"),
+    "the same key twice below": ("packing: {method: pad, method: concat}", "has 'method', which has come before"),
+    "an alias": ("packing: &a {method: pad}\ntrain: *a\n", "line 2, column 8 is an alias"),
+    "a bomb of aliases": (BOMB, "line 2, column 8 is an alias"),
+    "nested 5,000 deep": ("corpus: " + "[" * 5000, "is nested more than 16 levels deep"),
+    "nested 5,000 deep in braces": ("{a: " * 5000, "is nested more than 16 levels deep"),
+    "larger than a megabyte": (f"out: {'x' * 2**20}", "at most 1048576 bytes"),
+    "a huge value": (f"out: [{'x' * 500_000}]", "Expected out to be str, found"),
+    "a long name of a setting": (f"{'x' * 1000}: 1", "Unknown setting x"),
+    "a huge name of a setting": (f"{'x' * 500_000}: 1", "column 500001 is not YAML"),
+    "a list": ("[1, 2]", "Expected settings by their names"),
+    "a text": ("words", "Expected settings by their names, .* found 'words'"),
+    "a date without such a day": ("out: 2020-13-45", "month must be in 1..12"),
+    "a number that is none": ("out: !!int many", "expected YAML with values that exist"),
+    "a truth that is none": ("out: !!bool perhaps", "expected YAML with values that exist"),
+    "a time that is none": ("out: !!timestamp noon", "expected YAML with values that exist"),
+    "an object": ("out: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
+    "a control character": ("out: \x01", "special characters are not allowed"),
+    "a list as a key": ("? [a]\n: 1\n", "unhashable"),
+    "a decimal number of 5,000 digits": (f"packing: {{seed: {'9' * 5000}}}", "expected YAML with values that exist"),
+    "a hexadecimal number of 5,000 digits": (f"packing: {{seed: 0x{'f' * 5000}}}", "at most 64 bits, found a huge int"),
+    "a number beyond 64 bits": ("cluster: {options: {max_iterations: 9223372036854775808}}", "at most 64 bits"),
+    "NUL in a folder's name": ('out: "a\\0b"', r"Expected out to be a text that can name a file, found 'a\\x00b'"),
+    "half of a surrogate pair": ('out: "\\ud800"', "Expected out to be a text that can name a file"),
+    "NUL in an ordering's name": ('orders: [{name: "a\\0b"}]', "orders.name to be a text that can name a file"),
+    "a long name of an ordering": (f"orders: [{{name: {LONG}}}]", "a plain file name of at most 200 bytes, found 'nnn"),
+    "a line end in an ordering's name": ('orders: [{name: "a\\nb"}]', "a plain file name of at most 200 bytes"),
+    "a long name of a family": (f"characteristics: {{families: [{LONG}]}}", "cannot be one's name"),
+    "NUL in a family's name": ('characteristics: {families: ["a\\0"]}', "families to be a text that can name a file"),
+    "bins without end": ("characteristics: {length_bins: 4611686018427387904}", "length_bins .* <= 1048576"),
+    "a vocabulary of 10^11": ("tokenizer: {vocab_size: 100000000000}", "vocab_size >= 257 .* and <= 16777216"),
+}
+
+# Options on a dataset.
+HUGE = str(2**63 - 1)
+ON_A_DATASET = {
+    "a step without a position": (["inspect", "--step", HUGE], "Expected --step of at most 72057594037927936 with"),
+    "a batch without a position": (["inspect", "--batch-size", HUGE], "batch"),
+    "a step with a large batch": (["inspect", "--step", str(2**62), "--batch-size", "2"], "Expected --step of at most"),
+    "a negative step": (["inspect", "--step", "-1"], "step to be a whole number >= 0"),
+    "as many hosts": (["inspect", "--num-hosts", HUGE, "--rank", "0"], "a number of hosts that divides"),
+    "a number beyond 64 bits": (["inspect", "--step", str(2**70)], "at most 64 bits"),
+    "a long name": (["order", "--name", LONG], "a plain file name of at most 200 bytes"),
+    "NUL in a name": (["order", "--name", "a\0b"], "Expected name to be a text that can name a file"),
+    "a long name of a folder": (["measure", "--out", LONG], "too long"),
+    "a long name of an ordering": (["inspect", "--ordering", f"{LONG}.npy"], "nnn"),
+    "a seed beyond 64 bits": (["order", "--name", "x", "--seed", str(2**64)], "at most 64 bits"),
+    "a huge window": (["measure", "--windows", HUGE], "every window size"),
+    "a huge pool": (["order", "--name", "x", "--options", "pool_size", str(2**64)], "at most 64 bits"),
+}
