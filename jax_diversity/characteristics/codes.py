@@ -2,7 +2,7 @@
 
 A family gives every document one *code*, the number of its group. Groups come from names (source, language, host of
 the address, a metadata field), from quantiles of numbers (length, a quality score) or from equal texts. Names are
-dictionary-encoded Arrow columns: only the different ones become Python objects, not one a document.
+dictionary-encoded Arrow columns: only the different names become Python objects, not one a document.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from jax_diversity.foundation.errors import UserError
 UNKNOWN = "unknown"
 """The group of documents without a value."""
 OTHER = "(other)"
-"""The group of documents whose value is rarer than those that have groups of their own."""
+"""The group of documents whose value is too rare for a group of its own."""
 UNIQUE = "unique"
-"""The group of documents that have no copy."""
+"""The group of documents without a copy."""
 _BARE_HOST = re.compile(r"(localhost|[^\s/:@?#\\]+\.[^\s/:@?#\\]+)(:\d+)?([/?#]|$)", re.IGNORECASE)
-"""An address without a scheme; `mailto:`, `urn:` and paths of files are none."""
+"""An address without a scheme; `mailto:`, `urn:` and file paths do not match."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Bins:
 
     Attributes:
         names: the groups' names.
-        highest: the highest value of every bin; what is above all of them is in the last one.
+        highest: the highest value of every bin; larger values belong to the last bin.
     """
 
     names: tuple[str, ...]
@@ -57,7 +57,7 @@ class Codes:
         names: the groups' names.
         num_missing: documents without a value, which are in the group `unknown`.
         num_joined: documents whose own value is too rare for a group, which are in the group `(other)`.
-        bins: those of a number; None for names.
+        bins: the bins of a family of numbers; None for names.
     """
 
     group: Int32[np.ndarray, " document"]
@@ -81,15 +81,18 @@ def joined(blocks: Sequence[pa.DictionaryArray]) -> pa.ChunkedArray:
 def categorical(column: pa.ChunkedArray, max_groups: int | None = None) -> Codes:
     """Groups by the values of a column from `joined`, sorted by name; a missing or blank value is `unknown`.
 
-    Where there are more than `max_groups` values, `unknown` and `(other)` included, the ones with most documents keep
-    their groups (ties: the first by name), the rest are one.
+    If there are more than `max_groups` values, `unknown` and `(other)` included, the values with most documents keep
+    their groups (ties: the first by name); the others form one group.
     """
-    values = [*(column.chunk(0).dictionary.to_pylist() if column.num_chunks else []), ""]  # the last one for none
+    values = [
+        *(column.chunk(0).dictionary.to_pylist() if column.num_chunks else []),
+        "",
+    ]  # the last entry for missing values
     place = np.concatenate([np.zeros(0, np.int32), *map(_places, column.chunks)])
     sizes = np.bincount(place, minlength=len(values)).tolist()
     missing = sum(size for value, size in zip(values, sizes, strict=True) if not value.strip())
     labels = [value if value.strip() else UNKNOWN for value in values]
-    documents: Counter[str] = Counter()  # some value may spell `unknown`, or `(other)`, itself
+    documents: Counter[str] = Counter()  # a value may itself be `unknown` or `(other)`
     for label, size in zip(labels, sizes, strict=True):
         if size:
             documents[label] += size
@@ -108,14 +111,14 @@ def categorical(column: pa.ChunkedArray, max_groups: int | None = None) -> Codes
 
 
 def _places(block: pa.DictionaryArray) -> Int32[np.ndarray, " document"]:
-    """Every document's value by its place in the dictionary; the place behind the last where it has none."""
+    """Every document's value by its place in the dictionary; without a value, the place after the last."""
     return block.indices.fill_null(len(block.dictionary)).to_numpy(zero_copy_only=False)
 
 
 def length_bins(document_lengths: Int64[np.ndarray, " document"], bins: int | Bins) -> Codes:
-    """Quantile bins of the documents' token counts, so many with about as many documents in each, or given ones.
+    """Quantile bins of the documents' token counts, with about equal numbers of documents, or given bins.
 
-    Lengths that many documents share fall into one bin, so that fewer bins than asked may come out.
+    Equal lengths fall into one bin, so that there may be fewer bins than asked for.
     """
     if isinstance(bins, int):
         bins = _quantile_bins(document_lengths, bins, "{}-{}")
@@ -123,7 +126,7 @@ def length_bins(document_lengths: Int64[np.ndarray, " document"], bins: int | Bi
 
 
 def numeric_bins(values: Float64[np.ndarray, " document"], bins: int | Bins) -> Codes:
-    """Bins of a number, such as a quality score, as in `length_bins`; NaN is missing: the group `unknown`."""
+    """Bins of a number, such as a quality score, as in `length_bins`; NaN belongs to the group `unknown`."""
     known = ~np.isnan(values)
     if isinstance(bins, int):
         bins = _quantile_bins(values[known], bins, "{:.6g} to {:.6g}")
@@ -134,11 +137,11 @@ def numeric_bins(values: Float64[np.ndarray, " document"], bins: int | Bins) -> 
 
 
 def _quantile_bins(values: np.ndarray, num_bins: int, name: str) -> Bins:
-    """Bins of about as many values each; `name` is the form of a bin's name, of its lowest and highest value."""
+    """Bins with about equal numbers of values; `name` formats a bin's name from its lowest and highest value."""
     if not len(values):
         return Bins((), ())
     ordered = np.sort(values)
-    # Bins end with values that occur, and equal values are on one side of an end: no value is in two bins.
+    # Bins end with occurring values, and equal values are on one side of an end: no value is in two bins.
     highest = np.quantile(ordered, np.arange(1, num_bins + 1) / num_bins, method="inverted_cdf")
     stops = np.unique(np.searchsorted(ordered, highest, side="right"))
     lowest, highest = ordered[np.append(0, stops[:-1])].tolist(), ordered[stops - 1].tolist()
@@ -146,11 +149,11 @@ def _quantile_bins(values: np.ndarray, num_bins: int, name: str) -> Bins:
 
 
 def host_of(address: Any) -> str | None:
-    """The host of an address: lower case, without `www.`, user and port; None where there is none."""
+    """The host of an address: lower case, without `www.`, user and port; None without a host."""
     if not isinstance(address, str):
         return None
     address = address.strip()
-    # urlsplit finds a host behind `//` only; without it, `example.org/b` would be a path.
+    # urlsplit finds a host only after `//`; otherwise `example.org/b` would be a path.
     if "//" not in address:
         if not _BARE_HOST.match(address):
             return None
@@ -174,9 +177,9 @@ def copies(duplicate_group: Int64[np.ndarray, " document"]) -> Codes:
 class FieldValues:
     """A metadata field's values, added a block of documents at a time.
 
-    Whether a field holds numbers or names is known only when all documents are read, and a number among names keeps
-    its spelling (`3` or `3.0`). So a block is kept as names, of which the same numbers can be made again; one of
-    floats alone, the usual block of scores, as floats, which is faster and loses nothing either.
+    Whether a field has numbers or names is known only after all documents, and a number among names keeps its
+    spelling (`3` or `3.0`). So a block is kept as names, from which the same numbers can be made again. A block of
+    floats alone, the usual block of scores, is kept as floats: this is faster and also loses nothing.
     """
 
     def __init__(self, name: str) -> None:
@@ -186,7 +189,7 @@ class FieldValues:
         self._num_documents = 0
 
     def add(self, values: Sequence[Any]) -> None:
-        """Add the next documents' values: text, numbers or booleans, None where a document has none."""
+        """Add the next documents' values: text, numbers or booleans; None for documents without a value."""
         kinds = {type(value) for value in values} - {type(None)}
         if strange := kinds - {str, bool, int, float}:
             place = next(place for place, value in enumerate(values) if type(value) in strange)
@@ -199,10 +202,10 @@ class FieldValues:
         self._num_documents += len(values)
 
     def codes(self, bins: int | Bins, max_groups: int) -> Codes:
-        """Groups of the field: so many quantile bins where all its values are numbers, else one group a value.
+        """Groups of the field: quantile bins if all its values are numbers, else one group a value.
 
-        With bins that are given, or none of them (0), these are the groups, whatever the values: of a field that no
-        document has, `unknown` alone.
+        Given bins, or 0 for names, decide the kind of groups whatever the values are: a field without values has only
+        the group `unknown`.
         """
         if isinstance(bins, Bins):
             if not self._kinds <= {int, float}:
@@ -230,7 +233,7 @@ class FieldValues:
         return categorical(column, max_groups)
 
     def _numbers(self) -> Float64[np.ndarray, " document"]:
-        """Every document's number, NaN where it has none."""
+        """Every document's number; NaN without one."""
         numbers, stop = np.empty(self._num_documents), 0
         for block in self._blocks:
             start, stop = stop, stop + len(block)

@@ -1,7 +1,7 @@
 """Documents' codes joined with segments: tokens of every group in every sequence, a sparse matrix a family.
 
 A sequence's count of a group is the number of its tokens that belong to documents of that code; padding belongs to
-none, a start token and an end token to their document.
+no document, start and end tokens belong to theirs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jax_diversity.characteristics.codes import Codes
 from jax_diversity.schema import Segments
 
 _OWN_SHARE = 0.99
-# A selector compares every candidate's groups of copies with those of the sequence placed: a few, or none.
+# A selector compares every candidate's groups of copies with the placed sequence's: there are few or none.
 _MOST_COPIES = 4
 _ODD = 0x9E3779B1  # 2^32 times the golden ratio: multiples are spread evenly
 
@@ -22,22 +22,22 @@ _ODD = 0x9E3779B1  # 2^32 times the golden ratio: multiples are spread evenly
 def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
     """Tokens of every group in every sequence, int32 CSR (sequence, group), columns sorted.
 
-    Segments are sorted by sequence, so that they are the rows of the matrix as they stand: nothing is sorted but
-    the few groups within a sequence.
+    Segments are sorted by sequence and are thus the rows of the matrix: only the few groups within a sequence need
+    sorting.
 
     Args:
         segments: the packed training sequences.
         codes: one family's groups, for the corpus's documents.
 
     Raises:
-        ValueError: a document's group that has no name, or segments of documents without a group.
+        ValueError: a document's group has no name, or a segment's document has no group.
     """
     if len(codes.group) and not 0 <= codes.group.min() <= codes.group.max() < max(len(codes.names), 1):
         raise ValueError(
             f"Expected groups of 0 .. {len(codes.names) - 1}, found {codes.group.min()} .. {codes.group.max()}."
         )
     row_starts = np.append(0, np.cumsum(np.bincount(segments.sequence_index, minlength=segments.num_sequences)))
-    # SciPy needs both index arrays of one type; the wide one is used only where the number of entries needs it.
+    # SciPy needs both index arrays of one type; the wide type is used only if the number of entries needs it.
     index_type = np.int32 if len(segments) < 2**31 else np.int64
     # int32 holds a row's sums: a sequence has at most 2^24 tokens.
     entries = (
@@ -52,7 +52,7 @@ def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
 
 
 def sequence_documents(segments: Segments) -> Int64[np.ndarray, " sequence"]:
-    """The document of every sequence: the one that has 99 % of its tokens, -1 where there is none.
+    """The document of every sequence: the one with 99 % of its tokens; -1 without such a document.
 
     Example:
         >>> segments.document_index.tolist(), segments.sequence_index.tolist()
@@ -78,15 +78,15 @@ def sequence_copies(
     duplicate_group: Int64[np.ndarray, " document"],
     appearances: Int64[np.ndarray, " document"] | None = None,
 ) -> Int64[np.ndarray, "sequence member"]:
-    """The groups of copies of which every sequence holds a part, ascending, then -1; a column for each that some hold.
+    """The groups of copies of which every sequence contains a part, ascending, then -1.
 
-    A sequence that holds parts of more than four has those that most sequences hold. Groups of one document that
-    appears once, and those that lie in one sequence, are left out.
+    A sequence with parts of more than four groups keeps the four that most sequences contain. Groups of one document
+    that appears once, and groups within one sequence, are left out.
 
     Args:
         segments: the packed training sequences.
         duplicate_group: equal numbers for documents that are copies of one another, from 0 on.
-        appearances: how often every document was packed; None where each was once.
+        appearances: how often every document was packed; None means once.
 
     Example:
         >>> segments.document_index.tolist(), segments.sequence_index.tolist()
@@ -113,10 +113,10 @@ def sequence_copies(
 
 
 def sequence_turns(segments: Segments, appearances: Int64[np.ndarray, " document"]) -> Int64[np.ndarray, " sequence"]:
-    """Of the sequences that one document fills, which appears several times: the turn of each; -1 for all others.
+    """The turns of sequences that a repeated document fills; -1 for all other sequences.
 
-    Every part of the document has its turn once, in a mixed order, then every part once more in the same order: so the
-    same tokens come again after about as long as all appearances allow. Such sequences have equal counts in every
+    Every part of the document has its turn once, in a mixed order, then once more in the same order: equal tokens
+    are as far apart as the number of appearances allows. Such sequences have equal counts in every
     family, so that an ordering may exchange them at no cost.
 
     Args:

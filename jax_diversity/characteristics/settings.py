@@ -10,13 +10,13 @@ from jax_diversity.foundation.checks import whole_number
 from jax_diversity.foundation.errors import UserError
 
 _COLUMNS = ("id", "text", "num_tokens", "length_bin", "duplicate_group", "documents", "groups")
-"""Names that the table and the files of the characteristics have for other things."""
+"""Names with another meaning in the table and the files of the characteristics."""
 _LONGEST_FAMILY = 200  # bytes, of a file's name
 _MOST_BINS = 2**20  # the bounds of all bins are computed, also where there are fewer documents
 _DEFAULT_WEIGHTS = {"cluster": 1.0, "length": 1.5, "source": 0.3, "language": 0.3}
-"""Families that are balanced by default, and their λ, which weigh squares; docs/log.md has the curve."""
+"""Families that are balanced by default, and their λ, the weights of squares; docs/log.md has the curve."""
 _ALWAYS = ("cluster", "length")
-"""Those that stay where they have one group: the published objectives mean the first two families, in this order."""
+"""Families that stay even with one group: the published objectives use the first two families, in this order."""
 
 
 def default_families(num_groups: Mapping[str, int]) -> dict[str, float]:
@@ -41,10 +41,10 @@ class CharacteristicsConfig:
     """Which families an ordering balances."""
 
     families: Literal["auto"] | tuple[str, ...] = "auto"
-    """The families that orderings see, the first being the one whose norm is balanced. `auto` takes `cluster` and
-    `length`, and `source` and `language` where they have more than one group. A list may also name `cluster_100` ...
-    (see cluster.also), `host` (of the address), `duplicate` (groups of equal texts), and any metadata field. All that
-    are not metadata fields are stored in any case."""
+    """The families that orderings balance; the norm of the first one is balanced, too. `auto` takes `cluster` and
+    `length`, and `source` and `language` if they have more than one group. A list may also name `cluster_100` ...
+    (see cluster.also), `host` (of the address), `duplicate` (groups of equal texts), and any metadata field. All
+    families except metadata fields are always stored."""
     length_bins: int = 100
     """Quantile bins of the documents' token counts."""
     url_field: str = "url"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jax_diversity.characteristics.codes import Bins, Codes
 
 _STORED = ("length", "source", "language", "host", "duplicate")
-"""Families that every dataset has, besides its clusterings."""
+"""Families of every dataset, besides its clusterings."""
 _FIELD = "field:"
 _MOST_FIELDS = 5
 """Metadata fields that the summary names."""
@@ -30,7 +30,7 @@ FIELD_BINS = 10
 MAX_GROUPS = 1000
 """Groups of a family of names (source, language, host, metadata field): the largest; the others form one group."""
 _ROW_GROUP = 65_536
-"""Documents that are read together when some of them are asked for."""
+"""Documents of a row group, which are read together."""
 
 
 def characterize_sequences(context: Context, partial: Path) -> Counts:
@@ -95,11 +95,11 @@ def _field_of(family: str) -> str:
 
 
 def _all_codes(context: Context, dataset: Any) -> dict[str, Codes]:
-    """Every family's codes: the clusterings', the built-in ones', the asked-for fields'."""
+    """The codes of all families: clusterings, built-in families, and the fields in the settings."""
     from jax_diversity.characteristics import codes as make
 
     config = context.config.characteristics
-    of_fields = _field_codes(context, with_hosts=True)  # first: it may refuse families
+    of_fields = _field_codes(context, with_hosts=True)  # first: it may raise
     codes = {
         family: make.Codes(dataset.assignments(family), tuple(map(str, range(number))))
         for family, number in context.counts("cluster")["clusterings"].items()
@@ -118,7 +118,7 @@ def _all_codes(context: Context, dataset: Any) -> dict[str, Codes]:
 
 
 def _field_codes(context: Context, *, with_hosts: bool = False) -> dict[str, Codes]:
-    """The codes of the families that are metadata fields; refuses what is no family, and fields that make no groups.
+    """The codes of metadata fields; a `UserError` for unknown families and for fields that make no groups.
 
     Metadata is JSON, which is parsed once: the codes of the addresses' hosts are made along with them if asked for.
     """
@@ -146,12 +146,12 @@ def _field_codes(context: Context, *, with_hosts: bool = False) -> dict[str, Cod
                 hosts.append(encoded(map(host_of, group[config.url_field])))
     codes = {"host": categorical(joined(hosts), MAX_GROUPS)} if with_hosts else {}
     bins = _reference_bins(context)
-    num_bins = FIELD_BINS if context.reference is None else 0  # what has no bins there is names here too
+    num_bins = FIELD_BINS if context.reference is None else 0  # a field without bins there has names here, too
     return codes | {family: column.codes(bins.get(family, num_bins), MAX_GROUPS) for family, column in values.items()}
 
 
 def _reference_bins(context: Context) -> dict[str, Bins]:
-    """The bins of the dataset that `features_from` names, by family; none without one."""
+    """The bins of the dataset in `features_from`, by family; empty without one."""
     from jax_diversity.characteristics.codes import Bins
 
     if context.reference is None:
@@ -173,11 +173,11 @@ def _check_families(context: Context) -> None:
 
 
 def _write_documents(context: Context, dataset: Any, partial: Path, codes: dict[str, Codes]) -> None:
-    """Two tables of one row a document: what is known of it, to be read; its group's number in every family."""
+    """Write two tables with a row a document: its description for readers, and its group in every family."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # Groups take four bytes a document and are in memory; ids may take many times that: read as rows are written.
+    # Groups take four bytes a document and are in memory; ids may take much more and are read while rows are written.
     columns: dict[str, Any] = {"id": None, "num_tokens": dataset.tokens.document_lengths}  # None: as stored
     for family, code in codes.items():
         if family in context.counts("cluster")["clusterings"]:
@@ -200,11 +200,11 @@ def _write_documents(context: Context, dataset: Any, partial: Path, codes: dict[
 
 
 def _document_tables(store: Any, columns: dict[str, Any]) -> Iterator[Any]:
-    """The columns of `_ROW_GROUP` documents at a time, whatever the files' sizes; those that are None as stored."""
+    """The columns of `_ROW_GROUP` documents at a time; columns that are None come from the stored documents."""
     import pyarrow as pa
 
     as_stored = [name for name, values in columns.items() if values is None]
-    waiting, start = None, 0  # rows that fill no row group yet; slices and joins copy nothing
+    waiting, start = None, 0  # rows of an incomplete row group; slices and joins copy nothing
     for path in store.paths:
         read = store.columns(as_stored, path)
         waiting = read if waiting is None else pa.concat_tables([waiting, read])
@@ -218,8 +218,8 @@ def _document_tables(store: Any, columns: dict[str, Any]) -> Iterator[Any]:
 
 
 def summary(counts: Counts) -> str:
-    """How many groups the families have that are balanced, and what is there besides and is not."""
-    # Sorted, as a manifest that is read again gives them back.
+    """One line: the groups of the balanced families, and the other families and fields."""
+    # Sorted, as in a manifest that is read again.
     numbers = sorted(counts["num_groups"].items())
     balanced = ", ".join(f"{family} {counts['num_groups'][family]:,}" for family in counts["families"])
     # A family of one group is balanced whatever the order.

@@ -22,13 +22,13 @@ def assign(
     mesh: Any = None,
     block_rows: int | None = None,
 ) -> tuple[Int32[np.ndarray, " document"], Float32[np.ndarray, " document"]]:
-    """The nearest of all centroids for every row, ties to the lowest number: also new documents in old clusters.
+    """The nearest centroid of every row, ties to the lowest number; it also assigns new documents to old clusters.
 
     Args:
         vectors: one row a document; may be a memory map.
-        centroids: of a clustering, as its file `centroids.npy` holds them.
-        advance: told the rows done.
-        spherical: as the clustering was made.
+        centroids: a clustering's, as in its file `centroids.npy`.
+        advance: called with the number of rows done.
+        spherical: as in the clustering.
         mesh: as in `cluster`.
         block_rows: as in `cluster`.
 
@@ -64,10 +64,10 @@ def nearest_documents(
     num_clusters: int,
     num_nearest: int,
 ) -> Int64[np.ndarray, "cluster num_nearest"]:
-    """Every cluster's documents that are nearest to its centroid, nearest first, ties to the lowest index.
+    """The documents nearest to every cluster's centroid, nearest first, ties to the lowest index.
 
     Returns:
-        Document indices; -1 where a cluster has fewer documents.
+        Document indices; -1 if a cluster has fewer documents.
     """
     # `lexsort` is stable: of equal distances the lowest index comes first.
     order = np.lexsort((distances, assignments))

@@ -16,17 +16,17 @@ from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
 
 TWO_LEVELS_FROM = 10_000
-"""Clusters from which on there are two levels, where the settings leave it open."""
+"""From so many clusters on there are two levels, unless the settings say otherwise."""
 
 
 @runtime_checkable
 class Method(Protocol):
     """Vectors to centroids; the same arguments give the same result.
 
-    Besides these arguments a method may take, by keyword: `advance`, told the rows that it has passed over, in all
-    `max_iterations` times the training rows (twice that in two levels); `mesh` and `block_rows`, how it works on
-    devices. All other keyword parameters, each with a default, are its options. Every method has the options
-    `max_iterations` and `spherical`.
+    Besides these arguments a method may take, by keyword: `advance`, called with the number of rows passed, in all
+    `max_iterations` times the training rows (twice that in two levels); `mesh` and `block_rows`, for work on devices.
+    All other keyword parameters, each with a default, are its options. Every method has the options `max_iterations`
+    and `spherical`.
     """
 
     def __call__(
@@ -50,7 +50,7 @@ class Clustering:
     """Centroids and every document's cluster.
 
     Attributes:
-        centroids: the clusters' means (of the documents that they were computed from).
+        centroids: the clusters' means (over the training documents).
         assignments: the nearest centroid of every document, ties to the lowest number.
         inertia: sum over all documents of the squared distance to their centroid.
         num_iterations: passes over the training documents until the centroids settled (two levels: the most of any).
@@ -80,16 +80,16 @@ def cluster(
         vectors: one row a document; may be a memory map, which is read block by block.
         num_clusters: k.
         method: a name of `METHODS`.
-        train_documents: documents that the centroids are computed from, at most.
-        seed: of the starting centroids and the choice of training documents; from 0 to 2^32 - 1.
-        advance: told the rows done, `num_rows_passed` in all.
-        mesh: devices that share the work; None takes one. Several processes bring the same vectors.
-        block_rows: rows of a device's block, rounded up to a multiple of 64; None takes what suits it.
+        train_documents: most documents for computing the centroids.
+        seed: of the starting centroids and of the training documents; from 0 to 2^32 - 1.
+        advance: called with the number of rows done, `num_rows_passed` in all.
+        mesh: devices that share the work; None takes one. Several processes pass the same vectors.
+        block_rows: rows of a device's block, rounded up to a multiple of 64; None takes a suitable number.
         options: the method's own, such as `spherical`.
 
     Raises:
         UserError: unknown method or option; fewer documents (or training documents) than clusters; vectors that are
-            no matrix of finite float32 rows.
+            not a matrix of finite float32 rows.
 
     Example:
         >>> rows = np.array([[0, 1], [0, 1.1], [5, 0]], np.float32)
@@ -117,14 +117,14 @@ def train_centroids(
 
 
 def num_coarse_clusters(num_clusters: int, coarse_clusters: int) -> int:
-    """Clusters of the coarse level; 1 where there is one level only. 0 leaves it to the number of clusters."""
+    """Clusters of the coarse level; 1 means one level only. 0 takes it from the number of clusters."""
     return coarse_clusters or (1 if num_clusters < TWO_LEVELS_FROM else math.isqrt(num_clusters))
 
 
 def num_rows_passed(
     num_documents: int, num_clusters: int, *, method: str = "kmeans", train_documents: int = 200_000, **options: Any
 ) -> int:
-    """What `cluster` tells `advance` in all: rows of every allowed training pass and of the assignment."""
+    """The rows that `cluster` reports to `advance`: those of every allowed training pass and of the assignment."""
     given = METHODS.options(method) | options
     num_levels = 1 if num_coarse_clusters(num_clusters, given.get("coarse_clusters", 1)) == 1 else 2
     return num_levels * min(num_documents, train_documents) * given["max_iterations"] + num_documents

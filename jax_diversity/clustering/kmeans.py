@@ -1,7 +1,7 @@
 """K-means in one level or two: Lloyd's algorithm, compiled by JAX, over a mesh of devices.
 
-Distances are Euclidean. The rows that documents' embeddings give have length one (or zero), so the nearest
-centroid is the one with the largest `x · c - ‖c‖² / 2`: cosine similarity, less a little for tight clusters. Rows
+Distances are Euclidean. Rows of embeddings have length one (or zero), so the nearest
+centroid has the largest `x · c - ‖c‖² / 2`: cosine similarity, less a little for tight clusters. Rows
 and centroids are both moved by one vector first, the middle of the rows, because that product rounds off more the
 farther they lie from the origin. Centroids are plain means, not normalised again, so a loose cluster's centroid is
 short. `spherical` k-means uses cosines alone: rows and centroids have length one, and nothing is moved. All rows of
@@ -34,7 +34,7 @@ from jax_diversity.foundation.progress import Advance, ignore
 ROWS_PER_CLUSTER = 16
 """The starting centroids are drawn from about this many rows a cluster ..."""
 LEAST_ROWS = 16_384
-"""... and never from fewer rows than this, where there are as many."""
+"""... and never from fewer rows than this, if there are as many."""
 ROUNDS = 5
 """Rounds of k-means||; each draws half as many candidates as there are clusters."""
 _ROUNDING = 1e-6
@@ -58,19 +58,19 @@ def kmeans(
 ) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
     """Lloyd's algorithm from starting centroids that are rows, on as many devices as there are.
 
-    A cluster that empties takes the training row that is farthest from its centroid. With more clusters than
-    distinct rows some clusters stay empty; they keep the centroid they had. Other arguments, and errors, are those
+    An empty cluster takes the training row that is farthest from its centroid. With more clusters than distinct rows
+    some clusters stay empty; they keep their last centroids. Other arguments, and errors, are those
     of `cluster`.
 
     Args:
         start: how the first centroids are drawn, see `draw_start`; `k-means||` suits thousands of clusters.
         spherical: bring vectors and centroids to length one: clusters by cosine alone.
         coarse_clusters: train so many clusters first and divide each of them. 0 takes one level below 10,000
-            clusters, and about the square root of their number from there on; 1 takes one level in any case.
+            clusters, and about the square root of their number from there on; 1 always takes one level.
         max_iterations: most passes of Lloyd's algorithm over the training rows.
 
     Returns:
-        Centroids and the passes made, in two levels the most of any clustering.
+        Centroids and the number of passes, in two levels the largest of any clustering.
     """
     check_numbers(num_clusters, max_iterations, coarse_clusters)
     rows = training_rows(vectors, num_clusters, train_documents, seed, spherical)
@@ -125,7 +125,7 @@ def share_out(
 
 
 def draw_start(rows: Rows, num_clusters: int, start: str, seed: int) -> Float32[np.ndarray, "cluster feature"]:
-    """Starting centroids, each of them one of the rows; copies of rows may be drawn where rows run out.
+    """Starting centroids, each of them one of the rows; copies of rows may be drawn if there are too few rows.
 
     - `k-means++`: every next centroid is the best of a few rows drawn with the odds of their squared distance
       (Arthur & Vassilvitskii 2007; the greedy choice is from section 5.1 of the first author's thesis).

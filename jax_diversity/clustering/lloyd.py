@@ -50,7 +50,7 @@ def place(mesh: Mesh, values: np.ndarray, spec: Any) -> Array:
 
 
 def fetch(mesh: Mesh, array: Array) -> np.ndarray:
-    """All of an array that lies on the mesh, in every process."""
+    """The whole array on the mesh, in every process."""
     if not (array.is_fully_addressable or array.is_fully_replicated):
         array = jax.jit(lambda part: part, out_shardings=NamedSharding(mesh, EVERYWHERE))(array)
     return np.asarray(array)
@@ -64,7 +64,7 @@ def padded_count(count: int) -> int:
 
 @dataclass(frozen=True)
 class Passes:
-    """How passes over rows are made."""
+    """The settings of passes over rows."""
 
     mesh: Mesh
     block_rows: int | None = None  # of one device; None takes what suits it
@@ -134,7 +134,7 @@ def _farthest(rows: Rows, distances: list[np.ndarray], num_rows: int) -> Int64[n
 def assign_rows(
     rows: Rows, centroids: Float32[np.ndarray, "cluster feature"], passes: Passes
 ) -> tuple[Int32[np.ndarray, " row"], Float32[np.ndarray, " row"]]:
-    """Nearest centroid of every row and the squared distance to it, streamed; nothing of the rows is kept."""
+    """Nearest centroid of every row and the squared distance to it, streamed; rows are not kept."""
     mesh = passes.mesh
     clusters, distances = np.empty(len(rows), np.int32), np.empty(len(rows), np.float32)
     on_devices = place(mesh, centroids, EVERYWHERE)
@@ -162,7 +162,7 @@ def assign_rows(
 
 
 class Moments(NamedTuple):
-    """What a pass sums up on every device: rows less their centroids, rows, rows that changed their cluster."""
+    """The sums of a pass on every device: rows less their centroids, rows, rows that changed their cluster."""
 
     residuals: Any
     counts: Any

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float32
 
 LARGEST_MAP = 1000
-"""Clusters that a map shows at most: t-SNE takes longer with more of them, and circles would cover one another."""
+"""Most clusters of a map: t-SNE takes longer with more, and circles would overlap."""
 _LEAST_NEIGHBOURS = 12
 _PERPLEXITY = 15.0
 

@@ -1,4 +1,4 @@
-"""Names for clusters from texts, whatever made the vectors: the terms that distinguish a few documents of each."""
+"""Names for clusters from texts, for any vectors: the terms that distinguish a few documents of each cluster."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _DIGITS_OF_A_NUMBER = 4
 
 @dataclass(frozen=True)
 class ClusterNames:
-    """What clusters are called.
+    """The names of clusters.
 
     Attributes:
-        names: a few terms each; different where the clusters' terms are, numbered where they are not.
+        names: a few terms each; different if the clusters' terms are, otherwise numbered.
         top_terms: the terms that distinguish a cluster, the best first.
     """
 
@@ -39,7 +39,7 @@ class ClusterNames:
 
 
 def documents_per_cluster(num_clusters: int) -> int:
-    """How many documents of each cluster names are made from."""
+    """The number of documents of each cluster for its name."""
     return max(3, min(DOCUMENTS_PER_CLUSTER, MOST_DOCUMENTS // max(num_clusters, 1)))
 
 
@@ -73,7 +73,7 @@ def name_clusters(
 
 @dataclass
 class TermCounts:
-    """Which clusters' documents have which terms; texts are read once and not kept."""
+    """The terms of the clusters' documents; texts are read once and not kept."""
 
     places: dict[str, int] = field(default_factory=dict)
     pairs: list[np.ndarray] = field(default_factory=list)
@@ -109,7 +109,7 @@ def _is_number(term: str) -> bool:
 
 
 def _neighbours(centroids: np.ndarray) -> Int64[np.ndarray, "cluster neighbour"]:
-    """Every cluster's nearest other clusters by cosine: ten, or half of them where they are few."""
+    """Every cluster's nearest other clusters by cosine: ten, or half of all if there are few."""
     num_clusters = len(centroids)
     count = min(_NEIGHBOURS, num_clusters // 2 - 1)
     if count < 1:

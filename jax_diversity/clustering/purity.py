@@ -1,4 +1,4 @@
-"""How well clusters agree with labels that the documents came with."""
+"""The agreement of clusters with the documents' own labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxtyping import Int64, Integer
 def purity(
     assignments: Integer[np.ndarray, " document"], labels: Sequence[Hashable] | Integer[np.ndarray, " document"]
 ) -> float:
-    """The share of documents whose cluster's most common label is their own; 1 where there is no document.
+    """The share of documents whose cluster's most common label is their own; 1 without documents.
 
     It grows with the number of clusters (one document each gives 1), so it compares embeddings at equal numbers.
     Manning, Raghavan & Schütze, Introduction to Information Retrieval (2008), section 16.3.

@@ -17,7 +17,7 @@ LARGEST_SQUARE = 1e30
 """A vector's squared length; sums of ten million of them, moved by another vector, are finite in float32."""
 _BLOCK = 8192
 _MIDDLE_ROWS = 4096
-"""Rows that say where the middle of all lies; any point among them will do."""
+"""Rows for the middle of all rows; any point among them suffices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ def middle(vectors: Float32[np.ndarray, "row feature"]) -> Float32[np.ndarray, "
 
 
 def training_rows(vectors: np.ndarray, num_clusters: int, train_documents: int, seed: int, spherical: bool) -> Rows:
-    """The rows that centroids are computed from: all, or as many as allowed, drawn with equal odds."""
+    """The training rows: all, or as many as allowed, drawn with equal odds."""
     check_vectors(vectors)
     check_seed("cluster", seed)
     if num_clusters > len(vectors):
@@ -105,7 +105,7 @@ def training_rows(vectors: np.ndarray, num_clusters: int, train_documents: int, 
 
 
 def check_numbers(num_clusters: int, max_iterations: int = 1, coarse_clusters: int = 0) -> None:
-    """Refuse numbers of clusters and passes that no vectors could satisfy."""
+    """Check the numbers of clusters and passes."""
     whole_number("cluster.num_clusters", num_clusters, 1)
     whole_number("cluster.options.max_iterations", max_iterations, 1)
     if not 0 <= coarse_clusters < max(num_clusters, 2):
@@ -116,7 +116,7 @@ def check_numbers(num_clusters: int, max_iterations: int = 1, coarse_clusters: i
 
 
 def check_vectors(vectors: Any) -> None:
-    """Refuse what is no matrix of float32 rows, finite and not too long; a memory map is read block by block."""
+    """Check for a matrix of float32 rows, finite and not too long; a memory map is read block by block."""
     if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or vectors.shape[1] == 0:
         raise UserError(
             f"Expected vectors of the shape (document, feature >= 1), found {np.shape(vectors)}; "

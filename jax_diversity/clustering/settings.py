@@ -25,11 +25,11 @@ class ClusterConfig:
     method: str = "kmeans"
     """`kmeans`: Lloyd's algorithm, compiled by JAX; `minibatch_kmeans`: scikit-learn's MiniBatchKMeans."""
     options: dict[str, int | float | bool | str] = field(default_factory=dict)
-    """The method's own options, such as `max_iterations 50` or `spherical True`; their defaults where not given."""
+    """The method's own options, such as `max_iterations 50` or `spherical True`; other options have their defaults."""
     train_documents: int = 200_000
-    """Documents that the centroids are computed from; the others are assigned to the nearest centroid."""
+    """Documents for computing the centroids; the others are assigned to the nearest centroid."""
     label_field: str = "domain"
-    """The metadata field that clusters are compared with in the report (purity); the source where it is absent."""
+    """The metadata field that the report compares clusters with (purity); the source if it is absent."""
     seed: int = 0
     """Seed of the starting centroids and of the choice of training documents."""
 
@@ -52,7 +52,7 @@ class ClusterConfig:
         return self.num_clusters
 
     def check(self) -> None:
-        """Refuse settings that no corpus could satisfy."""
+        """Check the settings."""
         from jax_diversity.clustering.base import METHODS
         from jax_diversity.clustering.rows import check_numbers
 

@@ -33,9 +33,9 @@ _TITLE_CHARACTERS = 80
 _NUM_TITLES = 3
 _NAMING_CHARACTERS = 3000
 _DESCRIBED = ("name", "top_terms", "position")
-"""What `clusters.json` says of a centroid, whatever the documents."""
+"""The values in `clusters.json` that depend only on the centroid."""
 _TRAINED = "trained.json"
-"""Passes that finished centroids took, by family: with it a build that was cut off keeps them."""
+"""The passes of finished centroids, by family: an interrupted build keeps them by this file."""
 
 
 class _Labels(NamedTuple):
@@ -47,7 +47,7 @@ class _Labels(NamedTuple):
 
 
 def cluster_documents(context: Context, partial: Path) -> Counts:
-    """Cluster the documents' vectors as often as asked, name the clusters and compare them with labels."""
+    """Make all clusterings of the documents' vectors, name the clusters and compare them with labels."""
     check_numbers(context)
     if context.reference is not None:
         _take_centroids(context, partial)
@@ -69,8 +69,8 @@ def cluster_documents(context: Context, partial: Path) -> Counts:
 
 
 def check_numbers(context: Context) -> None:
-    """Check that there are documents enough for every clustering: known as soon as the documents are stored."""
-    if context.reference is not None:  # its centroids are taken, however few documents there are
+    """Check that there are enough documents for every clustering, as soon as the documents are stored."""
+    if context.reference is not None:  # its centroids are taken, even with few documents
         return
     num_documents = context.counts("prepare")["num_documents"]
     for family, config in context.config.cluster.clusterings.items():
@@ -85,7 +85,7 @@ def check_numbers(context: Context) -> None:
 
 
 def _take_centroids(context: Context, partial: Path) -> None:
-    """Copy the centroids of the dataset that `features_from` names: as if their training were finished here."""
+    """Copy the centroids of the dataset in `features_from`, as if they were trained here."""
     families = context.config.cluster.clusterings
     for family in families:
         copy_file(centroids_file(context.reference.stored, family), partial / centroids_name(family))
@@ -160,7 +160,7 @@ def _read_nearest(context: Context, nearest: dict[str, np.ndarray]) -> tuple[dic
 
 
 def _describe(context: Context, family: str, clustering: Clustering, counted: TermCounts) -> list[dict[str, Any]]:
-    """Every cluster's name, terms and place on the map, which are those of the dataset that `features_from` names."""
+    """Every cluster's name, terms and place on the map; with `features_from`, those of that dataset."""
     from jax_diversity.clustering.maps import LARGEST_MAP, map_positions
     from jax_diversity.clustering.naming import name_clusters
 
@@ -180,7 +180,7 @@ def _describe(context: Context, family: str, clustering: Clustering, counted: Te
 
 
 def _beginnings(context: Context, wanted: np.ndarray) -> Iterator[str]:
-    """The wanted documents' first page or so; decoded from its tokens where the corpus holds nothing else."""
+    """The wanted documents' first page or so; decoded from tokens if the corpus has no texts."""
     if not context.counts("prepare")["has_text"]:
         beginnings = context.dataset.beginnings(_NAMING_CHARACTERS)
         for path in beginnings.paths:
@@ -203,7 +203,7 @@ def _read_labels(context: Context) -> _Labels:
 
 
 def _code_labels(field: str, groups: Iterable[list[Any]]) -> _Labels:
-    """Labels as numbers, a group of documents at a time: what is kept of a document is its number."""
+    """Labels as numbers, a group of documents at a time: only a document's number is kept."""
     known: dict[str, int] = {}
     parts = [np.zeros(0, np.int32)]
     for values in groups:
@@ -220,7 +220,7 @@ def _entries(
     titles: dict[int, str],
     labels: _Labels,
 ) -> list[dict[str, Any]]:
-    """What `clusters.json` says of every cluster."""
+    """The content of `clusters.json`: a description of every cluster."""
     from jax_diversity.clustering.purity import majority_labels
 
     num_clusters = len(clustering.centroids)
@@ -260,7 +260,7 @@ def _counts(made: dict[str, Clustering], labels: _Labels) -> Counts:
 
 
 def _taken(context: Context) -> str:
-    """A fingerprint of the other dataset's centroids and of what describes them."""
+    """A fingerprint of the other dataset's centroids and of their descriptions."""
     if (reference := context.reference) is None:
         return ""
     families = context.config.cluster.clusterings
@@ -269,7 +269,7 @@ def _taken(context: Context) -> str:
 
 
 def summary(counts: Counts) -> str:
-    """How many clusters, after how many passes; after none the centroids are another dataset's."""
+    """One line: clusters and passes; without passes the centroids are another dataset's."""
     passes = counts["num_iterations"]
     return f"{counts['num_clusters']:,} clusters {f'in {passes} passes' if passes else 'of another dataset'}"
 

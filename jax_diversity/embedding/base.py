@@ -1,4 +1,4 @@
-"""The one contract of all embedders: texts in, vectors out; methods by name, and the check of what comes back.
+"""The contract of all embedders: texts in, vectors out; methods by name, and the check of the vectors.
 
 A method is a function that makes an embedder. `embedding.method=my_module:letters` chooses one of your own:
 
@@ -38,18 +38,18 @@ METHODS = Methods(
 )
 """Name -> module below this package."""
 CHARACTERS_PER_TOKEN = 16
-"""Characters of a text that embedders get for each token that they read. Few tokens are longer in the mean of a text's
-beginning: of ruled lines and tables of blanks a little less is read. Nothing reads, or holds, a text of megabytes."""
+"""Characters of a text for each token that an embedder reads. Tokens are rarely longer on average: only of ruled lines
+and tables of blanks a little less is read. No text of megabytes is read whole."""
 MOST_DIMENSIONS = 8192
-"""With more, the directions of the terms alone would take gigabytes; a few hundred describe a document's topic."""
+"""More dimensions would need gigabytes for the terms' directions; a few hundred describe a document's topic."""
 
 
 @runtime_checkable
 class Embedder(Protocol):
     """Turns texts into vectors.
 
-    The same texts must give the same bits, and a text's vector should not depend on the texts beside it: a build
-    that was cut off goes on with the next file of documents, and has to end like one that was not.
+    The same texts must give the same bits, and a text's vector should not depend on the texts beside it: an
+    interrupted build continues with the next file of documents and must give the same result.
     """
 
     @property
@@ -58,7 +58,7 @@ class Embedder(Protocol):
         ...
 
     def embed(self, texts: Sequence[str]) -> Float32[np.ndarray, "document feature"]:
-        """A vector a text, of any length; zeros where nothing is known of a text, never NaN or infinity.
+        """A vector a text, of any length; zeros for a text without known terms, never NaN or infinity.
 
         Args:
             texts: documents' beginnings, at least as long as the first `max_tokens` tokens of the embedder's own.
@@ -67,12 +67,12 @@ class Embedder(Protocol):
 
 
 class Method(Protocol):
-    """Makes an embedder; `precomputed` alone gives a `PrecomputedVectors` instead.
+    """Makes an embedder; only `precomputed` makes a `PrecomputedVectors` instead.
 
-    A method takes those of these keyword parameters that it needs: `texts`, a function that gives the documents to
-    learn from; `stored`, the path of the file that keeps what was learnt, None to keep nothing: where the file is
-    there, it is loaded and nothing is learnt (write it under another name first, then rename it); `document_ids`, a
-    function that gives all documents' ids in stored order; `max_tokens`; `seed`. All its other parameters are
+    A method may take these keyword parameters: `texts`, a function that returns the documents to fit on; `stored`, the
+    path of the fitted state, None to keep nothing: if the file exists, it is loaded and nothing is fitted (write it
+    under another name first, then rename it); `document_ids`, a function that returns all documents' ids in stored
+    order; `max_tokens`; `seed`. All its other parameters are
     options. The module of a method that reads files has a function `input_files` of the same options, which checks
     them and gives the files.
     """
@@ -90,19 +90,19 @@ def check_method(method: str, options: Mapping[str, Any]) -> list[Path]:
     """
     _find(method, options)
     if ":" in method:
-        # The file's content is hashed: a changed embedder makes other vectors, though its name stays.
+        # The file's content is hashed: a changed embedder makes other vectors under the same name.
         source = getattr(find_spec(method.partition(":")[0]), "origin", None)
         named = [path for path in (source, options.get("path")) if isinstance(path, str) and path]
         return [file for path in named for file in files_at(path)]
     module = import_module(f"{METHODS.package}.{METHODS[method]}")
     if hasattr(module, "input_files"):
         return module.input_files(**options)
-    make_embedder(method, options)  # of no texts, which takes no time: every method checks the values of its options
+    make_embedder(method, options)  # without texts, which takes no time: every method checks the values of its options
     return []
 
 
 def files_at(path: str) -> list[Path]:
-    """The file at a path, or the files of the folder there that are not hidden; none where there is nothing."""
+    """The file at a path, or the visible files of the folder there; empty if there is nothing."""
     found = Path(os.path.expanduser(path))
     if not found.is_dir():
         return [found] if found.is_file() else []
@@ -119,19 +119,19 @@ def make_embedder(
     stored: Path | None = None,
     document_ids: Callable[[], Sequence[str]] = list,
 ) -> Any:
-    """The embedder that the settings name, or the `PrecomputedVectors` of the method `precomputed`.
+    """The embedder of the settings, or the `PrecomputedVectors` of the method `precomputed`.
 
     Args:
         method: a name of `METHODS`, or `module:name` of your own.
         options: the method's own.
-        max_tokens: first tokens of a document that are read, tokens of the embedder's own.
-        seed: of what is drawn.
+        max_tokens: the number of first tokens of a document to read, in the embedder's own tokens.
+        seed: of the random numbers.
         texts: gives the texts that an embedder learns from; called only if they are needed.
-        stored: the file that keeps what was learnt; None keeps nothing.
+        stored: the file of the fitted state; None keeps nothing.
         document_ids: gives all documents' ids; called only if they are needed.
 
     Raises:
-        UserError: a method that is unknown or makes no embedder; options that it cannot take.
+        UserError: an unknown method, one that does not make an embedder, or options that it does not have.
 
     Example:
         >>> make_embedder("hashing", {"dimensions": 64}).embed(["wind and sail"]).shape
@@ -154,7 +154,7 @@ def make_embedder(
 
 @contextmanager
 def own_code(method: str) -> Iterator[None]:
-    """Turn what an embedder of the user's own raises into a `UserError` that says where it was raised."""
+    """Turn errors of a user's own embedder into a `UserError` that names their place."""
     try:
         yield
     except (UserError, OSError, MemoryError):  # for each there is a sentence already
@@ -170,17 +170,17 @@ def own_code(method: str) -> Iterator[None]:
 
 
 def learns(method: str, options: Mapping[str, Any]) -> bool:
-    """Tell whether the method learns from the corpus before it embeds."""
+    """Tell whether the method is fitted to the corpus before it embeds."""
     return "texts" in _find(method, options)[1]
 
 
 def brings_vectors(method: str) -> bool:
-    """Tell whether the method's vectors are given for the documents of one corpus: it makes none of other texts."""
+    """Tell whether the method's vectors are given for one corpus and cannot be made for other texts."""
     return ":" not in method and METHODS.takes(method, "document_ids")
 
 
 def check_embedded(vectors: Any, num_texts: int, dimensions: int, name_document: Callable[[int], str]) -> None:
-    """Refuse what is not one finite float32 row a text; `name_document` says what a message calls a row's document."""
+    """Check for one finite float32 row a text; `name_document` returns a row's document's name for messages."""
     shape = (num_texts, dimensions)
     if not isinstance(vectors, np.ndarray) or vectors.shape != shape or vectors.dtype != np.float32:
         found = f"{vectors.dtype} {vectors.shape}" if isinstance(vectors, np.ndarray) else type(vectors).__name__

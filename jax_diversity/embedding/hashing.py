@@ -1,6 +1,6 @@
 """Documents -> vectors without any learning: hashed counts, projected to a few dimensions by random signs.
 
-What is counted: the beginnings of words, single characters of scripts without spaces between words, and punctuation
+It counts the beginnings of words, single characters of scripts without spaces between words, and punctuation
 marks, which tell prose from code, verse, lists and letters. Counts are hashed to buckets (Weinberger et al. 2009), a
 count c weighs 1 + ln c, and each bucket has a direction of random signs, which keeps angles approximately
 (Achlioptas 2003). A vector depends on its text and the settings alone, so later documents and those of other corpora
@@ -24,8 +24,8 @@ from jax_diversity.foundation.checks import whole_number
 from jax_diversity.text.scripts import MARKS, UNSPACED
 
 NUM_BUCKETS = 2**16
-"""Buckets that terms are hashed to. Two documents of 100 terms share one by chance in one of seven pairs: far less
-than the projection's own noise, 1 / √dimensions."""
+"""Buckets for terms. Two documents of 100 terms share a bucket by chance in one of seven pairs: this is far less than
+the projection's own noise, 1 / √dimensions."""
 PREFIX_CHARACTERS = 5
 """First characters of a word that are hashed: one bucket for the word and its inflections."""
 _BLOCK_DOCUMENTS = 1024
@@ -35,15 +35,15 @@ _ANY = re.compile(rf"[{UNSPACED}]|(?:[^\W_{UNSPACED}]|[{MARKS}]){{2,}}|[^\w\s]|_
 
 
 def hashing(*, seed: int = 0, max_tokens: int = 1024, dimensions: int = 128) -> HashingEmbedder:
-    """Hashed beginnings of words and punctuation marks, projected by random signs; learns nothing.
+    """Hashed beginnings of words and punctuation marks, projected by random signs, without fitting.
 
     Args:
         seed: of the signs.
-        max_tokens: words, characters and punctuation marks of a text that are read, the first ones.
+        max_tokens: the number of first words, characters and punctuation marks of a text to read.
         dimensions: width of the vectors, at most 8192.
 
     Raises:
-        UserError: a width that cannot be.
+        UserError: an impossible width.
 
     Example:
         >>> hashing(dimensions=64).embed(["wind and sail", "1 2 3"]).shape

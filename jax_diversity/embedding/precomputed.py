@@ -1,7 +1,7 @@
 """Vectors that were computed elsewhere: a .npy file, or a column of Parquet files.
 
 Rows are matched with documents by ids where the Parquet files have them, otherwise by the order in which documents
-are stored. Vectors are read in blocks; what is held of all rows is their place in the corpus, 8 bytes each, and,
+are stored. Vectors are read in blocks; only the rows' places in the corpus stay in memory, 8 bytes each, and,
 while ids are matched, the ids of documents and rows.
 """
 
@@ -36,7 +36,7 @@ class PrecomputedVectors:
 
     Attributes:
         dimensions: width of the vectors.
-        num_unused: rows whose ids are no document's.
+        num_unused: rows whose ids belong to no document.
         blocks: gives the rows of all documents, each once, as (document indices, vectors), a few thousand at a
             time in the order of the files.
     """
@@ -55,13 +55,13 @@ def precomputed(
         document_ids: gives the ids of all documents in stored order, a list or an Arrow column; called once.
         path: a .npy, a Parquet file or a glob of them; `~` is the home folder.
         column: the Parquet column that holds the vectors.
-        id_column: the Parquet column that holds the documents' ids; where the files have no such column, or for
-            None, rows follow the documents' stored order.
+        id_column: the Parquet column that holds the documents' ids; without such a
+            column, or for None, rows follow the documents' stored order.
 
     Raises:
-        UserError: no such file or column; something other than rows of numbers; rows of different widths; more or
+        UserError: no such file or column; content other than rows of numbers; rows of different widths; more or
             fewer rows than documents; a document without a row, or with two; while blocks are read, NaN or
-            infinity. Names the file and the row, counted from 0.
+            infinity. The sentence names the file and the row, counted from 0.
 
     Example:
         >>> np.save("vectors.npy", np.eye(3, dtype=np.float32))
@@ -95,7 +95,7 @@ def input_files(path: str, **_: Any) -> list[Path]:
 
 def _open_array(path: Path, num_documents: int) -> PrecomputedVectors:
     try:
-        # Unlike np.load, which takes other files for pickles and advises to allow them.
+        # Unlike this call, np.load takes other files for pickles and advises to allow them.
         stored = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # a broken header makes NumPy raise half a dozen kinds
         reason = in_one_line(error)
@@ -144,18 +144,18 @@ def _open_tables(paths: Sequence[Path], column: str, id_column: str | None, ids:
 
 
 def _match_ids(paths: Sequence[Path], id_column: str, ids: Any) -> tuple[Int64[np.ndarray, " row"], int]:
-    """The document of every row, `_UNUSED` where the id is no document's, and how many those are."""
+    """The document of every row, `_UNUSED` for an id of no document, and the number of unused rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    # As Arrow holds them: a Python object for every id would take several times the memory.
+    # In Arrow's memory: a Python object for every id would take several times as much.
     parts = [[*_batches(path, id_column, pa.large_string())] for path in paths]
     names = pa.chunked_array([batch for part in parts for batch in part], pa.large_string())
     known = pa.array(ids, pa.large_string()) if isinstance(ids, Sequence) else ids.cast(pa.large_string())
     places = pc.index_in(names, value_set=known)  # type: ignore[attr-defined]
     rows = places.fill_null(_UNUSED).to_numpy().astype(np.int64)
     first = np.full(len(ids), -1, np.int64)
-    # Written from the last row to the first: of several rows of a document the first is the one that stays.
+    # Written from the last row to the first: the first of several rows of a document stays.
     used = np.flatnonzero(rows != _UNUSED)
     first[rows[used][::-1]] = used[::-1]
     repeated = used[first[rows[used]] != used]
@@ -196,7 +196,7 @@ def _read_rows(batch: pa.Array, dimensions: int, column: str, path: Path, start:
 
 
 def _check_column(path: Path, column: str) -> tuple[list[str], int]:
-    """The names of a file's columns, of which `column` has to hold lists of floating-point numbers, and its rows."""
+    """A file's column names and its number of rows; checks that `column` has lists of floating-point numbers."""
     import pyarrow.types as types
 
     with _parquet(path) as table:
@@ -245,7 +245,7 @@ def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(path) as table:
             yield table
-    except (pa.ArrowException, OSError, UnicodeError) as error:  # also of a name that is no UTF-8
+    except (pa.ArrowException, OSError, UnicodeError) as error:  # also for a name that is not UTF-8
         raise UserError(
             f"Expected a Parquet file (or a single .npy) at {path}, found: {in_one_line(error)}; write it again."
         ) from None

@@ -50,7 +50,7 @@ def qwen3(
         mesh: devices that share parameters and batches; None takes all of this process.
 
     Raises:
-        UserError: something of the checkpoint is missing, damaged or no Qwen3 model, or the options do not fit it.
+        UserError: the checkpoint is incomplete, damaged or not a Qwen3 model, or the options do not fit it.
 
     Example:
         >>> embedder = qwen3(path="Qwen3-Embedding-0.6B", max_tokens=512)
@@ -87,7 +87,7 @@ def input_files(path: str, batch_tokens: int = 1, dtype: str = "bfloat16") -> li
 class Qwen3Embedder:
     """Embeds texts with a Qwen3-Embedding checkpoint; `qwen3` makes one.
 
-    A text's vector does not depend on the texts beside it, nor on the number of devices, but for the rounding of
+    A text's vector does not depend on the texts beside it, nor on the number of devices, except for the rounding of
     products of other shapes: 1e-5 in float32, about 1e-2 in bfloat16.
     """
 
@@ -122,7 +122,7 @@ class Qwen3Embedder:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Which texts go through the model together: batches of a few fixed shapes.
+    """The texts' batches, which have a few fixed shapes.
 
     A text always has the same padded length, so that its vector hardly depends on the texts beside it. Padded lengths
     grow by a third or a half at a time, which wastes a sixth of a batch on average, and each length has two numbers of
@@ -161,7 +161,7 @@ class BatchPlan:
 def padded(
     rows: Sequence[Sequence[int]], num_rows: int, num_tokens: int
 ) -> tuple[Int32[np.ndarray, "row token"], Int32[np.ndarray, " row"]]:
-    """Token ids with zeros behind them, and the lengths; rows beyond the last text are one token long."""
+    """Token ids with zeros after them, and the lengths; rows beyond the last text have one token."""
     tokens = np.zeros((num_rows, num_tokens), np.int32)
     lengths = np.ones(num_rows, np.int32)
     for index, row in enumerate(rows):

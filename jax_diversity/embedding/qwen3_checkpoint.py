@@ -1,7 +1,7 @@
 """A Qwen3-Embedding checkpoint's folder: the model's sizes, its tokenizer, and its tensors, mapped into memory.
 
 A file of weights (safetensors) is the length of its header (u64, little-endian), the header (JSON: name -> type, shape
-and where its bytes lie behind the header), then the tensors' bytes. Only what is sliced is read, so each device's
+and place of its bytes after the header), then the tensors' bytes. Only what is sliced is read, so each device's
 share of a tensor goes from disk to that device. https://github.com/huggingface/safetensors describes the format.
 """
 
@@ -173,8 +173,8 @@ def _open_file(path: Path) -> dict[str, np.ndarray]:
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
-        raise _damaged(path, "a header that is no JSON object")
-    header.pop("__metadata__", None)  # free text of the writer's: the one name that is no tensor's
+        raise _damaged(path, "a header that is not a JSON object")
+    header.pop("__metadata__", None)  # the writer's free text: the only name that is not a tensor's
     return {name: _tensor(content[header_end:], name, about, path) for name, about in header.items()}
 
 

@@ -221,7 +221,7 @@ def _load(architecture: Architecture, shapes: Any, tensors: Tensors, mesh: Mesh)
 
 
 def _take(tensors: dict[str, np.ndarray], name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A tensor of the model's shape, removed from those that are not used yet."""
+    """A tensor of the model's shape, removed from the unused tensors."""
     tensor = tensors.pop(name, None)
     if tensor is None or tensor.shape != shape:
         found = "no such tensor" if tensor is None else f"the shape {list(tensor.shape)}"

@@ -14,18 +14,18 @@ class EmbeddingConfig:
 
     method: str = "tfidf_svd"
     """`tfidf_svd`, `hashing`, `qwen3` (a folder with a Qwen3-Embedding checkpoint), `precomputed` (vectors from
-    files), or `module:name` of an embedder of your own; docs/embeddings.md says which when."""
+    files), or `module:name` of an embedder of your own; docs/embeddings.md compares them."""
     options: dict[str, int | float | bool | str | None] = field(default_factory=dict)
     """The method's own options, such as `dimensions 256` or `path vectors.npy`; their defaults where not given."""
     max_tokens: int = 1024
     """Only a document's first tokens are read: words (`tfidf_svd`, `hashing`), or what the model's tokenizer makes."""
     seed: int = 0
-    """Seed of what is drawn: documents to fit on, the randomised SVD, the projection."""
+    """Seed of the documents to fit on, of the randomised SVD and of the projection."""
 
     def adopt(self, other: EmbeddingConfig) -> EmbeddingConfig:
-        """The settings of the dataset of `features_from`.
+        """The settings of the dataset in `features_from`.
 
-        What says where files lie stays as given: all options of vectors of one's own, the `path` of a model.
+        The places of files stay as given: all options of precomputed vectors, the `path` of a model.
 
         Raises:
             UserError: other settings than that dataset's.
@@ -39,7 +39,7 @@ class EmbeddingConfig:
         return adopt_settings("embedding", self, other)
 
     def check(self) -> None:
-        """Refuse settings that no corpus could satisfy; the files that the method reads have to be there."""
+        """Check the settings; the files that the method reads must exist."""
         from jax_diversity.embedding.base import check_method
 
         at_least(1, "embedding", self, "max_tokens")

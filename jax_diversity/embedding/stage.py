@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jax_diversity.embedding.base import Embedder
 
 FIT_DOCUMENTS = 20_000
-"""Documents that an embedder learns from, if it learns."""
+"""Most documents that an embedder is fitted on."""
 _BLOCK_ROWS = 65_536
 
 
@@ -74,7 +74,7 @@ def embed(context: Context, partial: Path) -> Counts:
 
 
 def _take_learnt(reference: Any, config: EmbeddingConfig, stored: Path) -> None:
-    """Copy what the embedder of the dataset that `features_from` names has learnt."""
+    """Copy the fitted state of the embedder of the dataset in `features_from`."""
     from jax_diversity.embedding.base import learns
 
     if (path := fitted_file(reference.stored)) is not None:
@@ -87,7 +87,7 @@ def _take_learnt(reference: Any, config: EmbeddingConfig, stored: Path) -> None:
 
 
 def _features(context: Context, dimensions: int, stored: Path) -> str:
-    """A fingerprint of all that decides a text's vector; refuses another one than that of `features_from`."""
+    """A fingerprint of everything that determines a text's vector; checks that it is that of `features_from`."""
     from jax_diversity.embedding.base import brings_vectors, files_at
 
     config, reference = context.config.embedding, context.reference
@@ -96,7 +96,7 @@ def _features(context: Context, dimensions: int, stored: Path) -> str:
         options = {}
     else:
         files = _hash_inputs(context)
-        if options.get("path") and files_at(str(options["path"])):  # where a model lies is no feature, its files are
+        if options.get("path") and files_at(str(options["path"])):  # a model's files are a feature, their place is not
             del options["path"]
     learnt = file_hash(stored) if stored.exists() else ""
     found = fingerprint(config.method, options, config.max_tokens, config.seed, dimensions, files, learnt)

@@ -46,17 +46,17 @@ def tfidf_svd(
     max_tokens: int = 1024,
     dimensions: int = 128,
 ) -> TfidfSvd:
-    """Term weights learnt from a part of the corpus, projected to a few dimensions by an SVD.
+    """Term weights fitted to a part of the corpus, projected to a few dimensions by an SVD.
 
     Args:
-        texts: gives the documents to fit on; called where `stored` is not there yet.
-        stored: the file that keeps the embedding; loaded where it is there, written otherwise. None keeps nothing.
+        texts: returns the documents to fit on; called if `stored` does not exist yet.
+        stored: the file of the embedding, loaded if it exists and written otherwise. None keeps nothing.
         seed: of the randomised SVD.
-        max_tokens: words of a text that are read, the first ones; characters in scripts without spaces.
-        dimensions: width of the vectors, at most 8192; a corpus that is too small for them gets zeros at the end.
+        max_tokens: the number of first words of a text to read; characters in scripts without spaces.
+        dimensions: width of the vectors, at most 8192; a small corpus gets zeros at the end.
 
     Raises:
-        UserError: a number that cannot be; a stored file that holds no embedding.
+        UserError: an impossible number; a stored file without an embedding.
 
     Example:
         >>> texts = ["sea and ship", "ship and sail", "bread and butter", "butter and flour"]
@@ -78,10 +78,10 @@ class TfidfSvd:
     """A fitted embedding: terms, their weights, and the directions of the SVD.
 
     Attributes:
-        terms: the vocabulary, the most frequent first; empty where the fitted texts hold no term.
+        terms: the vocabulary, the most frequent first; empty if the fitted texts have no terms.
         weights: inverse document frequency of every term.
-        components: orthonormal directions, the heaviest first; zero rows where the fitted texts span fewer
-            dimensions than were asked for, so that vectors always have the width asked for.
+        components: orthonormal directions, the heaviest first; zero rows if the fitted texts span fewer
+            dimensions, so that vectors always have the given width.
         max_tokens: words of a text that are read.
     """
 

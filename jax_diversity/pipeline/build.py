@@ -1,4 +1,4 @@
-"""Running stages: fingerprints, skipping what is done, resuming what was cut off, a log of times."""
+"""Run stages: fingerprints, skipping finished stages, resuming interrupted ones, a log of times."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Build:
     def __init__(self, config: BuildConfig, progress: Progress | None = None) -> None:
         self.config = config
         self.folder = OutputFolder(config.out)
-        # What `features_from` gives: the dataset that it names, and sections of the settings.
+        # The result of `features_from`: the dataset and sections of the settings.
         self._reference: Dataset | None = None
         self._adopted: dict[str, Any] = {}
         self.progress = progress or Progress(quiet=True)
@@ -55,17 +55,17 @@ class Build:
         """Make every stage that is not current: the whole dataset with its orderings and report.
 
         Raises:
-            UserError: bad settings or input; what was finished before stays.
+            UserError: bad settings or input; finished stages stay.
         """
         stages = all_stages(self.config)
         self._adopt_settings(stages)
         return self._run(stages)
 
     def run_stage(self, name: str) -> StageResult:
-        """Make one stage from the artifacts of those before it.
+        """Make one stage from the artifacts of earlier stages.
 
         Raises:
-            UserError: a stage before it is missing; bad settings or input.
+            UserError: an earlier stage is missing; bad settings or input.
         """
         stage = stages_by_name()[name]
         self._adopt_settings([stage])
@@ -78,7 +78,7 @@ class Build:
         Raises:
             UserError: there are no characteristics yet; bad settings.
         """
-        # One of the same name is replaced in its place: later ones may go on from it.
+        # An ordering of the same name is replaced in its place: later orderings may continue it.
         orders = {other.file_name: other for other in self.config.orders} | {order.file_name: order}
         self.config = dataclasses.replace(self.config, orders=tuple(orders.values()))
         stages = ordering_stages(order)
@@ -91,14 +91,14 @@ class Build:
 
     @property
     def _settings(self) -> BuildConfig:
-        """The settings as they were given, but for those that come from another dataset."""
+        """The given settings, with the settings that come from another dataset."""
         return dataclasses.replace(self.config, **self._adopted)
 
     def _adopt_settings(self, stages: Sequence[Stage]) -> None:
         """Look up the settings that come from another dataset.
 
-        It is opened where a stage takes something from it. All other stages get the settings that this dataset's own
-        stages were made with: the other one may be gone.
+        The dataset is opened if a stage takes something from it. All other stages get the settings of this dataset's
+        own finished stages: the other dataset may be gone.
         """
         self._reference, self._adopted = None, {}
         if self.config.features_from is None:
@@ -144,7 +144,7 @@ class Build:
             results = []
             for stage in self.progress.numbered(stages):
                 results.append(self._run_one(stage))
-                if stage.name == "prepare":  # the documents are known: refuse now, not after hours of work
+                if stage.name == "prepare":  # the documents are known: check now, not after hours of work
                     for other in stages:
                         other.check(self._context)
             # A stage that ran has written the manifest; settings that no stage reads, such as `train`, have not.
@@ -168,7 +168,7 @@ class Build:
         try:
             counts = stage.run(context, partial)
         except BaseException as error:
-            with suppress(OSError):  # an empty folder holds nothing to go on from
+            with suppress(OSError):  # an empty folder has nothing to continue
                 partial.rmdir()
                 partial.parent.rmdir()
             if not isinstance(error, MemoryError):
@@ -195,7 +195,7 @@ class Build:
         return StageResult(stage.name, False, seconds, entry["summary"], counts)
 
     def _check_other_settings(self, stage: Stage) -> None:
-        """Refuse other settings of the finished stages that this one reads: their artifacts would not follow them."""
+        """Check that the finished stages that this one reads have their present settings."""
         known = stages_by_name()
         for other in (name for name in stage.inputs(self._context) if name in self.folder.stages and name in known):
             asked = _flat(known[other].settings(self._settings))
@@ -216,7 +216,7 @@ class Build:
                 )
             for fault in self.folder.missing_files(need):
                 raise UserError(f"{self.folder.root}: {fault}; restore it, or run `jax-diversity build` again.")
-        # A stage that reads the sequences: their number is known, and is not that of earlier settings.
+        # A stage that reads the sequences: their number is known and belongs to the present settings.
         if "pack" in self.folder.stages and {"pack", "characterize"} & {*stage.inputs(self._context)}:
             self._check_batch_size()
 
@@ -233,7 +233,7 @@ class Build:
         previous = self.folder.stages.get(name)
         if previous is None or previous["fingerprint"] == new_fingerprint:
             return
-        # `reached` are the stages found in the last round; it ends, since those that were found before are left out.
+        # `reached` are the new stages of the last round; the loop ends because each stage is found once.
         outdated, reached = set[str](), {name}
         while reached:
             reached = {
@@ -244,8 +244,8 @@ class Build:
             self.folder.withdraw(other)
 
     def _log(self, stage: str, seconds: float) -> None:
-        # The memory is the whole process's so far. A stage alone could be measured only by resetting the kernel's
-        # figure, which would also change what `time` and batch systems report of the run.
+        # The memory is the whole process's so far. Measuring one stage would need a reset of the kernel's figure, which
+        # would also change the report of `time` and batch systems.
         now, memory = datetime.now(UTC).isoformat(timespec="seconds"), peak_bytes()
         line = {"time": now, "stage": stage, "seconds": round(seconds, 3), "process_peak_memory_bytes": memory}
         with (self.folder.root / "build.log").open("a") as log:
@@ -253,7 +253,7 @@ class Build:
 
 
 def _flat(settings: Any, where: str = "") -> dict[str, Any]:
-    """Nested settings by their dotted names, as a manifest's JSON gives them back."""
+    """Nested settings by their dotted names, as read from a manifest's JSON."""
     if not isinstance(settings, dict) or not settings:
         return {where: json.loads(json.dumps(settings))}  # tuples become lists
     parts = (_flat(value, f"{where}.{key}" if where else str(key)) for key, value in settings.items())
@@ -261,7 +261,7 @@ def _flat(settings: Any, where: str = "") -> dict[str, Any]:
 
 
 def recorded_config(out: str | Path) -> BuildConfig:
-    """The settings that a dataset was last made with; a `UserError` if this version finds or knows none."""
+    """The settings of a dataset's last build; a `UserError` if they are absent or unknown to this version."""
     folder = OutputFolder(out)
     if not folder.stages or "settings" not in folder.manifest:
         raise UserError(f"Expected a dataset in {folder.root}, found none; run `jax-diversity build` first.")

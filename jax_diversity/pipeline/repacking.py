@@ -1,4 +1,4 @@
-"""A dataset's documents packed anew: another dataset of the same tokens, clusters and groups."""
+"""Pack a dataset's documents again: another dataset with the same tokens, clusters and groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jax_diversity.foundation.progress import Progress
 from jax_diversity.pipeline.build import Build, recorded_config
 
 _AGAIN = ("pack", "characterize", "write")
-"""The stages that run again; all that they need besides is taken over."""
+"""The stages that run again; the other stages that they need are taken over."""
 
 
 def repack(
@@ -27,22 +27,22 @@ def repack(
     sequence_length: SupportsIndex | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Pack a dataset's documents anew, into a dataset of their own.
+    """Pack a dataset's documents again, into a new dataset.
 
-    With another seed, documents meet others in a sequence and are cut elsewhere: a run that reads another packing in
-    every epoch sees no sequence twice. Documents, tokens, vectors and clusters are not made again: their files are
-    linked where the file system can do that, and copied elsewhere. Both datasets have one feature space.
+    With another seed, sequences have other documents and other cuts: a run with another packing in every epoch sees
+    no sequence twice. The files of documents, tokens, vectors and clusters are linked if the file system allows it,
+    else copied. Both datasets have one feature space.
 
     Args:
         dataset: a built dataset on this machine, or its folder.
-        path: a folder for the new one; one that was packed before from the same dataset is brought up to date.
-        seed: of the packing (`packing.seed`).
+        path: the new dataset's folder; an earlier packing of the same dataset there is updated.
+        seed: the packing's (`packing.seed`).
         sequence_length: L of the new sequences, in tokens; None keeps it.
         progress: where work is shown.
 
     Raises:
-        UserError: no dataset on this machine, a folder that holds something else, a seed that is the dataset's own with
-            the same length.
+        UserError: the dataset is not on this machine, the folder has other content, or seed and length are equal to the
+            dataset's own.
 
     Example:
         >>> again = repack("dataset", "packed-1", seed=1)
@@ -65,7 +65,7 @@ def repack(
             f"Expected another seed or sequence length than those of {given.root}, found seed {packing.seed} and "
             f"length {packing.sequence_length}, which are its own."
         )
-    # The other one gives the feature space, so that nothing depends on where its own features came from.
+    # The given dataset is the feature space, so that the origin of its own features does not matter.
     origin = str(given.root.absolute())
     config = dataclasses.replace(config, out=str(target), packing=packing, features_from=origin, orders=())
     build = Build(config, progress)
@@ -87,7 +87,7 @@ def repack(
 
 
 def _taken_over(dataset: Dataset) -> list[str]:
-    """The stages that those that run again need, one through another."""
+    """The stages on which the repeated stages depend, directly or indirectly."""
     stages = dataset.manifest["stages"]
     for name in _AGAIN:
         if name not in stages:

@@ -1,4 +1,4 @@
-"""All settings: the tree of the stages' own, and the demonstration's."""
+"""All settings: the tree of the stages' settings, and the demonstration."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class BuildConfig:
     out: str = "out"
     """The dataset's folder."""
     batch_size: int | None = None
-    """Sequences of a batch of your training, those of all hosts together: orderings that do not set `windows` balance
-    windows of that size, and measures, report and `inspect` show it. None where it is not known."""
+    """The global batch size of your training, in sequences over all hosts: orderings without `windows` balance windows
+    of that size, and measures, report and `inspect` show it. None if it is unknown."""
     features_from: str | None = None
     """A built dataset whose tokenizer, embedder, clusters, length bins and families describe these documents: nothing
-    is learnt from them. Settings of these come from there."""
+    is fitted to them. The settings of these stages come from that dataset."""
     corpus: CorpusConfig = CorpusConfig()
     preparation: PreparationConfig = PreparationConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
@@ -68,10 +68,10 @@ class BuildConfig:
     train: TrainConfig = TrainConfig()
 
     def check(self, sections: Collection[str] | None = None) -> None:
-        """Refuse settings that no corpus could satisfy: those of the sections, then what all say of one another.
+        """Check the settings: first each section, then the sections together.
 
         Args:
-            sections: the sections of the stages that run; None for all. The files that others name may be gone.
+            sections: the sections of the stages that run; None for all. The files of other sections may be gone.
 
         Raises:
             UserError: the first such setting, by its dotted name.

@@ -22,7 +22,7 @@ _BEFORE = 40  # characters of a long line shown before the first difference
 
 
 def stored_preparation(dataset: Dataset) -> dict[str, Any] | None:
-    """The values of a dataset whose stage `prepare` listed steps; None of others."""
+    """The values of a dataset whose stage `prepare` had steps; None for other datasets."""
     account = read_preparation(dataset.stored, "funnel")
     return None if account is None else preparation_values(account, read_preparation(dataset.stored, "examples") or {})
 

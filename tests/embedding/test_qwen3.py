@@ -265,8 +265,8 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "cut off in the header": (weights_of(lambda content: content[:100]), "a header of"),
     "almost empty": (weights_of(lambda content: content[:5]), "found 5 bytes"),
     "no header": (weights_of(lambda content: b"\xff" * 8 + content[8:]), "a header of"),
-    "header no JSON": (weights_of(lambda content: content[:8] + b"x" + content[9:]), "a header that is no JSON"),
-    "header no object": (header_of(lambda header: [1]), "a header that is no JSON object"),
+    "header no JSON": (weights_of(lambda content: content[:8] + b"x" + content[9:]), "a header that is not a JSON"),
+    "header no object": (header_of(lambda header: [1]), "a header that is not a JSON object"),
     "entry of nothing": (header_of(lambda header: {"norm.weight": None}), "the entry None for norm.weight"),
     "entry of text": (header_of(lambda h: {"a": {**NORM["norm.weight"], "shape": ["4"]}}), "the entry .* for a"),
     "negative": (

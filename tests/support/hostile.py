@@ -26,7 +26,7 @@ SETTINGS = {
     "larger than a megabyte": (f"out: {'x' * 2**20}", "at most 1048576 bytes"),
     "a huge value": (f"out: [{'x' * 500_000}]", "Expected out to be str, found"),
     "a long name of a setting": (f"{'x' * 1000}: 1", "Unknown setting x"),
-    "a huge name of a setting": (f"{'x' * 500_000}: 1", "column 500001 is no YAML"),
+    "a huge name of a setting": (f"{'x' * 500_000}: 1", "column 500001 is not YAML"),
     "a list": ("[1, 2]", "Expected settings by their names"),
     "a text": ("words", "Expected settings by their names, .* found 'words'"),
     "a date without such a day": ("out: 2020-13-45", "month must be in 1..12"),

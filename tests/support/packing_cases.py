@@ -49,6 +49,8 @@ def packings(draw: st.DrawFn, method: str) -> tuple[np.ndarray, np.ndarray, int,
             arguments[option] = draw(atom_sizes(length))
         elif option in _OPTIONS:
             arguments[option] = draw(_OPTIONS[option])
+    if "num_rows" in arguments:  # every row must hold a token
+        arguments["num_rows"] = min(arguments["num_rows"], max(int(lengths[order].sum()), 1))
     rng = np.random.default_rng(seed)
     if METHODS.takes(method, "clusters"):
         arguments["clusters"] = rng.integers(0, 4, len(lengths))
