@@ -14,7 +14,7 @@ import pyarrow.parquet
 from scipy.sparse import csr_array, save_npz
 
 from jax_diversity.characteristics.counts import sequence_copies, sequence_documents
-from jax_diversity.clustering.stored import ending
+from jax_diversity.clustering.stored import clusters_name
 from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.artifacts import OutputFolder, write_json
 from jax_diversity.records.writing import write_records
@@ -115,7 +115,7 @@ def write_tiny_dataset(
             _publish(folder, "embed", partial, "embeddings", {"features": features})
             partial = folder.partial("cluster", "0" * 64, resume=False)
             for name in clusterings:
-                write_json(partial / f"clusters{ending(name)}.json", [{"name": each} for each in group_names[name]])
+                write_json(partial / clusters_name(name), [{"name": each} for each in group_names[name]])
             _publish(folder, "cluster", partial, "clusters", {"clusterings": clusterings, "features": features})
         _write_documents(folder, store, vocab_size, dtype, features)
         _write_sequences(folder, segments, validation)
