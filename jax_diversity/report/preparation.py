@@ -1,4 +1,4 @@
-"""The values of preparation: what every step left, what every rule removed, and documents to look at."""
+"""The values of preparation for the report: the funnel, removed documents by rule, and examples."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.artifacts import read_json
 from jax_diversity.report.plain import clean_text, round_value
 
-MAX_PLACES, MAX_KINDS = 30, 20  # sources, and languages; kinds of what a step found
+MAX_PLACES, MAX_KINDS = 30, 20  # sources and languages; kinds of finds of a step
 MAX_EXAMPLES, MAX_LINES, MAX_LINE = 10, 14, 240  # documents of a rule, lines of a document, characters of a line
 MAX_INDENT = 24
 MAX_CHARACTERS = 150_000
-"""Of all documents' texts together, however many rules removed some; a document has at least `LEAST_CHARACTERS`."""
+"""Of the texts of all examples together; each example has at least `LEAST_CHARACTERS`."""
 MOST_CHARACTERS, LEAST_CHARACTERS = 900, 160
 _FIGURES = ("documents", "words", "bytes")
 _FOLDER = "preparation"
 _CHANGED = ("-", "+")
-_BEFORE = 40  # characters of a long line that are shown before what differs
+_BEFORE = 40  # characters of a long line before the difference
 
 
 def stored_preparation(dataset: Dataset) -> dict[str, Any] | None:
-    """The values of a dataset whose stage `prepare` listed steps; None of others."""
+    """The values of a dataset that was prepared with steps; None without steps."""
     stored = dataset.manifest["stages"]["prepare"]["files"]
 
     def content(name: str) -> Any:
@@ -35,7 +35,7 @@ def stored_preparation(dataset: Dataset) -> dict[str, Any] | None:
 
 
 def preparation_values(account: Mapping[str, Any], examples: Mapping[str, Any]) -> dict[str, Any]:
-    """What `funnel.json` and `examples.json` hold, small and clean; of absent examples there are none."""
+    """The content of `funnel.json` and `examples.json`, shortened and cleaned."""
     steps = [step["step"] for step in account["steps"]]
     removed, edited = examples.get("removed", {}), examples.get("edited", {})
     number = sum(min(len(found), MAX_EXAMPLES) for part in (removed, edited) for found in part.values())
@@ -71,7 +71,7 @@ def preparation_values(account: Mapping[str, Any], examples: Mapping[str, Any]) 
                 "examples": [
                     shown
                     for each in edited.get(step["step"], [])[:MAX_EXAMPLES]
-                    if (shown := _edited(each, characters))["lines"]  # of others only spaces were edited
+                    if (shown := _edited(each, characters))["lines"]  # not if only spaces were edited
                 ],
             }
             for step in account["steps"]
@@ -81,9 +81,9 @@ def preparation_values(account: Mapping[str, Any], examples: Mapping[str, Any]) 
 
 
 def _places(account: Mapping[str, Any], kind: str, steps: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The sources, or languages, of most documents; a step that none of a place came to left none of it."""
+    """The sources or languages with most documents; steps that none of their documents reached have zeros."""
     nothing = {f"{figure}_{side}": 0 for figure in _FIGURES for side in ("in", "out")}
-    # A step may tell the language of documents: then a place is in later steps alone.
+    # A step may set the language: then a language occurs only in later steps.
     names = {name for step in steps for name in account[kind].get(step, {})}
     ways = {name: _left([account[kind].get(step, {}).get(name, nothing) for step in steps]) for name in names}
     for name in sorted(names, key=lambda name: (-max(ways[name]["documents"]), name))[:MAX_PLACES]:
@@ -91,7 +91,7 @@ def _places(account: Mapping[str, Any], kind: str, steps: Sequence[str]) -> Iter
 
 
 def _left(accounts: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
-    """Documents, words and bytes that were read, then what every step left of them."""
+    """Documents, words and bytes that were read, then the numbers after every step."""
     return {figure: [accounts[0][f"{figure}_in"], *(step[f"{figure}_out"] for step in accounts)] for figure in _FIGURES}
 
 
@@ -122,7 +122,7 @@ def _removed(example: Mapping[str, Any], characters: int) -> dict[str, Any]:
 
 
 def _edited(example: Mapping[str, Any], characters: int) -> dict[str, Any]:
-    """The lines that were changed, each with a line around it; `…` stands for lines that are left out."""
+    """The changed lines, with one line around each; `…` stands for lines that are left out."""
     lines = [
         (mark, cleaned)
         for _, run in groupby(example["lines"], key=lambda line: line[0] in _CHANGED)
@@ -141,9 +141,9 @@ def _edited(example: Mapping[str, Any], characters: int) -> dict[str, Any]:
 
 
 def _differing(run: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Neighbouring lines; those that differ in spaces alone are unchanged, long ones begin near their difference.
+    """Neighbouring lines: lines that differ only in spaces are unchanged; long lines begin near their difference.
 
-    Lines that are equal differed in personal data, which is masked in both: the new one is shown.
+    Equal lines differed in personal data, which is masked in both: the new line is shown.
     """
     gone, come = ([line for mark, line in run if mark == wanted] for wanted in _CHANGED)
     masked = {*gone} & {*come}
@@ -161,13 +161,13 @@ def _differing(run: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
 
 
 def _line(line: str) -> str:
-    """One clean line that begins where it did: code and lists are read by their indentation."""
+    """A clean line with its indentation, which code and lists need."""
     indent = len(line) - len(line.lstrip(" \t"))
     return "\u00a0" * min(indent, MAX_INDENT) + clean_text(line, MAX_LINE)
 
 
 def _within(lines: Sequence[str], characters: int) -> Sequence[str]:
-    """The first lines, the first one at least, that hold no more than so many characters."""
+    """The first lines, at least one, of at most so many characters."""
     number, total = 0, 0
     while number < min(len(lines), MAX_LINES) and (not number or total + len(lines[number]) <= characters):
         total += len(lines[number])
