@@ -1,4 +1,4 @@
-"""The settings of the stage `prepare`: which documents there are."""
+"""The settings of the stage `prepare`: files, formats and fields of the corpus."""
 
 from __future__ import annotations
 
@@ -19,52 +19,52 @@ Format = Literal["auto", TextFormat, "chat", "code", "megatron", "tokens"]
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """Which documents, and which of their fields are what."""
+    """The files of the corpus, and the meaning of their fields."""
 
     paths: tuple[str, ...] = ()
     """Files or globs (local or any fsspec address, `gs://bucket/*.jsonl.gz`), or the word `python-environment`
     for the modules, docstrings, READMEs and licences of the installed Python packages."""
     format: Format = "auto"
-    """What the files are; `auto` goes by their names. `chat`: JSONL or Parquet files that hold turns; `code`: files of
-    text, each with its licence in the field `licence`. Some give raw text for a step of preparation: `html` and `warc`
-    (crawls) for the step html, `latex` (files, or archives as arXiv ships them), `mediawiki` (XML dumps of wikis) and
-    `stack_exchange` (a site's Posts.xml) for the steps of these names. `megatron`: prefixes of .bin and .idx files, or
-    globs of them; `tokens`: JSONL, Parquet or ArrayRecord files that hold token ids in `tokens_field`. Both go with
+    """The format of the files; `auto` decides by their names. `chat`: JSONL or Parquet files of turns; `code`: text
+    files, each with its licence in the field `licence`. Some formats give raw text for a step of preparation: `html`
+    and `warc` (crawls) for the step html; `latex` (files, or archives of arXiv), `mediawiki` (XML dumps of wikis) and
+    `stack_exchange` (a site's Posts.xml) for the steps of the same names. `megatron`: prefixes of .bin and .idx files,
+    or globs of them; `tokens`: JSONL, Parquet or ArrayRecord files with token ids in `tokens_field`. Both need
     tokenizer.kind `stored`."""
     chat_template: str = "chatml"
-    """How turns become one text (format `chat`): chatml, llama-3, alpaca, plain, or a YAML file with a pattern for
+    """The template that joins turns (format `chat`): chatml, llama-3, alpaca, plain, or a YAML file with a pattern for
     each role."""
     text_field: str = "text"
-    """The field that holds a document's text."""
+    """The field of a document's text."""
     id_field: str | None = "id"
-    """The field that holds its id; where absent, an id is made of file name and place."""
+    """The field of its id; without it the id consists of file name and place."""
     source_field: str = "source"
-    """The field that names where it comes from; where absent, the file's name serves."""
+    """The field of its source; without it the source is the file's name."""
     language_field: str = "language"
-    """The field that holds its language."""
+    """The field of its language."""
     tokens_field: str = "tokens"
-    """The field that holds a document's token ids (format `tokens`)."""
+    """The field of a document's token ids (format `tokens`)."""
     array_record_tokens: Literal["example", "uint16", "int32", "uint32", "int64"] = "example"
-    """What an ArrayRecord file's records are (format `tokens`): `example`, a tf.train.Example with the token ids as
-    an int64 list in `tokens_field`; otherwise the bytes of a little-endian array of that type."""
+    """The records of an ArrayRecord file (format `tokens`): `example`, a tf.train.Example with the token ids as an
+    int64 list in `tokens_field`; otherwise the bytes of a little-endian array of this type."""
     documents_begin: str | None = None
-    """Text files hold several documents: one begins with each line in which this pattern (a regular expression) is
-    found, such as `^ = [^=]` for an article of WikiText, or `\\S` where every line is one. None: a file is one."""
+    """A regular expression for text files with several documents: a document begins with each matching line, such as
+    `^ = [^=]` for an article of WikiText, or `\\S` for every line. None: each file is one document."""
     title_field: str = "title"
-    """The field that holds its title."""
+    """The field of its title."""
     duplicate_ids: Literal["error", "rename"] = "error"
-    """What to do when an id comes twice: stop, or append `#2`, `#3` ..."""
+    """The action for a repeated id: stop, or append `#2`, `#3` ..."""
     strict: bool = False
-    """Stop at the first broken record instead of counting it and going on."""
+    """Stop at the first broken record instead of counting and skipping it."""
     max_bytes: int | None = None
-    """Keep a part of the corpus of about this many bytes of text, chosen by a hash of the documents' ids
-    (python-environment) or from the start (files). A token that came with the corpus counts as four bytes."""
+    """Keep about this many bytes of text, chosen by a hash of the documents' ids (python-environment) or from the start
+    (files). A token of a corpus of tokens counts as four bytes."""
     file_bytes: int = 16 * 2**20
-    """Text bytes (and four for a token that came along) in a stored file of documents; also what is held in memory
-    at a time."""
+    """Text bytes (and four for each token of a corpus of tokens) in a stored file of documents; also held in memory at
+    a time."""
 
     def check(self) -> None:
-        """Refuse settings that no corpus could satisfy, with a `UserError`."""
+        """Refuse settings that do not fit together, with a `UserError`."""
         if not self.paths:
             raise UserError(
                 "Expected corpus.paths to name files or `python-environment`, found nothing; "
@@ -95,7 +95,7 @@ class CorpusConfig:
             )
 
     def made_of(self) -> dict[str, Any]:
-        """The settings that decide the documents; a template and a pattern only where they are read."""
+        """The settings that decide the documents; a template and a pattern only if they are used."""
         settings = dataclasses.asdict(self)
         if self.format != "chat":
             del settings["chat_template"]

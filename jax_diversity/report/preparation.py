@@ -10,7 +10,7 @@ from jax_diversity.corpus.stored import read_preparation
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.report.plain import clean_text, round_value
 
-MAX_PLACES, MAX_KINDS = 30, 20  # sources, and languages; kinds of what a step found
+MAX_PLACES, MAX_KINDS = 30, 20  # sources and languages; kinds of finds of a step
 MAX_EXAMPLES, MAX_LINES, MAX_LINE = 10, 14, 240  # documents of a rule, lines of a document, characters of a line
 MAX_INDENT = 24
 MAX_CHARACTERS = 150_000
@@ -115,7 +115,7 @@ def _removed(example: Mapping[str, Any], characters: int) -> dict[str, Any]:
 
 
 def _edited(example: Mapping[str, Any], characters: int) -> dict[str, Any]:
-    """The lines that were changed, each with a line around it; `…` stands for lines that are left out."""
+    """The changed lines, with one line around each; `…` stands for lines that are left out."""
     lines = [
         (mark, cleaned)
         for _, run in groupby(example["lines"], key=lambda line: line[0] in _CHANGED)
@@ -136,7 +136,7 @@ def _edited(example: Mapping[str, Any], characters: int) -> dict[str, Any]:
 def _differing(run: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
     """Neighbouring lines; a line that differs only in spaces is unchanged, a long one begins near its difference.
 
-    Lines that are equal differed in personal data, which is masked in both: the new one is shown.
+    Equal lines differed in personal data, which is masked in both: the new line is shown.
     """
     gone, come = ([line for mark, line in run if mark == wanted] for wanted in _CHANGED)
     masked = {*gone} & {*come}

@@ -1,4 +1,4 @@
-"""Licences by their SPDX identifiers: found in texts and in the headers of source files, by names, in expressions."""
+"""Licences as SPDX identifiers, from texts, headers of source files, names and expressions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _KNOWN = {
         *("MPL-1.1", "MPL-2.0", "NCSA", "ODC-By-1.0", "PSF-2.0", "Python-2.0", "Unlicense", "WTFPL", "X11", "Zlib"),
     )
 }
-# Words that leave open which licence it is, or whether there is one.
+# Words that do not identify a licence.
 _NO_NAMES = {
     *("unknown", "none", "null", "noassertion", "other", "custom", "various", "free", "open", "public"),
     *("bsd", "gpl", "lgpl", "agpl", "cc", "license", "licence"),
 }
 
-# Phrases of a text whose words are in lower case and parted by single spaces, punctuation left out.
+# Phrases in lower case with single spaces and without punctuation.
 _PHRASES = re.compile(
     r"(?:apache license (?:version |v)?(?=2\.0|1\.1)|version (?=2\.0 january 2004))(?P<apache>2\.0|1\.1)"
     r"|(?P<mit>permission is hereby granted free of charge to any person obtaining a copy of this software and"
@@ -55,7 +55,7 @@ _ONE_TEXT = {
     "zlib": "Zlib",
 }
 _LONGEST_TEXT = 20_000
-_FURTHEST = 1_500  # what is named further down is about parts that come along
+_FURTHEST = 1_500  # later phrases are about included parts
 _LONGEST_BSD = 1_700
 
 _NAMES = {
@@ -91,13 +91,13 @@ _LONGEST_EXPRESSION = 1_000
 
 _SPDX = re.compile(r"SPDX-License-Identifier:[ \t]*([^\n]{1,200})")
 _COMMENT_END = re.compile(r"\s*(?:\*/|-->|#\}|\*\)|-\}|\"\"\").*|[\s*#]+\Z")
-# What comes before the comments of a source file: interpreter, encoding, declarations of markup.
+# Lines before the comments of a source file: interpreter, encoding, declarations of markup.
 _PROLOG = re.compile(
     r"\ufeff?(?:#![^\[\n][^\n]*\n)?(?:<\?(?:php|xml)\b[^\n]*\n|<!doctype[^\n]*\n){0,3}"
     r"(?:[ \t]*#[^\n]*coding[:=][^\n]*\n)?",
     re.IGNORECASE,
 )
-# Lines that begin with # are no comments in C (#include), Rust (#[...]) and C# (#region).
+# Lines that begin with # are not comments in C (#include), Rust (#[...]) and C# (#region).
 _BLOCK = re.compile(
     r"\s*(/\*.*?\*/|<!--.*?-->|\(\*.*?\*\)|\{-.*?-\}|(?://[^\n]*(?:\n[ \t]*(?=//)|))+|(?:--[^\n]*(?:\n[ \t]*(?=--)|))+"
     r"|(?:;[^\n]*(?:\n[ \t]*(?=;)|))+|(?:%[^\n]*(?:\n[ \t]*(?=%)|))+|(?:#(?!include|define|undef|if|pragma|import|error"
@@ -109,7 +109,7 @@ _LONGEST_BLOCK = 20_000
 
 
 def licence_of_text(text: str) -> str | None:
-    """The licence whose phrases a text has near its beginning, by its SPDX identifier: the first one of several.
+    """The SPDX identifier of the first licence whose phrases occur near the beginning of a text.
 
     Example:
         >>> licence_of_text("Licensed under the Apache License,\\n# Version 2.0 (the 'License');")
@@ -147,7 +147,7 @@ def licence_of_text(text: str) -> str | None:
 
 
 def licence_of_source(text: str) -> str | None:
-    """The licence that a source file names itself: its SPDX identifier, or the notice in its first comments."""
+    """The licence that a source file names: its SPDX identifier, or the notice in its first comments."""
     header = text[:_LONGEST_BLOCK]
     if match := _SPDX.search(header):
         return licence_named(_COMMENT_END.sub("", match[1]))
@@ -155,7 +155,7 @@ def licence_of_source(text: str) -> str | None:
 
 
 def header_comments(text: str) -> Iterator[tuple[int, int]]:
-    """Begin and end of the comments at the beginning of a source file, behind the lines that programs read."""
+    """Begin and end of the comments at the beginning of a source file, after the lines for interpreters."""
     position = _PROLOG.match(text).end()  # type: ignore[union-attr]
     for _ in range(_MOST_BLOCKS):
         match = _BLOCK.match(text, position, position + _LONGEST_BLOCK)
@@ -166,7 +166,7 @@ def header_comments(text: str) -> Iterator[tuple[int, int]]:
 
 
 def licence_named(name: str) -> str | None:
-    """The SPDX expression of a licence that is given by its name or by an expression; None for what is none.
+    """The SPDX expression of a licence's name or expression; None for other texts.
 
     Example:
         >>> licence_named("MIT License"), licence_named("mit or (apache-2.0 and Zlib)"), licence_named("ask us")
@@ -192,17 +192,17 @@ def licence_named(name: str) -> str | None:
 
 
 def is_permitted(expression: str, allowed: Collection[str]) -> bool:
-    """Tell whether an SPDX expression lets one choose licences that are all allowed; exceptions only allow more.
+    """Tell whether an SPDX expression can be satisfied by allowed licences; exceptions (`WITH`) only permit more.
 
     Raises:
-        ValueError: no expression.
+        ValueError: not an expression.
 
     Example:
         >>> is_permitted("GPL-2.0-only OR (MIT AND Apache-2.0 WITH LLVM-exception)", {"MIT", "Apache-2.0"})
         True
     """
     lowered = {name.lower() for name in allowed}
-    truth = {True: " 0T ", False: " 0F "}  # no identifiers
+    truth = {True: " 0T ", False: " 0F "}  # not identifiers
 
     def flat(part: str) -> bool:
         ways = [[atom(each) for each in re.split(r"\s+AND\s+", way)] for way in re.split(r"\s+OR\s+", part)]
@@ -214,25 +214,25 @@ def is_permitted(expression: str, allowed: Collection[str]) -> bool:
             return name == "0T"
         is_name = _IDENTIFIER.fullmatch(name) and name.lower() not in _NO_NAMES
         if not is_name or (exception and not _IDENTIFIER.fullmatch(exception.strip())):
-            raise ValueError(f"no licence: {words!r}")
+            raise ValueError(f"not a licence: {words!r}")
         return not lowered.isdisjoint(_choices(name.lower()))
 
     while "(" in expression:
         reduced = _INNERMOST.sub(lambda inner: truth[flat(inner[1])], expression)
         if reduced == expression:
-            raise ValueError("brackets that do not close")
+            raise ValueError("unclosed brackets")
         expression = reduced
     return flat(expression)
 
 
 def all_of(licences: Iterable[str]) -> str:
-    """The expression of several licences that hold together."""
+    """The expression of several licences that all apply."""
     parts = list(dict.fromkeys(licences))
     return parts[0] if len(parts) == 1 else " AND ".join(f"({part})" if " OR " in part else part for part in parts)
 
 
 def _choices(name: str) -> set[str]:
-    """The identifiers that stand for a licence; `-only` and `-or-later` may be left out or written as a plus."""
+    """The identifiers of a licence; `-only` and `-or-later` may be left out or written as a plus."""
     base = name.removesuffix("+").removesuffix("-or-later").removesuffix("-only")
     only = {base, f"{base}-only"}
     return only if base == name or name.endswith("-only") else {*only, f"{base}+", f"{base}-or-later"}

@@ -339,7 +339,7 @@ def test_scripts_without_spaces(tmp_path: Path) -> None:
 
 
 def test_a_model_on_another_machine(examples: dict[str, str], tmp_path: Path) -> None:
-    quality.Quality(**{name: (path,) for name, path in examples.items()}).learn(tmp_path)
+    quality.Quality(good=(examples["good"],), bad=(examples["bad"],)).learn(tmp_path)
     about = json.loads((tmp_path / "quality.json").read_text(encoding="utf-8"))
     assert about["accuracy"] > 0.9
     assert (about["good"], about["bad"], about["both"], about["held_out"]) == (60, 60, 0, 24)

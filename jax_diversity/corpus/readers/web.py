@@ -56,7 +56,7 @@ def read_warc(file: InputFile, advance: Advance) -> Found:
     """
     number = position = 0
     with file.stream() as (stored, content):
-        pieces = _Pieces(content)
+        pieces = _Decompressed(content)
         try:
             for record in _records(io.BufferedReader(pieces, _PIECE_BYTES)):
                 number += 1
@@ -79,7 +79,7 @@ def read_warc(file: InputFile, advance: Advance) -> Found:
         )
 
 
-class _Pieces(io.RawIOBase):
+class _Decompressed(io.RawIOBase):
     """The decompressed bytes of a file, with the fault of a damaged file: a buffer would lose its content."""
 
     def __init__(self, content: io.BufferedReader) -> None:

@@ -1,4 +1,4 @@
-"""Keys, tokens and passwords in code and configurations, by the forms that services give them and by their names."""
+"""Keys, tokens and passwords in code and configurations, by their services' forms and by their names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 from jax_diversity.corpus.steps.base import Span
 from jax_diversity.corpus.steps.replacing import Find, by_pattern
 
-# Service -> words of which its keys hold one, and their form.
+# Service -> words of which each key contains one, and the form of its keys.
 _FORMS = {
     "private_key": (
         "PRIVATE",
@@ -39,14 +39,14 @@ _FORMS = {
     "npm": ("npm_", r"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{36}(?![A-Za-z0-9])"),
     "pypi": ("pypi-", r"(?<![\w-])pypi-AgE[\w-]{50,1000}"),
     "sendgrid": ("SG.", r"(?<![\w.-])SG\.[\w-]{22}\.[\w-]{43}(?![\w-])"),
-    # user:password@host; a password of letters alone is mostly a word for one, as in examples.
+    # user:password@host; an all-letter password is usually a placeholder.
     "url_password": (
         "://",
         r"\b[a-z][a-z0-9+.-]{1,20}://[^\s/:@<>{}$'\"]{0,64}:(?P<value>(?=[A-Za-z]*[^A-Za-z@\s])[^\s/@<>{}$'\":]{6,128})@[\w.\[-]",
     ),
 }
 
-# A value that is given to a name that ends here or a little later. What a program computes or looks up is none.
+# A value assigned to a name that ends here or a little later. Computed values are not secrets.
 _NAMES = ("password", "passwd", "passphrase", "pwd", "secret", "credential", "key", "token")
 _WRITTEN = tuple(form for name in _NAMES for form in (name, name.capitalize(), name.upper()))
 _OF_ACCESS = re.compile(
@@ -62,7 +62,7 @@ _NO_SECRET = re.compile(
 
 
 def access_keys() -> dict[str, Find]:
-    """Keys and tokens by the service that gives them, passwords in addresses, and values given to names of secrets."""
+    """Keys and tokens by service, passwords in addresses, and values assigned to names of secrets."""
     found = {name: by_pattern(re.compile(pattern), marks=marks) for name, (marks, pattern) in _FORMS.items()}
     return found | {"assigned": _assigned}
 
@@ -80,32 +80,32 @@ def _assigned(text: str) -> list[Span]:
 
 
 def _names_a_secret(name: str, before: str) -> bool:
-    """Keys and tokens are of many kinds: they count where the word before them says what they open."""
+    """Whether the name is one of a secret: `key` and `token` need a word before them, such as `api`."""
     return name.lower() not in ("key", "token") or _OF_ACCESS.search(before) is not None
 
 
 def _is_random(match: re.Match) -> bool:
-    """Whether a value looks drawn, not written: letters and digits, in no words, of many different characters.
+    """Whether a value looks random: letters and digits, not words, with many different characters.
 
-    Keys are long; passwords are short and have marks. A short value without quotes may be a name of the program.
+    Keys are long; passwords are short and contain marks. A short value without quotes may be a variable.
     """
     value = match[str(match.lastgroup)]
     if _NO_SECRET.search(value) or not re.search(r"\d", value) or not re.search(r"[A-Za-z]", value):
         return False
     bits = _bits(value)
     if len(value) >= 20:
-        # Words that are joined have few digits, and these stand together.
+        # Joined words have few digits, which stand together.
         return bits >= (3.0 if re.fullmatch("[0-9a-fA-F]+", value) else 3.5) and _changes(value) >= len(value) / 5
     classes = sum(bool(re.search(each, value)) for each in ("[a-z]", "[A-Z]", r"\d", r"[^\w\s]"))
     return match.lastgroup != "bare" and classes >= 3 and bits >= 2.75
 
 
 def _bits(value: str) -> float:
-    """Shannon's entropy of its characters, in bits a character."""
+    """Shannon entropy of the characters, in bits a character."""
     return -sum(number / len(value) * math.log2(number / len(value)) for number in Counter(value).values())
 
 
 def _changes(value: str) -> int:
-    """How often neighbours are of two classes: capitals, small letters, digits, marks."""
+    """Number of neighbours of different classes: capitals, small letters, digits, marks."""
     classes = ["A" if each.isupper() else "a" if each.islower() else "0" if each.isdigit() else each for each in value]
     return sum(one != other for one, other in pairwise(classes))

@@ -1,7 +1,7 @@
 """Language models of fastText (Joulin et al. 2017): `lid.176.bin`, `lid.176.ftz` or the user's own.
 
-The library reads a file without looking at its length: one that is cut off makes it hang or crash. So the file's parts
-are walked through before.
+The library does not check the length of a file and hangs or crashes on a truncated one. Therefore the file's structure
+is validated first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_BYTES_A_WORD = 2**16
 
 
 class FastText:
-    """A model that tells languages."""
+    """A model that detects languages."""
 
     def __init__(self, path: str) -> None:
         fasttext = optional("fasttext", None, install="fasttext-predict")
@@ -29,8 +29,8 @@ class FastText:
         self._model: Any = fasttext.load_model(str(Path(path).expanduser())).f
 
     def ranked(self, text: str, number: int) -> list[tuple[str, float]]:
-        """The most probable languages, the first one first; none for a text in which the model knows nothing."""
-        # Newlines end what the library reads; half a surrogate pair has no UTF-8.
+        """The most probable languages in descending order; empty if the model knows no part of the text."""
+        # The library reads up to a newline; lone surrogates have no UTF-8.
         line = " ".join(text.split()).encode(errors="replace").decode()
         found = self._model.predict(f"{line}\n", number, 0.0, "strict")
         return [(label.removeprefix(_LABEL), min(float(share), 1.0)) for share, label in found]
@@ -38,31 +38,31 @@ class FastText:
 
 @cache
 def fasttext_model(path: str) -> FastText:
-    """A model, loaded once in every process.
+    """A model, loaded once in each process.
 
     Raises:
-        UserError: an absent library, or a file that is no model of languages, or a damaged one.
+        UserError: a missing library, or a file that is damaged or not a model of languages.
     """
     return FastText(path)
 
 
 def labels(path: Path) -> list[str]:
-    """The labels of a model's file, whose parts all must be there.
+    """The labels of a complete model file.
 
     Raises:
-        UserError: anything else.
+        UserError: a damaged file, or another kind of file.
     """
     try:
         with path.open("rb") as file:
-            found = _walk(file)
+            found = _read_labels(file)
             size = path.stat().st_size
             if file.tell() == size:
                 return found
-            what = f"{size} bytes where its parts take {file.tell()}"
+            what = f"{size} bytes instead of {file.tell()}"
     except OSError as error:
         what = error.strerror or str(error)
     except (struct.error, ValueError) as error:
-        what = str(error) if isinstance(error, ValueError) else "a file that is cut off"
+        what = str(error) if isinstance(error, ValueError) else "a truncated file"
     raise UserError(
         f"Expected a supervised model of fastText, such as lid.176.bin, at {path}, found {what}; check the path."
     )
@@ -72,7 +72,7 @@ def _numbers(file: IO[bytes], form: str) -> tuple[Any, ...]:
     return struct.unpack(f"<{form}", file.read(struct.calcsize(f"<{form}")))
 
 
-def _walk(file: IO[bytes]) -> list[str]:
+def _read_labels(file: IO[bytes]) -> list[str]:
     magic, version = _numbers(file, "2i")
     if magic != _MAGIC or version not in _VERSIONS:
         raise ValueError("a file of another kind")
@@ -90,9 +90,9 @@ def _walk(file: IO[bytes]) -> list[str]:
         raise ValueError(f"{len(found)} labels")
     file.seek(8 * max(num_kept, 0), 1)
     (is_quantised,) = _numbers(file, "?")
-    _walk_matrix(file, is_quantised)
+    _skip_matrix(file, is_quantised)
     (output_is_quantised,) = _numbers(file, "?")
-    _walk_matrix(file, is_quantised and output_is_quantised)
+    _skip_matrix(file, is_quantised and output_is_quantised)
     return found
 
 
@@ -100,12 +100,12 @@ def _word(file: IO[bytes]) -> str:
     word = bytearray()
     while (byte := file.read(1)) != b"\0":
         if not byte or len(word) == _MOST_BYTES_A_WORD:
-            raise ValueError("a file that is cut off")
+            raise ValueError("a truncated file")
         word += byte
     return word.decode(errors="replace")
 
 
-def _walk_matrix(file: IO[bytes], is_quantised: bool) -> None:
+def _skip_matrix(file: IO[bytes], is_quantised: bool) -> None:
     if not is_quantised:
         rows, columns = _numbers(file, "2q")
         file.seek(_size(4 * rows * columns), 1)
@@ -113,13 +113,13 @@ def _walk_matrix(file: IO[bytes], is_quantised: bool) -> None:
     (has_norms,) = _numbers(file, "?")
     rows, _, num_codes = _numbers(file, "2qi")
     file.seek(_size(num_codes), 1)
-    _walk_quantiser(file)
+    _skip_quantiser(file)
     if has_norms:
         file.seek(_size(rows), 1)
-        _walk_quantiser(file)
+        _skip_quantiser(file)
 
 
-def _walk_quantiser(file: IO[bytes]) -> None:
+def _skip_quantiser(file: IO[bytes]) -> None:
     dimensions, *_ = _numbers(file, "4i")
     file.seek(_size(4 * 256 * dimensions), 1)
 

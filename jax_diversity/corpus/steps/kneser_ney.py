@@ -1,8 +1,9 @@
 """A language model of n-grams: interpolated, modified Kneser-Ney smoothing (Chen and Goodman 1999, section 3.2).
 
-An n-gram is known by its prefix (one number) and its last token: what is looked up is exact. The n-grams of an order
-lie sorted by a hash that is a permutation of the 64-bit numbers, so that the hash's first bits say where in the table
-one is, and all n-grams of a text are found together.
+An n-gram is identified by its prefix (one number) and its last token, so that look-ups are exact. The n-grams of one
+order are sorted by a hash that is a permutation of the 64-bit numbers. The first bits of a hash give the place in the
+table, and all n-grams of a text are found together. KenLM trains such models only as a program in C++ without a Python
+package, and NLTK keeps n-grams as Python objects, without modified smoothing.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int32, Int64, UInt64
 
 BEGIN, END = 0, 1
-"""The tokens before and behind every text."""
+"""The tokens before and after every text."""
 _DISCOUNTS = (0.5, 1.0, 1.5)
-"""Where a text is too short to estimate them; KenLM has the same."""
+"""Used if the texts are too short to estimate discounts, as in KenLM."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,11 @@ class _Table:
     """The n-grams of one order, of two tokens or more.
 
     Attributes:
-        hashes: sorted; of prefix and last token.
-        starts: of every value of the hash's first bits, the first n-gram with these.
+        hashes: sorted hashes of prefix and last token.
+        starts: for every value of the first bits of a hash, its first n-gram.
         log_probability: of the last token after the others.
-        log_back_off: as a context: what the probability after the shorter context is multiplied by, for tokens that
-            have not come after this one.
+        log_back_off: factor of the n-gram as a context: for tokens unseen after it, it multiplies the probability after
+            the shorter context.
     """
 
     hashes: UInt64[np.ndarray, " ngram"]
@@ -40,7 +41,7 @@ class _Table:
     log_back_off: Float32[np.ndarray, " ngram"]
 
     def find(self, hashes: UInt64[np.ndarray, " place"]) -> Int64[np.ndarray, " place"]:
-        """The places of n-grams in the table; -1 for those that it does not hold."""
+        """The places of n-grams in the table; -1 for unknown n-grams."""
         shift = np.uint64(65 - len(self.starts).bit_length())
         places = self.starts[hashes >> shift].astype(np.int64)
         found = np.full(len(hashes), -1, np.int64)
@@ -63,8 +64,8 @@ class NgramModel:
 
     Attributes:
         log_unigram: log-probability of every token.
-        log_back_off: of every token as a context.
-        tables: n-grams of two tokens, three ...
+        log_back_off: back-off factor of every token as a context.
+        tables: n-grams of two tokens, of three, and so on.
     """
 
     log_unigram: Float32[np.ndarray, " token"]
@@ -72,7 +73,7 @@ class NgramModel:
     tables: tuple[_Table, ...]
 
     def log_probabilities(self, tokens: Int64[np.ndarray, " token"]) -> Float64[np.ndarray, " following"]:
-        """Of every token after the first, which is `BEGIN`: its log-probability (natural) after those before it."""
+        """The natural log-probability of every token after the first, which is `BEGIN`, given the tokens before it."""
         result = self.log_unigram[tokens[1:]].astype(np.float64)
         ngrams, back_off = tokens, self.log_back_off
         for table in self.tables:
@@ -95,7 +96,7 @@ class NgramModel:
 
     @classmethod
     def load(cls, folder: Path, name: str) -> NgramModel:
-        """A model as it was saved; processes that load it share its memory."""
+        """Read a saved model; processes that load it share its memory."""
 
         def array(part: str) -> Any:
             return np.asarray(np.load(folder / f"{name}_{part}.npy", mmap_mode="r", allow_pickle=False))
@@ -115,9 +116,9 @@ class NgramModel:
 def _hashed(
     prefixes: Int64[np.ndarray, " ngram"], tokens: Int64[np.ndarray, " ngram"], num_tokens: int
 ) -> UInt64[np.ndarray, " ngram"]:
-    """A number for each pair of a prefix and a token, all different, spread over the 64-bit numbers."""
+    """Different 64-bit numbers for different pairs of prefix and token."""
     values = (prefixes * num_tokens + tokens).astype(np.uint64)
-    # The finaliser of MurmurHash3; a shift and an odd factor can both be undone.
+    # The finaliser of MurmurHash3: a shift and an odd factor are both invertible.
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         values = (values ^ (values >> np.uint64(33))) * np.uint64(factor)
     return values ^ (values >> np.uint64(33))
@@ -127,16 +128,16 @@ def train(texts: Sequence[Int64[np.ndarray, "_"]], num_tokens: int, order: int) 
     """Train a model.
 
     Args:
-        texts: each begins with `BEGIN`, ends with `END`, and holds neither between them.
-        num_tokens: how many tokens there are; those that never come have a probability too.
+        texts: each begins with `BEGIN`, ends with `END`, and contains neither between them.
+        num_tokens: number of tokens; tokens that never occur also have a probability.
         order: n.
 
     Returns:
-        The model. After any context the probabilities of all tokens but `BEGIN` sum up to 1.
+        The model. After any context the probabilities of all tokens except `BEGIN` sum up to 1.
     """
     orders = _count(texts, num_tokens, order)
-    # Of all but the longest n-grams what counts is the number of different tokens that come before one, which tells how
-    # likely it is in a new context; before those that begin a text there is none.
+    # The count of all but the longest n-grams is the number of different tokens before them, which measures how likely
+    # an n-gram is in a new context. N-grams at the beginning of a text keep their own count.
     for ngrams, longer in pairwise(orders):
         contexts = np.bincount(longer.suffixes, minlength=len(ngrams.counts))
         ngrams.counts = np.where(ngrams.begins, ngrams.counts, contexts)
@@ -152,7 +153,7 @@ def train(texts: Sequence[Int64[np.ndarray, "_"]], num_tokens: int, order: int) 
     back_offs.append(np.ones(len(orders[-1].counts)))
     with np.errstate(divide="ignore"):
         log_probabilities = [np.log(values).astype(np.float32) for values in probabilities]
-        # The first is what the empty context leaves to tokens that never came.
+        # The first is the share that the empty context leaves to unseen tokens.
         log_back_offs = [np.log(values).astype(np.float32) for values in back_offs[1:]]
     tables = [
         _Table(ngrams.hashes, _starts(ngrams.hashes), *logs)
@@ -163,7 +164,7 @@ def train(texts: Sequence[Int64[np.ndarray, "_"]], num_tokens: int, order: int) 
 
 @dataclass
 class _Ngrams:
-    """The different n-grams of one order: where their prefixes and suffixes are among the shorter ones, and counts."""
+    """The different n-grams of one order: indices of prefixes and suffixes among the shorter n-grams, and counts."""
 
     hashes: UInt64[np.ndarray, " ngram"]
     prefixes: Int64[np.ndarray, " ngram"]
@@ -173,15 +174,15 @@ class _Ngrams:
 
 
 def _count(texts: Sequence[Int64[np.ndarray, "_"]], num_tokens: int, order: int) -> list[_Ngrams]:
-    """The n-grams of every order from 1 on, and how often each comes."""
+    """The n-grams of every order from 1 on, with their counts."""
     tokens = np.concatenate(texts)
     lengths = np.array([len(text) for text in texts])
-    # How many tokens of its text come before: no n-gram reaches into another text.
+    # Number of preceding tokens of the same text: no n-gram crosses texts.
     before = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     every = np.arange(num_tokens)
     counts = np.bincount(tokens, minlength=num_tokens)
     found = [_Ngrams(_hashed(every, every, 1), np.zeros(num_tokens, np.int64), every, every == BEGIN, counts)]
-    shorter = tokens  # the n-gram of the order before that ends at each place
+    shorter = tokens  # the n-gram of the previous order that ends at each place
     for n in range(2, order + 1):
         places = np.flatnonzero(before >= n - 1)
         hashes, first, ngrams, counts = np.unique(
@@ -200,8 +201,8 @@ def _count(texts: Sequence[Int64[np.ndarray, "_"]], num_tokens: int, order: int)
 def _discounted(
     counts: Int64[np.ndarray, " ngram"], contexts: Int64[np.ndarray, " ngram"], num_contexts: int
 ) -> tuple[Float64[np.ndarray, " ngram"], Float64[np.ndarray, " context"]]:
-    """Of every n-gram its share of its context after the discount; of every context the share that this leaves."""
-    # Discounts of n-grams that come once, twice, more often (Chen and Goodman 1999, equation 17).
+    """The discounted share of every n-gram in its context, and the share that each context has left."""
+    # Discounts of n-grams with one, two and more occurrences (Chen and Goodman 1999, equation 17).
     numbers = [int((counts == number).sum()) for number in range(1, 5)]
     if all(numbers):
         factor = numbers[0] / (numbers[0] + 2 * numbers[1])
@@ -218,6 +219,6 @@ def _discounted(
 
 
 def _starts(hashes: UInt64[np.ndarray, " ngram"]) -> Int32[np.ndarray, " start"]:
-    """Of each value of the first bits, as many as number the n-grams, the first hash that is not below it."""
+    """For each value of the first bits the first hash that is not below it."""
     bits = len(hashes).bit_length()
     return np.searchsorted(hashes, np.arange(2**bits, dtype=np.uint64) << np.uint64(64 - bits)).astype(np.int32)

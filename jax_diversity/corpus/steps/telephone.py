@@ -1,4 +1,8 @@
-"""Telephone numbers: international ones, those that a word before them says to be one, and those of given regions."""
+"""Telephone numbers: international numbers, numbers after a word such as "phone", and numbers of given regions.
+
+The library phonenumbers decides which numbers are in use. Candidates are searched here: the library's own search takes
+four times as long for each region, and does not use words such as "phone" before a number.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from jax_diversity.foundation.errors import UserError, did_you_mean
 from jax_diversity.foundation.libraries import optional
 
 _INTERNATIONAL = re.compile(r"\+(?<![\w+].)(?: (?=\d+\D{1,3}\d+\D))?\(?[1-9][\d ().\u00a0/-]{6,24}(?<=\d)")
-# Groups of digits, in no longer row of numbers; a run without a break is a number of anything.
+# Groups of digits, not part of a longer row of numbers; an unbroken run of digits is ambiguous.
 _NATIONAL = re.compile(
     r"[(\d](?<![\w.,:/+-].)(?<!\d \d)(?:(?<=\()\d{1,5}\) ?|\d{0,4}[ ./-])\d{2,5}(?:[ ./-]?\d{1,5}){1,5}"
     r"(?!\w|[.,:/-]\d| \d{1,5} \d)"
@@ -26,7 +30,7 @@ _LABEL = re.compile(
     re.IGNORECASE,
 )
 _YEARS = re.compile(r"\D*(?:1[5-9]\d\d|20\d\d)(?:\D+(?:1[5-9]\d\d|20\d\d))+\D*")
-# Years, a number with a point, an American post code, an address of a machine, a date, rows of four digits.
+# Years, a decimal number, an American post code, an IP address, a date, rows of four digits.
 _OTHER = re.compile(
     rf"{_YEARS.pattern}|\d+\.\d+|\d{{5}}-\d{{4}}|\d+(?:\.\d{{1,3}}){{3}}|\d{{1,2}}[./-]\d{{1,2}}[./-]\d{{4}}.*"
     r"|\d{4}[./-]\d\d?[./-]\d\d?.*|\d{4}(?: \d{4})+"
@@ -34,10 +38,10 @@ _OTHER = re.compile(
 
 
 def telephone_numbers(regions: Sequence[str]) -> Find:
-    """Numbers that begin with a plus, or follow a word for a telephone, or are written as is usual in a region.
+    """Numbers that begin with a plus, follow a word for a telephone, or have the usual form of a region.
 
     Raises:
-        UserError: the library phonenumbers is absent, or does not know a region.
+        UserError: the library phonenumbers is missing, or a region is unknown.
     """
     phonenumbers = optional("phonenumbers", "preparation")
     known = phonenumbers.SUPPORTED_REGIONS
@@ -65,14 +69,14 @@ def telephone_numbers(regions: Sequence[str]) -> Find:
 
 
 def _is_grouped(match: re.Match) -> bool:
-    """Whether digits are grouped as in a telephone number: in three groups and more, or behind a zero."""
+    """Whether digits are grouped as in a telephone number: at least three groups, or a leading zero."""
     groups = re.findall(r"\d+", match[0])
     many = len(groups) > 2 or (match[0].startswith("0") and len(groups[0]) > 1)
     return many and sum(map(len, groups)) >= 8 and not _OTHER.fullmatch(match[0])
 
 
 def _longest(match: re.Match) -> list[Span]:
-    """The longest beginning that is in use as a number; what follows it may be another number."""
+    """The longest beginning that is a number in use; another number may follow it."""
     import phonenumbers
 
     for end in [each.end() for each in re.finditer(r"\d+", match[0])][::-1]:
@@ -90,12 +94,12 @@ def _matches(match: re.Match, region: str, leniency: int) -> list[Span]:
     return [
         (match.start() + each.start, match.start() + each.end)
         for each in PhoneNumberMatcher(match[0], region, leniency, max_tries=10)
-        if each.start <= 1  # not a part of a longer number
+        if each.start <= 1  # not part of a longer number
     ]
 
 
 def _apart(spans: list[Span]) -> Iterator[Span]:
-    """The places in their order; of those that overlap the first."""
+    """The spans in order; of overlapping spans the first."""
     end = 0
     for start, stop in sorted(spans):
         if start >= end:

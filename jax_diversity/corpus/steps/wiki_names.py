@@ -1,4 +1,4 @@
-"""What wikis call files, categories, redirects and the sections of links, in the languages of LLaMA's Wikipedia.
+"""Names of files, categories, redirects and link sections in wikis, in the languages of LLaMA's Wikipedia.
 
 The languages are bg, ca, cs, da, de, en, es, fr, hr, hu, it, nl, pl, pt, ro, ru, sl, sr, sv and uk; links to files and
 categories also in ja, ko, tr, vi and zh.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 def _names(listed: str) -> tuple[str, ...]:
-    """What semicolons and line ends divide."""
+    """Split at semicolons and line ends."""
     return tuple(filter(None, map(str.strip, listed.replace("\n", ";").split(";"))))
 
 
@@ -39,7 +39,7 @@ REDIRECTS = _names("""
     redirecionamento; redirecteaza; перенаправление; перенапр; preusmeritev; preusmeri; преусмери; omdirigering
     перенаправлення; перенаправити
     """)
-"""Behind a hash sign, before the link."""
+"""Words between the hash sign and the link of a redirect."""
 DISAMBIGUATIONS = _names("""
     disambiguation; disambiguation page; disambig; disamb; dab; hndis; geodis; пояснение; desambiguació; rozcestník
     flertydig; begriffsklärung; desambiguación; desambig; homonymie; razdvojba; egyért; egyértelműsítő lap; disambigua
@@ -47,7 +47,7 @@ DISAMBIGUATIONS = _names("""
     вишезначна одредница; вишезначност; förgrening; gren; неоднозначність; disambigg; значения; значення
     olika betydelser
     """)
-"""Names of templates, and what stands in brackets behind a title."""
+"""Names of templates, and words in brackets after a title."""
 APPENDICES = frozenset(
     _names("""
     see also; references; notes; notes and references; footnotes; citations; sources; bibliography; further reading
@@ -73,4 +73,4 @@ APPENDICES = frozenset(
     див. також; примітки; джерела; посилання; література; виноски
     """)
 )
-"""Sections of links and of lists of works."""
+"""Titles of sections with links and lists of works."""
