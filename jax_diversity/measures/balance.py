@@ -193,7 +193,7 @@ class Measurer:
     def measure(self, ordering: Order, advance: Advance = ignore) -> Balance:
         """Measure one of the orders."""
         function("advance", advance)
-        ordering = checked(self._characteristics, ordering)
+        ordering = as_order_of(self._characteristics, ordering)
         for size in self.windows:
             whole_number("every window size", size, 1, len(ordering))
         by_name: dict[str, Any] = {}  # attribute of `Balance` -> family -> value
@@ -257,7 +257,7 @@ def _once(advance: Advance, num_walks: int) -> Advance:
     return told
 
 
-def checked(characteristics: Characteristics, ordering: Order, name: str = "the ordering") -> Ordering | Positions:
+def as_order_of(characteristics: Characteristics, ordering: Order, name: str = "the ordering") -> Ordering | Positions:
     """An ordering of as many sequences as the characteristics have, or an error; messages call it `name`."""
     instance_of("characteristics", characteristics, Characteristics, MADE_BY)
     ordering = as_order(ordering, name)
@@ -289,7 +289,7 @@ def own_shares(characteristics: Characteristics, ordering: Order) -> dict[str, F
         >>> own_shares(chars, make_run(chars, positions=[0, 0, 0, 1]))
         {'topic': array([0.75, 0.25])}
     """
-    indices = checked(characteristics, ordering).indices
+    indices = as_order_of(characteristics, ordering).indices
     times = np.bincount(indices, minlength=characteristics.num_sequences)
     tokens = {family: (counts.T @ times).astype(np.float64) for family, counts in characteristics.counts.items()}
     return {family: each / max(each.sum(), 1.0) for family, each in tokens.items()}

@@ -12,7 +12,7 @@ import numpy as np
 from jax_diversity.foundation.checks import function, mapping, one_of, several
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, checked
+from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, as_order_of
 from jax_diversity.measures.documents import COPY, DOCUMENT
 from jax_diversity.measures.floors import gap_closed
 from jax_diversity.measures.windows import place, window_deviation
@@ -176,7 +176,7 @@ def compare(
     for offset in offsets:
         one_of("every offset", offset, _SUFFIXES)
     function("keep", keep)
-    orders = {name: checked(characteristics, order, f"order {name!r}") for name, order in orderings.items()}
+    orders = {name: as_order_of(characteristics, order, f"order {name!r}") for name, order in orderings.items()}
     if windows is None:
         least = min(map(len, orders.values()))
         windows = [size for size in WINDOWS if size <= least] or [max(least // 2, 1)] * (least > 0)

@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 
 from jax_diversity.foundation.checks import function, one_of, whole_number
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.measures.balance import Order, Targets, checked, target_shares
+from jax_diversity.measures.balance import Order, Targets, as_order_of, target_shares
 from jax_diversity.measures.windows import total_variation
 from jax_diversity.schema import Characteristics
 
@@ -88,7 +88,7 @@ def window_profile(
         ([1, 2, 4], [0.5, 0.0, 0.0])
     """
     function("advance", advance)
-    indices = checked(characteristics, ordering).indices
+    indices = as_order_of(characteristics, ordering).indices
     shares = target_shares(characteristics, {} if targets is None else targets)
     profiles = {}
     for family, counts in characteristics.counts.items():
@@ -131,7 +131,7 @@ def group_timeline(
         >>> group_timeline(chars, "topic", np.arange(4), num_groups=1, num_bins=2).share.tolist()
         [[0.75, 0.5]]
     """
-    indices = checked(characteristics, ordering).indices
+    indices = as_order_of(characteristics, ordering).indices
     one_of("family", family, characteristics.families)
     whole_number("num_groups", num_groups, 1)
     whole_number("num_bins", num_bins, 1)

@@ -149,7 +149,7 @@ class Plan:
         families they count against the corpus's shares.
         """
         num_sequences = characteristics.num_sequences
-        consumed = np.zeros(0, np.int64) if consumed is None else checked_consumed(consumed, num_sequences)
+        consumed = np.zeros(0, np.int64) if consumed is None else as_consumed(consumed, num_sequences)
         features = Features.build(characteristics, objective)
         head_start = _head_start(features, None if previous is None else checked_epoch(previous, num_sequences))
         if targets is None:
@@ -302,7 +302,7 @@ def checked_epoch(previous: Any, num_sequences: int) -> Int64[np.ndarray, " posi
     return ordering.indices
 
 
-def checked_consumed(consumed: Any, num_sequences: int) -> Int64[np.ndarray, " consumed"]:
+def as_consumed(consumed: Any, num_sequences: int) -> Int64[np.ndarray, " consumed"]:
     """Indices of sequences that were consumed already, checked to be integers in range, each once."""
     try:
         indices = as_integers("consumed sequences", consumed, below=num_sequences)

@@ -97,7 +97,7 @@ class Characteristics:
         mapping("counts", counts, "family -> matrix (sequence, group)")
         if not counts:
             raise UserError("Expected at least one family of counts, found none; pass {'name': matrix}.")
-        matrices = {name: _checked_counts(name, matrix) for name, matrix in counts.items()}
+        matrices = {name: _as_counts(name, matrix) for name, matrix in counts.items()}
         totals = {name: np.asarray(matrix.sum(axis=1)).ravel() for name, matrix in matrices.items()}
         first_name, first_totals = next(iter(totals.items()))
         for name, row_totals in totals.items():
@@ -124,7 +124,7 @@ class Characteristics:
                     "a sequence, negative where it holds several documents."
                 )
         if copies is not None:
-            copies = _checked_copies(copies, len(first_totals))
+            copies = _as_copies(copies, len(first_totals))
         if turns is not None:
             turns = as_integers("turns", turns, least=-(2**63)).copy()
             if len(turns) != len(first_totals):
@@ -132,7 +132,7 @@ class Characteristics:
                     f"Expected the turns of {len(first_totals)} sequences, found {len(turns)}; give one number a "
                     "sequence, negative for none."
                 )
-        return cls(matrices, _checked_weights(weights, matrices), length, documents, copies, turns)
+        return cls(matrices, _as_weights(weights, matrices), length, documents, copies, turns)
 
     def with_weights(self, weights: Mapping[str, float]) -> Characteristics:
         """The same counts with other weights.
@@ -143,7 +143,7 @@ class Characteristics:
         Raises:
             ValueError: weights that are negative, all zero or of an unknown family.
         """
-        return replace(self, weights=_checked_weights(weights, self.counts))
+        return replace(self, weights=_as_weights(weights, self.counts))
 
     def take(self, rows: Int64[np.ndarray, " row"]) -> Characteristics:
         """The characteristics of some sequences, in the given order; groups, weights and document numbers stay.
@@ -210,7 +210,7 @@ class Characteristics:
 _MAX_COUNT = 2**53  # float64 holds every whole number up to it
 
 
-def _checked_counts(name: str, matrix: Any) -> csr_array:
+def _as_counts(name: str, matrix: Any) -> csr_array:
     try:
         entries: Any = matrix if issparse(matrix) else np.asarray(matrix)
         if entries.ndim == 2 and issparse(entries):
@@ -254,7 +254,7 @@ def _checked_counts(name: str, matrix: Any) -> csr_array:
     return rows
 
 
-def _checked_copies(copies: Any, num_sequences: int) -> Int64[np.ndarray, "sequence member"]:
+def _as_copies(copies: Any, num_sequences: int) -> Int64[np.ndarray, "sequence member"]:
     try:
         groups = np.asarray(copies)
     except ValueError as error:  # rows of many lengths
@@ -292,7 +292,7 @@ def _check_indices(matrix: Any) -> None:
                 raise ValueError(f"it has {size} rows or columns, and indices {places.min()} .. {places.max()}")
 
 
-def _checked_weights(weights: Mapping[str, float] | None, matrices: Mapping[str, Any]) -> dict[str, float]:
+def _as_weights(weights: Mapping[str, float] | None, matrices: Mapping[str, Any]) -> dict[str, float]:
     weights = {} if weights is None else weights
     mapping("weights", weights, "family -> number")
     unknown = set(weights) - set(matrices)

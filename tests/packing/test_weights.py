@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -230,8 +231,8 @@ def config_of(corpus: Path, out: Path, **packing: Any) -> BuildConfig:
 
 
 @pytest.fixture(scope="module")
-def built(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("built") / "out"
+def built(corpus: Path, prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = shutil.copytree(prepared, tmp_path_factory.mktemp("built") / "out")
     config = config_of(corpus, out, weight_field="weight", weights={"source=music": 2.0, "cluster=0": 1.0})
     Build(config).run_all()
     return out
