@@ -14,9 +14,9 @@ import jax
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.checks import one_of, whole_number
+from jax_diversity.foundation.checks import as_whole_number, check_one_of
 from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
-from jax_diversity.records.decoding import FIELDS, LossOn, checked_fields
+from jax_diversity.records.decoding import FIELDS, LossOn, as_fields
 from jax_diversity.run.source import ORIGIN_FIELDS
 
 ENDLESS = 2**62
@@ -86,17 +86,17 @@ class LoaderSettings:
         # Whole numbers become Python's own, which JSON can hold: the position in a saved state is computed from them.
         for name, smallest in _SMALLEST.items():
             if name in given and not (name in _MAY_BE_NONE and given[name] is None):
-                given[name] = whole_number(name, given[name], smallest)
+                given[name] = as_whole_number(name, given[name], smallest)
         names = {} if given.get("names") is None else given["names"]
         if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names.values()):
             raise UserError(f'Expected names as a mapping of fields to names, {{"inputs": "tokens"}}, found {names!r}.')
         given["names"] = dict(names)
-        given["fields"] = fields = checked_fields(given.get("fields", FIELDS))
+        given["fields"] = fields = as_fields(given.get("fields", FIELDS))
         _check_names(fields, given["names"])
         for name in {"drop_remainder", "merge_segments"} & given.keys():
             if not isinstance(given[name], bool | np.bool_):  # any other value would silently count as one of them
                 raise UserError(f"Expected {name} to be True or False, found {given[name]!r}.")
-        one_of("loss_on", given.get("loss_on", "all"), get_args(LossOn))
+        check_one_of("loss_on", given.get("loss_on", "all"), get_args(LossOn))
         if given.get("loss_on") == "answers" and "targets_segmentation" not in fields:
             raise UserError(
                 "Expected targets_segmentation among the fields with loss_on=answers, which is 0 where no loss is "

@@ -91,7 +91,7 @@ def identity_number(identity: str) -> int:
     return int(identity[:16] or "0", 16)
 
 
-def checked_dtype(dtype: np.dtype | str) -> np.dtype:
+def as_dtype(dtype: np.dtype | str) -> np.dtype:
     """The type of a stored token: uint16 or int32, little-endian."""
     dtype = np.dtype(dtype)
     if dtype not in (np.dtype("<u2"), np.dtype("<i4")):

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Int32
 
-from jax_diversity.foundation.checks import one_of
+from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.records.codec import Bodies
 
@@ -29,7 +29,7 @@ _MOST_ARRAYS = 48  # of one size: eight batches of six fields, more than a train
 _MOST_SIZES = 4  # a loader has one or two sizes; parts of batches of several datasets have many
 
 
-def checked_fields(fields: Any) -> tuple[str, ...]:
+def as_fields(fields: Any) -> tuple[str, ...]:
     """The fields that were asked for; a `UserError` for one that does not exist, and for none."""
     listed = isinstance(fields, Collection) and not isinstance(fields, str)
     unknown = [field for field in fields if field not in FIELDS] if listed else fields
@@ -38,9 +38,9 @@ def checked_fields(fields: Any) -> tuple[str, ...]:
     return tuple(fields)
 
 
-def checked_loss(loss_on: str, marks_learned: bool) -> LossOn:
+def as_loss(loss_on: str, marks_learned: bool) -> LossOn:
     """Which tokens are targets; a `UserError` for a loss on answers where no dataset says which tokens are theirs."""
-    one_of("loss_on", loss_on, get_args(LossOn))
+    check_one_of("loss_on", loss_on, get_args(LossOn))
     if loss_on == "answers" and not marks_learned:
         raise UserError(
             "Expected a dataset of chats with loss_on=answers, found none that says where answers are; build one with "

@@ -63,7 +63,7 @@ class RecordReader:
     memory_map: bool = True
 
     def __post_init__(self) -> None:
-        self._dtype = codec.checked_dtype(self.dtype)
+        self._dtype = codec.as_dtype(self.dtype)
         self._body_bytes = codec.body_bytes(self.sequence_length, self._dtype, self.marks_learned)
         self.counts = tuple(self.counts)
         self._ends = np.cumsum(self.counts, dtype=np.int64)

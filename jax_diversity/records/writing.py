@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int64
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.records.codec import CorruptRecordError, body_bytes, check_bodies, checked_dtype, encode
+from jax_diversity.records.codec import CorruptRecordError, as_dtype, body_bytes, check_bodies, encode
 from jax_diversity.records.files import RecordFile
 from jax_diversity.schema import Segments
 
@@ -57,7 +57,7 @@ def write_records(
     `end_id`, not the document's. `is_learned` says which tokens count towards the loss, and records keep it; inserted
     ends never count. Returns the number of records of every file.
     """
-    dtype = checked_dtype(dtype)
+    dtype = as_dtype(dtype)
     counts = file_counts(len(order), sequences_per_file)
     paths = record_paths(folder, stem, len(counts))
     starts = np.cumsum([0, *counts]).tolist()

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.sparse import coo_array, csr_array, issparse
 
-from jax_diversity.foundation.checks import mapping, weight, whole_number
+from jax_diversity.foundation.checks import as_weight, as_whole_number, check_mapping
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.schema.orderings import as_integers
 
@@ -94,10 +94,10 @@ class Characteristics:
             >>> chars.num_sequences, chars.sequence_length
             (2, 4)
         """
-        mapping("counts", counts, "family -> matrix (sequence, group)")
+        check_mapping("counts", counts, "family -> matrix (sequence, group)")
         if not counts:
             raise UserError("Expected at least one family of counts, found none; pass {'name': matrix}.")
-        matrices = {name: _checked_counts(name, matrix) for name, matrix in counts.items()}
+        matrices = {name: _as_counts(name, matrix) for name, matrix in counts.items()}
         totals = {name: np.asarray(matrix.sum(axis=1)).ravel() for name, matrix in matrices.items()}
         first_name, first_totals = next(iter(totals.items()))
         for name, row_totals in totals.items():
@@ -113,7 +113,9 @@ class Characteristics:
                     f"tokens in {first_name!r} and {row_totals[row]} in {name!r}; give uncounted tokens a group."
                 )
         longest = max(int(first_totals.max(initial=0)), 1)
-        length = longest if sequence_length is None else whole_number("sequence_length", sequence_length, 0, _MAX_COUNT)
+        length = (
+            longest if sequence_length is None else as_whole_number("sequence_length", sequence_length, 0, _MAX_COUNT)
+        )
         if length < longest:
             raise UserError(f"Expected a sequence length of at least {longest}, the largest row total, found {length}.")
         if documents is not None:
@@ -124,7 +126,7 @@ class Characteristics:
                     "a sequence, negative where it holds several documents."
                 )
         if copies is not None:
-            copies = _checked_copies(copies, len(first_totals))
+            copies = _as_copies(copies, len(first_totals))
         if turns is not None:
             turns = as_integers("turns", turns, least=-(2**63)).copy()
             if len(turns) != len(first_totals):
@@ -132,7 +134,7 @@ class Characteristics:
                     f"Expected the turns of {len(first_totals)} sequences, found {len(turns)}; give one number a "
                     "sequence, negative for none."
                 )
-        return cls(matrices, _checked_weights(weights, matrices), length, documents, copies, turns)
+        return cls(matrices, _as_weights(weights, matrices), length, documents, copies, turns)
 
     def with_weights(self, weights: Mapping[str, float]) -> Characteristics:
         """The same counts with other weights.
@@ -143,7 +145,7 @@ class Characteristics:
         Raises:
             ValueError: weights that are negative, all zero or of an unknown family.
         """
-        return replace(self, weights=_checked_weights(weights, self.counts))
+        return replace(self, weights=_as_weights(weights, self.counts))
 
     def take(self, rows: Int64[np.ndarray, " row"]) -> Characteristics:
         """The characteristics of some sequences, in the given order; groups, weights and document numbers stay.
@@ -210,7 +212,7 @@ class Characteristics:
 _MAX_COUNT = 2**53  # float64 holds every whole number up to it
 
 
-def _checked_counts(name: str, matrix: Any) -> csr_array:
+def _as_counts(name: str, matrix: Any) -> csr_array:
     try:
         entries: Any = matrix if issparse(matrix) else np.asarray(matrix)
         if entries.ndim == 2 and issparse(entries):
@@ -254,7 +256,7 @@ def _checked_counts(name: str, matrix: Any) -> csr_array:
     return rows
 
 
-def _checked_copies(copies: Any, num_sequences: int) -> Int64[np.ndarray, "sequence member"]:
+def _as_copies(copies: Any, num_sequences: int) -> Int64[np.ndarray, "sequence member"]:
     try:
         groups = np.asarray(copies)
     except ValueError as error:  # rows of many lengths
@@ -292,13 +294,13 @@ def _check_indices(matrix: Any) -> None:
                 raise ValueError(f"it has {size} rows or columns, and indices {places.min()} .. {places.max()}")
 
 
-def _checked_weights(weights: Mapping[str, float] | None, matrices: Mapping[str, Any]) -> dict[str, float]:
+def _as_weights(weights: Mapping[str, float] | None, matrices: Mapping[str, Any]) -> dict[str, float]:
     weights = {} if weights is None else weights
-    mapping("weights", weights, "family -> number")
+    check_mapping("weights", weights, "family -> number")
     unknown = set(weights) - set(matrices)
     if unknown:
         raise UserError(f"Weights name unknown families {sorted(unknown)}; the families are {sorted(matrices)}.")
-    complete = {name: weight(f"the weight of family {name!r}", weights.get(name, 1.0)) for name in matrices}
+    complete = {name: as_weight(f"the weight of family {name!r}", weights.get(name, 1.0)) for name in matrices}
     if not any(complete.values()):
         raise UserError("At least one family must have a weight above zero, found only zeros.")
     return complete

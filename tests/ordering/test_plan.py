@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from jax_diversity import Characteristics, Objective, order
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.ordering.plan import Plan, Targets, checked_consumed
+from jax_diversity.ordering.plan import Plan, Targets, as_consumed
 from tests.support.synthetic import synthetic_characteristics
 
 # A pool over a plain shuffle follows a target as long as it has room for what the target does not want yet.
@@ -332,7 +332,7 @@ def test_what_cannot_have_been_consumed(consumed: Any, sentence: str) -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint64])
 def test_consumed_of_any_integers(dtype: Any) -> None:
-    consumed = checked_consumed(np.array([7, 2], dtype), 10)
+    consumed = as_consumed(np.array([7, 2], dtype), 10)
     assert consumed.dtype == np.int64
     assert consumed.tolist() == [7, 2]
 
