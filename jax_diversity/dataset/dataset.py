@@ -159,9 +159,9 @@ class Dataset:
         return self.stored.number("tokenize", "end_id")
 
     @property
-    def marks_learned(self) -> bool:
+    def has_loss_mask(self) -> bool:
         """Whether a loss mask says which tokens count: True of datasets of chats."""
-        return "num_learned_tokens" in self.counts("tokenize")
+        return "num_loss_tokens" in self.counts("tokenize")
 
     @cached_property
     def documents(self) -> pyarrow.dataset.Dataset:

@@ -36,7 +36,7 @@ class TorchDataset:
     Args:
         run: a run, or a built dataset, its folder or address, or several: the sequences of all datasets end to end.
         merge_segments: make one document of all of a sequence's, so that they see one another.
-        loss_on: with "answers" only the answers of chats are targets; in other documents all tokens are.
+        loss_mask: with "answers" only the answers of chats are targets; in other documents all tokens are.
 
     Raises:
         UserError: no such dataset, or no chats in it for a loss on answers; torch is not installed (when first read).
@@ -46,10 +46,10 @@ class TorchDataset:
         >>> loader = DataLoader(dataset, batch_sampler=OrderedBatchSampler("out", "balance", 64), num_workers=2)
     """
 
-    def __init__(self, run: Run | Datasets, *, merge_segments: bool = False, loss_on: str = "all") -> None:
+    def __init__(self, run: Run | Datasets, *, merge_segments: bool = False, loss_mask: str = "all") -> None:
         if isinstance(run, Run):
             common_length(run)  # refuses several
-        self.source = SequenceSource(run, _READ, merge_segments=merge_segments, loss_on=loss_on)
+        self.source = SequenceSource(run, _READ, merge_segments=merge_segments, loss_mask=loss_mask)
 
     def __len__(self) -> int:
         return len(self.source)

@@ -34,7 +34,7 @@ class TrainConfig:
     """Optimiser steps."""
     batch_size: int = 16
     """Sequences of a step."""
-    loss_on: Literal["all", "answers"] = "all"
+    loss_mask: Literal["all", "answers"] = "all"
     """Which tokens count towards the loss: all, or only the answers of chats."""
     num_layers: int = 2
     """Number of transformer blocks."""
@@ -69,7 +69,7 @@ class TrainConfig:
         for name in ("num_steps", "batch_size", "num_layers", "width", "warmup_steps", "validation_batches"):
             if getattr(self, name) > _MOST:
                 raise UserError(f"Expected train.{name} <= {_MOST}, found {getattr(self, name)}.")
-        check_one_of("train.loss_on", self.loss_on, ("all", "answers"))
+        check_one_of("train.loss_mask", self.loss_mask, ("all", "answers"))
         for name in self.metrics:
             check_one_of("train.metrics", name, ("tensorboard",))
         if self.width % (2 * self.num_heads):

@@ -16,7 +16,7 @@ from jaxtyping import Int64
 
 from jax_diversity.foundation.checks import as_whole_number, check_one_of
 from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
-from jax_diversity.records.decoding import FIELDS, LossOn, as_fields
+from jax_diversity.records.decoding import FIELDS, LossMask, as_fields
 from jax_diversity.run.source import ORIGIN_FIELDS
 
 ENDLESS = 2**62
@@ -60,7 +60,7 @@ class LoaderSettings:
     merge_segments: bool = False
     """Give all segments of a sequence the number 1 and count positions through the sequence, so that a document attends
     to the documents before it and its first token is a target; False keeps documents apart."""
-    loss_on: LossOn = "all"
+    loss_mask: LossMask = "all"
     """`answers` masks the prompts of chats: `targets_segmentation` is 0 where the target is not a token of an answer.
     In documents that are not chats every token counts towards the loss. Refused where no dataset was made of chats."""
     num_prefetch: int = 2
@@ -96,10 +96,10 @@ class LoaderSettings:
         for name in {"drop_remainder", "merge_segments"} & given.keys():
             if not isinstance(given[name], bool | np.bool_):  # any other value would silently count as one of them
                 raise UserError(f"Expected {name} to be True or False, found {given[name]!r}.")
-        check_one_of("loss_on", given.get("loss_on", "all"), get_args(LossOn))
-        if given.get("loss_on") == "answers" and "targets_segmentation" not in fields:
+        check_one_of("loss_mask", given.get("loss_mask", "all"), get_args(LossMask))
+        if given.get("loss_mask") == "answers" and "targets_segmentation" not in fields:
             raise UserError(
-                "Expected targets_segmentation among the fields with loss_on=answers, which is 0 where no loss is "
+                "Expected targets_segmentation among the fields with loss_mask=answers, which is 0 where no loss is "
                 f"counted, found {', '.join(fields)}; add it."
             )
         if (sharding := given.get("sharding")) is not None:
@@ -113,7 +113,7 @@ class LoaderSettings:
     @property
     def of_arrays(self) -> dict[str, Any]:
         """The settings of a batch's arrays, as the keyword arguments of `SequenceSource`."""
-        return {"fields": self.fields, "merge_segments": self.merge_segments, "loss_on": self.loss_on}
+        return {"fields": self.fields, "merge_segments": self.merge_segments, "loss_mask": self.loss_mask}
 
     def end(self, num_positions: int) -> int:
         """The position after the last epoch, for epochs of `num_positions`."""

@@ -36,7 +36,7 @@ class SequenceSource:
         run: a run; or a built dataset, its folder or address, or several.
         fields: which arrays a row holds, see `records.decoding.decode`.
         merge_segments: make all segments of a sequence one, see `make_loader`.
-        loss_on: which tokens are targets, see `make_loader`.
+        loss_mask: which tokens are targets, see `make_loader`.
 
     Attributes:
         identity: hash of the contents of the sequences.
@@ -58,7 +58,7 @@ class SequenceSource:
         fields: Sequence[str] = FIELDS,
         *,
         merge_segments: bool = False,
-        loss_on: str = "all",
+        loss_mask: str = "all",
     ) -> None:
         check_type("merge_segments", merge_segments, bool | np.bool_, "True or False")
         datasets = run.datasets if isinstance(run, Run) else open_datasets(run)
@@ -76,7 +76,7 @@ class SequenceSource:
         self._options: dict[str, Any] = {
             "fields": self.fields,
             "merge_segments": bool(merge_segments),
-            "loss_on": as_loss(loss_on, any(reader.marks_learned for reader in self.readers)),
+            "loss_mask": as_loss(loss_mask, any(reader.has_loss_mask for reader in self.readers)),
         }
         self._starts = np.cumsum([0, *map(len, self.readers)], dtype=np.int64)
         self._bounds = self._starts.tolist()
