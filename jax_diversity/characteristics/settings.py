@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 
 _COLUMNS = ("id", "text", "num_tokens", "length_bin", "duplicate_group", "documents", "groups")
@@ -61,7 +61,7 @@ class CharacteristicsConfig:
         Raises:
             UserError: the first such setting.
         """
-        whole_number("characteristics.length_bins", self.length_bins, 1, _MOST_BINS)
+        as_whole_number("characteristics.length_bins", self.length_bins, 1, _MOST_BINS)
         if self.families == "auto":
             return
         if not self.families:

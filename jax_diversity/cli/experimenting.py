@@ -9,7 +9,7 @@ from jax_diversity.cli.options import LabOptions, LabRunOptions, LabShowOptions
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import fingerprint
-from jax_diversity.foundation.checks import folder_name
+from jax_diversity.foundation.checks import check_folder_name
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.processes import num_cores
 from jax_diversity.foundation.progress import Progress
@@ -27,7 +27,7 @@ def run_lab(options: LabRunOptions) -> str:
     from jax_diversity.lab.experiments.running import accelerator, design_sentence, run_experiment
 
     experiment = _experiment(options)
-    folder_name("out", options.out)
+    check_folder_name("out", options.out)
     if options.processes < 0 or (options.runs is not None and options.runs < 1):
         raise UserError(f"Expected --processes >= 0 and --runs >= 1, found {options.processes} and {options.runs}.")
     progress, data = Progress(options.quiet), Path(options.data)

@@ -42,7 +42,7 @@ from jax_diversity.cli.options import (
 )
 from jax_diversity.cli.tables import build_table, funnel_table, methods_list, orderings_table, training_line
 from jax_diversity.foundation.artifacts import read_json
-from jax_diversity.foundation.checks import folder_name, whole_number
+from jax_diversity.foundation.checks import as_whole_number, check_folder_name
 from jax_diversity.foundation.compilation import keep_compiled_programs
 from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line
 from jax_diversity.foundation.progress import Progress
@@ -238,7 +238,7 @@ def _defaults(verb: Verb, arguments: list[str], asks_help: bool) -> Any:
 
 def _existing(out: str) -> str:
     """A dataset's folder or address as given; the error for a missing one suggests a dataset in this folder."""
-    folder_name("out", out)
+    check_folder_name("out", out)
     folder = Path(out)
     if "://" in out or (folder / "manifest.json").is_file():
         return out
@@ -291,7 +291,7 @@ def _run_dry(config: BuildConfig, progress: Progress, sample: int | None) -> Non
     from jax_diversity.corpus.readers.records import ReadReport
 
     if sample is not None:
-        whole_number("--sample", sample, 1)
+        as_whole_number("--sample", sample, 1)
     config.check({"corpus", "preparation"})
     chain = config.preparation.chain()
     if chain is None:
@@ -493,7 +493,7 @@ def _report_of_run(options: ReportOptions) -> Path:
     run = open_schedule(options.out, options.version)
     values = run_values(run, Progress(options.quiet), options.windows, options.families)
     if options.target is not None:
-        folder_name("target", options.target)
+        check_folder_name("target", options.target)
     folder = run.root if options.target is None else Path(options.target)
     write_report(folder, values)
     return folder
@@ -509,7 +509,7 @@ _STAGE_VERBS: dict[str, tuple[Callable[..., None], StageOptions]] = {
 def _run_export(options: ExportOptions) -> None:
     from jax_diversity.export.export import export
 
-    folder_name("target", options.target)
+    check_folder_name("target", options.target)
     for line in export(_open_run(options, options.ordering), options, Progress(options.quiet)):
         show(line)
 

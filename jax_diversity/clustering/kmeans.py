@@ -28,7 +28,7 @@ from jaxtyping import Array, Float32, Float64, Int64, PRNGKeyArray
 from jax_diversity.clustering.base import num_coarse_clusters
 from jax_diversity.clustering.lloyd import Passes, assign_rows, lloyd, padded_count, row_mesh
 from jax_diversity.clustering.rows import Rows, check_numbers, training_rows
-from jax_diversity.foundation.checks import one_of
+from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.progress import Advance, ignore
 
 ROWS_PER_CLUSTER = 16
@@ -134,7 +134,7 @@ def draw_start(rows: Rows, num_clusters: int, start: str, seed: int) -> Float32[
       steps do not grow with the number of clusters times rows, so it suits ten thousand clusters in one level.
     - `random`: rows with equal odds.
     """
-    one_of("start", start, ("k-means++", "k-means||", "random"))
+    check_one_of("start", start, ("k-means++", "k-means||", "random"))
     num_drawn = num_clusters if start == "random" else max(ROWS_PER_CLUSTER * num_clusters, LEAST_ROWS)
     part = slice(None)
     if start == "random" or num_drawn < len(rows):

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from jax_diversity.foundation.checks import seed as check_seed
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number, check_seed
 from jax_diversity.foundation.errors import UserError
 
 LARGEST_SQUARE = 1e30
@@ -106,8 +105,8 @@ def training_rows(vectors: np.ndarray, num_clusters: int, train_documents: int, 
 
 def check_numbers(num_clusters: int, max_iterations: int = 1, coarse_clusters: int = 0) -> None:
     """Check the numbers of clusters and passes."""
-    whole_number("cluster.num_clusters", num_clusters, 1)
-    whole_number("cluster.options.max_iterations", max_iterations, 1)
+    as_whole_number("cluster.num_clusters", num_clusters, 1)
+    as_whole_number("cluster.options.max_iterations", max_iterations, 1)
     if not 0 <= coarse_clusters < max(num_clusters, 2):
         raise UserError(
             f"Expected cluster.options.coarse_clusters from 0 to below the {num_clusters} clusters, found "

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from jax_diversity.foundation.checks import at_least, seed
+from jax_diversity.foundation.checks import check_at_least, check_seed
 from jax_diversity.foundation.errors import UserError
 
 _DOCUMENTS_PER_CLUSTER = 20
@@ -56,8 +56,8 @@ class ClusterConfig:
         from jax_diversity.clustering.base import METHODS
         from jax_diversity.clustering.rows import check_numbers
 
-        at_least(1, "cluster", self, "train_documents")
-        seed("cluster", self.seed)
+        check_at_least(1, "cluster", self, "train_documents")
+        check_seed("cluster", self.seed)
         numbers = () if self.num_clusters == "auto" else (self.num_clusters,)
         for name, number in [*(("num_clusters", number) for number in numbers), *(("also", n) for n in self.also)]:
             if not 1 <= number <= self.train_documents:

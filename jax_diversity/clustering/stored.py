@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from jax_diversity.foundation.artifacts import read_array, read_json
-from jax_diversity.foundation.checks import one_of
+from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.errors import UserError
 
 if TYPE_CHECKING:
@@ -61,5 +61,5 @@ def centroids_file(stored: StoredStages, family: str) -> Path:
 
 
 def _file(stored: StoredStages, family: str, name: str) -> Path:
-    one_of("family", family, stored.counts("cluster")["clusterings"])
+    check_one_of("family", family, stored.counts("cluster")["clusterings"])
     return stored.file("cluster", f"{CLUSTERS}/{name}")

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jax_diversity.foundation.checks import at_least
+from jax_diversity.foundation.checks import check_at_least
 from jax_diversity.foundation.errors import UserError
 
 PYTHON_ENVIRONMENT = "python-environment"
@@ -70,7 +70,7 @@ class CorpusConfig:
                 "Expected corpus.paths to name files or `python-environment`, found nothing; "
                 "pass --corpus.paths 'texts/*.jsonl.gz'."
             )
-        at_least(1, "corpus", self, "max_bytes", "file_bytes")
+        check_at_least(1, "corpus", self, "max_bytes", "file_bytes")
         if self.documents_begin is not None:
             if self.format not in ("auto", "text"):
                 raise UserError(

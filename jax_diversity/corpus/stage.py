@@ -16,7 +16,7 @@ _SKIPPED = ("num_empty_documents", "num_broken_records", "num_without_text", "nu
 
 def prepare(context: Context, partial: Path) -> Counts:
     """Read the corpus, store its documents, and group copies of one text."""
-    from jax_diversity.corpus.readers.chat import with_learned_spans
+    from jax_diversity.corpus.readers.chat import with_loss_spans
     from jax_diversity.corpus.readers.reading import input_size, read_documents
     from jax_diversity.corpus.readers.records import ReadReport
     from jax_diversity.corpus.store import DocumentStore, write_documents
@@ -31,7 +31,7 @@ def prepare(context: Context, partial: Path) -> Counts:
         if chain is not None:
             documents = chain.through(documents, partial / PREPARATION, context.progress.task)
         if config.format == "chat":
-            documents = with_learned_spans(documents, config, chats)
+            documents = with_loss_spans(documents, config, chats)
         stored = write_documents(documents, folder, config.file_bytes)
     # Stored here, so that other stages do not read the hashes of all texts.
     groups = DocumentStore.of_folder(folder).group_duplicates(() if chain is None else chain.group_fields)
@@ -47,7 +47,7 @@ def summary(counts: Counts) -> str:
     if "preparation" in counts:
         text += f", of {counts['preparation']['num_documents_read']:,} read"
     if unknown := counts.get("num_chats_without_turns"):
-        text += f"; the turns of {unknown:,} edited chats are not certain: their answers are not learnt"
+        text += f"; the turns of {unknown:,} edited chats are not certain: their answers do not count towards the loss"
     skipped = sum(counts[name] for name in _SKIPPED)
     first = f"; first: {counts['problems'][0]}" if counts["problems"] else ""
     return f"{text}, {skipped:,} records skipped{first}" if skipped else text

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jaxtyping import Int32, Int64
 
-from jax_diversity.corpus.readers.records import LEARNED_SPANS, TURN_SPANS, TokenDocument
+from jax_diversity.corpus.readers.records import LOSS_SPANS, TURN_SPANS, TokenDocument
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.schema import Document
@@ -190,7 +190,7 @@ class DocumentStore:
         """
         for group in self._groups("metadata", path):
             fields = map(json.loads, group["metadata"].to_pylist())
-            yield [(each[TURN_SPANS], each[LEARNED_SPANS]) if LEARNED_SPANS in each else None for each in fields]
+            yield [(each[TURN_SPANS], each[LOSS_SPANS]) if LOSS_SPANS in each else None for each in fields]
 
     def token_lists(
         self, path: Path | None = None

@@ -19,7 +19,7 @@ from jax_diversity.dataset.orderings import Orderings, is_file_name, load_orderi
 from jax_diversity.dataset.remote import RemoteFolder, is_address, local_path
 from jax_diversity.embedding import stored as embedded
 from jax_diversity.foundation.artifacts import Fault, fingerprint
-from jax_diversity.foundation.checks import instance_of
+from jax_diversity.foundation.checks import check_type
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.stored import StoredStages
 from jax_diversity.measures import stored as measured
@@ -60,7 +60,7 @@ def open_dataset(path: str | Path, *, cache_folder: str | Path | None = None, me
         >>> dataset.orderings["balance"].indices[:64]   # the sequences of the first batch of 64
         >>> open_dataset("gs://bucket/out")
     """
-    instance_of("path", path, str | os.PathLike, "a dataset's folder or its address")
+    check_type("path", path, str | os.PathLike, "a dataset's folder or its address")
     if is_address(path):
         remote = RemoteFolder(str(path), cache_folder)
         return Dataset(remote.root, remote, memory_map=memory_map)
@@ -159,9 +159,9 @@ class Dataset:
         return self.stored.number("tokenize", "end_id")
 
     @property
-    def marks_learned(self) -> bool:
+    def has_loss_mask(self) -> bool:
         """Whether a loss mask says which tokens count: True of datasets of chats."""
-        return "num_learned_tokens" in self.counts("tokenize")
+        return "num_loss_tokens" in self.counts("tokenize")
 
     @cached_property
     def documents(self) -> pyarrow.dataset.Dataset:

@@ -26,7 +26,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float32
 
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.methods import Methods
 
@@ -148,7 +148,7 @@ def make_embedder(
                 f"Expected embedding.method={method} to make an object with `dimensions` and `embed`, found "
                 f"{type(made).__name__}, which lacks them."
             )
-        whole_number(f"`dimensions` of embedding.method={method}", made.dimensions, 1)
+        as_whole_number(f"`dimensions` of embedding.method={method}", made.dimensions, 1)
     return made
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Float32
 from scipy.sparse import csr_array
 
 from jax_diversity.embedding.base import MOST_DIMENSIONS
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.text.scripts import MARKS, UNSPACED
 
 NUM_BUCKETS = 2**16
@@ -49,7 +49,7 @@ def hashing(*, seed: int = 0, max_tokens: int = 1024, dimensions: int = 128) -> 
         >>> hashing(dimensions=64).embed(["wind and sail", "1 2 3"]).shape
         (2, 64)
     """
-    return HashingEmbedder(whole_number("dimensions", dimensions, 1, MOST_DIMENSIONS), seed, max_tokens)
+    return HashingEmbedder(as_whole_number("dimensions", dimensions, 1, MOST_DIMENSIONS), seed, max_tokens)
 
 
 class HashingEmbedder:

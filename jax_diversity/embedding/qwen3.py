@@ -22,7 +22,7 @@ from jaxtyping import Float32, Int32, Int64
 from jax_diversity.embedding.base import files_at
 from jax_diversity.embedding.qwen3_checkpoint import Architecture, TokenReader, open_tensors
 from jax_diversity.embedding.qwen3_model import AXIS, PlacedModel, place_model
-from jax_diversity.foundation.checks import one_of, whole_number
+from jax_diversity.foundation.checks import as_whole_number, check_one_of
 from jax_diversity.foundation.devices import flat_mesh
 from jax_diversity.foundation.errors import UserError
 
@@ -73,8 +73,8 @@ def qwen3(
 
 def input_files(path: str, batch_tokens: int = 1, dtype: str = "bfloat16") -> list[Path]:
     """The files of the checkpoint, sorted; none is read, but the other options are checked."""
-    whole_number("batch_tokens", batch_tokens, 1)
-    one_of("dtype", dtype, ("bfloat16", "float32"))
+    as_whole_number("batch_tokens", batch_tokens, 1)
+    check_one_of("dtype", dtype, ("bfloat16", "float32"))
     files = files_at(path)
     if not os.path.isdir(os.path.expanduser(path)) or not files:
         raise UserError(

@@ -21,7 +21,7 @@ from jaxtyping import Shaped
 from tokenizers import processors
 
 from jax_diversity.embedding.base import CHARACTERS_PER_TOKEN
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 
 CONFIG = "config.json"
@@ -85,7 +85,7 @@ class Architecture:
                 "supported; remove rope_scaling to read documents up to the length the model was trained on."
             )
         names = [field.name for field in fields(cls) if field.type == "int"]
-        sizes = {name: whole_number(f"{name} in {path}", config.get(name), 1) for name in names}
+        sizes = {name: as_whole_number(f"{name} in {path}", config.get(name), 1) for name in names}
         if sizes["num_attention_heads"] % sizes["num_key_value_heads"] or sizes["head_dim"] % 2:
             raise UserError(
                 f"Expected num_attention_heads to be a multiple of num_key_value_heads and head_dim to be even in "

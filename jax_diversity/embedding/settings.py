@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from jax_diversity.foundation.checks import at_least, seed
+from jax_diversity.foundation.checks import check_at_least, check_seed
 from jax_diversity.foundation.settings import adopt_settings
 
 
@@ -42,6 +42,6 @@ class EmbeddingConfig:
         """Check the settings; the files that the method reads must exist."""
         from jax_diversity.embedding.base import check_method
 
-        at_least(1, "embedding", self, "max_tokens")
-        seed("embedding", self.seed)
+        check_at_least(1, "embedding", self, "max_tokens")
+        check_seed("embedding", self.seed)
         check_method(self.method, self.options)

@@ -21,7 +21,7 @@ from scipy.sparse import csr_array
 
 from jax_diversity.embedding.base import MOST_DIMENSIONS
 from jax_diversity.foundation.artifacts import atomic_path
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.text.terms import split_terms
 
@@ -64,7 +64,7 @@ def tfidf_svd(
         >>> embedding.embed(["the ship", "1 2 3"]).shape
         (2, 2)
     """
-    whole_number("dimensions", dimensions, 1, MOST_DIMENSIONS)
+    as_whole_number("dimensions", dimensions, 1, MOST_DIMENSIONS)
     if stored is not None and stored.exists():
         return TfidfSvd.load(stored)
     embedder = TfidfSvd.fit(texts(), seed, dimensions, max_tokens)

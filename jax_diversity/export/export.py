@@ -39,7 +39,7 @@ def export(run: Run, config: ExportConfig, progress: Progress) -> list[str]:
     # The files of one export belong together: two at the same time could each leave some.
     with hold(target):
         lines = [each.line for each in exports[config.to](run, target, config, progress)]
-    if config.to != "npy" and any(dataset.marks_learned for dataset in run.datasets):
+    if config.to != "npy" and any(dataset.has_loss_mask for dataset in run.datasets):
         lines.append("The files do not say which tokens are answers of chats: a loss is counted on all tokens.")
     return lines
 

@@ -32,7 +32,7 @@ class LevanterDataset:
         run: a run; or a built dataset, its folder or address, or several.
         ordering: of datasets, see `make_loader`.
         make_example: takes the arrays as keywords, such as `GrugLmExample.causal`; None gives them as a dict.
-        loss_on: with "answers" only the answers of chats are targets; in other documents all tokens are.
+        loss_mask: with "answers" only the answers of chats are targets; in other documents all tokens are.
 
     Raises:
         UserError: no such dataset or ordering, or no chats for a loss on answers.
@@ -49,11 +49,11 @@ class LevanterDataset:
         ordering: Any = None,
         make_example: Callable[..., Any] | None = None,
         *,
-        loss_on: str = "all",
+        loss_mask: str = "all",
     ) -> None:
         self.run = as_run(run, ordering)
         common_length(self.run)  # refuses several
-        self.source = SequenceSource(self.run, _FIELDS, loss_on=loss_on)
+        self.source = SequenceSource(self.run, _FIELDS, loss_mask=loss_mask)
         self.make_example = make_example or dict
 
     async def async_len(self) -> int:

@@ -19,7 +19,7 @@ from jaxtyping import Int32, Int64
 
 from jax_diversity.export.files import Written, common_length
 from jax_diversity.foundation.artifacts import remove_leftovers, write_json, write_text
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import hold
 from jax_diversity.foundation.progress import Advance, ignore
@@ -72,7 +72,7 @@ def write_maxtext(
     length, group_size = common_length(run), 1
     per_file = max(len(run), 1)
     if sequences_per_file is not None:
-        per_file = whole_number("sequences_per_file", sequences_per_file, 1)
+        per_file = as_whole_number("sequences_per_file", sequences_per_file, 1)
     if min(per_file, len(run)) > _UNGROUPED:
         # A record has at most three bytes a token, below two million token ids.
         group_size = max(1, min(_LARGEST_GROUP, _GROUP_BYTES // (3 * length)))

@@ -24,7 +24,7 @@ from jaxtyping import Int64
 
 from jax_diversity.export.files import Written, common_length, new_file
 from jax_diversity.export.settings import OlmoExportConfig
-from jax_diversity.foundation.checks import at_least
+from jax_diversity.foundation.checks import check_at_least
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.run.run import Run
@@ -80,8 +80,8 @@ def write_olmo(
     config, num_instances = config or OlmoExportConfig(), order.num_sequences
     if num_instances >= _LARGEST:
         raise UserError(f"Expected fewer than {_LARGEST} sequences for OLMo's uint32, found {num_instances}.")
-    at_least(1, "olmo", config, "num_epochs")
-    at_least(0, "olmo", config, "seed")
+    check_at_least(1, "olmo", config, "num_epochs")
+    check_at_least(0, "olmo", config, "seed")
     size = config.global_batch_size
     is_run = isinstance(order, Positions)
     if (is_run or config.loader == "numpy_2024") and (size is None or not 1 <= size <= num_instances):

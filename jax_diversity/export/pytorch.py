@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from jax_diversity.export.files import common_length
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.libraries import optional
 from jax_diversity.run.run import Datasets, Run, as_run
@@ -36,7 +36,7 @@ class TorchDataset:
     Args:
         run: a run, or a built dataset, its folder or address, or several: the sequences of all datasets end to end.
         merge_segments: make one document of all of a sequence's, so that they see one another.
-        loss_on: with "answers" only the answers of chats are targets; in other documents all tokens are.
+        loss_mask: with "answers" only the answers of chats are targets; in other documents all tokens are.
 
     Raises:
         UserError: no such dataset, or no chats in it for a loss on answers; torch is not installed (when first read).
@@ -46,10 +46,10 @@ class TorchDataset:
         >>> loader = DataLoader(dataset, batch_sampler=OrderedBatchSampler("out", "balance", 64), num_workers=2)
     """
 
-    def __init__(self, run: Run | Datasets, *, merge_segments: bool = False, loss_on: str = "all") -> None:
+    def __init__(self, run: Run | Datasets, *, merge_segments: bool = False, loss_mask: str = "all") -> None:
         if isinstance(run, Run):
             common_length(run)  # refuses several
-        self.source = SequenceSource(run, _READ, merge_segments=merge_segments, loss_on=loss_on)
+        self.source = SequenceSource(run, _READ, merge_segments=merge_segments, loss_mask=loss_mask)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -106,12 +106,12 @@ class OrderedBatchSampler:
     ) -> None:
         self._run = as_run(run, ordering)
         common_length(self._run)  # refuses several
-        self.end, self.drop_last = whole_number("num_epochs", num_epochs, 1) * len(self._run), drop_last
-        self.global_batch_size = whole_number(
+        self.end, self.drop_last = as_whole_number("num_epochs", num_epochs, 1) * len(self._run), drop_last
+        self.global_batch_size = as_whole_number(
             "global_batch_size", global_batch_size, 1, self.end if drop_last else None
         )
-        self.num_ranks = whole_number("num_ranks", num_ranks, 1)
-        self.rank = whole_number("rank", rank, 0, self.num_ranks - 1)
+        self.num_ranks = as_whole_number("num_ranks", num_ranks, 1)
+        self.rank = as_whole_number("rank", rank, 0, self.num_ranks - 1)
         if self.global_batch_size % self.num_ranks:
             raise UserError(
                 f"Expected num_ranks to divide the global batch of {self.global_batch_size}, found {self.num_ranks}."
@@ -155,4 +155,4 @@ class OrderedBatchSampler:
                     f"Expected a state of the {name.removesuffix('_fingerprint')} {own[:16]}, found "
                     f"{found[:16]}; open the one that the run began with."
                 )
-        self.position = whole_number("the state's position", position, 0, self.end)
+        self.position = as_whole_number("the state's position", position, 0, self.end)

@@ -13,7 +13,7 @@ _LONGEST_NAME = 200
 """Most bytes of a name that becomes a file name: file names have at most 255 bytes, endings included."""
 
 
-def whole_number(name: str, value: Any, least: int = 0, most: int | None = None) -> int:
+def as_whole_number(name: str, value: Any, least: int = 0, most: int | None = None) -> int:
     """The value as a plain int (it may be one of NumPy's), refused below `least` and above `most`."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
@@ -31,7 +31,7 @@ def share(name: str, value: float) -> None:
         raise UserError(f"Expected {name} of 0 to 1, found {value}.")
 
 
-def several(values: Any) -> tuple[Any, ...]:
+def as_tuple(values: Any) -> tuple[Any, ...]:
     """The values as a tuple; a single value, such as a text, becomes a tuple of one."""
     try:
         return (values,) if isinstance(values, str | bytes | Mapping) else tuple(values)
@@ -39,36 +39,36 @@ def several(values: Any) -> tuple[Any, ...]:
         return (values,)
 
 
-def instance_of(name: str, value: Any, kind: Any, words: str) -> None:
+def check_type(name: str, value: Any, kind: Any, words: str) -> None:
     """Check an argument's type; messages name the type by `words`, such as `an Ordering; make one with jd.order`."""
     if not isinstance(value, kind):
         raise UserError(f"Expected {name} to be {words}, found {_type_name(value)}.")
 
 
-def mapping(name: str, value: Any, words: str) -> None:
+def check_mapping(name: str, value: Any, words: str) -> None:
     """Check that an argument is a mapping, such as `family -> shares`."""
-    instance_of(name, value, Mapping, f"a mapping {words}")
+    check_type(name, value, Mapping, f"a mapping {words}")
     for key in value:
-        instance_of(f"every key of {name}", key, str, "a text")
+        check_type(f"every key of {name}", key, str, "a text")
 
 
-def function(name: str, value: Any) -> None:
+def check_function(name: str, value: Any) -> None:
     """Check that an argument can be called, such as `advance`."""
-    instance_of(name, value, Callable, "a function")
+    check_type(name, value, Callable, "a function")
 
 
 def _type_name(value: Any) -> str:
     return "None" if value is None else f"{type(value).__name__} {quoted(value)}"
 
 
-def one_of(name: str, value: Any, known: Iterable[str]) -> None:
+def check_one_of(name: str, value: Any, known: Iterable[str]) -> None:
     """Check that a value is one of the allowed words."""
     words = tuple(known)
     if not isinstance(value, str) or value not in words:
         raise UserError(f"Expected {name} to be one of {', '.join(words)}, found {quoted(value)}.")
 
 
-def weight(name: str, value: Any) -> float:
+def as_weight(name: str, value: Any) -> float:
     """The value as a finite float >= 0."""
     try:
         number = float(value)
@@ -79,7 +79,7 @@ def weight(name: str, value: Any) -> float:
     return number
 
 
-def file_name(what: str, name: str) -> None:
+def check_file_name(what: str, name: str) -> None:
     """Check a name that files get: printable, without slashes, short enough for endings."""
     # A printable name has no lone surrogates, so that it can be encoded.
     if not name.isprintable() or not 0 < len(name.encode()) <= _LONGEST_NAME or name.startswith(".") or "/" in name:
@@ -88,7 +88,7 @@ def file_name(what: str, name: str) -> None:
         )
 
 
-def folder_name(what: str, name: str) -> None:
+def check_folder_name(what: str, name: str) -> None:
     """Check the name of a folder: libraries in C++ need names in UTF-8."""
     try:
         name.encode()
@@ -96,7 +96,7 @@ def folder_name(what: str, name: str) -> None:
         raise UserError(f"Expected {what} to be a folder with a name in UTF-8, found {quoted(name)}.") from None
 
 
-def at_least(least: int, section: str, settings: Any, *names: str) -> None:
+def check_at_least(least: int, section: str, settings: Any, *names: str) -> None:
     """Check fields of a settings dataclass, which messages call `section`; None passes."""
     for name in names:
         value = getattr(settings, name)
@@ -104,7 +104,7 @@ def at_least(least: int, section: str, settings: Any, *names: str) -> None:
             raise UserError(f"Expected {section}.{name} >= {least}, found {value}.")
 
 
-def seed(section: str, value: int) -> None:
+def check_seed(section: str, value: int) -> None:
     """Check that a seed is in the range of NumPy's and JAX's generators."""
     if not 0 <= value < 2**32:
         raise UserError(f"Expected {section}.seed from 0 to 2^32 - 1, found {value}.")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jax_diversity.foundation.artifacts import Fault, OutputFolder, is_as_written
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 
 
@@ -49,7 +49,7 @@ class StoredStages:
 
     def number(self, stage: str, name: str) -> int:
         """One of a finished stage's counts, which is a whole number."""
-        return whole_number(f"{name!r} in {self.root / 'manifest.json'}", self.counts(stage)[name])
+        return as_whole_number(f"{name!r} in {self.root / 'manifest.json'}", self.counts(stage)[name])
 
     def file(self, stage: str, name: str, *, checked: bool = True) -> Path:
         """The path of one of a stage's files; of a dataset on an object store it is fetched first.

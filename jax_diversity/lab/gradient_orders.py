@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int64
 
-from jax_diversity.foundation.checks import one_of
+from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.errors import UserError
 
 Rule = Literal["grab", "cd_grab"]
@@ -88,7 +88,7 @@ class GradientOrder:
     """
 
     def __init__(self, order: Int64[np.ndarray, " position"], rule: Rule = "cd_grab", size: int = SKETCH_SIZE) -> None:
-        one_of("rule", rule, ("grab", "cd_grab"))
+        check_one_of("rule", rule, ("grab", "cd_grab"))
         self.order, self.rule, self.size = np.asarray(order, np.int64), rule, size
         self._mean = jnp.zeros(size)
         self._begin()

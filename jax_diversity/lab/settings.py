@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from jax_diversity.foundation.checks import at_least, one_of, seed
+from jax_diversity.foundation.checks import check_at_least, check_one_of, check_seed
 from jax_diversity.foundation.errors import UserError
 
 _MOST = 2**31 - 1
@@ -34,7 +34,7 @@ class TrainConfig:
     """Optimiser steps."""
     batch_size: int = 16
     """Sequences of a step."""
-    loss_on: Literal["all", "answers"] = "all"
+    loss_mask: Literal["all", "answers"] = "all"
     """Which tokens count towards the loss: all, or only the answers of chats."""
     num_layers: int = 2
     """Number of transformer blocks."""
@@ -62,16 +62,16 @@ class TrainConfig:
 
     def check(self) -> None:
         """Raise a `UserError` for settings that no dataset can satisfy."""
-        at_least(1, "train", self, "num_steps", "batch_size", "num_layers", "num_heads", "width")
-        at_least(1, "train", self, "validate_every", "checkpoint_every")
-        at_least(0, "train", self, "warmup_steps", "validation_batches", "diagnose_every", "seed")
-        seed("train", self.seed)
+        check_at_least(1, "train", self, "num_steps", "batch_size", "num_layers", "num_heads", "width")
+        check_at_least(1, "train", self, "validate_every", "checkpoint_every")
+        check_at_least(0, "train", self, "warmup_steps", "validation_batches", "diagnose_every", "seed")
+        check_seed("train", self.seed)
         for name in ("num_steps", "batch_size", "num_layers", "width", "warmup_steps", "validation_batches"):
             if getattr(self, name) > _MOST:
                 raise UserError(f"Expected train.{name} <= {_MOST}, found {getattr(self, name)}.")
-        one_of("train.loss_on", self.loss_on, ("all", "answers"))
+        check_one_of("train.loss_mask", self.loss_mask, ("all", "answers"))
         for name in self.metrics:
-            one_of("train.metrics", name, ("tensorboard",))
+            check_one_of("train.metrics", name, ("tensorboard",))
         if self.width % (2 * self.num_heads):
             raise UserError(
                 f"Expected train.width to be a multiple of twice train.num_heads ({2 * self.num_heads}), "

@@ -154,7 +154,7 @@ def train(
     if (shortest := min(length for _, length in run.lengths)) < 2:
         raise UserError(f"Expected sequences of at least 2 tokens, found {shortest}.")
     loader = make_loader(
-        run, global_batch_size=config.batch_size, num_epochs=None, fields=_FIELDS, loss_on=config.loss_on
+        run, global_batch_size=config.batch_size, num_epochs=None, fields=_FIELDS, loss_mask=config.loss_mask
     )
     vocab_size = max(dataset.vocab_size for dataset in run.datasets)
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in _NO_LOSS}
@@ -271,7 +271,7 @@ def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:
 
     def batch(start: int) -> Batch:
         rows = np.arange(start, min(start + size, number))
-        part = records.read_batch(rows, expected=rows, fields=_FIELDS, loss_on=config.loss_on)
+        part = records.read_batch(rows, expected=rows, fields=_FIELDS, loss_mask=config.loss_mask)
         return {field: np.pad(array, ((0, size - len(rows)), (0, 0))) for field, array in part.items()}
 
     return [batch(start) for start in range(0, number, size)]

@@ -14,7 +14,7 @@ import grain
 import jax
 import numpy as np
 
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.device_placement import DevicePlacement
 from jax_diversity.loader.settings import Windows
@@ -208,7 +208,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
     def _set_next_index(self, index: SupportsIndex) -> None:
         """Continue with the batch of a number; Grain's `set_next_index` calls it."""
         windows = self._windows
-        number = whole_number("the next index", index, 0, windows.num_batches_here)
+        number = as_whole_number("the next index", index, 0, windows.num_batches_here)
         self._move(min(windows.first_position + number * windows.step, windows.end))
 
     def _move(self, position: int) -> None:

@@ -11,11 +11,11 @@ from typing import Any, SupportsIndex
 import grain
 import numpy as np
 
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.settings import LoaderSettings, Windows
 from jax_diversity.run.run import Datasets, Run, as_run
-from jax_diversity.run.source import checked_index
+from jax_diversity.run.source import as_index
 
 
 class OrderSampler:
@@ -65,11 +65,11 @@ class OrderSampler:
             )
         settings = LoaderSettings.checked(
             global_batch_size=global_batch_size,
-            num_epochs=whole_number("num_epochs", num_epochs, 1),
+            num_epochs=as_whole_number("num_epochs", num_epochs, 1),
             num_hosts=num_hosts,
         )
         num_batches = Windows(len(self._run), settings).num_batches(0)
-        workers = whole_number("worker_count", worker_count)
+        workers = as_whole_number("worker_count", worker_count)
         if workers > num_batches:
             raise UserError(
                 f"Expected worker_count in 0 .. {num_batches}, the number of batches, found {workers}: "
@@ -83,7 +83,7 @@ class OrderSampler:
         return self._num_batches * self._batch_size
 
     def __getitem__(self, index: int) -> grain.RecordMetadata:
-        checked_index(index, len(self))
+        as_index(index, len(self))
         rows = self._batch_size // self._num_hosts
         # Invert how a `DataLoader` deals out elements: element e goes to host e % H, and of those of a host, number i
         # goes to worker i % W. The remaining number counts the elements of one worker, which it batches in their order.

@@ -14,9 +14,9 @@ import jax
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.checks import one_of, whole_number
+from jax_diversity.foundation.checks import as_whole_number, check_one_of
 from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
-from jax_diversity.records.decoding import FIELDS, LossOn, checked_fields
+from jax_diversity.records.decoding import FIELDS, LossMask, as_fields
 from jax_diversity.run.source import ORIGIN_FIELDS
 
 ENDLESS = 2**62
@@ -60,7 +60,7 @@ class LoaderSettings:
     merge_segments: bool = False
     """Give all segments of a sequence the number 1 and count positions through the sequence, so that a document attends
     to the documents before it and its first token is a target; False keeps documents apart."""
-    loss_on: LossOn = "all"
+    loss_mask: LossMask = "all"
     """`answers` masks the prompts of chats: `targets_segmentation` is 0 where the target is not a token of an answer.
     In documents that are not chats every token counts towards the loss. Refused where no dataset was made of chats."""
     num_prefetch: int = 2
@@ -86,20 +86,20 @@ class LoaderSettings:
         # Whole numbers become Python's own, which JSON can hold: the position in a saved state is computed from them.
         for name, smallest in _SMALLEST.items():
             if name in given and not (name in _MAY_BE_NONE and given[name] is None):
-                given[name] = whole_number(name, given[name], smallest)
+                given[name] = as_whole_number(name, given[name], smallest)
         names = {} if given.get("names") is None else given["names"]
         if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names.values()):
             raise UserError(f'Expected names as a mapping of fields to names, {{"inputs": "tokens"}}, found {names!r}.')
         given["names"] = dict(names)
-        given["fields"] = fields = checked_fields(given.get("fields", FIELDS))
+        given["fields"] = fields = as_fields(given.get("fields", FIELDS))
         _check_names(fields, given["names"])
         for name in {"drop_remainder", "merge_segments"} & given.keys():
             if not isinstance(given[name], bool | np.bool_):  # any other value would silently count as one of them
                 raise UserError(f"Expected {name} to be True or False, found {given[name]!r}.")
-        one_of("loss_on", given.get("loss_on", "all"), get_args(LossOn))
-        if given.get("loss_on") == "answers" and "targets_segmentation" not in fields:
+        check_one_of("loss_mask", given.get("loss_mask", "all"), get_args(LossMask))
+        if given.get("loss_mask") == "answers" and "targets_segmentation" not in fields:
             raise UserError(
-                "Expected targets_segmentation among the fields with loss_on=answers, which is 0 where no loss is "
+                "Expected targets_segmentation among the fields with loss_mask=answers, which is 0 where no loss is "
                 f"counted, found {', '.join(fields)}; add it."
             )
         if (sharding := given.get("sharding")) is not None:
@@ -113,7 +113,7 @@ class LoaderSettings:
     @property
     def of_arrays(self) -> dict[str, Any]:
         """The settings of a batch's arrays, as the keyword arguments of `SequenceSource`."""
-        return {"fields": self.fields, "merge_segments": self.merge_segments, "loss_on": self.loss_on}
+        return {"fields": self.fields, "merge_segments": self.merge_segments, "loss_mask": self.loss_mask}
 
     def end(self, num_positions: int) -> int:
         """The position after the last epoch, for epochs of `num_positions`."""

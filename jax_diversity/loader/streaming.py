@@ -31,7 +31,7 @@ from jaxtyping import Int64
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.dataset.remote import RemoteFolder, locked
 from jax_diversity.foundation.artifacts import fingerprint
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.signatures import takes_settings
 from jax_diversity.loader.loader import Loader
@@ -88,8 +88,8 @@ def stream_batches(dataset: str | Path | Dataset, **options: Any) -> Loader:
     if "num_workers" in options:
         raise UserError("Expected stream_batches without num_workers, found it: files are fetched by threads.")
     settings = LoaderSettings.checked(**options)
-    buffer, seed = (whole_number(name, own[name]) for name in ("shuffle_buffer", "seed"))
-    num_ahead = whole_number("read_ahead_files", own["read_ahead_files"])
+    buffer, seed = (as_whole_number(name, own[name]) for name in ("shuffle_buffer", "seed"))
+    num_ahead = as_whole_number("read_ahead_files", own["read_ahead_files"])
     datasets = open_datasets(dataset, own["cache_folder"])
     if len(datasets) != 1:
         raise UserError(f"Expected one dataset to stream, found {len(datasets)}.")

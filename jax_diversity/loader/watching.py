@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.iteration import Batch, BatchIterator
 from jax_diversity.loader.loader import Loader
@@ -106,7 +106,7 @@ class BatchMetrics:
         global_batch_size: SupportsIndex,
         characteristics: Characteristics | None = None,
     ) -> None:
-        self.global_batch_size = whole_number("global_batch_size", global_batch_size, 1)
+        self.global_batch_size = as_whole_number("global_batch_size", global_batch_size, 1)
         self._run, self._end = as_run(run, ordering), ENDLESS
         counts = self._run.characteristics if characteristics is None else characteristics
         if counts.num_sequences != self._run.num_sequences:
@@ -139,7 +139,7 @@ class BatchMetrics:
         Raises:
             UserError: a position at which no batch begins: below 0, or after the last epoch.
         """
-        whole_number("position", position, 0, self._end - 1)
+        as_whole_number("position", position, 0, self._end - 1)
         stop = min(position + self.global_batch_size, self._end)
         self._move(position)
         sequences = self._run.at(np.arange(position, stop, dtype=np.int64))
@@ -260,7 +260,7 @@ def watch_batches(
         >>> for batch in watch_batches(loader, lambda step, values: wandb.log(dict(values), step=step)):
         ...     ...
     """
-    steps = whole_number("every", every, 1)
+    steps = as_whole_number("every", every, 1)
     _check_loader(loader)
     settings = loader.batches.windows.settings
     # With a sharding, JAX numbers the processes. Without one, JAX may not be initialised, or count other processes.

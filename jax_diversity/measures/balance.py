@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Float64, Int64
 
-from jax_diversity.foundation.checks import function, instance_of, mapping, several, whole_number
+from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_function, check_mapping, check_type
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.documents import DocumentSpread, document_spread
@@ -173,11 +173,11 @@ class Measurer:
         *,
         every_start: bool = False,
     ) -> None:
-        instance_of("characteristics", characteristics, Characteristics, MADE_BY)
+        check_type("characteristics", characteristics, Characteristics, MADE_BY)
         targets = {} if targets is None else targets
-        self.windows = tuple(whole_number("every window size", size, 1) for size in several(windows))
+        self.windows = tuple(as_whole_number("every window size", size, 1) for size in as_tuple(windows))
         self.shares = target_shares(characteristics, targets)
-        instance_of("every_start", every_start, bool | np.bool_, "True or False")
+        check_type("every_start", every_start, bool | np.bool_, "True or False")
         self._characteristics, self._every_start = characteristics, every_start
         first, self._length = characteristics.families[0], characteristics.sequence_length
         self._has_own_mean = first in targets
@@ -192,10 +192,10 @@ class Measurer:
 
     def measure(self, ordering: Order, advance: Advance = ignore) -> Balance:
         """Measure one of the orders."""
-        function("advance", advance)
+        check_function("advance", advance)
         ordering = as_order_of(self._characteristics, ordering)
         for size in self.windows:
-            whole_number("every window size", size, 1, len(ordering))
+            as_whole_number("every window size", size, 1, len(ordering))
         by_name: dict[str, Any] = {}  # attribute of `Balance` -> family -> value
         for family in self.shares:
             for name, value in self._family(family, ordering, advance).items():
@@ -259,7 +259,7 @@ def _once(advance: Advance, num_walks: int) -> Advance:
 
 def as_order_of(characteristics: Characteristics, ordering: Order, name: str = "the ordering") -> Ordering | Positions:
     """An ordering of as many sequences as the characteristics have, or an error; messages call it `name`."""
-    instance_of("characteristics", characteristics, Characteristics, MADE_BY)
+    check_type("characteristics", characteristics, Characteristics, MADE_BY)
     ordering = as_order(ordering, name)
     if ordering.num_sequences != characteristics.num_sequences:
         raise UserError(
@@ -297,7 +297,7 @@ def own_shares(characteristics: Characteristics, ordering: Order) -> dict[str, F
 
 def target_shares(characteristics: Characteristics, targets: Targets) -> dict[str, Float64[np.ndarray, " group"]]:
     """τ of every family: the given one, or the corpus's own."""
-    mapping("targets", targets, "family -> shares of its groups")
+    check_mapping("targets", targets, "family -> shares of its groups")
     if unknown := set(targets) - set(characteristics.families):
         raise UserError(
             f"Targets name unknown families {sorted(unknown)}; the families are {sorted(characteristics.families)}."

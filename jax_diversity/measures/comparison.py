@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_diversity.foundation.checks import function, mapping, one_of, several
+from jax_diversity.foundation.checks import as_tuple, check_function, check_mapping, check_one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, as_order_of
@@ -95,7 +95,7 @@ class Comparison:
         Raises:
             ValueError: an ordering that was not compared.
         """
-        one_of("the base", name, self.orderings)
+        check_one_of("the base", name, self.orderings)
         bases = {row.key: row.value for row in self.rows if row.ordering == name}
 
         def ratio(row: Row) -> float | None:
@@ -169,13 +169,13 @@ def compare(
         >>> compared.value("in order", "topic", "tv_mean", window=2, offset="0")
         0.0
     """
-    mapping("orderings", orderings, "name -> ordering")
+    check_mapping("orderings", orderings, "name -> ordering")
     if not orderings:
         raise UserError("Expected at least one order to compare, found none; pass {'name': ordering}.")
-    offsets = several(offsets)
+    offsets = as_tuple(offsets)
     for offset in offsets:
-        one_of("every offset", offset, _SUFFIXES)
-    function("keep", keep)
+        check_one_of("every offset", offset, _SUFFIXES)
+    check_function("keep", keep)
     orders = {name: as_order_of(characteristics, order, f"order {name!r}") for name, order in orderings.items()}
     if windows is None:
         least = min(map(len, orders.values()))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, Integer
 
-from jax_diversity.foundation.checks import instance_of
+from jax_diversity.foundation.checks import check_type
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.measures.balance import Order, as_order
 from jax_diversity.schema import Segments
@@ -59,7 +59,7 @@ def duplicate_gaps(
         array([1])
     """
     ordering, groups = as_order(ordering), as_integers("groups", groups, least=-(2**63))
-    instance_of("segments", segments, Segments | None, "a jd.Segments")
+    check_type("segments", segments, Segments | None, "a jd.Segments")
     indices, num_sequences = ordering.indices, ordering.num_sequences
     if segments is None:
         if len(groups) != num_sequences:

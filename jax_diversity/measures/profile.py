@@ -15,7 +15,7 @@ from jaxtyping import Float64, Int64
 from scipy import sparse
 from scipy.sparse import csr_array
 
-from jax_diversity.foundation.checks import function, one_of, whole_number
+from jax_diversity.foundation.checks import as_whole_number, check_function, check_one_of
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.balance import Order, Targets, as_order_of, target_shares
 from jax_diversity.measures.windows import total_variation
@@ -87,7 +87,7 @@ def window_profile(
         >>> aligned.sizes.tolist(), aligned.worst.tolist()
         ([1, 2, 4], [0.5, 0.0, 0.0])
     """
-    function("advance", advance)
+    check_function("advance", advance)
     indices = as_order_of(characteristics, ordering).indices
     shares = target_shares(characteristics, {} if targets is None else targets)
     profiles = {}
@@ -132,9 +132,9 @@ def group_timeline(
         [[0.75, 0.5]]
     """
     indices = as_order_of(characteristics, ordering).indices
-    one_of("family", family, characteristics.families)
-    whole_number("num_groups", num_groups, 1)
-    whole_number("num_bins", num_bins, 1)
+    check_one_of("family", family, characteristics.families)
+    as_whole_number("num_groups", num_groups, 1)
+    as_whole_number("num_bins", num_bins, 1)
     counts = characteristics.counts[family]
     target = target_shares(characteristics, {} if targets is None else targets)[family]
     groups = np.argsort(-target, kind="stable")[:num_groups]

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int64
 
-from jax_diversity.foundation.checks import weight, whole_number
+from jax_diversity.foundation.checks import as_weight, as_whole_number
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.halving import balanced_stream
 from jax_diversity.ordering.objective import Objective, heaviest_groups
@@ -56,8 +56,8 @@ def balance(
     Raises:
         ValueError: a pool size that is not a whole number >= 1; a negative aging; unknown `ties`.
     """
-    whole_number("pool_size", pool_size, 1)  # before the stream, which takes long
-    aging = weight("aging", aging)
+    as_whole_number("pool_size", pool_size, 1)  # before the stream, which takes long
+    aging = as_weight("aging", aging)
     plan = plan or Plan.build(characteristics, objective)
     numbers = tie_numbers(plan.num_positions, ties, seed)
     stream = follow_targets(plan, balanced_stream(plan.features, plan.remaining, seed))

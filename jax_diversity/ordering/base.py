@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.foundation.artifacts import fingerprint
-from jax_diversity.foundation.checks import function, instance_of, whole_number
+from jax_diversity.foundation.checks import as_whole_number, check_function, check_type
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
@@ -132,13 +132,13 @@ def order(
         >>> order(chars, "greedy", consumed=[1]).indices.tolist()
         [1, 2, 0, 3]
     """
-    instance_of("characteristics", characteristics, Characteristics, MADE_BY)
+    check_type("characteristics", characteristics, Characteristics, MADE_BY)
     run = METHODS.find(method)
     METHODS.check_options(method, options)
     objective = Objective() if objective is None else objective
-    instance_of("objective", objective, Objective, "a jd.Objective")
-    function("advance", advance)
-    seed = whole_number("seed", seed)
+    check_type("objective", objective, Objective, "a jd.Objective")
+    check_function("advance", advance)
+    seed = as_whole_number("seed", seed)
     # Checked here, because some methods do not read the objective.
     objective.check_families(characteristics.families)
     objective.check_method(method)
@@ -173,7 +173,7 @@ def order(
             if lacking := shortages(characteristics, followed, plan.consumed):
                 warnings.warn(lacking[0].sentence(str(lacking[0].group), len(lacking) - 1), UnmetTargets, stacklevel=2)
     if checkpoint is not None:
-        instance_of("checkpoint", checkpoint, str | Path, "the path of a file")
+        check_type("checkpoint", checkpoint, str | Path, "the path of a file")
         METHODS.check_takes(method, "checkpoint", "keep its state in a checkpoint")
         # Options as text: the method has not checked their types yet, and not every type is JSON.
         identity = fingerprint({**info, "options": repr(sorted(info["options"].items()))})

@@ -30,7 +30,7 @@ import numpy as np
 from jaxtyping import Float32, Float64, Int32, Int64, Integer
 from scipy.sparse import csr_array, hstack
 
-from jax_diversity.foundation.checks import one_of, several, weight, whole_number
+from jax_diversity.foundation.checks import as_tuple, as_weight, as_whole_number, check_one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Characteristics
 
@@ -86,18 +86,18 @@ class Objective:
     def __post_init__(self) -> None:
         # Stored as plain numbers, even if they were given as NumPy's, so that an ordering's info is JSON.
         for name in ("norm_weight", "self_weight", "window_weight", "document_weight"):
-            object.__setattr__(self, name, _checked_weight(name, getattr(self, name)))
+            object.__setattr__(self, name, _as_weight(name, getattr(self, name)))
         if self.family_weights is not None:
-            weights = enumerate(several(self.family_weights))
-            family_weights = tuple(_checked_weight(f"family_weights[{i}]", value) for i, value in weights)
+            weights = enumerate(as_tuple(self.family_weights))
+            family_weights = tuple(_as_weight(f"family_weights[{i}]", value) for i, value in weights)
             object.__setattr__(self, "family_weights", family_weights)
         # YAML, JSON and NumPy may give a whole number as a float, such as 256.0.
-        sizes = [int(w) if isinstance(w, float) and w.is_integer() else w for w in several(self.windows)]
-        windows = tuple(whole_number("each of the objective's windows", size, 1) for size in sizes)
+        sizes = [int(w) if isinstance(w, float) and w.is_integer() else w for w in as_tuple(self.windows)]
+        windows = tuple(as_whole_number("each of the objective's windows", size, 1) for size in sizes)
         object.__setattr__(self, "windows", windows)
         if self.family_weights is not None and not any(self.family_weights):
             raise UserError("Expected family_weights to hold a weight above zero, found none.")
-        one_of("the objective's form", self.form, get_args(Form))
+        check_one_of("the objective's form", self.form, get_args(Form))
         if self.form == "norms" and (self.self_weight != 1 or self.document_weight or self.windows):
             raise UserError(
                 "Expected self_weight 1, document_weight 0 and no windows with the form 'norms', found "
@@ -155,8 +155,8 @@ class Objective:
         return {name: value for name, value in weights.items() if value > 0}
 
 
-def _checked_weight(name: str, value: Any) -> float:
-    number = weight(f"the objective's {name}", value)
+def _as_weight(name: str, value: Any) -> float:
+    number = as_weight(f"the objective's {name}", value)
     if number > _LARGEST_WEIGHT:
         raise UserError(f"Expected the objective's {name} to be at most {_LARGEST_WEIGHT:g}, found {value!r}.")
     return number

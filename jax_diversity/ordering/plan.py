@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from jax_diversity.foundation.checks import mapping, one_of, whole_number
+from jax_diversity.foundation.checks import as_whole_number, check_mapping, check_one_of
 from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.schema import Characteristics, Ordering
@@ -56,8 +56,8 @@ class Targets:
             raise UserError(f"Expected the targets' starts as whole numbers, found {quoted(self.starts)}.") from None
         if not starts or starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)):
             raise UserError(f"Expected the targets' starts to ascend from 0, found {starts}.")
-        mapping("the targets' shares", self.shares, _FAMILY_TO_SHARES)
-        shares = {name: _checked_shares(name, values, len(starts)) for name, values in self.shares.items()}
+        check_mapping("the targets' shares", self.shares, _FAMILY_TO_SHARES)
+        shares = {name: _as_shares(name, values, len(starts)) for name, values in self.shares.items()}
         object.__setattr__(self, "starts", starts)
         object.__setattr__(self, "shares", MappingProxyType(shares))
 
@@ -74,8 +74,11 @@ class Targets:
             ValueError: `first` and `last` name different families or numbers of groups; fewer positions than phases.
         """
         for name, given in (("first", first), ("last", last)):
-            mapping(f"the targets' {name} shares", given, _FAMILY_TO_SHARES)
-        num_positions, num_phases = whole_number("num_positions", num_positions), whole_number("num_phases", num_phases)
+            check_mapping(f"the targets' {name} shares", given, _FAMILY_TO_SHARES)
+        num_positions, num_phases = (
+            as_whole_number("num_positions", num_positions),
+            as_whole_number("num_phases", num_phases),
+        )
         if not 1 <= num_phases <= num_positions:
             raise UserError(f"Expected 1 to {num_positions} phases, found {num_phases}.")
         if set(first) != set(last):
@@ -84,7 +87,7 @@ class Targets:
         middles = (np.arange(num_phases) + 0.5) / num_phases
         shares = {}
         for name in first:
-            ends = [_checked_shares(name, [values[name]], 1)[0] for values in (first, last)]
+            ends = [_as_shares(name, [values[name]], 1)[0] for values in (first, last)]
             if len(ends[0]) != len(ends[1]):
                 raise UserError(
                     f"Expected first and last shares of as many groups of {name!r}, found {len(ends[0])} and "
@@ -102,7 +105,7 @@ class Targets:
         return digest.hexdigest()
 
 
-def _checked_shares(name: str, values: Any, num_phases: int) -> Float64[np.ndarray, "phase group"]:
+def _as_shares(name: str, values: Any, num_phases: int) -> Float64[np.ndarray, "phase group"]:
     try:
         shares = np.array(values, np.float64, ndmin=2)
     except (TypeError, ValueError):
@@ -151,15 +154,15 @@ class Plan:
         num_sequences = characteristics.num_sequences
         consumed = np.zeros(0, np.int64) if consumed is None else as_consumed(consumed, num_sequences)
         features = Features.build(characteristics, objective)
-        head_start = _head_start(features, None if previous is None else checked_epoch(previous, num_sequences))
+        head_start = _head_start(features, None if previous is None else as_epoch(previous, num_sequences))
         if targets is None:
             return cls(features, (0,), features.targets[None], consumed, head_start)
         if from_here_on := not isinstance(targets, Targets):
-            mapping("targets", targets, _FAMILY_TO_SHARES)
+            check_mapping("targets", targets, _FAMILY_TO_SHARES)
             if unknown := set(targets) - set(characteristics.families):
                 known = list(characteristics.families)
                 raise UserError(f"Targets name unknown families {sorted(unknown)}; the families are {known}.")
-            targets = Targets((0,), {name: _checked_shares(name, [shares], 1) for name, shares in targets.items()})
+            targets = Targets((0,), {name: _as_shares(name, [shares], 1) for name, shares in targets.items()})
         # Families without targets, and the norm column, keep the corpus's own shares in all phases.
         table = np.repeat(features.targets[None], len(targets.starts), axis=0)
         for name, shares in targets.shares.items():
@@ -258,7 +261,7 @@ def tie_numbers(num_sequences: int, ties: str, seed: int) -> Int64[np.ndarray, "
     Raises:
         UserError: `ties` is something else.
     """
-    one_of("ties", ties, ("random", "lowest"))
+    check_one_of("ties", ties, ("random", "lowest"))
     if ties == "lowest":
         return np.arange(num_sequences)
     # A spawned generator: methods draw other numbers from the seed itself.
@@ -292,7 +295,7 @@ def inverse(permutation: Int64[np.ndarray, " sequence"]) -> Int64[np.ndarray, " 
     return places
 
 
-def checked_epoch(previous: Any, num_sequences: int) -> Int64[np.ndarray, " position"]:
+def as_epoch(previous: Any, num_sequences: int) -> Int64[np.ndarray, " position"]:
     """The order of the epoch before, checked to hold all sequences."""
     ordering = previous if isinstance(previous, Ordering) else Ordering(previous)
     if len(ordering) != num_sequences:

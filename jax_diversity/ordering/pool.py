@@ -21,7 +21,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float32, Int32, Int64
 
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.compilation import call
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.deviation import (
@@ -118,7 +118,7 @@ def select_from_pool(
     Of candidates with equal scores, the first in `numbers` is placed (`tie_numbers`). With `aging` above zero and
     sequences of unequal tokens, candidates that have waited long come earlier (`balance` says why).
     """
-    pool_size = whole_number("pool_size", pool_size, 1)
+    pool_size = as_whole_number("pool_size", pool_size, 1)
     devices = flat_mesh(mesh)
     if len(stream) == 0:
         return np.zeros(0, np.int64)

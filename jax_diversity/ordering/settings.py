@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from jax_diversity.foundation.checks import at_least, file_name, weight, whole_number
+from jax_diversity.foundation.checks import as_weight, as_whole_number, check_at_least, check_file_name
 from jax_diversity.foundation.errors import UserError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class TargetsConfig:
             for number, shares in enumerate(phases):
                 values = list(shares.values() if isinstance(shares, dict) else shares)
                 for value in values:
-                    weight(f"every share of {where}.shares.{family}", value)
+                    as_weight(f"every share of {where}.shares.{family}", value)
                 total = sum(values)
                 if not total > 0 and not isinstance(shares, dict):
                     raise UserError(f"Expected {where}.shares.{family}[{number}] to hold a share above zero.")
@@ -157,16 +157,16 @@ class OrderConfig:
         """
         from jax_diversity.ordering.base import METHODS, PLANNING
 
-        file_name("an ordering's name", self.file_name)
-        at_least(0, where, self, "seed")
+        check_file_name("an ordering's name", self.file_name)
+        check_at_least(0, where, self, "seed")
         for family, value in self.weights.items():
             _check_family(f"{where}.weights to weigh", family, families)
-            weight(f"{where}.weights.{family}", value)
+            as_weight(f"{where}.weights.{family}", value)
         if not any(self.weights.get(family, 1.0) for family in families):
             raise UserError(f"Expected {where}.weights to hold a weight above zero, found only zeros.")
         for name in ("window_weight", "norm_weight", "self_weight", "document_weight"):
             if getattr(self, name) is not None:
-                weight(f"{where}.{name}", getattr(self, name))
+                as_weight(f"{where}.{name}", getattr(self, name))
         for size in self.windows:
             if size < 1:
                 raise UserError(f"Expected {where}.windows >= 1, found {size}.")
@@ -178,7 +178,7 @@ class OrderConfig:
                 f"({', '.join(earlier) or 'there is none'}), found {self.after.order!r}."
             )
         if self.devices is not None:
-            whole_number(f"{where}.devices", self.devices, 1)
+            as_whole_number(f"{where}.devices", self.devices, 1)
         if self.reverse and (self.targets.shares or self.after.order):
             raise UserError(
                 f"Expected {where}.reverse without targets and after, whose positions it would turn around, found it "
@@ -238,7 +238,7 @@ def position_of(place: Place, num_positions: int) -> int:
 
 def _check_place(name: str, place: Place) -> None:
     if isinstance(place, int):
-        whole_number(name, place)
+        as_whole_number(name, place)
     elif not 0 <= place < 1:
         raise UserError(f"Expected {name} to be a position (a whole number) or a fraction in [0, 1), found {place}.")
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
-from jax_diversity.foundation.checks import function, whole_number
+from jax_diversity.foundation.checks import as_whole_number, check_function
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
@@ -104,20 +104,20 @@ def pack(
     """
     chosen = METHODS.find(method)
     METHODS.check_options(method, options)
-    sequence_length = whole_number("sequence_length", sequence_length, least=1, most=2**55)
+    sequence_length = as_whole_number("sequence_length", sequence_length, least=1, most=2**55)
     lengths = as_integers("document_lengths", document_lengths, below=_MOST_TOKENS)
-    times = None if appearances is None else _checked_appearances(appearances, len(lengths))
+    times = None if appearances is None else _as_appearances(appearances, len(lengths))
     # In float64: a sum in int64 could wrap around before it is compared.
     if (total := float((lengths * (1.0 if times is None else np.maximum(times, 1.0))).sum())) > _MOST_TOKENS:
         raise UserError(f"Expected at most 2^62 tokens in all, found about {total:.3g} in document_lengths.")
-    order = _checked_order(document_order, len(lengths))
+    order = _as_order(document_order, len(lengths))
     documents = order if times is None else order[times[order] > 0]
-    function("advance", advance)
-    codes = None if clusters is None else _checked_clusters(clusters, len(lengths))
+    check_function("advance", advance)
+    codes = None if clusters is None else _as_clusters(clusters, len(lengths))
     given = {
-        "seed": whole_number("seed", seed),
+        "seed": as_whole_number("seed", seed),
         "clusters": codes,
-        "vectors": None if vectors is None else _checked_vectors(vectors, len(lengths)),
+        "vectors": None if vectors is None else _as_vectors(vectors, len(lengths)),
         "advance": advance,
     }
     parameters = METHODS.parameters(method)
@@ -143,7 +143,7 @@ def check_settings(method: str, options: Mapping[str, Any], sequence_length: int
         raise UserError(f"packing.method={method}: {error}") from None
 
 
-def _checked_order(document_order: Any, num_documents: int) -> Int64[np.ndarray, " chosen"]:
+def _as_order(document_order: Any, num_documents: int) -> Int64[np.ndarray, " chosen"]:
     if document_order is None:
         return np.arange(num_documents)
     order = as_integers("document_order", document_order, below=num_documents)
@@ -153,21 +153,21 @@ def _checked_order(document_order: Any, num_documents: int) -> Int64[np.ndarray,
     return order
 
 
-def _checked_appearances(appearances: Any, num_documents: int) -> Int64[np.ndarray, " document"]:
+def _as_appearances(appearances: Any, num_documents: int) -> Int64[np.ndarray, " document"]:
     times = as_integers("appearances", appearances, below=2**31)
     if len(times) != num_documents:
         raise UserError(f"Expected the appearances of each of {num_documents} documents, found {len(times)}.")
     return times
 
 
-def _checked_clusters(clusters: Any, num_documents: int) -> Int32[np.ndarray, " document"]:
+def _as_clusters(clusters: Any, num_documents: int) -> Int32[np.ndarray, " document"]:
     codes = as_integers("clusters", clusters, below=2**31)
     if len(codes) != num_documents:
         raise UserError(f"Expected one cluster for each of {num_documents} documents, found {len(codes)}.")
     return codes.astype(np.int32)
 
 
-def _checked_vectors(vectors: Any, num_documents: int) -> Float32[np.ndarray, "document feature"]:
+def _as_vectors(vectors: Any, num_documents: int) -> Float32[np.ndarray, "document feature"]:
     try:
         array = np.asarray(vectors)
     except Exception as error:  # errors of other libraries' arrays when they become NumPy's

@@ -13,8 +13,8 @@ from jaxtyping import Int64
 
 from jax_diversity.packing.pieces import (
     apart_atoms,
+    as_atom_size,
     atom_order,
-    checked_atom_size,
     cut_stream,
     end_to_end,
     fill,
@@ -51,7 +51,7 @@ def concat(
         >>> segments.document_index.tolist(), segments.length.tolist()
         ([1, 0], [2, 2])
     """
-    size = None if atom_size is None else checked_atom_size(atom_size, sequence_length)
+    size = None if atom_size is None else as_atom_size(atom_size, sequence_length)
     pieces = whole_documents(document_lengths, document_order)
     total = int(pieces.length.sum())
     if size is not None:

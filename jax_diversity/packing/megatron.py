@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.packing.pieces import cut_stream, end_to_end, joined_segments, num_filled, whole_documents
 from jax_diversity.schema import Segments
@@ -115,7 +115,7 @@ def megatron_indices(
         [[0, 0], [1, 1], [2, 1]]
     """
     # Megatron's old generator: both shuffles draw from it, the documents' shuffle first.
-    random = np.random.RandomState(whole_number("Megatron's seed", seed, most=2**32 - 1))
+    random = np.random.RandomState(as_whole_number("Megatron's seed", seed, most=2**32 - 1))
     total = int(document_lengths[documents].sum()) if len(documents) else None
     epochs = plan_epochs(total, sequence_length, num_epochs, num_samples, last_sequence)
     order = np.tile(np.sort(documents).astype(np.int32), epochs.num_epochs)
@@ -143,10 +143,10 @@ def plan_epochs(
     It is if the asked number of samples needs less than four fifths of the last epoch. Without documents
     (`tokens_per_epoch` is None) there are no samples.
     """
-    whole_number("sequence_length", sequence_length, least=1)
-    num_epochs = whole_number("num_epochs", num_epochs, least=1)
+    as_whole_number("sequence_length", sequence_length, least=1)
+    num_epochs = as_whole_number("num_epochs", num_epochs, least=1)
     if num_samples is not None:
-        num_samples = whole_number("num_samples", num_samples, least=1)
+        num_samples = as_whole_number("num_samples", num_samples, least=1)
     if tokens_per_epoch is None:
         return Epochs(0, 0, 0)
     if num_samples is not None:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from jax_diversity.foundation.checks import one_of, whole_number
+from jax_diversity.foundation.checks import as_whole_number, check_one_of
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing.appearances import intersperse
 from jax_diversity.packing.concat import concat
@@ -57,8 +57,8 @@ def nearest(
         [0, 2, 1, 3]
     """
     # Checked here, too: `concat` checks it only after the graph is made.
-    one_of("last_sequence", last_sequence, ("drop", "pad"))
-    num_neighbors = whole_number("num_neighbors", num_neighbors, least=1)
+    check_one_of("last_sequence", last_sequence, ("drop", "pad"))
+    num_neighbors = as_whole_number("num_neighbors", num_neighbors, least=1)
     documents = document_order[occurrences(document_order) == 0]
     units = rounded_units(vectors, documents)
     first, kind = distinct_units(units)

@@ -13,8 +13,8 @@ from jaxtyping import Int64
 from jax_diversity.packing.pieces import (
     Pieces,
     apart_atoms,
+    as_atom_size,
     atom_order,
-    checked_atom_size,
     end_to_end,
     expand,
     fill,
@@ -54,7 +54,7 @@ def pad(
         ([0, 3, 0], [4, 2, 2])
     """
     # At L = 1 an atom of one token would have room for an end token only; larger atoms are split to L.
-    size = max(sequence_length, 2) if atom_size is None else checked_atom_size(atom_size, sequence_length, least=2)
+    size = max(sequence_length, 2) if atom_size is None else as_atom_size(atom_size, sequence_length, least=2)
     # Every document's tokens in pieces of A - 1, its own end token aside.
     lengths = document_lengths[document_order]
     place, offset = expand(np.maximum(-(-(lengths - 1) // (size - 1)), lengths > 0))

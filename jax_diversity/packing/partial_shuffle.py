@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.packing.pieces import cut_stream, end_to_end, joined_segments, num_filled, whole_documents
 from jax_diversity.schema import Segments
@@ -49,8 +49,8 @@ def partial_shuffle(
         >>> segments.document_offset[:2].tolist()   # row 0 starts at token 5 and goes on at 0
         [5, 0]
     """
-    num_rows = whole_number("num_rows", num_rows, least=1)
-    num_epochs = whole_number("num_epochs", num_epochs, least=1)
+    num_rows = as_whole_number("num_rows", num_rows, least=1)
+    num_epochs = as_whole_number("num_epochs", num_epochs, least=1)
     documents = whole_documents(document_lengths, document_order)
     total = int(documents.length.sum())
     if num_rows > total > 0:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int64, Integer
 
-from jax_diversity.foundation.checks import one_of, whole_number
+from jax_diversity.foundation.checks import as_whole_number, check_one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Segments
 
@@ -33,9 +33,9 @@ class Pieces(NamedTuple):
         return Pieces(*(column[rows] for column in self))
 
 
-def checked_atom_size(atom_size: Any, sequence_length: int, least: int = 1) -> int:
+def as_atom_size(atom_size: Any, sequence_length: int, least: int = 1) -> int:
     """Check an atom's number of tokens against the sequence length."""
-    size = whole_number("atom_size", atom_size, least)
+    size = as_whole_number("atom_size", atom_size, least)
     if size % sequence_length and sequence_length % size:
         raise UserError(
             f"Expected an atom_size that divides the sequence length {sequence_length} or is a multiple of it, "
@@ -155,7 +155,7 @@ def run_starts(values: Integer[np.ndarray, " row"]) -> Int64[np.ndarray, " run"]
 
 def num_filled(num_places: int, sequence_length: int, last_sequence: str) -> int:
     """The number of sequences of so many places; drops or pads the unfilled last one, and checks `last_sequence`."""
-    one_of("last_sequence", last_sequence, ("drop", "pad"))
+    check_one_of("last_sequence", last_sequence, ("drop", "pad"))
     return num_places // sequence_length if last_sequence == "drop" else -(-num_places // sequence_length)
 
 

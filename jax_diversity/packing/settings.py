@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from jax_diversity.foundation.checks import at_least
+from jax_diversity.foundation.checks import check_at_least
 from jax_diversity.foundation.errors import UserError
 
 _LONGEST_SEQUENCE = 2**24
@@ -45,8 +45,8 @@ class PackingConfig:
         from jax_diversity.packing.base import check_settings
         from jax_diversity.packing.weights import parse_rules
 
-        at_least(2, "packing", self, "sequence_length")
-        at_least(0, "packing", self, "seed")
+        check_at_least(2, "packing", self, "sequence_length")
+        check_at_least(0, "packing", self, "seed")
         if self.sequence_length > _LONGEST_SEQUENCE:
             raise UserError(
                 f"Expected packing.sequence_length <= {_LONGEST_SEQUENCE} (2^24), found {self.sequence_length}; it is "

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from jax_diversity.foundation.checks import one_of
+from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing.concat import concat
 from jax_diversity.packing.pieces import end_to_end
@@ -44,7 +44,7 @@ def spread(
         [1, 0, 1, 0, 1, 0]
     """
     # Checked here, too: `concat` checks it only after all documents are arranged.
-    one_of("last_sequence", last_sequence, ("drop", "pad"))
+    check_one_of("last_sequence", last_sequence, ("drop", "pad"))
     order = document_order[document_lengths[document_order] > 0]
     turns = _Turns(document_lengths[order], clusters[order], sequence_length)
     rows = np.empty(len(order), np.int64)

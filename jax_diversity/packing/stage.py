@@ -65,9 +65,11 @@ def pack_documents(context: Context, partial: Path) -> Counts:
         )
     for name, part in ((SEGMENTS, training.segments), (VALIDATION, apart.segments)):
         columns = {column: getattr(part, column) for column in part.COLUMNS}
-        if dataset.marks_learned:
+        if dataset.has_loss_mask:
             kept = part.length - part.inserted_ends(lengths)  # an inserted end token does not count
-            columns["num_learned"] = dataset.tokens.num_learned_of(part.document_index, part.document_offset, kept)
+            columns["num_loss_tokens"] = dataset.tokens.num_loss_tokens_of(
+                part.document_index, part.document_offset, kept
+            )
         pq.write_table(pa.table(columns), partial / name, compression="zstd")
     if config.method == "megatron":  # the order in which Megatron would read the sequences, to be measured
         from jax_diversity.packing.megatron import megatron_indices

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64, Integer
 
-from jax_diversity.foundation.checks import weight
+from jax_diversity.foundation.checks import as_weight
 from jax_diversity.foundation.errors import UserError, quoted
 
 LARGEST = 1000
@@ -91,7 +91,7 @@ def parse_rules(weights: Mapping[str, float]) -> tuple[Rule, ...]:
     """
     rules = []
     for text, given in weights.items():
-        factor = weight(f"packing.weights of {text!r}", given)
+        factor = as_weight(f"packing.weights of {text!r}", given)
         if factor > LARGEST:
             raise UserError(f"Expected packing.weights of {text!r} to be at most {LARGEST:,}, found {given:g}.")
         found = _RULE.fullmatch(text)

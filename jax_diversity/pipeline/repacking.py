@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import SupportsIndex
 
 from jax_diversity.dataset import Dataset, open_dataset
-from jax_diversity.foundation.checks import instance_of, whole_number
+from jax_diversity.foundation.checks import as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import make_folder
 from jax_diversity.foundation.progress import Progress
@@ -49,16 +49,16 @@ def repack(
         >>> run = create_schedule("run", ["dataset", again], consecutive=True)
     """
     given = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-    instance_of("path", path, str | os.PathLike, "the new dataset's folder")
+    check_type("path", path, str | os.PathLike, "the new dataset's folder")
     if given.remote is not None:
         raise UserError(f"Expected a dataset on this machine, found one at {given.remote.address}; copy it first.")
     config, target = recorded_config(given.root), Path(path).absolute()
     packing = dataclasses.replace(
         config.packing,
-        seed=whole_number("seed", seed, 0),
+        seed=as_whole_number("seed", seed, 0),
         sequence_length=config.packing.sequence_length
         if sequence_length is None
-        else whole_number("sequence_length", sequence_length, 2),
+        else as_whole_number("sequence_length", sequence_length, 2),
     )
     if packing == config.packing:
         raise UserError(

@@ -12,7 +12,7 @@ from jax_diversity.clustering.settings import ClusterConfig
 from jax_diversity.corpus.passes.settings import PreparationConfig
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.foundation.checks import folder_name, whole_number
+from jax_diversity.foundation.checks import as_whole_number, check_folder_name
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering.settings import OrderConfig
@@ -76,9 +76,9 @@ class BuildConfig:
         Raises:
             UserError: the first such setting, by its dotted name.
         """
-        folder_name("out", self.out)
+        check_folder_name("out", self.out)
         if self.batch_size is not None:
-            whole_number("batch_size", self.batch_size, 1, _LARGEST_BATCH)
+            as_whole_number("batch_size", self.batch_size, 1, _LARGEST_BATCH)
         names = [order.file_name for order in self.orders]
         for field in dataclasses.fields(self):
             settings = getattr(self, field.name)
@@ -96,7 +96,7 @@ class BuildConfig:
         if len(set(names)) != len(names):
             raise UserError(f"Expected orders with different names, found {names}; give them `name`.")
         for size in self.windows:
-            whole_number("windows", size, least=1)
+            as_whole_number("windows", size, least=1)
 
 
 def demo_config() -> BuildConfig:

@@ -4,13 +4,13 @@ A record, little-endian, for L tokens of 2 (uint16) or 4 (int32) bytes each:
 
 | bytes | content |
 |---|---|
-| 4 | `JD`, format version, bytes a token, plus 16 where learnt tokens are marked |
+| 4 | `JD`, format version, bytes a token, plus 16 with a loss mask |
 | 12 | number of tokens, number of segments, L, each uint32 |
 | 8 | the sequence's index, int64: a record in the wrong place is found when it is read |
 | 8 | identity, uint64: the build of these sequences, so that a later build's records are refused |
 | L x 2 or 4 | tokens; the first place of a run of padding holds -1 (65,535 in two bytes), the others 0 |
 | ceil(L / 8) | one bit a place, lowest first: where a segment or a run of padding starts |
-| ceil(L / 8) | only where learnt tokens are marked: one bit a place, whether its token is learnt |
+| ceil(L / 8) | only with a loss mask: one bit a place, whether its token counts |
 | 8 | XXH3 (64 bits) of all of the above |
 | 8 a segment | the segments' document indices, int64 |
 
@@ -43,7 +43,7 @@ _HEADER = np.dtype(
 HEADER_BYTES = _HEADER.itemsize  # where in a record the tokens begin
 _VERSION = 4
 _CHECKSUM_BYTES = 8
-_LEARNED = 16
+_HAS_LOSS_MASK = 16
 
 
 class CorruptRecordError(ValueError):
@@ -64,12 +64,12 @@ class Bodies(NamedTuple):
     num_tokens: Int64[np.ndarray, " row"]
     tokens: Integer[np.ndarray, "row token"]
     starts: UInt8[np.ndarray, "row byte"]  # one bit a place, lowest first: where a segment or a run of padding starts
-    learned: UInt8[np.ndarray, "row byte"] | None = None  # bits as above: whether a token is learnt; None: all are
+    loss_mask: UInt8[np.ndarray, "row byte"] | None = None  # bits as above: whether a token counts; None: all do
 
     def of_rows(self, rows: slice) -> Bodies:
         """Some of them."""
-        learned = None if self.learned is None else self.learned[rows]
-        return Bodies(self.num_tokens[rows], self.tokens[rows], self.starts[rows], learned)
+        loss_mask = None if self.loss_mask is None else self.loss_mask[rows]
+        return Bodies(self.num_tokens[rows], self.tokens[rows], self.starts[rows], loss_mask)
 
     def is_padding(self, places: Int64[np.ndarray, " run"]) -> Bool[np.ndarray, " run"]:
         """Whether the runs that start at some places of the rows end to end are padding."""
@@ -91,7 +91,7 @@ def identity_number(identity: str) -> int:
     return int(identity[:16] or "0", 16)
 
 
-def checked_dtype(dtype: np.dtype | str) -> np.dtype:
+def as_dtype(dtype: np.dtype | str) -> np.dtype:
     """The type of a stored token: uint16 or int32, little-endian."""
     dtype = np.dtype(dtype)
     if dtype not in (np.dtype("<u2"), np.dtype("<i4")):
@@ -99,9 +99,9 @@ def checked_dtype(dtype: np.dtype | str) -> np.dtype:
     return dtype
 
 
-def body_bytes(sequence_length: int, dtype: np.dtype, marks_learned: bool = False) -> int:
-    """Bytes of a record without the document indices; `marks_learned`: it says which tokens are learnt."""
-    bits = -(-sequence_length // 8) * (2 if marks_learned else 1)
+def body_bytes(sequence_length: int, dtype: np.dtype, has_loss_mask: bool = False) -> int:
+    """Bytes of a record without the document indices; `has_loss_mask` includes the mask's bits."""
+    bits = -(-sequence_length // 8) * (2 if has_loss_mask else 1)
     return HEADER_BYTES + sequence_length * dtype.itemsize + bits + _CHECKSUM_BYTES
 
 
@@ -115,11 +115,11 @@ def encode(
     tokens: np.ndarray,
     sequence_length: int,
     identity: str = "",
-    learned: Bool[np.ndarray, " token"] | None = None,
+    loss_mask: Bool[np.ndarray, " token"] | None = None,
 ) -> list[bytes]:
     """The records of some sequences, from their segments' tokens end to end (uint16 or int32).
 
-    `learned` says which tokens are learnt; None marks nothing, and all are. Padding is never learnt.
+    `loss_mask` says which tokens count; without it all do. Padding never counts.
 
     A ValueError for empty segments, segments that overlap within their sequence, and the value that marks padding.
     """
@@ -136,14 +136,14 @@ def encode(
     if len(tokens) != num_tokens.sum() or (tokens == _padding(tokens.dtype)).any():
         raise ValueError("Expected the tokens of all segments, none of them the value that marks padding.")
 
-    marks_learned = learned is not None
-    bodies = np.zeros((num_rows, body_bytes(sequence_length, tokens.dtype, marks_learned)), np.uint8)
+    has_loss_mask = loss_mask is not None
+    bodies = np.zeros((num_rows, body_bytes(sequence_length, tokens.dtype, has_loss_mask)), np.uint8)
     header = bodies[:, :HEADER_BYTES].view(_HEADER)[:, 0]
-    header["mark"] = _mark(tokens.dtype, marks_learned)
+    header["mark"] = _mark(tokens.dtype, has_loss_mask)
     header["num_tokens"], header["num_segments"] = num_tokens, num_segments
     header["sequence_length"], header["sequence_index"] = sequence_length, sequence_indices
     header["identity"] = identity_number(identity)
-    stored, starts, learned_bits = _parts(bodies, sequence_length, tokens.dtype, marks_learned)
+    stored, starts, loss_mask_bits = _parts(bodies, sequence_length, tokens.dtype, has_loss_mask)
     # 1 where a segment starts, -1 behind its end: the running sum is 1 on segments, 0 on padding.
     edges = np.zeros(num_rows * sequence_length + 1, np.int8)
     edges[start] += 1
@@ -155,10 +155,10 @@ def encode(
     stored[bits] = _padding(tokens.dtype)
     bits.reshape(-1)[start] = True
     starts[:] = np.packbits(bits, axis=1, bitorder="little")
-    if learned is not None and learned_bits is not None:
+    if loss_mask is not None and loss_mask_bits is not None:
         bits = np.zeros_like(held)
-        bits[held] = learned
-        learned_bits[:] = np.packbits(bits, axis=1, bitorder="little")
+        bits[held] = loss_mask
+        loss_mask_bits[:] = np.packbits(bits, axis=1, bitorder="little")
     bodies[:, -_CHECKSUM_BYTES:].view("<u8")[:, 0] = _checksums(bodies)
     documents = document_index.astype("<i8").tobytes()
     bounds = np.cumsum([0, *num_segments]) * 8  # bytes
@@ -175,7 +175,7 @@ def check_bodies(
     *,
     expected: Int64[np.ndarray, " row"] | None = None,
     identity: str | None = None,
-    marks_learned: bool = False,
+    has_loss_mask: bool = False,
 ) -> Bodies:
     """Check that bodies are whole, of the build and of the expected sequences.
 
@@ -187,7 +187,7 @@ def check_bodies(
     checksum = np.ascontiguousarray(bodies[:, -_CHECKSUM_BYTES:]).view("<u8")[:, 0]
     # First the checksum: without it no other number of the header can be trusted.
     _refuse(checksum != _checksums(bodies), CorruptRecordError, "its checksum does not fit its content")
-    mark = _mark(dtype, marks_learned)
+    mark = _mark(dtype, has_loss_mask)
     _refuse(header["mark"] != mark, CorruptRecordError, "its format is not version {}, {} tokens", _VERSION, dtype)
     if identity is not None:
         wanted, found = identity_number(identity), header["identity"]
@@ -195,17 +195,17 @@ def check_bodies(
     if expected is not None:
         found = header["sequence_index"]
         _refuse(found != expected, CorruptRecordError, "sequence {} expected, {} found", expected, found)
-    return Bodies(header["num_tokens"].astype(np.int64), *_parts(bodies, sequence_length, dtype, marks_learned))
+    return Bodies(header["num_tokens"].astype(np.int64), *_parts(bodies, sequence_length, dtype, has_loss_mask))
 
 
 def record_segments(record: bytes) -> tuple[Int64[np.ndarray, " segment"], Int64[np.ndarray, " segment"]]:
     """The document of each segment in a checked record, and the segment's number of tokens."""
     header = np.frombuffer(record, _HEADER, 1)[0]
-    marks_learned = bool(record[3] & _LEARNED)
-    length, dtype = int(header["sequence_length"]), np.dtype("<u2" if record[3] & ~_LEARNED == 2 else "<i4")
-    num_bytes = body_bytes(length, dtype, marks_learned)
+    has_loss_mask = bool(record[3] & _HAS_LOSS_MASK)
+    length, dtype = int(header["sequence_length"]), np.dtype("<u2" if record[3] & ~_HAS_LOSS_MASK == 2 else "<i4")
+    num_bytes = body_bytes(length, dtype, has_loss_mask)
     body = np.frombuffer(record, np.uint8, num_bytes)[None]
-    bodies = Bodies(np.array([header["num_tokens"]], np.int64), *_parts(body, length, dtype, marks_learned))
+    bodies = Bodies(np.array([header["num_tokens"]], np.int64), *_parts(body, length, dtype, has_loss_mask))
     starts = np.flatnonzero(np.unpackbits(bodies.starts, bitorder="little"))
     documents = np.frombuffer(record, "<i8", offset=num_bytes).astype(np.int64)
     return documents, np.diff(starts, append=length)[~bodies.is_padding(starts)]
@@ -216,18 +216,18 @@ def _padding(dtype: np.dtype) -> np.ndarray:
     return np.array(-1).astype(dtype)
 
 
-def _mark(dtype: np.dtype, marks_learned: bool) -> int:
-    return int.from_bytes(b"JD" + bytes([_VERSION, dtype.itemsize | _LEARNED * marks_learned]), "little")
+def _mark(dtype: np.dtype, has_loss_mask: bool) -> int:
+    return int.from_bytes(b"JD" + bytes([_VERSION, dtype.itemsize | _HAS_LOSS_MASK * has_loss_mask]), "little")
 
 
 def _parts(
-    bodies: np.ndarray, sequence_length: int, dtype: np.dtype, marks_learned: bool
+    bodies: np.ndarray, sequence_length: int, dtype: np.dtype, has_loss_mask: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Views of the tokens, of the bits of segment starts and of those of learnt tokens in a matrix of bodies."""
+    """Views of the tokens, of the bits of segment starts and of the loss mask in a matrix of bodies."""
     tokens_end = HEADER_BYTES + sequence_length * dtype.itemsize
     starts_end = tokens_end - (-sequence_length // 8)
-    learned = bodies[:, starts_end:-_CHECKSUM_BYTES] if marks_learned else None
-    return bodies[:, HEADER_BYTES:tokens_end].view(dtype), bodies[:, tokens_end:starts_end], learned
+    loss_mask = bodies[:, starts_end:-_CHECKSUM_BYTES] if has_loss_mask else None
+    return bodies[:, HEADER_BYTES:tokens_end].view(dtype), bodies[:, tokens_end:starts_end], loss_mask
 
 
 def _checksums(bodies: UInt8[np.ndarray, "row byte"]) -> np.ndarray:

@@ -11,14 +11,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Int32
 
-from jax_diversity.foundation.checks import one_of
+from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.records.codec import Bodies
 
 FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position", "targets_position")
 """The fields of a batch that `decode` makes; all by default."""
 
-LossOn = Literal["all", "answers"]
+LossMask = Literal["all", "answers"]
 """Which tokens are targets: all, or of chats the answers alone."""
 
 Arrays = dict[str, Int32[np.ndarray, "row token"]]
@@ -29,7 +29,7 @@ _MOST_ARRAYS = 48  # of one size: eight batches of six fields, more than a train
 _MOST_SIZES = 4  # a loader has one or two sizes; parts of batches of several datasets have many
 
 
-def checked_fields(fields: Any) -> tuple[str, ...]:
+def as_fields(fields: Any) -> tuple[str, ...]:
     """The fields that were asked for; a `UserError` for one that does not exist, and for none."""
     listed = isinstance(fields, Collection) and not isinstance(fields, str)
     unknown = [field for field in fields if field not in FIELDS] if listed else fields
@@ -38,15 +38,15 @@ def checked_fields(fields: Any) -> tuple[str, ...]:
     return tuple(fields)
 
 
-def checked_loss(loss_on: str, marks_learned: bool) -> LossOn:
+def as_loss(loss_mask: str, has_loss_mask: bool) -> LossMask:
     """Which tokens are targets; a `UserError` for a loss on answers where no dataset says which tokens are theirs."""
-    one_of("loss_on", loss_on, get_args(LossOn))
-    if loss_on == "answers" and not marks_learned:
+    check_one_of("loss_mask", loss_mask, get_args(LossMask))
+    if loss_mask == "answers" and not has_loss_mask:
         raise UserError(
-            "Expected a dataset of chats with loss_on=answers, found none that says where answers are; build one with "
-            "corpus.format=chat, or leave loss_on out."
+            "Expected a dataset of chats with loss_mask=answers, found one without a loss mask; build one with "
+            "corpus.format=chat, or leave loss_mask out."
         )
-    return loss_on  # type: ignore[return-value]
+    return loss_mask  # type: ignore[return-value]
 
 
 class BufferPool:
@@ -87,7 +87,7 @@ def decode(
     *,
     fields: Sequence[str] = FIELDS,
     merge_segments: bool = False,
-    loss_on: LossOn = "all",
+    loss_mask: LossMask = "all",
     pool: BufferPool | None = None,
 ) -> Arrays:
     """Turn records into a batch of int32 arrays (row, L).
@@ -96,7 +96,7 @@ def decode(
     `inputs_position`: place within the segment, 0 on padding. `targets`: the next token of the same segment; without
     one, 0 and `targets_segmentation` 0, which masks it. `merge_segments` joins a sequence's segments
     into one, so that documents see earlier documents: positions are then places in the sequence, and a token
-    before padding has no target. `loss_on="answers"` also masks targets that do not count: `targets_segmentation` is
+    before padding has no target. `loss_mask="answers"` also masks targets that do not count: `targets_segmentation` is
     0 there, but `targets` still has the token. Without a pool, memory is fresh.
     """
     if unknown := [field for field in fields if field not in FIELDS]:
@@ -109,10 +109,10 @@ def decode(
         rows = slice(first, first + num_piece_rows)
         piece = bodies.of_rows(rows)
         _fill({field: array[rows] for field, array in batch.items()}, piece, merge_segments)
-        if loss_on == "answers" and piece.learned is not None and "targets_segmentation" in batch:
-            learned = np.unpackbits(piece.learned, axis=1, count=sequence_length, bitorder="little")
+        if loss_mask == "answers" and piece.loss_mask is not None and "targets_segmentation" in batch:
+            counted = np.unpackbits(piece.loss_mask, axis=1, count=sequence_length, bitorder="little")
             # A place's target is the token of the next place; a row's last place has none.
-            batch["targets_segmentation"][rows, :-1] *= learned[:, 1:]
+            batch["targets_segmentation"][rows, :-1] *= counted[:, 1:]
     return batch
 
 

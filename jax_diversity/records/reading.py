@@ -16,7 +16,7 @@ from jaxtyping import Int64, Integer, UInt8
 from jax_diversity.foundation.artifacts import NO_ARRAY
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.records import codec
-from jax_diversity.records.decoding import FIELDS, Arrays, BufferPool, LossOn, decode
+from jax_diversity.records.decoding import FIELDS, Arrays, BufferPool, LossMask, decode
 from jax_diversity.records.files import REPAIR, RecordFile
 
 Rows = Int64[np.ndarray, " row"]
@@ -41,7 +41,7 @@ class RecordReader:
         dtype: the stored type of a token, uint16 or int32.
         identity: the fingerprint of the records' build, as given to `write_records`; None accepts any build.
         overlap: tokens of a record that are targets only (`Segments.overlap`).
-        marks_learned: whether records say which tokens are learnt; without it all are.
+        has_loss_mask: whether records have a loss mask; without it all tokens count.
         layout: a .npy file with the sequence at every place; None: sequence i lies at place i.
         fetch: called with a file's path before it is opened, to fetch the file; picklable if the reader must be.
         in_sequence: for ascending places: the system reads ahead, and only the last two opened files stay open.
@@ -56,15 +56,15 @@ class RecordReader:
     dtype: np.dtype | str
     identity: str | None = None
     overlap: int = 0
-    marks_learned: bool = False
+    has_loss_mask: bool = False
     layout: Path | None = None
     fetch: Callable[[Path], object] | None = None
     in_sequence: bool = False
     memory_map: bool = True
 
     def __post_init__(self) -> None:
-        self._dtype = codec.checked_dtype(self.dtype)
-        self._body_bytes = codec.body_bytes(self.sequence_length, self._dtype, self.marks_learned)
+        self._dtype = codec.as_dtype(self.dtype)
+        self._body_bytes = codec.body_bytes(self.sequence_length, self._dtype, self.has_loss_mask)
         self.counts = tuple(self.counts)
         self._ends = np.cumsum(self.counts, dtype=np.int64)
         self._starts = self._ends - np.array(self.counts, np.int64)
@@ -115,7 +115,7 @@ class RecordReader:
         *,
         fields: Sequence[str] = FIELDS,
         merge_segments: bool = False,
-        loss_on: LossOn = "all",
+        loss_mask: LossMask = "all",
     ) -> Arrays:
         """The arrays of some sequences in the given order, at any places; raises as `read_batch`.
 
@@ -124,7 +124,7 @@ class RecordReader:
             (2, 512)
         """
         places = self.places_of(sequences)
-        options: dict[str, Any] = {"fields": fields, "merge_segments": merge_segments, "loss_on": loss_on}
+        options: dict[str, Any] = {"fields": fields, "merge_segments": merge_segments, "loss_mask": loss_mask}
         return self.read_batch(places, expected=sequences, **options)
 
     def read_batch(
@@ -134,7 +134,7 @@ class RecordReader:
         expected: Rows | None = None,
         fields: Sequence[str] = FIELDS,
         merge_segments: bool = False,
-        loss_on: LossOn = "all",
+        loss_mask: LossMask = "all",
     ) -> Arrays:
         """The arrays of the records at some places, see `decode`; `expected` are their sequences.
 
@@ -146,7 +146,7 @@ class RecordReader:
                 sequence.
         """
         bodies = self._bodies(places, expected)
-        batch = decode(bodies, fields=fields, merge_segments=merge_segments, loss_on=loss_on, pool=self._pool)
+        batch = decode(bodies, fields=fields, merge_segments=merge_segments, loss_mask=loss_mask, pool=self._pool)
         if not self.overlap:
             return batch
         # Copied, so that rows lie end to end and the pool's memory is free again.
@@ -244,7 +244,7 @@ class RecordReader:
         expectations: dict[str, Any] = {"expected": expected, "identity": self.identity}
         try:
             return codec.check_bodies(
-                bodies, self.sequence_length, self._dtype, marks_learned=self.marks_learned, **expectations
+                bodies, self.sequence_length, self._dtype, has_loss_mask=self.has_loss_mask, **expectations
             )
         except codec.CorruptRecordError as error:
             number = int(self.files_of(places[error.row : error.row + 1])[0])

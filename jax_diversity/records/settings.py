@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from jax_diversity.foundation.checks import at_least
+from jax_diversity.foundation.checks import check_at_least
 from jax_diversity.foundation.errors import UserError
 
 
@@ -23,7 +23,7 @@ class RecordsConfig:
 
     def check(self, orderings: Sequence[str]) -> None:
         """Check the settings; `orderings` are the names of the build's orderings."""
-        at_least(1, "records", self, "sequences_per_file")
+        check_at_least(1, "records", self, "sequences_per_file")
         if self.layout == "ordered" and self.ordering not in orderings:
             raise UserError(
                 f"Expected records.ordering to be one of the orders ({', '.join(orderings) or 'none'}), "

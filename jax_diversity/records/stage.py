@@ -44,14 +44,14 @@ def write_sequences(context: Context, partial: Path) -> Counts:
                     identity=identity,
                     inserted_ends=part.inserted_ends(dataset.tokens.document_lengths) if inserted else None,
                     end_id=dataset.end_id,
-                    is_learned=dataset.tokens.is_learned if dataset.marks_learned else None,
+                    read_loss_mask=dataset.tokens.loss_mask if dataset.has_loss_mask else None,
                     num_writers=num_cores(),
                     advance=advance,
                 )
             )
     counts = {"records": records, "dtype": token_dtype, "identity": identity}
-    if dataset.marks_learned:
-        counts["marks_learned"] = True
+    if dataset.has_loss_mask:
+        counts["has_loss_mask"] = True
     return {"layout": config.layout, "ordering": ordering, **counts}
 
 

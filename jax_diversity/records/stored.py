@@ -52,7 +52,7 @@ def open_records(
         dtype=counts["dtype"],
         identity=counts["identity"],
         overlap=overlap,
-        marks_learned=counts.get("marks_learned", False),
+        has_loss_mask=counts.get("has_loss_mask", False),
         layout=None if layout is None else layout.absolute(),
         fetch=fetch,
         memory_map=memory_map,

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int64
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.records.codec import CorruptRecordError, body_bytes, check_bodies, checked_dtype, encode
+from jax_diversity.records.codec import CorruptRecordError, as_dtype, body_bytes, check_bodies, encode
 from jax_diversity.records.files import RecordFile
 from jax_diversity.schema import Segments
 
@@ -42,7 +42,7 @@ def write_records(
     identity: str = "",
     inserted_ends: Bool[np.ndarray, " segment"] | None = None,
     end_id: int = 0,
-    is_learned: Gather | None = None,
+    read_loss_mask: Gather | None = None,
     num_writers: int = 1,
     advance: Advance = ignore,
 ) -> tuple[int, ...]:
@@ -54,10 +54,10 @@ def write_records(
 
     Every record carries the first eight bytes of `identity`, the fingerprint (hexadecimal) of the sequences'
     content, so a reader of one build refuses the records of another. The last token of a segment in `inserted_ends` is
-    `end_id`, not the document's. `is_learned` says which tokens count towards the loss, and records keep it; inserted
-    ends never count. Returns the number of records of every file.
+    `end_id`, not the document's. `read_loss_mask` says which tokens count towards the loss, and records keep it;
+    inserted ends never count. Returns the number of records of every file.
     """
-    dtype = checked_dtype(dtype)
+    dtype = as_dtype(dtype)
     counts = file_counts(len(order), sequences_per_file)
     paths = record_paths(folder, stem, len(counts))
     starts = np.cumsum([0, *counts]).tolist()
@@ -69,7 +69,7 @@ def write_records(
         sequence_length=segments.sequence_length,
         dtype=dtype,
         identity=identity,
-        marks_learned=is_learned is not None,
+        has_loss_mask=read_loss_mask is not None,
     )
 
     def encoded(sequences: Int64[np.ndarray, " sequence"]) -> Iterator[list[bytes]]:
@@ -81,14 +81,14 @@ def write_records(
             rows = np.repeat(row_starts[chunk] - first, num_segments) + np.arange(num_segments.sum())
             documents, length = segments.document_index[rows], segments.length[rows]
             runs = documents, segments.document_offset[rows], length
-            tokens, learned = gather(*runs), None if is_learned is None else is_learned(*runs)
+            tokens, loss_mask = gather(*runs), None if read_loss_mask is None else read_loss_mask(*runs)
             if inserted_ends is not None and (inserted := inserted_ends[rows]).any():
                 # Packing ended these segments with an end token in the middle of their documents. The token gathered
                 # in that place is the document's next one, with which the next segment begins.
                 tokens, places = np.array(tokens), np.cumsum(length)[inserted] - 1
                 tokens[places] = end_id
-                if learned is not None:
-                    learned[places] = False
+                if loss_mask is not None:
+                    loss_mask[places] = False
             yield encode(
                 sequence_indices=chunk,
                 num_segments=num_segments,
@@ -98,7 +98,7 @@ def write_records(
                 tokens=np.asarray(tokens, dtype=dtype),
                 sequence_length=segments.sequence_length,
                 identity=identity,
-                learned=learned,
+                loss_mask=loss_mask,
             )
 
     def write(index: int, advance: Advance) -> None:
@@ -187,14 +187,14 @@ def write_array_record(
         raise UserError(f"Could not write {path}: {reason}; free space or choose another folder.") from None
 
 
-def _num_sequences(path: Path, *, sequence_length: int, dtype: np.dtype, identity: str, marks_learned: bool) -> int:
+def _num_sequences(path: Path, *, sequence_length: int, dtype: np.dtype, identity: str, has_loss_mask: bool) -> int:
     """Records in a file whose first record is of that build; 0 in any other file."""
     # Both readers must accept it. ArrayRecord's own proves that the file is a true ArrayRecord file. Ours reads
     # only one layout: if a later version of ArrayRecord writes another, the error comes now, not when training starts.
     try:
-        file = RecordFile(path, num_records(path), body_bytes(sequence_length, dtype, marks_learned))
+        file = RecordFile(path, num_records(path), body_bytes(sequence_length, dtype, has_loss_mask))
         body = file.bodies(np.zeros(1, np.int64))
-        check_bodies(body, sequence_length, dtype, identity=identity, marks_learned=marks_learned)
+        check_bodies(body, sequence_length, dtype, identity=identity, has_loss_mask=has_loss_mask)
     except (CorruptRecordError, UserError):
         return 0
     return len(file)

@@ -16,7 +16,7 @@ from jaxtyping import Float64, Int64
 
 from jax_diversity.characteristics.stored import codes_file, documents_file
 from jax_diversity.dataset.dataset import Dataset
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.measures.documents import num_repeats
 from jax_diversity.measures.windows import place, total_variation, window_deviation
@@ -154,7 +154,7 @@ class Inspector:
         """
         size = self.global_batch_size
         last = 2**62 // size if self.run.is_bijection else len(self.run) // size - 1
-        step = whole_number("step", step, 0, last)
+        step = as_whole_number("step", step, 0, last)
         rows = host_rows(size, host_index, num_hosts)
         dataset, sequence, epoch = self.run.origins(step * size + rows)
         found, repeats, copies = dict[int, SequenceView](), 0, 0

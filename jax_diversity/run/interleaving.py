@@ -30,7 +30,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Float64, Int32, Int64
 
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.deviation import rounded_size
 from jax_diversity.run.weights import Weights, phases_of
@@ -58,8 +58,8 @@ def interleave(
         >>> interleave([3, 1], 8).tolist()
         [0, 0, 1, 0, 0, 0, 1, 0]
     """
-    num_positions = whole_number("num_positions", num_positions, 0)
-    lookahead = whole_number("lookahead", lookahead, 0)
+    num_positions = as_whole_number("num_positions", num_positions, 0)
+    lookahead = as_whole_number("lookahead", lookahead, 0)
     starts, phases = phases_of(weights)
     return interleaved(starts, phases, num_positions, lookahead, advance)
 

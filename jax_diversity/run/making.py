@@ -20,13 +20,13 @@ from jaxtyping import Int64
 
 from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.artifacts import write_array
-from jax_diversity.foundation.checks import instance_of, whole_number
+from jax_diversity.foundation.checks import as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
 from jax_diversity.foundation.folders import locked
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.base import METHODS, order
 from jax_diversity.ordering.objective import Objective
-from jax_diversity.ordering.plan import Targets, checked_epoch
+from jax_diversity.ordering.plan import Targets, as_epoch
 from jax_diversity.run.background import Maker
 from jax_diversity.run.mixture import Mixture, NumberQueue
 from jax_diversity.run.run import Datasets, open_datasets, times_before
@@ -148,7 +148,7 @@ def extend_schedule(
     _check_stored(schedule)
     added = open_datasets(datasets)
     opened = [*schedule.datasets, *added]
-    place = len(schedule) if position is None else whole_number("position", position, 0, len(schedule))
+    place = len(schedule) if position is None else as_whole_number("position", position, 0, len(schedule))
     if settings.get("num_epochs") is None and settings.get("num_positions") is None and place < len(schedule):
         settings["num_positions"] = len(schedule) - place
     if settings.get("seed") is None:
@@ -204,8 +204,8 @@ def skip_positions(schedule: StoredRun, start: SupportsIndex, stop: SupportsInde
         >>> run = skip_positions(run, 64 * 1200, 64 * 1201)  # step 1200 of batches of 64
     """
     _check_stored(schedule)
-    first = whole_number("start", start, 0, len(schedule))
-    last = whole_number("stop", stop, first, len(schedule))
+    first = as_whole_number("start", start, 0, len(schedule))
+    last = as_whole_number("stop", stop, first, len(schedule))
     with locked(schedule.root):
         content = _unchanged(schedule)
         current = content.versions[-1]
@@ -240,7 +240,7 @@ class _Orders:
         advance: Advance,
         **options: Any,
     ) -> None:
-        self.method, self.seed, self.advance = method, whole_number("seed", seed, 0), advance
+        self.method, self.seed, self.advance = method, as_whole_number("seed", seed, 0), advance
         self.first: Ordering | None = None
         self.objective, self.targets, self.options = objective, targets, options
 
@@ -300,7 +300,7 @@ class _Orders:
 
 
 def _check_stored(schedule: StoredRun) -> None:
-    instance_of("schedule", schedule, StoredRun, "a StoredRun; open one with jd.open_schedule")
+    check_type("schedule", schedule, StoredRun, "a StoredRun; open one with jd.open_schedule")
 
 
 def _first_order(ordering: str | Ordering, datasets: Sequence[Dataset], mixture: Mixture) -> Ordering:
@@ -309,7 +309,7 @@ def _first_order(ordering: str | Ordering, datasets: Sequence[Dataset], mixture:
         raise UserError(f"Expected ordering with one dataset in epochs, found {found}; leave it out.")
     if isinstance(ordering, str):
         return datasets[0].find_ordering(ordering)
-    return Ordering(checked_epoch(ordering, datasets[0].num_sequences))
+    return Ordering(as_epoch(ordering, datasets[0].num_sequences))
 
 
 def _made(root: Path, steps: Generator[StoredRun, None, None], orders: _Orders, background: bool) -> StoredRun:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from jax_diversity.dataset import Dataset, open_dataset
-from jax_diversity.foundation.checks import one_of
+from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.measures.balance import Balance, Measurer, own_shares, target_shares
@@ -146,11 +146,11 @@ def _characteristics(run: Run, families: Sequence[str]) -> Characteristics:
     if len(run.datasets) == 1:
         dataset = run.datasets[0]
         for family in families:
-            one_of("every family", family, dataset.group_names)
+            check_one_of("every family", family, dataset.group_names)
         return dataset.count_families(families) if families else dataset.characteristics
     chars = run.characteristics
     for family in families:
-        one_of("every family", family, chars.families)
+        check_one_of("every family", family, chars.families)
     kept = {family: chars.counts[family] for family in families or chars.families}
     return replace(chars, counts=kept, weights=dict.fromkeys(kept, 1.0)) if families else chars
 

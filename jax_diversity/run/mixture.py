@@ -11,7 +11,7 @@ from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
 from jax_diversity.dataset import Dataset
-from jax_diversity.foundation.checks import instance_of, one_of, several, weight, whole_number
+from jax_diversity.foundation.checks import as_tuple, as_weight, as_whole_number, check_one_of, check_type
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import distinct_ends
 from jax_diversity.foundation.progress import ignore
@@ -76,12 +76,12 @@ class Mixture:
     dataset packed anew for every epoch (`repack`)."""
 
     def __post_init__(self) -> None:
-        instance_of("family", self.family, str, "the name of a family")
+        check_type("family", self.family, str, "the name of a family")
         for name in ("joint", "consecutive"):
-            instance_of(name, getattr(self, name), bool, "True or False")
+            check_type(name, getattr(self, name), bool, "True or False")
         tempered(np.ones(1), self.temperature)
         if self.max_repeats is not None:
-            object.__setattr__(self, "max_repeats", whole_number("max_repeats", self.max_repeats, 1))
+            object.__setattr__(self, "max_repeats", as_whole_number("max_repeats", self.max_repeats, 1))
         if self.weights is not None and self.temperature != 1:
             raise UserError("Expected weights or a temperature, found both: a temperature gives the weights.")
         others = (self.weights is not None, self.temperature != 1, self.max_repeats is not None, self.is_joint)
@@ -109,8 +109,8 @@ class Mixture:
         if not size:
             raise UserError("Expected datasets with sequences, found none in any.")
         if self.num_positions is not None:
-            return whole_number("num_positions", self.num_positions, 1, _MOST_POSITIONS)
-        epochs = 1 if self.num_epochs is None else weight("num_epochs", self.num_epochs)
+            return as_whole_number("num_positions", self.num_positions, 1, _MOST_POSITIONS)
+        epochs = 1 if self.num_epochs is None else as_weight("num_epochs", self.num_epochs)
         if not 0 < epochs * size < _MOST_POSITIONS:
             raise UserError(f"Expected num_epochs above zero, found {self.num_epochs!r}.")
         if round(epochs * size) < 1:
@@ -180,7 +180,7 @@ class Mixture:
         chars, sizes = joint_characteristics(datasets), _sizes(datasets)
         names, counts = _names(datasets), _one_column_each(datasets)
         if self.family != DATASET:
-            one_of("family", self.family, (DATASET, *(name for name in chars.families if name != DATASET)))
+            check_one_of("family", self.family, (DATASET, *(name for name in chars.families if name != DATASET)))
             names, counts = joined_groups(datasets, self.family), chars.counts[self.family]
         strata = Strata.build(counts, names, self.family)
         past = History.of(history, int(sizes.sum()))
@@ -208,7 +208,7 @@ class Mixture:
         weights = self.weights
         if weights is None:
             return (0,), tempered(tokens, self.temperature)[None]
-        if isinstance(weights, Mapping) or any(isinstance(each, str) for each in several(weights)):
+        if isinstance(weights, Mapping) or any(isinstance(each, str) for each in as_tuple(weights)):
             weights = named_weights(weights, names, tokens, self.family)
         elif isinstance(weights, TargetsConfig):
             own = {self.family: tokens / max(tokens.sum(), 1)}

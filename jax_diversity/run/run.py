@@ -18,7 +18,7 @@ from jaxtyping import Int64
 from jax_diversity.dataset.dataset import Dataset, open_dataset
 from jax_diversity.dataset.orderings import OrderingFile, is_file_name, load_ordering
 from jax_diversity.foundation.artifacts import fingerprint
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Characteristics, Ordering
 from jax_diversity.schema.orderings import Positions
@@ -193,7 +193,7 @@ class Run(ABC):
         """
         from jax_diversity.run.seen import seen_documents
 
-        stop = len(self) if position is None else whole_number("position", position, 0, len(self))
+        stop = len(self) if position is None else as_whole_number("position", position, 0, len(self))
         return seen_documents(self.datasets, *self.places(np.arange(stop)), path)
 
 
@@ -314,7 +314,7 @@ def make_run(
             f"{ordering!r}; make a run with create_schedule(path, datasets), and give it alone."
         )
     path = Path(ordering).absolute() if is_file_name(ordering) else None
-    order = _checked_ordering(ordering, num_sequences) if path is None else load_ordering(path, num_sequences)
+    order = _as_ordering(ordering, num_sequences) if path is None else load_ordering(path, num_sequences)
     if len(opened) == 1:
         opened[0].check_origin(order, path)
     # Mapped where its file holds the numbers as they are, so that a pickle carries its name alone.
@@ -382,7 +382,7 @@ def _named_run(dataset: Dataset, name: str) -> OrderedRun:
     return OrderedRun((dataset,), file, name, {"method": dataset.counts(f"order/{name}").get("method", name)})
 
 
-def _checked_ordering(ordering: Any, num_sequences: int) -> Ordering:
+def _as_ordering(ordering: Any, num_sequences: int) -> Ordering:
     if callable(ordering):
         raise UserError(
             f"Expected an ordering, found the function {ordering!r}; store the run's epochs, each in an order of its "

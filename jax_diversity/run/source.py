@@ -12,9 +12,9 @@ import numpy as np
 
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.dataset.orderings import OrderingFile
-from jax_diversity.foundation.checks import instance_of, whole_number
+from jax_diversity.foundation.checks import as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.records.decoding import FIELDS, checked_fields, checked_loss
+from jax_diversity.records.decoding import FIELDS, as_fields, as_loss
 from jax_diversity.records.reading import Rows
 from jax_diversity.run.run import Datasets, Run, identity_of, open_datasets
 
@@ -36,7 +36,7 @@ class SequenceSource:
         run: a run; or a built dataset, its folder or address, or several.
         fields: which arrays a row holds, see `records.decoding.decode`.
         merge_segments: make all segments of a sequence one, see `make_loader`.
-        loss_on: which tokens are targets, see `make_loader`.
+        loss_mask: which tokens are targets, see `make_loader`.
 
     Attributes:
         identity: hash of the contents of the sequences.
@@ -58,13 +58,13 @@ class SequenceSource:
         fields: Sequence[str] = FIELDS,
         *,
         merge_segments: bool = False,
-        loss_on: str = "all",
+        loss_mask: str = "all",
     ) -> None:
-        instance_of("merge_segments", merge_segments, bool | np.bool_, "True or False")
+        check_type("merge_segments", merge_segments, bool | np.bool_, "True or False")
         datasets = run.datasets if isinstance(run, Run) else open_datasets(run)
         if not datasets:
             raise UserError("Expected at least one dataset to read sequences from, found none.")
-        self.fields = checked_fields(fields)
+        self.fields = as_fields(fields)
         self.identity = run.identity if isinstance(run, Run) else identity_of(datasets)
         self.readers = [dataset.records for dataset in datasets]
         self.width = self.readers[0].width
@@ -76,7 +76,7 @@ class SequenceSource:
         self._options: dict[str, Any] = {
             "fields": self.fields,
             "merge_segments": bool(merge_segments),
-            "loss_on": checked_loss(loss_on, any(reader.marks_learned for reader in self.readers)),
+            "loss_mask": as_loss(loss_mask, any(reader.has_loss_mask for reader in self.readers)),
         }
         self._starts = np.cumsum([0, *map(len, self.readers)], dtype=np.int64)
         self._bounds = self._starts.tolist()
@@ -91,7 +91,7 @@ class SequenceSource:
         return self._bounds[-1]
 
     def __getitem__(self, sequence_index: Any) -> dict[str, np.ndarray]:
-        index = checked_index(sequence_index, len(self))
+        index = as_index(sequence_index, len(self))
         return {field: row[0] for field, row in self.read(index).items()}
 
     def __repr__(self) -> str:  # Grain's checkpoints compare it
@@ -147,9 +147,9 @@ def layout_fingerprint(dataset: Dataset) -> str | None:
     return OrderingFile(path.absolute(), str(found), dataset.num_sequences).fingerprint
 
 
-def checked_index(index: Any, length: int) -> Rows:
+def as_index(index: Any, length: int) -> Rows:
     """An index as an array of one; an IndexError outside the range, which also ends a `for` over the rows."""
-    whole = whole_number("a sequence's index", index, least=-(2**63))
+    whole = as_whole_number("a sequence's index", index, least=-(2**63))
     if not 0 <= whole < length:
         raise IndexError(f"Expected an index in 0 .. {length - 1}, found {whole}.")
     return np.array([whole], np.int64)

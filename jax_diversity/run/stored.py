@@ -24,7 +24,7 @@ from jaxtyping import Int64
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.dataset.orderings import OrderingFile
 from jax_diversity.foundation.artifacts import fingerprint, signed, write_json
-from jax_diversity.foundation.checks import instance_of, several, whole_number
+from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.folders import is_locked
 from jax_diversity.run.background import error_of
@@ -348,7 +348,7 @@ class StoredRun(Run):
 
     def with_version(self, version: SupportsIndex) -> StoredRun:
         """Another version of the same run."""
-        number = whole_number("version", version, 1, len(self.content.versions))
+        number = as_whole_number("version", version, 1, len(self.content.versions))
         return StoredRun(self.root, self.content, number, self.given)
 
 
@@ -372,18 +372,18 @@ def open_schedule(
         >>> loader = make_loader(open_schedule("run"), global_batch_size=64)
     """
     root = schedule_folder(path)
-    given = None if datasets is None else several(datasets)
+    given = None if datasets is None else as_tuple(datasets)
     for each in given or ():
-        instance_of("each of datasets", each, str | os.PathLike | Dataset, "a dataset, its folder or its address")
+        check_type("each of datasets", each, str | os.PathLike | Dataset, "a dataset, its folder or its address")
     content = Content.read(root / FILE)
     last = len(content.versions)
-    number = last if version is None else whole_number("version", version, 1, last)
+    number = last if version is None else as_whole_number("version", version, 1, last)
     return StoredRun(root, content, number, given)
 
 
 def schedule_folder(path: str | Path) -> Path:
     """The folder of a stored run, as an absolute path."""
-    instance_of("path", path, str | os.PathLike, "a schedule's folder")
+    check_type("path", path, str | os.PathLike, "a schedule's folder")
     return Path(path).absolute()
 
 

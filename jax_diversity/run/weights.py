@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from jax_diversity.foundation.checks import several, weight
+from jax_diversity.foundation.checks import as_tuple, as_weight
 from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.ordering.plan import Targets
 
@@ -24,7 +24,7 @@ def phases_of(
 ) -> tuple[tuple[int, ...], Float64[np.ndarray, "phase dataset"]]:
     """Every phase's start and its shares, which add up to 1, checked against the sizes of the datasets or groups."""
     if not isinstance(weights, Targets):
-        return (0,), _checked_weights(weights, sizes, family)[None]
+        return (0,), _as_weights(weights, sizes, family)[None]
     if set(weights.shares) != {family}:
         raise UserError(
             f"Expected a run's weights to be of one family, {family!r}, found {sorted(weights.shares)}; give "
@@ -36,7 +36,7 @@ def phases_of(
     return weights.starts, shares
 
 
-def _checked_weights(weights: Any, sizes: Sequence[float] | None, family: str) -> Float64[np.ndarray, " dataset"]:
+def _as_weights(weights: Any, sizes: Sequence[float] | None, family: str) -> Float64[np.ndarray, " dataset"]:
     try:
         values = np.array(weights, np.float64)
     except (TypeError, ValueError):
@@ -46,7 +46,7 @@ def _checked_weights(weights: Any, sizes: Sequence[float] | None, family: str) -
     elif values.ndim != 1:
         raise UserError(f"Expected one axis of weights, found an array of shape {values.shape}.")
     for index, value in enumerate(values.tolist()):
-        weight(f"the weight of {family} {index}", value)
+        as_weight(f"the weight of {family} {index}", value)
     if not values.any():
         raise UserError("Expected at least one weight above zero, found none.")
     return values / values.sum()
@@ -90,7 +90,7 @@ def named_weights(
         array([1., 3.])
     """
     pairs = list(weights.items()) if isinstance(weights, Mapping) else _pairs(weights)
-    values = {str(name): weight(f"the weight of {family} {name!r}", value) for name, value in pairs}
+    values = {str(name): as_weight(f"the weight of {family} {name!r}", value) for name, value in pairs}
     if len(values) < len(pairs):
         raise UserError(f"Expected every name once in the weights, found {quoted([name for name, _ in pairs])}.")
     found = np.zeros(len(names))
@@ -121,7 +121,7 @@ def named_weights(
 
 
 def _pairs(words: Any) -> list[tuple[str, Any]]:
-    words = list(several(words))
+    words = list(as_tuple(words))
     if not words or len(words) % 2 or not all(isinstance(name, str | PurePath) for name in words[1::2]):
         raise UserError(f"Expected a weight before each name, as in '3 web 1 code', found {quoted(words)}.")
     numbers = []
@@ -157,7 +157,7 @@ def tempered(tokens: Float64[np.ndarray, " group"], temperature: float) -> Float
         >>> tempered(np.array([8.0, 2.0]), 2.0).round(3)
         array([0.667, 0.333])
     """
-    value = weight("temperature", temperature)
+    value = as_weight("temperature", temperature)
     if not 1 / _LARGEST_TEMPERATURE <= value <= _LARGEST_TEMPERATURE:
         raise UserError(f"Expected temperature above zero and at most {_LARGEST_TEMPERATURE:g}, found {value:g}.")
     if value == 1:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.sparse import coo_array, csr_array, issparse
 
-from jax_diversity.foundation.checks import mapping, weight, whole_number
+from jax_diversity.foundation.checks import as_weight, as_whole_number, check_mapping
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.schema.orderings import as_integers
 
@@ -94,7 +94,7 @@ class Characteristics:
             >>> chars.num_sequences, chars.sequence_length
             (2, 4)
         """
-        mapping("counts", counts, "family -> matrix (sequence, group)")
+        check_mapping("counts", counts, "family -> matrix (sequence, group)")
         if not counts:
             raise UserError("Expected at least one family of counts, found none; pass {'name': matrix}.")
         matrices = {name: _as_counts(name, matrix) for name, matrix in counts.items()}
@@ -113,7 +113,9 @@ class Characteristics:
                     f"tokens in {first_name!r} and {row_totals[row]} in {name!r}; give uncounted tokens a group."
                 )
         longest = max(int(first_totals.max(initial=0)), 1)
-        length = longest if sequence_length is None else whole_number("sequence_length", sequence_length, 0, _MAX_COUNT)
+        length = (
+            longest if sequence_length is None else as_whole_number("sequence_length", sequence_length, 0, _MAX_COUNT)
+        )
         if length < longest:
             raise UserError(f"Expected a sequence length of at least {longest}, the largest row total, found {length}.")
         if documents is not None:
@@ -294,11 +296,11 @@ def _check_indices(matrix: Any) -> None:
 
 def _as_weights(weights: Mapping[str, float] | None, matrices: Mapping[str, Any]) -> dict[str, float]:
     weights = {} if weights is None else weights
-    mapping("weights", weights, "family -> number")
+    check_mapping("weights", weights, "family -> number")
     unknown = set(weights) - set(matrices)
     if unknown:
         raise UserError(f"Weights name unknown families {sorted(unknown)}; the families are {sorted(matrices)}.")
-    complete = {name: weight(f"the weight of family {name!r}", weights.get(name, 1.0)) for name in matrices}
+    complete = {name: as_weight(f"the weight of family {name!r}", weights.get(name, 1.0)) for name in matrices}
     if not any(complete.values()):
         raise UserError("At least one family must have a weight above zero, found only zeros.")
     return complete

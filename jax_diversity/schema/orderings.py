@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.foundation.artifacts import write_array, write_text
-from jax_diversity.foundation.checks import instance_of
+from jax_diversity.foundation.checks import check_type
 from jax_diversity.foundation.errors import UserError, in_one_line
 
 # The .json holds these besides `info`; entries of `info` with these names are not stored.
@@ -184,7 +184,7 @@ class Positions:
 
 def check_ordering(name: str, value: Any) -> None:
     """Refuse an argument that is not an `Ordering`."""
-    instance_of(name, value, Ordering, "an Ordering; make one with jd.order")
+    check_type(name, value, Ordering, "an Ordering; make one with jd.order")
 
 
 def as_integers(name: str, values: Any, least: int = 0, below: int = 2**63) -> Int64[np.ndarray, " value"]:

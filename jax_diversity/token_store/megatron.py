@@ -5,7 +5,7 @@ of sequences S, u64 length of the document indices (documents + 1); then i32[S] 
 `.bin`, i64[documents + 1] document indices, and for multimodal data i8[S] modes, which are skipped. Megatron
 calls a stored run of tokens a sequence; a document is one or several of them. This package writes a document as one.
 
-If only some tokens count towards the loss, as in chats, a third file lists them: `prefix.learned.npy`, int64, the
+If only some tokens count towards the loss, as in chats, a third file lists them: `prefix.loss_mask.npy`, int64, the
 begins and ends of their runs in the `.bin`, in tokens: begin, end, begin, end ...
 """
 
@@ -27,7 +27,7 @@ from jax_diversity.foundation.errors import UserError
 
 MAGIC = b"MMIDIDX\0\0"
 VERSION = 1
-LEARNED = ".learned.npy"
+LOSS_MASK = ".loss_mask.npy"
 _HEADER = struct.Struct("<9sQBQQ")
 _CODES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}
 _DTYPES = {code: np.dtype(name) for code, name in _CODES.items()}
@@ -43,7 +43,7 @@ class TokenWriter:
     Args:
         prefix: path without `.bin` and `.idx`.
         dtype: token type, one of Megatron's integer types.
-        with_learned: whether to write `prefix.learned.npy` too.
+        with_loss_mask: whether to write `prefix.loss_mask.npy` too.
 
     Raises:
         UserError: the format does not have the type, or tokens do not fit it.
@@ -53,7 +53,7 @@ class TokenWriter:
         ...     writer.add_document(np.array([17, 4, 256]))
     """
 
-    def __init__(self, prefix: Path, dtype: np.dtype, *, with_learned: bool = False) -> None:
+    def __init__(self, prefix: Path, dtype: np.dtype, *, with_loss_mask: bool = False) -> None:
         self.prefix, self.dtype = prefix, np.dtype(dtype).newbyteorder("<")
         codes = [code for code, known in _DTYPES.items() if known == self.dtype and known.kind in "iu"]
         if not codes:
@@ -61,7 +61,7 @@ class TokenWriter:
             raise UserError(f"Expected a token type that .bin files can hold ({known}), found {self.dtype}.")
         self._code = codes[0]
         self._lengths = array("i")  # grows in place; a list would hold an object a document
-        self._learned = array("q") if with_learned else None
+        self._loss_runs = array("q") if with_loss_mask else None
         self._num_tokens = 0
         self._files = ExitStack()
         self._bin: BinaryIO | None = None  # until the block is entered
@@ -78,8 +78,8 @@ class TokenWriter:
         if error[0] is not None:  # both temporary files are removed
             self._files.__exit__(*error)
             return
-        if self._learned is not None:  # before the .idx: if it exists, the others are complete
-            write_array(_path(self.prefix, LEARNED), np.array(self._learned, "<i8"))
+        if self._loss_runs is not None:  # before the .idx: if it exists, the others are complete
+            write_array(_path(self.prefix, LOSS_MASK), np.array(self._loss_runs, "<i8"))
         lengths = np.frombuffer(self._lengths, np.intc).astype("<i4")
         with self._files, self._index_path.open("wb") as file:  # a fault of the index withdraws both files
             file.write(_HEADER.pack(MAGIC, VERSION, self._code, len(lengths), len(lengths) + 1))
@@ -99,22 +99,22 @@ class TokenWriter:
     def add_documents(
         self,
         documents: Sequence[Integer[np.ndarray, " _"]],
-        learned: Sequence[Sequence[tuple[int, int]]] | None = None,
+        loss_runs: Sequence[Sequence[tuple[int, int]]] | None = None,
     ) -> None:
         """Append documents: one conversion and one write for all of them.
 
-        `learned`, with `with_learned`, has for each document the begins and ends of the tokens that count.
+        `loss_runs`, with `with_loss_mask`, has for each document the begins and ends of the tokens that count.
         """
-        if (learned is None) != (self._learned is None):
-            raise ValueError("Expected learned tokens with a writer that was made with_learned, and with no other.")
-        if learned is not None and self._learned is not None:
+        if (loss_runs is None) != (self._loss_runs is None):
+            raise ValueError("Expected loss_runs if and only if the writer was made with_loss_mask.")
+        if loss_runs is not None and self._loss_runs is not None:
             start = self._num_tokens
-            for tokens, runs in zip(documents, learned, strict=True):
+            for tokens, runs in zip(documents, loss_runs, strict=True):
                 for begin, end in runs:
-                    if self._learned and self._learned[-1] == start + begin:  # continues the previous run
-                        self._learned[-1] = start + end
+                    if self._loss_runs and self._loss_runs[-1] == start + begin:  # continues the previous run
+                        self._loss_runs[-1] = start + end
                     elif begin < end:
-                        self._learned.extend((start + begin, start + end))
+                        self._loss_runs.extend((start + begin, start + end))
                 start += len(tokens)
         if documents:
             self.add_runs(np.concatenate(documents), np.array([len(tokens) for tokens in documents], np.int64))
@@ -206,30 +206,30 @@ class TokenFile:
         return mapped.view(np.ndarray)
 
     @property
-    def has_learned(self) -> bool:
+    def has_loss_mask(self) -> bool:
         """Whether a loss mask lies beside the tokens; without one all tokens count."""
-        return _path(self.prefix, LEARNED).exists()
+        return _path(self.prefix, LOSS_MASK).exists()
 
-    def is_learned(self, places: Int64[np.ndarray, " token"]) -> Bool[np.ndarray, " token"]:
+    def loss_mask(self, places: Int64[np.ndarray, " token"]) -> Bool[np.ndarray, " token"]:
         """Whether the tokens at some places of the `.bin` count towards the loss."""
         # Before the place of such a token there is one more begin than ends.
-        return (np.searchsorted(self._learned, places, "right") & 1).astype(np.bool_)
+        return (np.searchsorted(self._loss_runs, places, "right") & 1).astype(np.bool_)
 
-    def num_learned_before(self, places: Int64[np.ndarray, " place"]) -> Int64[np.ndarray, " place"]:
+    def num_loss_tokens_before(self, places: Int64[np.ndarray, " place"]) -> Int64[np.ndarray, " place"]:
         """How many tokens before some places of the `.bin` count towards the loss."""
-        behind = np.searchsorted(self._learned, places, "right")
-        whole = _starts(self._learned[1::2] - self._learned[::2])[behind // 2]
-        begun = np.concatenate([self._learned, [0]])[behind - 1]  # only read where a run has begun and not ended
+        behind = np.searchsorted(self._loss_runs, places, "right")
+        whole = _starts(self._loss_runs[1::2] - self._loss_runs[::2])[behind // 2]
+        begun = np.concatenate([self._loss_runs, [0]])[behind - 1]  # only read where a run has begun and not ended
         return whole + np.where(behind & 1, places - begun, 0)
 
     @cached_property
-    def _learned(self) -> Int64[np.ndarray, " bound"]:
-        if not self.has_learned:
+    def _loss_runs(self) -> Int64[np.ndarray, " bound"]:
+        if not self.has_loss_mask:
             return np.array([0, self.num_tokens], np.int64)
-        bounds = read_array(path := _path(self.prefix, LEARNED), "tokenize")
+        bounds = read_array(path := _path(self.prefix, LOSS_MASK), "tokenize")
         is_sound = bounds.ndim == 1 and bounds.dtype == np.int64 and len(bounds) % 2 == 0
         if not is_sound or not (np.diff(bounds, prepend=-1, append=self.num_tokens + 1) > 0).all():
-            raise UserError(f"{path} does not say which of {self.num_tokens} tokens are learnt; tokenize again.")
+            raise UserError(f"{path} is not a loss mask of {self.num_tokens} tokens; tokenize again.")
         return bounds
 
 
@@ -312,25 +312,25 @@ class TokenStore:
         )
 
     @property
-    def has_learned(self) -> bool:
+    def has_loss_mask(self) -> bool:
         """Whether the files have loss masks; without them all tokens count."""
-        return any(file.has_learned for file in self.files)
+        return any(file.has_loss_mask for file in self.files)
 
     @property
-    def num_learned(self) -> int:
+    def num_loss_tokens(self) -> int:
         """Number of tokens that count towards the loss, in all documents."""
-        return sum(int(file.num_learned_before(np.array([file.num_tokens]))[0]) for file in self.files)
+        return sum(int(file.num_loss_tokens_before(np.array([file.num_tokens]))[0]) for file in self.files)
 
-    def is_learned(
+    def loss_mask(
         self,
         document_index: Int64[np.ndarray, " run"],
         document_offset: Int64[np.ndarray, " run"],
         length: Int64[np.ndarray, " run"],
     ) -> Bool[np.ndarray, " token"]:
         """Which tokens of some runs count towards the loss, in the order of `gather`, which explains runs."""
-        return self._gather(np.dtype(np.bool_), TokenFile.is_learned, document_index, document_offset, length)
+        return self._gather(np.dtype(np.bool_), TokenFile.loss_mask, document_index, document_offset, length)
 
-    def num_learned_of(
+    def num_loss_tokens_of(
         self,
         document_index: Int64[np.ndarray, " run"],
         document_offset: Int64[np.ndarray, " run"],
@@ -340,7 +340,7 @@ class TokenStore:
         self._check_runs(document_index, document_offset, length)
         counts = np.zeros(len(length), np.int64)
         for file, runs, first in self._runs_of_files(document_index, document_offset):
-            counts[runs] = file.num_learned_before(first + length[runs]) - file.num_learned_before(first)
+            counts[runs] = file.num_loss_tokens_before(first + length[runs]) - file.num_loss_tokens_before(first)
         return counts
 
     def _gather(

@@ -22,7 +22,7 @@ ChatSpans = tuple[Spans, Spans]
 class _Part(NamedTuple):
     text: str
     is_markup: bool
-    is_learned: bool
+    in_loss: bool
 
 
 def encode_answers(
@@ -35,18 +35,18 @@ def encode_answers(
     """
     parts = [[*_parts(text, of_text)] for text, of_text in zip(texts, spans, strict=True)]
     encoded = tokenizer.encode_parts([[part[:2] for part in of_text] for of_text in parts])
-    learned = []
+    loss_runs = []
     for (tokens, lengths), of_text, is_chat in zip(encoded, parts, (each is not None for each in spans), strict=True):
         if not is_chat:
-            learned.append([(0, len(tokens))])
+            loss_runs.append([(0, len(tokens))])
             continue
         # The start token comes before the parts, the end token after them.
         bounds = np.cumsum([int(tokenizer.start_id is not None), *lengths]).tolist()
-        runs = [run for run, part in zip(pairwise(bounds), of_text, strict=True) if part.is_learned]
-        if of_text and of_text[-1].is_learned:
+        runs = [run for run, part in zip(pairwise(bounds), of_text, strict=True) if part.in_loss]
+        if of_text and of_text[-1].in_loss:
             runs.append((bounds[-1], len(tokens)))
-        learned.append(runs)
-    return [tokens for tokens, _ in encoded], learned
+        loss_runs.append(runs)
+    return [tokens for tokens, _ in encoded], loss_runs
 
 
 def _parts(text: str, spans: ChatSpans | None) -> Iterator[_Part]:
@@ -54,5 +54,5 @@ def _parts(text: str, spans: ChatSpans | None) -> Iterator[_Part]:
     turns, answers = ([*chain(*each)] for each in spans or ([(0, len(text))], []))
     for start, stop in pairwise(sorted({0, len(text), *turns, *answers})):
         # A place is in a span if more spans begin at or before it than end there.
-        is_said, is_learned = (bisect_right(bounds, start) % 2 == 1 for bounds in (turns, answers))
-        yield _Part(text[start:stop], not is_said, is_learned)
+        is_said, in_loss = (bisect_right(bounds, start) % 2 == 1 for bounds in (turns, answers))
+        yield _Part(text[start:stop], not is_said, in_loss)

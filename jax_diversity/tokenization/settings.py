@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from jax_diversity.foundation.checks import at_least, whole_number
+from jax_diversity.foundation.checks import as_whole_number, check_at_least
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.settings import adopt_settings
 
@@ -86,8 +86,8 @@ class TokenizerConfig:
 
         `reads_files` is False if another dataset brings the tokenizer: the files in `path` may be gone.
         """
-        at_least(1, "tokenizer", self, "train_bytes")
-        at_least(0, "tokenizer", self, "num_processes")
+        check_at_least(1, "tokenizer", self, "train_bytes")
+        check_at_least(0, "tokenizer", self, "num_processes")
         for setting in fields(self):
             # A default passes with every kind: settings do not record whether a value was given.
             kinds, value = setting.metadata.get("kinds", (self.kind,)), getattr(self, setting.name)
@@ -153,7 +153,7 @@ class TokenizerConfig:
 
     def _check_stored(self) -> None:
         if self.end_id is not None:
-            whole_number("tokenizer.end_id", self.end_id, 0, 2**31 - 1)
+            as_whole_number("tokenizer.end_id", self.end_id, 0, 2**31 - 1)
         elif self.end_token is not None and self.path is None:
             raise UserError(
                 f"Expected tokenizer.path with tokenizer.end_token, found {self.end_token!r} alone; name the "

@@ -129,8 +129,8 @@ def _statistics(store: TokenStore, text_bytes: int, unknown_id: int | None) -> C
         },
         "unknown_share": _rounded(unknown / num_tokens),
     }
-    if store.has_learned:
-        counts["num_learned_tokens"] = store.num_learned
+    if store.has_loss_mask:
+        counts["num_loss_tokens"] = store.num_loss_tokens
     if text_bytes:
         counts["text_bytes"] = text_bytes
         counts["bytes_per_token"] = _rounded(text_bytes / num_tokens)
@@ -164,8 +164,8 @@ def summary(counts: Counts) -> str:
     text = f"{counts['num_tokens']:,} tokens, vocabulary of {counts['vocab_size']:,} ({counts['token_dtype']})"
     if "bytes_per_token" in counts:
         text += f", {counts['bytes_per_token']:.3g} bytes a token"
-    if "num_learned_tokens" in counts:
-        text += f", {counts['num_learned_tokens'] / counts['num_tokens']:.1%} of them learnt with loss_on=answers"
+    if "num_loss_tokens" in counts:
+        text += f", {counts['num_loss_tokens'] / counts['num_tokens']:.1%} of them count with loss_mask=answers"
     if counts.get("start_token") is not None:
         text += f", documents start with {counts['start_token']}"
     return f"{text}, by {counts['implementation']}"

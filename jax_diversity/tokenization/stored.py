@@ -15,10 +15,10 @@ TOKENS = "tokens"
 
 def open_tokens(stored: StoredStages) -> TokenStore:
     """The documents' tokens, memory-mapped."""
-    from jax_diversity.token_store.megatron import LEARNED, TokenStore
+    from jax_diversity.token_store.megatron import LOSS_MASK, TokenStore
 
     # All files of a name are fetched and checked; the store takes their common names.
-    for suffix in (".bin", LEARNED):
+    for suffix in (".bin", LOSS_MASK):
         stored.files("tokenize", f"{TOKENS}/", suffix)
     return TokenStore([path.with_suffix("") for path in stored.files("tokenize", f"{TOKENS}/", ".idx")])
 

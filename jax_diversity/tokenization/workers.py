@@ -106,7 +106,7 @@ def _encode_file(
     """Encode the documents of the file `path` into the .bin and .idx of `prefix`; returns their number."""
     from jax_diversity.token_store.megatron import TokenWriter
 
-    with TokenWriter(prefix, tokenizer.dtype, with_learned=read_spans is not None) as writer:
+    with TokenWriter(prefix, tokenizer.dtype, with_loss_mask=read_spans is not None) as writer:
         spans = None if read_spans is None else read_spans(path)
         for texts in read(path):
             if spans is None:

@@ -20,7 +20,7 @@ from tokenizers import AddedToken, Tokenizer
 
 import jax_diversity as jd
 from jax_diversity.corpus.passes.chain import Chain
-from jax_diversity.corpus.readers.chat import with_learned_spans
+from jax_diversity.corpus.readers.chat import with_loss_spans
 from jax_diversity.corpus.readers.chat_template import BUILT_IN, Turn, load_template
 from jax_diversity.corpus.readers.reading import read_documents
 from jax_diversity.corpus.readers.records import ReadReport
@@ -293,7 +293,7 @@ def test_settings() -> None:
 
 # ---- Spans and steps of preparation.
 def spans_of(document: Document) -> list[str]:
-    return [document.text[start:stop] for start, stop in document.metadata["learned_spans"]]
+    return [document.text[start:stop] for start, stop in document.metadata["loss_spans"]]
 
 
 def prepared(folder: Path, steps: list, *records: Any, template: str = "chatml") -> tuple[list[Document], dict]:
@@ -301,10 +301,10 @@ def prepared(folder: Path, steps: list, *records: Any, template: str = "chatml")
     counts: dict[str, int] = {}
     config = CorpusConfig(format="chat", chat_template=template)
     passed = Chain(steps).through(documents) if steps else documents
-    return list(with_learned_spans(passed, config, counts)), counts
+    return list(with_loss_spans(passed, config, counts)), counts
 
 
-def test_answers_that_are_not_to_be_learnt(tmp_path: Path) -> None:
+def test_answers_that_are_outside_the_loss(tmp_path: Path) -> None:
     answers = [{"role": "assistant", "content": text, "weight": weight} for text, weight in (("a", 0), ("b", 1))]
     (document,), counts = prepared(tmp_path, [], {"messages": [{"role": "user", "content": "x"}, *answers]})
     assert spans_of(document) == ["b<|im_end|>"]
@@ -349,7 +349,7 @@ def test_an_edited_text_that_imitates_turns_learns_nothing(tmp_path: Path) -> No
 
 # ---- Tokens.
 def encode(folder: Path, tokenizer: Any, documents: list[Document]) -> tuple[TokenStore, list[list[str]]]:
-    """The stored tokens of some documents, and the texts of each one's runs of learnt tokens."""
+    """The stored tokens of some documents, and the texts of each one's runs of tokens in the loss."""
     write_documents(documents, folder / "documents", 4000)
     store = DocumentStore.of_folder(folder / "documents")
     pairs = [(path, folder / f"tokens-{index:05d}") for index, path in enumerate(store.paths)]
@@ -358,14 +358,14 @@ def encode(folder: Path, tokenizer: Any, documents: list[Document]) -> tuple[Tok
     return tokens, [decoded_runs(tokens, tokenizer, index) for index in range(tokens.num_documents)]
 
 
-def learned_of(tokens: TokenStore, index: int) -> np.ndarray:
+def loss_mask_of(tokens: TokenStore, index: int) -> np.ndarray:
     ids = tokens.document(index)
-    return tokens.is_learned(np.array([index]), np.array([0]), np.array([len(ids)]))
+    return tokens.loss_mask(np.array([index]), np.array([0]), np.array([len(ids)]))
 
 
 def decoded_runs(tokens: TokenStore, tokenizer: Any, index: int) -> list[str]:
-    ids, learned = tokens.document(index), learned_of(tokens, index)
-    bounds = np.flatnonzero(np.diff(learned.astype(int), prepend=0, append=0)).reshape(-1, 2)
+    ids, loss_mask = tokens.document(index), loss_mask_of(tokens, index)
+    bounds = np.flatnonzero(np.diff(loss_mask.astype(int), prepend=0, append=0)).reshape(-1, 2)
     return [
         tokenizer.decode(ids[start:stop]) + "<end>" * int(ids[stop - 1] == tokenizer.end_id) for start, stop in bounds
     ]
@@ -395,7 +395,7 @@ def expected_runs(chat: list[Turn], mark: str) -> list[str]:
     ("template", "start_token"),
     [("chatml", None), ("llama-3", "<|begin_of_text|>"), ("plain", "<s>"), ("alpaca", None)],
 )
-def test_learnt_tokens_are_the_answers(tmp_path: Path, template: str, start_token: str | None) -> None:
+def test_the_loss_mask_is_that_of_the_answers(tmp_path: Path, template: str, start_token: str | None) -> None:
     chats = random_chats(40)
     documents, _ = prepared(tmp_path, [], *itertools.starmap(as_record, enumerate(chats)), template=template)
     mark = {"chatml": "<|im_end|>", "llama-3": "<|eot_id|>"}.get(template, "")
@@ -407,11 +407,11 @@ def test_learnt_tokens_are_the_answers(tmp_path: Path, template: str, start_toke
         assert runs == [expected_runs(chat, mark) for chat in chats]
         for index, document in enumerate(documents):  # and nothing is lost in between
             assert tokenizer.decode(tokens.document(index)) == document.text
-        assert tokens.num_learned == sum(int(learned_of(tokens, index).sum()) for index in range(len(chats)))
+        assert tokens.num_loss_tokens == sum(int(loss_mask_of(tokens, index).sum()) for index in range(len(chats)))
 
 
 @pytest.mark.parametrize("adds_blank", [True, False])
-def test_learnt_tokens_of_a_sentencepiece_model(tmp_path: Path, adds_blank: bool) -> None:
+def test_the_loss_mask_of_a_sentencepiece_model(tmp_path: Path, adds_blank: bool) -> None:
     options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "byte_fallback": True}
     model = train_model(vocab_size=600, hard_vocab_limit=False, add_dummy_prefix=adds_blank, **options)
     (tmp_path / "a.model").write_bytes(model)
@@ -423,7 +423,7 @@ def test_learnt_tokens_of_a_sentencepiece_model(tmp_path: Path, adds_blank: bool
     assert runs == [expected_runs(chat, " <|im_end|>" if adds_blank else "<|im_end|>") for chat in chats]
 
 
-def test_texts_among_chats_are_learnt_whole(tmp_path: Path) -> None:
+def test_texts_among_chats_count_as_a_whole(tmp_path: Path) -> None:
     (chat,), _ = prepared(tmp_path, [], GOOD)
     documents = [Document("a", "a text", "s"), chat, Document("b", "another", "s"), Document("c", "more", "s")]
     _, runs = encode(tmp_path, byte_tokenizer(), documents)
@@ -438,7 +438,7 @@ def test_worker_processes_write_the_same_files(tmp_path: Path) -> None:
     store = DocumentStore.of_folder(tmp_path / "documents")
     for index, path in enumerate(store.paths):
         _encode_in_worker(store.texts, store.chat_spans, tmp_path, 1, path, tmp_path / f"again-{index:05d}")
-        for ending in (".bin", ".idx", ".learned.npy"):
+        for ending in (".bin", ".idx", ".loss_mask.npy"):
             again = tmp_path / f"again-{index:05d}{ending}"
             assert again.read_bytes() == (tmp_path / f"tokens-{index:05d}{ending}").read_bytes()
 
@@ -467,43 +467,43 @@ def test_marks_are_special_tokens_where_the_tokenizer_has_them(tmp_path: Path) -
 
 @settings(max_examples=10, deadline=None)  # each writes files
 @given(
-    learned=st.lists(st.lists(st.booleans(), max_size=8), min_size=1, max_size=8),
+    loss_mask=st.lists(st.lists(st.booleans(), max_size=8), min_size=1, max_size=8),
     split=st.integers(0, 8),
     seed=st.integers(0, 99),
 )
-def test_stored_learnt_tokens(tmp_path_factory: Any, learned: list[list[bool]], split: int, seed: int) -> None:
+def test_stored_loss_masks(tmp_path_factory: Any, loss_mask: list[list[bool]], split: int, seed: int) -> None:
     """Any runs of any documents in several files, against a list of truth values."""
     folder = tmp_path_factory.mktemp("tokens")
-    for name, part in (("a", learned[:split]), ("b", learned[split:])):
-        with TokenWriter(folder / name, np.dtype(np.uint16), with_learned=True) as writer:
+    for name, part in (("a", loss_mask[:split]), ("b", loss_mask[split:])):
+        with TokenWriter(folder / name, np.dtype(np.uint16), with_loss_mask=True) as writer:
             for document in part:
-                runs = [(place, place + 1) for place, is_learned in enumerate(document) if is_learned]
+                runs = [(place, place + 1) for place, in_loss in enumerate(document) if in_loss]
                 writer.add_documents([np.arange(len(document))], [runs])
     store, rng = TokenStore([folder / "a", folder / "b"]), np.random.default_rng(seed)
-    assert store.num_learned == sum(map(sum, learned))
-    index = rng.integers(len(learned), size=12)
-    lengths = np.array([len(learned[document]) for document in index])
+    assert store.num_loss_tokens == sum(map(sum, loss_mask))
+    index = rng.integers(len(loss_mask), size=12)
+    lengths = np.array([len(loss_mask[document]) for document in index])
     offset = rng.integers(lengths + 1)
     length = rng.integers(lengths - offset + 1)
     expected = [
-        learned[document][start : start + size] for document, start, size in zip(index, offset, length, strict=True)
+        loss_mask[document][start : start + size] for document, start, size in zip(index, offset, length, strict=True)
     ]
-    assert store.is_learned(index, offset, length).tolist() == [*itertools.chain(*expected)]
-    assert store.num_learned_of(index, offset, length).tolist() == [sum(run) for run in expected]
+    assert store.loss_mask(index, offset, length).tolist() == [*itertools.chain(*expected)]
+    assert store.num_loss_tokens_of(index, offset, length).tolist() == [sum(run) for run in expected]
 
 
 @pytest.mark.parametrize("bounds", [[3, 1], [0, 2, 2, 3], [0], [0, 99], [-1, 2], [[0, 1]], [0.0, 1.0]])
-def test_a_damaged_file_of_learnt_tokens_is_refused(tmp_path: Path, bounds: list) -> None:
-    with TokenWriter(tmp_path / "a", np.dtype(np.uint16), with_learned=True) as writer:
+def test_a_damaged_loss_mask_is_refused(tmp_path: Path, bounds: list) -> None:
+    with TokenWriter(tmp_path / "a", np.dtype(np.uint16), with_loss_mask=True) as writer:
         writer.add_documents([np.arange(5)], [[(1, 3)]])
-    write_array(tmp_path / "a.learned.npy", np.array(bounds))
-    with pytest.raises(UserError, match="does not say which of 5 tokens are learnt"):
-        _ = TokenStore([tmp_path / "a"]).num_learned
+    write_array(tmp_path / "a.loss_mask.npy", np.array(bounds))
+    with pytest.raises(UserError, match="is not a loss mask of 5 tokens"):
+        _ = TokenStore([tmp_path / "a"]).num_loss_tokens
 
 
 def test_a_writer_is_told_of_all_documents_or_none(tmp_path: Path) -> None:
-    with TokenWriter(tmp_path / "a", np.dtype(np.uint16), with_learned=True) as writer:
-        with pytest.raises(ValueError, match="with_learned"):
+    with TokenWriter(tmp_path / "a", np.dtype(np.uint16), with_loss_mask=True) as writer:
+        with pytest.raises(ValueError, match="with_loss_mask"):
             writer.add_documents([np.arange(5)])
         writer.add_documents([np.arange(5)], [[]])
 
@@ -532,17 +532,17 @@ def chats(make_once: MakeFolder) -> Path:
     return make_once("chats", build_chats) / "dataset"
 
 
-def learned_places(segments: Segments, tokens: TokenStore, sequence: int) -> np.ndarray:
-    """Of every place of a sequence, whether its token is learnt: a segment and a token at a time."""
-    learned = np.zeros(segments.sequence_length, bool)
+def loss_mask_places(segments: Segments, tokens: TokenStore, sequence: int) -> np.ndarray:
+    """Of every place of a sequence, whether its token counts: a segment and a token at a time."""
+    loss_mask = np.zeros(segments.sequence_length, bool)
     inserted = segments.inserted_ends(tokens.document_lengths)
     for row in np.flatnonzero(segments.sequence_index == sequence):
-        of_document = learned_of(tokens, int(segments.document_index[row]))
+        of_document = loss_mask_of(tokens, int(segments.document_index[row]))
         for place in range(segments.length[row]):
             is_inserted = inserted[row] and place == segments.length[row] - 1
             at = segments.document_offset[row] + place
-            learned[segments.position[row] + place] = not is_inserted and of_document[at]
-    return learned
+            loss_mask[segments.position[row] + place] = not is_inserted and of_document[at]
+    return loss_mask
 
 
 @pytest.mark.parametrize(
@@ -564,15 +564,15 @@ def test_batches_learn_the_answers(tmp_path: Path, make_once: MakeFolder, packin
     assert np.bincount(segments.document_index).max() > 1
     order = np.random.default_rng(0).permutation(dataset.num_sequences)
     options: dict[str, Any] = {"ordering": order, "global_batch_size": 3, "num_epochs": 2}
-    learned = np.stack([learned_places(segments, tokens, number) for number in range(segments.num_sequences)])
-    # Whether the next place's token is learnt: that is what a place's target is.
-    following = np.pad(learned, ((0, 0), (0, 1)))[:, 1 : dataset.sequence_length + 1]
+    loss_mask = np.stack([loss_mask_places(segments, tokens, number) for number in range(segments.num_sequences)])
+    # Whether the next place's token, a place's target, counts.
+    following = np.pad(loss_mask, ((0, 0), (0, 1)))[:, 1 : dataset.sequence_length + 1]
     for merged in (False, True):
-        iterator = iter(jd.make_loader(root, **options, loss_on="answers", merge_segments=merged))
+        iterator = iter(jd.make_loader(root, **options, loss_mask="answers", merge_segments=merged))
         for number, batch in enumerate(jd.make_loader(root, **options, merge_segments=merged)):
             if number == 4:
                 state = iterator.get_state()
-                iterator = iter(jd.make_loader(root, **options, loss_on="answers", merge_segments=merged))
+                iterator = iter(jd.make_loader(root, **options, loss_mask="answers", merge_segments=merged))
                 iterator.set_state(state)
             answers = next(iterator)
             for field in set(FIELDS) - {"targets_segmentation"}:
@@ -580,20 +580,20 @@ def test_batches_learn_the_answers(tmp_path: Path, make_once: MakeFolder, packin
             rows = following[order[np.arange(3 * number, 3 * number + 3) % len(order)]]
             np.testing.assert_array_equal(answers["targets_segmentation"], batch["targets_segmentation"] * rows)
     # The table of segments knows how many.
-    table = pq.read_table(root / "sequences" / "segments.parquet", columns=["num_learned"])
-    counted = np.bincount(segments.sequence_index, table["num_learned"].to_numpy(), segments.num_sequences)
-    np.testing.assert_array_equal(counted, learned.sum(axis=1))
+    table = pq.read_table(root / "sequences" / "segments.parquet", columns=["num_loss_tokens"])
+    counted = np.bincount(segments.sequence_index, table["num_loss_tokens"].to_numpy(), segments.num_sequences)
+    np.testing.assert_array_equal(counted, loss_mask.sum(axis=1))
 
 
 def test_what_batches_learn_is_what_the_assistants_said(make_once: MakeFolder) -> None:
-    """The texts of the learnt targets, against the records: sequences that overlap have every token as a target."""
+    """The texts of the targets in the loss, as in the records: if sequences overlap, every token is a target."""
     folder = make_once("chats-megatron", lambda folder: build_chats(folder, method="megatron"))
     dataset = jd.open_dataset(folder / "dataset")
     segments, tokenizer = dataset.segments, dataset.tokenizer
     assert tokenizer is not None
     targets: dict[int, dict[int, int]] = {}
     order = np.random.default_rng(1).permutation(dataset.num_sequences)
-    loader = jd.make_loader(dataset, ordering=order, global_batch_size=1, loss_on="answers", merge_segments=True)
+    loader = jd.make_loader(dataset, ordering=order, global_batch_size=1, loss_mask="answers", merge_segments=True)
     for sequence, batch in zip(order, loader, strict=True):
         for row in np.flatnonzero(segments.sequence_index == sequence):
             of_document = targets.setdefault(int(segments.document_index[row]), {})
@@ -604,26 +604,26 @@ def test_what_batches_learn_is_what_the_assistants_said(make_once: MakeFolder) -
     ids, said = [*dataset.document_store.ids()], random_chats(60)
     packed = np.bincount(segments.document_index, segments.length)
     whole = 0
-    for document, learned in targets.items():
+    for document, loss_mask in targets.items():
         rows, length = segments.document_index == document, len(dataset.tokens.document(document))
         # A sequence's first token is its predecessor's last.
         if packed[document] - np.count_nonzero(segments.position[rows] == 0) + 1 < length:
             continue  # the first or the last of the corpus
         chat = said[int(ids[document].removeprefix("chat-"))]
-        text = tokenizer.decode([learned[place] for place in sorted(learned)])
+        text = tokenizer.decode([loss_mask[place] for place in sorted(loss_mask)])
         assert text == "".join(expected_runs(chat, "<|im_end|>")).removesuffix("<end>")
-        assert (length - 1 in learned) == (chat[-1].role == "assistant")
+        assert (length - 1 in loss_mask) == (chat[-1].role == "assistant")
         whole += 1
     assert whole > 40
-    assert dataset.counts("tokenize")["num_learned_tokens"] == dataset.tokens.num_learned
+    assert dataset.counts("tokenize")["num_loss_tokens"] == dataset.tokens.num_loss_tokens
     assert dataset.verify() == []
 
 
 def test_streams_and_rows_learn_the_answers(chats: Path) -> None:
     number = jd.open_dataset(chats).num_sequences
-    batch = next(iter(jd.make_loader(chats, ordering=np.arange(number), global_batch_size=number, loss_on="answers")))
-    streamed = next(iter(stream_batches(chats, global_batch_size=number, loss_on="answers")))
-    rows = jd.SequenceSource(chats, loss_on="answers")
+    batch = next(iter(jd.make_loader(chats, ordering=np.arange(number), global_batch_size=number, loss_mask="answers")))
+    streamed = next(iter(stream_batches(chats, global_batch_size=number, loss_mask="answers")))
+    rows = jd.SequenceSource(chats, loss_mask="answers")
     for field in FIELDS:
         np.testing.assert_array_equal(streamed[field], batch[field])
         np.testing.assert_array_equal(rows[number - 1][field], batch[field][-1])
@@ -632,10 +632,10 @@ def test_streams_and_rows_learn_the_answers(chats: Path) -> None:
 def test_exports_of_chats(chats: Path, tmp_path: Path) -> None:
     dataset = jd.open_dataset(chats)
     np.save(tmp_path / "order.npy", order := np.arange(dataset.num_sequences))
-    batch = next(iter(jd.make_loader(chats, ordering=order, global_batch_size=len(order), loss_on="answers")))
-    example = asyncio.run(LevanterDataset(chats, str(tmp_path / "order.npy"), loss_on="answers").getitem_async(3))
+    batch = next(iter(jd.make_loader(chats, ordering=order, global_batch_size=len(order), loss_mask="answers")))
+    example = asyncio.run(LevanterDataset(chats, str(tmp_path / "order.npy"), loss_mask="answers").getitem_async(3))
     np.testing.assert_array_equal(example["loss_weight"], batch["targets_segmentation"][3] > 0)
-    assert len(TorchDataset(chats, loss_on="answers")) == dataset.num_sequences
+    assert len(TorchDataset(chats, loss_mask="answers")) == dataset.num_sequences
     for to, is_said in (("maxtext", True), ("npy", False)):
         config = ExportConfig(to=to, ordering=str(tmp_path / "order.npy"), target=str(tmp_path / to))
         lines = export(jd.make_run(chats, tmp_path / "order.npy"), config, Progress(quiet=True))
@@ -648,42 +648,42 @@ def test_chats_beside_a_dataset_of_texts(chats: Path, tmp_path: Path) -> None:
     sizes = [jd.open_dataset(root).num_sequences for root in roots]
     options: dict[str, Any] = {"ordering": np.arange(sum(sizes)), "global_batch_size": sum(sizes)}
     everything = next(iter(jd.make_loader(roots, **options)))["targets_segmentation"]
-    answers = next(iter(jd.make_loader(roots, **options, loss_on="answers")))["targets_segmentation"]
-    np.testing.assert_array_equal(answers[sizes[0] :], everything[sizes[0] :])  # texts are learnt whole
+    answers = next(iter(jd.make_loader(roots, **options, loss_mask="answers")))["targets_segmentation"]
+    np.testing.assert_array_equal(answers[sizes[0] :], everything[sizes[0] :])  # texts count as a whole
     assert 0 < np.count_nonzero(answers[: sizes[0]]) < np.count_nonzero(everything[: sizes[0]])
 
 
-def test_what_a_loss_on_answers_needs(tmp_path: Path) -> None:
+def test_what_a_loss_of_answers_needs(tmp_path: Path) -> None:
     write_tiny_dataset(tmp_path)
     options: dict[str, Any] = {"ordering": "balance", "global_batch_size": 2}
     for make in (
-        lambda: jd.make_loader(tmp_path, **options, loss_on="answers"),
-        lambda: jd.SequenceSource(tmp_path, loss_on="answers"),
-        lambda: TorchDataset(tmp_path, loss_on="answers"),
-        lambda: LevanterDataset(tmp_path, loss_on="answers"),
-        lambda: train(jd.open_dataset(tmp_path), TrainConfig(loss_on="answers"), tmp_path / "run"),
+        lambda: jd.make_loader(tmp_path, **options, loss_mask="answers"),
+        lambda: jd.SequenceSource(tmp_path, loss_mask="answers"),
+        lambda: TorchDataset(tmp_path, loss_mask="answers"),
+        lambda: LevanterDataset(tmp_path, loss_mask="answers"),
+        lambda: train(jd.open_dataset(tmp_path), TrainConfig(loss_mask="answers"), tmp_path / "run"),
     ):
-        with pytest.raises(UserError, match="Expected a dataset of chats with loss_on=answers"):
+        with pytest.raises(UserError, match="Expected a dataset of chats with loss_mask=answers"):
             make()
-    with pytest.raises(UserError, match="Expected loss_on to be one of all, answers"):
-        jd.make_loader(tmp_path, **options, loss_on="answer")
+    with pytest.raises(UserError, match="Expected loss_mask to be one of all, answers"):
+        jd.make_loader(tmp_path, **options, loss_mask="answer")
     with pytest.raises(UserError, match="Expected targets_segmentation among the fields"):
-        jd.make_loader(tmp_path, **options, loss_on="answers", fields=("inputs", "targets"))
+        jd.make_loader(tmp_path, **options, loss_mask="answers", fields=("inputs", "targets"))
 
 
 def test_records_of_another_kind_are_refused(chats: Path) -> None:
     records = jd.open_dataset(chats).records
-    other = dataclasses.replace(records, marks_learned=False)
+    other = dataclasses.replace(records, has_loss_mask=False)
     with pytest.raises(UserError, match="damaged"):
         other.read_batch(np.arange(2))
 
 
 def test_a_killed_build_goes_on_with_the_same_files(tmp_path: Path, chats: Path) -> None:
-    """A file of learnt tokens without its .idx is written again; whole ones are kept."""
+    """A loss mask without its .idx is written again; whole ones are kept."""
     build_chats(tmp_path)
     tokens, expected = tmp_path / "dataset" / "tokens", chats / "tokens"
     names = sorted(path.name for path in expected.iterdir())
-    assert sum(name.endswith(".learned.npy") for name in names) > 1
+    assert sum(name.endswith(".loss_mask.npy") for name in names) > 1
     assert {name: (tokens / name).read_bytes() for name in names} == {
         name: (expected / name).read_bytes() for name in names
     }

@@ -15,7 +15,7 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.cli import main as command_line
 from jax_diversity.cli.main import main
-from jax_diversity.foundation.checks import at_least
+from jax_diversity.foundation.checks import check_at_least
 from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.pipeline import build, stages
 from jax_diversity.pipeline.build import Build
@@ -33,7 +33,7 @@ class ShoutConfig:
 
     def check(self) -> None:
         """Refuse settings that no corpus could satisfy."""
-        at_least(1, "shout", self, "num_marks")
+        check_at_least(1, "shout", self, "num_marks")
 
 
 def shout(context: Context, partial: Path) -> Counts:

@@ -18,7 +18,7 @@ import jax_diversity as jd
 from benchmarks.packing_picture import FOLDER, PICTURES, all_pictures
 from jax_diversity.packing.base import METHODS, pack
 from jax_diversity.packing.partial_shuffle import partial_shuffle
-from jax_diversity.packing.pieces import checked_atom_size
+from jax_diversity.packing.pieces import as_atom_size
 from jax_diversity.packing.report import cluster_mix
 from tests.support.packing_cases import INSERTED, Token, corpora, fewest_segments, packings, tokens_of
 
@@ -313,7 +313,7 @@ def test_what_pack_refuses(arguments: dict[str, Any], sentence: str) -> None:
 
 def test_options_of_another_kind_are_named() -> None:
     with pytest.raises(jd.UserError, match=r"atom_size to be a whole number >= 2, found 4\.0"):
-        checked_atom_size(4.0, 8, least=2)
+        as_atom_size(4.0, 8, least=2)
 
 
 @pytest.mark.parametrize(

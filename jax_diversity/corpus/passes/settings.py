@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from jax_diversity.foundation.artifacts import fingerprint
-from jax_diversity.foundation.checks import at_least
+from jax_diversity.foundation.checks import check_at_least
 from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
 from jax_diversity.foundation.settings import parse_yaml, settings_from_plain
 
@@ -55,7 +55,7 @@ class PreparationConfig:
             raise UserError(
                 f"Expected preparation.steps or preparation.recipe, found both (recipe {self.recipe}); leave one out."
             )
-        at_least(0, "preparation", self, "num_processes")
+        check_at_least(0, "preparation", self, "num_processes")
         self.chain()
 
     def check_corpus(self, format: str) -> None:

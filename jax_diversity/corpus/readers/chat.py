@@ -4,8 +4,8 @@ Each record may have other fields for its turns: `messages` (OpenAI), `conversat
 `instruction` and `output` (Alpaca). Contents are text; in a list of parts only text parts count.
 
 The places of the answers are counted in characters, so that an edit of the text invalidates them. After the steps of
-preparation `with_learned_spans` compares every text with the text that was read. In an edited text it finds the turns
-again by the template's own text between them; otherwise no answer of the document is learnt, and the document is
+preparation `with_loss_spans` compares every text with the text that was read. In an edited text it finds the turns
+again by the template's own text between them; otherwise no answer of the document counts, and the document is
 counted.
 """
 
@@ -21,14 +21,14 @@ from typing import Any
 
 from jax_diversity.corpus.readers.chat_template import ANSWERS, ChatTemplate, Turn, TurnSpan, load_template
 from jax_diversity.corpus.readers.files import InputFile
-from jax_diversity.corpus.readers.records import LEARNED_SPANS, TURN_SPANS, Place, Problem, RecordForm, labels
+from jax_diversity.corpus.readers.records import LOSS_SPANS, TURN_SPANS, Place, Problem, RecordForm, labels
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError, shortened
 from jax_diversity.schema import Document
 
 _READ = "turns_as_read"
 """The metadata field of a chat during preparation: the places of the turns in the text as read, the numbers of the
-learnt turns, a hash of the text, and whether the content contains no template markers."""
+turns in the loss, a hash of the text, and whether the content contains no template markers."""
 _LISTS = ("messages", "conversations", "conversation")
 _PAIRS = (
     ("instruction", "output"),
@@ -73,9 +73,7 @@ class _ChatForm(RecordForm):
         )
 
 
-def with_learned_spans(
-    documents: Iterable[Document], config: CorpusConfig, counts: dict[str, int]
-) -> Iterator[Document]:
+def with_loss_spans(documents: Iterable[Document], config: CorpusConfig, counts: dict[str, int]) -> Iterator[Document]:
     """Add the places of turns and answers to the metadata of chats; other documents stay unchanged.
 
     `counts` gets the number of chats, and the number of edited chats whose turns could not be found again.
@@ -90,12 +88,12 @@ def with_learned_spans(
         turns = _current_turns(document, read, template)
         counts["num_chats"] += 1
         counts["num_chats_without_turns"] += turns is None
-        said, learned = [(0, len(document.text))], []  # for an edited chat whose turns are not certain
+        said, in_loss = [(0, len(document.text))], []  # for an edited chat whose turns are not certain
         if turns is not None:
             said = [turn[:2] for turn in turns]
-            learned = [(turns[number][0], turns[number][2]) for number in read["learned"]]
+            in_loss = [(turns[number][0], turns[number][2]) for number in read["in_loss"]]
         metadata = {name: value for name, value in document.metadata.items() if name != _READ}
-        yield dataclasses.replace(document, metadata=metadata | {TURN_SPANS: said, LEARNED_SPANS: learned})
+        yield dataclasses.replace(document, metadata=metadata | {TURN_SPANS: said, LOSS_SPANS: in_loss})
 
 
 def _current_turns(document: Document, read: Mapping[str, Any], template: ChatTemplate) -> Sequence[TurnSpan] | None:
@@ -127,7 +125,7 @@ def _make_chat(
     about = labels(fields, place, config)
     read = {
         "turns": spans,
-        "learned": [number for number, turn in enumerate(turns) if turn.role == ANSWERS and turn.is_learned],
+        "in_loss": [number for number, turn in enumerate(turns) if turn.role == ANSWERS and turn.in_loss],
         "text": _text_mark(text),
         "is_clear": template.find(text, roles) == spans,
     }
@@ -185,7 +183,7 @@ def _turn(entry: Any, name: str) -> Turn:
     weight = entry.get("weight")
     if weight not in (None, 0, 1):
         raise _broken(f"{name} has the weight {shortened(repr(weight))}, expected 0 or 1")
-    return Turn(role, "\n".join(filter(None, [text, *calls])), is_learned=weight != 0)
+    return Turn(role, "\n".join(filter(None, [text, *calls])), in_loss=weight != 0)
 
 
 def _content(content: Any, name: str) -> str:

@@ -18,7 +18,7 @@ from jax_diversity.foundation.errors import UserError
 
 ROLES = ("system", "user", "assistant", "tool")
 ANSWERS = "assistant"
-"""The role whose turns are learnt."""
+"""The role whose turns count towards the loss."""
 
 _CONTENT, _END = "{content}", "{end}"
 _MOST_BYTES = 2**20
@@ -36,11 +36,11 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
 
 
 class Turn(NamedTuple):
-    """One turn; `is_learned` is False for an answer without loss."""
+    """One turn; `in_loss` is False for an answer without loss."""
 
     role: str
     content: str
-    is_learned: bool = True
+    in_loss: bool = True
 
 
 class TurnSpan(NamedTuple):

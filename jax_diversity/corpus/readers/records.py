@@ -24,7 +24,7 @@ TURN_SPANS = "turn_spans"
 
 The template has written the text between them.
 """
-LEARNED_SPANS = "learned_spans"
+LOSS_SPANS = "loss_spans"
 """The metadata field of a stored chat: the places of the answers with their endings, as pairs of the same kind."""
 _LARGEST_ID = 2**31 - 1
 _MOST_FIELDS = 100

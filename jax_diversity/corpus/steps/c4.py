@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most, entries
-from jax_diversity.foundation.checks import one_of
+from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.text.sentences import split_sentences
 
 _ENDS = (".", "?", "!", '"', "'")
@@ -31,7 +31,7 @@ class C4(Step):
 
     def __post_init__(self) -> None:
         for rule in self.without:
-            one_of("without", rule, _RULES)
+            check_one_of("without", rule, _RULES)
         self._on = frozenset(_RULES).difference(self.without)
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int64, UInt64
 from jax_diversity.corpus.readers.files import InputFile
 from jax_diversity.corpus.readers.named import find_named, hash_named, read_content, read_records
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_most
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.text.scripts import UNSPACED
 
@@ -53,8 +53,8 @@ class Decontaminate(Step):
     cut: bool = False
 
     def __post_init__(self) -> None:
-        whole_number("run", self.run, 2, 100)
-        whole_number("shortest", self.shortest, 2, self.run)
+        as_whole_number("run", self.run, 2, 100)
+        as_whole_number("shortest", self.shortest, 2, self.run)
         files = tuple((file.address, _state(file)) for file in find_named("files", self.files))
         self._examples = _examples(files, self.fields, self.run, self.shortest)
 

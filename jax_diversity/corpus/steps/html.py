@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Literal
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most
-from jax_diversity.foundation.checks import one_of
+from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.errors import in_one_line
 from jax_diversity.foundation.libraries import optional
 
@@ -33,7 +33,7 @@ class Html(Step):
     always: bool = False
 
     def __post_init__(self) -> None:
-        one_of("extractor", self.extractor, ("trafilatura", "resiliparse"))
+        check_one_of("extractor", self.extractor, ("trafilatura", "resiliparse"))
         optional(self.extractor, "preparation")
         self._extract = _trafilatura() if self.extractor == "trafilatura" else _resiliparse()
 

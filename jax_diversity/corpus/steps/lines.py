@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int64, UInt64
 
 from jax_diversity.corpus.steps.base import Candidate, Span
 from jax_diversity.corpus.steps.repeats import Repeats, line_hashes
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 
 _LINE = re.compile(r"^[^\S\n]*\S.*", re.MULTILINE)
 """A line that is not blank."""
@@ -37,7 +37,7 @@ class Lines(Repeats):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole_number("least_letters", self.least_letters)
+        as_whole_number("least_letters", self.least_letters)
 
     def hashes(self, candidate: Candidate) -> UInt64[np.ndarray, " line"]:
         """A hash of every line."""

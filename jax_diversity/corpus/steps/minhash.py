@@ -21,7 +21,7 @@ from scipy.sparse.csgraph import connected_components
 
 from jax_diversity.corpus.steps.base import Candidate
 from jax_diversity.corpus.steps.duplicates import SignedGroups
-from jax_diversity.foundation.checks import share, whole_number
+from jax_diversity.foundation.checks import as_whole_number, share
 
 _LETTER, _DIGIT, _POINT, _ACCENT = 1, 2, 3, 4
 """Kinds of characters; a point or comma between digits belongs to the number."""
@@ -56,7 +56,7 @@ class Minhash(SignedGroups):
 
     def __post_init__(self) -> None:
         for name in ("bands", "rows", "run"):
-            whole_number(name, getattr(self, name), 1, 10_000)
+            as_whole_number(name, getattr(self, name), 1, 10_000)
         share("similarity", self.similarity)
         rng = np.random.default_rng(_SEED)
         # Odd factors and summands modulo 2^32 (Dietzfelbinger et al. 1997) are permutations of the 32-bit numbers.

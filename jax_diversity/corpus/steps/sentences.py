@@ -10,7 +10,7 @@ from jaxtyping import UInt64
 
 from jax_diversity.corpus.steps.base import Candidate, Span
 from jax_diversity.corpus.steps.repeats import Repeats, line_hashes, run_hashes
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.text.sentences import split_sentences
 
 
@@ -32,7 +32,7 @@ class Sentences(Repeats):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole_number("run", self.run, 1, 10_000)
+        as_whole_number("run", self.run, 1, 10_000)
 
     @property
     def run_length(self) -> int:

@@ -15,7 +15,7 @@ from jaxtyping import UInt64
 
 from jax_diversity.corpus.steps.base import Candidate, Span
 from jax_diversity.corpus.steps.repeats import Repeats, run_hashes
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.text.words import word_spans
 
 
@@ -37,7 +37,7 @@ class Substrings(Repeats):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole_number("length", self.length, 1, 10_000)
+        as_whole_number("length", self.length, 1, 10_000)
 
     @property
     def run_length(self) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jax_diversity.foundation.artifacts import fingerprint
-from jax_diversity.foundation.checks import at_least, file_name, one_of, whole_number
+from jax_diversity.foundation.checks import as_whole_number, check_at_least, check_file_name, check_one_of
 from jax_diversity.foundation.errors import UserError, did_you_mean
 from jax_diversity.foundation.settings import parse_yaml, settings_from_plain
 from jax_diversity.lab.gradient_orders import Rule as GradientRule
@@ -97,10 +97,10 @@ class TrialConfig:
 
     def check(self, where: str) -> None:
         """Raise a `UserError` for settings that no dataset can satisfy."""
-        at_least(1, where, self, "batch_size", "num_epochs", "replan_every")
-        at_least(0, where, self, "order_seed", "weight_seed")
+        check_at_least(1, where, self, "batch_size", "num_epochs", "replan_every")
+        check_at_least(0, where, self, "order_seed", "weight_seed")
         if self.num_steps is not None:
-            whole_number(f"{where}.num_steps", self.num_steps, 1)
+            as_whole_number(f"{where}.num_steps", self.num_steps, 1)
         if not self.learning_rate > 0 or not 0 <= self.warmup <= 1:
             raise UserError(
                 f"Expected {where}.learning_rate > 0 and {where}.warmup in [0, 1], found {self.learning_rate} and "
@@ -307,7 +307,7 @@ def read_experiment(path: str | Path, size: str | None = None) -> Experiment:
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     try:
-        file_name("an experiment's name", path.stem)
+        check_file_name("an experiment's name", path.stem)
         return _experiment(path.stem, plain, size)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
@@ -370,15 +370,15 @@ def _check(config: ExperimentConfig, datasets: dict, arms: dict, vary: dict) -> 
                 f"Expected vary.{setting} to be a setting of a trial and a list of values, found {values!r}."
             )
     for name in (*datasets, *arms):
-        file_name("the name of a dataset or an arm", str(name))
+        check_file_name("the name of a dataset or an arm", str(name))
     for name, task in config.tasks.items():
-        file_name("a task's name", name)
+        check_file_name("a task's name", name)
         if not task.paths:
             raise UserError(f"Expected tasks.{name}.paths to name files, found none.")
-        at_least(2, f"tasks.{name}", task, "max_tokens")
-    at_least(1, "validation", config.validation, "tokens_per_group", "tokens_per_document")
-    one_of("validation.macro", config.validation.macro, config.validation.families)
-    one_of("baseline", config.baseline, list(arms))
+        check_at_least(2, f"tasks.{name}", task, "max_tokens")
+    check_at_least(1, "validation", config.validation, "tokens_per_group", "tokens_per_document")
+    check_one_of("validation.macro", config.validation.macro, config.validation.families)
+    check_one_of("baseline", config.baseline, list(arms))
     if not config.measures:
         raise UserError("Expected measures to name at least one, found none.")
     if not config.asks > 0 or not config.deviation > 0:
@@ -389,10 +389,10 @@ def _check(config: ExperimentConfig, datasets: dict, arms: dict, vary: dict) -> 
     if total > _MOST_TRIALS:
         raise UserError(f"Expected at most {_MOST_TRIALS:,} runs, found {total:,}; vary less.")
     for arm, other in config.compare.items():
-        one_of("compare", arm, list(arms))
-        one_of(f"compare.{arm}", other, list(arms))
+        check_one_of("compare", arm, list(arms))
+        check_one_of(f"compare.{arm}", other, list(arms))
     for claim in config.claims:
         for arm in (*claim.arms, *claim.among, *([claim.against] if claim.against else [])):
-            one_of(f"the arms of claim {claim.number}", arm, list(arms))
+            check_one_of(f"the arms of claim {claim.number}", arm, list(arms))
         if not claim.arms or not claim.text or not claim.measures:
             raise UserError(f"Expected claim {claim.number} to have text, arms and measures.")

@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from jax_diversity.foundation.checks import several, whole_number
+from jax_diversity.foundation.checks import as_tuple, as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Ordering
 from jax_diversity.schema.orderings import check_ordering
@@ -33,8 +33,8 @@ def shuffle_blocks(ordering: Ordering, batch_size: SupportsIndex, seed: Supports
         [4, 5, 0, 1, 2, 3, 6]
     """
     check_ordering("ordering", ordering)
-    size = whole_number("batch_size", batch_size, 1, len(ordering) or None)
-    seed = whole_number("seed", seed, 0)
+    size = as_whole_number("batch_size", batch_size, 1, len(ordering) or None)
+    seed = as_whole_number("seed", seed, 0)
     # Rows of a matrix are batches: permuting rows keeps each batch and the order within it.
     num_batches = len(ordering) // size
     whole = ordering.indices[: num_batches * size].reshape(num_batches, size)
@@ -68,13 +68,13 @@ def concatenate(orderings: Sequence[Ordering], offsets: Sequence[int] | None = N
         >>> concatenate([Ordering(np.array([1, 0])), Ordering(np.array([0, 2, 1]))]).indices.tolist()
         [1, 0, 2, 4, 3]
     """
-    orderings, offsets = several(orderings), None if offsets is None else several(offsets)
+    orderings, offsets = as_tuple(orderings), None if offsets is None else as_tuple(offsets)
     if not orderings:
         raise UserError("Expected at least one ordering to concatenate, found none.")
     for number, ordering in enumerate(orderings):
         check_ordering(f"orderings[{number}]", ordering)
     sizes = [len(ordering) for ordering in orderings]
-    starts = stacked_offsets(sizes) if offsets is None else _checked_offsets(offsets, sizes)
+    starts = stacked_offsets(sizes) if offsets is None else _as_offsets(offsets, sizes)
     indices = np.concatenate([start + ordering.indices for start, ordering in zip(starts, orderings, strict=True)])
     origins = [origin(ordering) for ordering in orderings]
     return Ordering(indices, {"method": "concatenate", "offsets": starts, "of": origins})
@@ -85,8 +85,8 @@ def stacked_offsets(sizes: Sequence[int]) -> list[int]:
     return [0, *np.cumsum(sizes, dtype=np.int64).tolist()[:-1]]
 
 
-def _checked_offsets(offsets: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    starts = [whole_number("offsets", offset, 0) for offset in offsets]
+def _as_offsets(offsets: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    starts = [as_whole_number("offsets", offset, 0) for offset in offsets]
     if len(starts) != len(sizes):
         raise UserError(f"Expected an offset for each of {len(sizes)} orderings, found {len(starts)}.")
     # In order of their offsets each must begin where the one before ends; datasets without sequences may share one.

@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float64, Int64, Integer
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.schema.orderings import as_integers
@@ -79,7 +79,7 @@ def separate_duplicates(
             raise UserError(f"Expected {name} of {len(merged)} documents, as many as groups has, found {len(column)}.")
     sizes = np.bincount(merged[merged >= 0])
     largest = max(int(sizes.max(initial=1)), 1)
-    num_parts = largest if num_parts is None else whole_number("num_parts", num_parts, 1)
+    num_parts = largest if num_parts is None else as_whole_number("num_parts", num_parts, 1)
     if num_parts < largest:
         raise UserError(
             f"Expected at least {largest} parts, the number of documents in the largest group, found {num_parts}."

@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.checks import instance_of, several, whole_number
+from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.ordering.composition.compose import origin
 from jax_diversity.ordering.objective import Features, Objective
@@ -48,10 +48,10 @@ def partition_sequences(
     """
     from jax_diversity.ordering.halving import balanced_stream  # loads JAX, which merging does not need
 
-    instance_of("characteristics", characteristics, Characteristics, MADE_BY)
+    check_type("characteristics", characteristics, Characteristics, MADE_BY)
     num_sequences = characteristics.num_sequences
-    num_parts = whole_number("num_parts", num_parts, 1, max(num_sequences, 1))
-    seed = whole_number("seed", seed, 0)
+    num_parts = as_whole_number("num_parts", num_parts, 1, max(num_sequences, 1))
+    seed = as_whole_number("seed", seed, 0)
     features = Features.build(characteristics, Objective())
     stream = balanced_stream(features, np.arange(num_sequences), seed)
     return [np.sort(part) for part in np.array_split(stream, num_parts)]
@@ -63,7 +63,7 @@ def select_sequences(characteristics: Characteristics, sequences: Int64[np.ndarr
     Raises:
         UserError: an index outside the sequences.
     """
-    instance_of("characteristics", characteristics, Characteristics, MADE_BY)
+    check_type("characteristics", characteristics, Characteristics, MADE_BY)
     sequences = as_integers("sequences", sequences, below=characteristics.num_sequences)
     return Characteristics.from_counts(
         {family: matrix[sequences] for family, matrix in characteristics.counts.items()},
@@ -91,7 +91,7 @@ def merge_orderings(parts: Sequence[tuple[Any, Ordering]]) -> Ordering:
         >>> merge_orderings([even, odd]).indices
         array([4, 1, 0, 3, 2])
     """
-    parts, streams = several(parts), []
+    parts, streams = as_tuple(parts), []
     if not parts:
         raise UserError("Expected at least one part to merge, found none.")
     for number, part in enumerate(parts):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from jax_diversity.foundation.checks import one_of
+from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.objective import Objective, heaviest_groups
 from jax_diversity.schema import Characteristics
@@ -82,7 +82,7 @@ def stratified(
         ValueError: a second family that the characteristics do not have.
     """
     if second_family is not None:
-        one_of("second_family", second_family, characteristics.families)
+        check_one_of("second_family", second_family, characteristics.families)
     # The order of the draws is part of the result: golden orders depend on it.
     rng = np.random.default_rng(seed)
     members, jitter = rng.permutation(characteristics.num_sequences), rng.random(characteristics.num_sequences)

@@ -6,7 +6,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int64
 
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.composition.compose import shuffle_blocks
 from jax_diversity.ordering.greedy import greedy
@@ -40,7 +40,7 @@ def greedy_block_shuffle(
     Raises:
         ValueError: a block size that is not a whole number >= 1, unknown `ties`.
     """
-    block_size = whole_number("block_size", block_size, 1)  # before the greedy, which takes long
+    block_size = as_whole_number("block_size", block_size, 1)  # before the greedy, which takes long
     order = greedy(
         characteristics, seed=seed, objective=objective, advance=advance, checkpoint=checkpoint, mesh=mesh, ties=ties
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.foundation.checks import whole_number
+from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.schema import Characteristics
@@ -57,10 +57,10 @@ def buffer_shuffle(
         >>> buffer_shuffle(chars, objective=Objective(), buffer_size=None, num_workers=2, batch_size=2).tolist()
         [0, 2, 1, 3, 4, 5]
     """
-    buffer_size = 0 if buffer_size is None else whole_number("buffer_size", buffer_size, 0)
-    num_workers = whole_number("num_workers", num_workers, 1)
-    batch_size = whole_number("batch_size", batch_size, 1)
-    epoch = whole_number("epoch", epoch, 0)
+    buffer_size = 0 if buffer_size is None else as_whole_number("buffer_size", buffer_size, 0)
+    num_workers = as_whole_number("num_workers", num_workers, 1)
+    batch_size = as_whole_number("batch_size", batch_size, 1)
+    epoch = as_whole_number("epoch", epoch, 0)
     indices = np.arange(characteristics.num_sequences, dtype=np.int64)
     for worker in range(min(num_workers, len(indices))):
         own = indices[worker::num_workers]
@@ -92,7 +92,7 @@ def window_shuffle(
     Raises:
         ValueError: a window below 1, or one that is not a whole number.
     """
-    window_size = whole_number("window_size", window_size, 1)
+    window_size = as_whole_number("window_size", window_size, 1)
     indices = np.arange(characteristics.num_sequences, dtype=np.int64)
     indices = _shuffle_runs(indices, window_size, np.random.default_rng(seed))
     advance(len(indices))
