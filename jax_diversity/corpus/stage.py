@@ -1,4 +1,4 @@
-"""The stage `prepare`: read the corpus, let its documents pass the steps of preparation, store what is kept."""
+"""The stage `prepare`: read the corpus, let its documents pass the steps of preparation, store the kept documents."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class StepConfig:
     """One step."""
 
     step: str = "words"
-    """The step's name; docs/preparation.md shows all, with what they remove."""
+    """The step's name; docs/preparation.md lists all steps."""
     options: Options = field(default_factory=dict)
     """The step's own options, such as `least: 50`, `languages: [en, de]` or `thresholds: {least_words: 20}`; an option
     that is not given has its default."""

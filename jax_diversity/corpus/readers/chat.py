@@ -69,7 +69,7 @@ class _ChatForm(RecordForm):
         found = ", ".join(sorted(fields)) or "no fields"
         return UserError(
             f"Expected turns in {file.address}, in {_known_fields()}, found only {found}; rename the fields, or set "
-            "corpus.format to what the file is."
+            "corpus.format to the file's format."
         )
 
 

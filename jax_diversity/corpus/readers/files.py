@@ -129,7 +129,7 @@ def reading_faults(file: InputFile) -> Iterator[None]:
     except (EOFError, gzip.BadGzipFile, zlib.error, pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise UserError(
             f"{file.address} is cut off, damaged or not what its name says ({in_one_line(error)}); "
-            "fetch it again, or rename it to what it is."
+            "fetch it again, or rename it to its format."
         ) from None
 
 

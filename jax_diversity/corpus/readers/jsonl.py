@@ -48,7 +48,7 @@ def read_objects(file: InputFile, advance: Advance) -> Records:
     if num_lines and not num_objects:
         raise UserError(
             f"Expected JSON Lines in {file.address}, found no line that is a JSON object; "
-            "write one object a line, or set corpus.format to what it is."
+            "write one object a line, or set corpus.format to its format."
         )
 
 

@@ -108,7 +108,7 @@ def _read_head(file: InputFile, head: bytes) -> _Wiki:
 def _no_dump(file: InputFile, found: str) -> UserError:
     return UserError(
         f"Expected an XML dump of MediaWiki in {file.address}, which begins with <mediawiki>, found {found}; "
-        "set corpus.format to what it is."
+        "set corpus.format to its format."
     )
 
 

@@ -180,7 +180,7 @@ def _read_file(file: InputFile, config: CorpusConfig, licences: Licences, advanc
             "token ids named .jsonl, .parquet or .array_record" if form is TOKENS else "chats named .jsonl or .parquet"
         )
         raise UserError(
-            f"Expected files of {names}, found {file.address}; rename it to what it is, or set corpus.format."
+            f"Expected files of {names}, found {file.address}; rename it to its format, or set corpus.format."
         )
     if kind == "code":
         return read_code(file, licences, advance)

@@ -109,7 +109,7 @@ def _posts(file: InputFile, advance: Advance) -> Iterator[tuple[Place, _Post | P
     if not num_posts and not ended:
         raise UserError(
             f"Expected Posts.xml of Stack Exchange, one <row> a line within <posts>, found none in {file.address}; "
-            "set corpus.format to what it is."
+            "set corpus.format to its format."
         )
     if not ended:
         raise UserError(f"{file.address} is cut off: it has no </posts> at its end; fetch it again.")

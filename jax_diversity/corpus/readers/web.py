@@ -75,7 +75,7 @@ def read_warc(file: InputFile, advance: Advance) -> Found:
         advance(stored.tell() - position)
     if not number:
         raise UserError(
-            f"Expected WARC records in {file.address}, found none; fetch it again, or set corpus.format to what it is."
+            f"Expected WARC records in {file.address}, found none; fetch it again, or set corpus.format to its format."
         )
 
 
