@@ -128,7 +128,7 @@ def test_a_method_may_be_a_class_of_fields(methods: Methods) -> None:
         ({}, r"needs the option 'files' \(a list of texts\)"),
         ({"files": [3]}, "'files' to be a list of texts, found"),
         ({"files": "[3]"}, "'files' to be a list of texts, found"),
-        ({"files": "[a"}, "line 1, column 3 is no YAML"),
+        ({"files": "[a"}, "line 1, column 3 is not YAML"),
         ({"files": ["a"], "thresholds": ["a"]}, "'thresholds' to be names with a number each"),
         ({"files": ["a"], "thresholds": {"most": "much"}}, "'thresholds' to be names with a number each"),
         ({"files": ["a"], "thresholds": {"most": float("nan")}}, "'thresholds' to be names with a number each"),
