@@ -108,8 +108,8 @@ def test_two_lines_add_a_stage(folder: str) -> None:
     outside = {part: [name for name in names if not name.startswith(folder)] for part, names in places.items()}
     assert "pipeline.stages" in outside["stage"]
     assert set(outside["stage"]) <= {"pipeline.stages", "measures.orderings", "report.stage"}
-    # An ordering's settings are also options of `order` and `schedule`; the demonstration is a set of settings.
-    known = {"pipeline.settings", "pipeline.stages", "pipeline.build", "cli.options", "run.settings"}
+    # The settings of an ordering are also options of `order` and `schedule`; targets are also moving weights of a run.
+    known = {"pipeline.settings", "pipeline.stages", "pipeline.build", "cli.options", "run.settings", "run.mixture"}
     # The lab's experiments vary orders and packings, read tasks as a corpus, and build datasets of any corpus.
     lab = {f"lab.experiments.{module}" for module in ("settings", "sequences", "evaluation")} | {"cli.experimenting"}
     assert set(outside["settings"]) <= known | lab
