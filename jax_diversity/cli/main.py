@@ -268,6 +268,8 @@ def _run_prepare(stage: Stage, options: PrepareOptions) -> None:
 
 def _run_report(stage: Stage, options: ReportOptions) -> None:
     if _is_run(options.out):
+        if replace(options.settings, out="", windows=()) != BuildConfig(out="", windows=()):
+            raise UserError(f"Expected no settings of a build but windows with the run in {options.out}, found others.")
         folder = _report_of_run(options)
     else:
         for name in ("version", "families", "target"):

@@ -146,8 +146,10 @@ run = jd.create_schedule({str(tmp_path / "run")!r}, {str(folder / "web")!r}, num
 
 
 def test_an_interrupt_ends_the_thread(folder: Path, tmp_path: Path) -> None:
+    # A job in the background of a shell ignores interrupts from its start.
     program = f"""
-import time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import jax_diversity as jd
 def slow(count):
     print("at work", flush=True)
