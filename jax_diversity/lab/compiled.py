@@ -49,7 +49,7 @@ class Losses(NamedTuple):
         return self.total / jnp.maximum(self.num_targets, 1)
 
 
-class Step(NamedTuple):
+class StepResult(NamedTuple):
     """The result of a step of training, besides the new weights.
 
     Attributes:
@@ -155,7 +155,7 @@ class CompiledModel:
         *,
         sketches: bool = False,
         num_groups: int = 0,
-    ) -> tuple[Parameters, Any, Step]:
+    ) -> tuple[Parameters, Any, StepResult]:
         # The model does not read the groups of the segments.
         groups = batch.get("groups")
         batch = {name: each for name, each in batch.items() if name != "groups"}
@@ -181,7 +181,7 @@ class CompiledModel:
         by_group = (jnp.zeros(0), jnp.zeros(0))
         if groups is not None:
             by_group = group_losses(by_token, batch["targets_segmentation"], groups, num_groups)
-        return parameters, state, Step(loss, by_group, after, sketched)
+        return parameters, state, StepResult(loss, by_group, after, sketched)
 
     def _summed_loss(self, parameters: Parameters, batch: Batch) -> Array:
         return self._losses(parameters, batch).total

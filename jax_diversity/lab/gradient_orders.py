@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int64
 from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.errors import UserError
 
-Rule = Literal["grab", "cd_grab"]
+GradientRule = Literal["grab", "cd_grab"]
 SKETCH_SIZE = 4096
 
 
@@ -87,7 +87,9 @@ class GradientOrder:
         [1, 3, 2, 0]
     """
 
-    def __init__(self, order: Int64[np.ndarray, " position"], rule: Rule = "cd_grab", size: int = SKETCH_SIZE) -> None:
+    def __init__(
+        self, order: Int64[np.ndarray, " position"], rule: GradientRule = "cd_grab", size: int = SKETCH_SIZE
+    ) -> None:
         check_one_of("rule", rule, ("grab", "cd_grab"))
         self.order, self.rule, self.size = np.asarray(order, np.int64), rule, size
         self._mean = jnp.zeros(size)

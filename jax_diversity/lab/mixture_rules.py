@@ -17,7 +17,7 @@ from jaxtyping import Float64, Int64
 
 from jax_diversity.foundation.errors import UserError
 
-Rule = Literal["excess_loss", "learning_speed"]
+MixtureName = Literal["excess_loss", "learning_speed"]
 Shares = Float64[np.ndarray, " group"]
 
 
@@ -128,7 +128,7 @@ class LearningSpeed:
         return best[1]
 
 
-def make_rule(rule: Rule, prior: Shares, reference: Mapping[str, float] | Shares | None = None) -> MixtureRule:
+def make_rule(rule: MixtureName, prior: Shares, reference: Mapping[str, float] | Shares | None = None) -> MixtureRule:
     """The rule of a name; `excess_loss` takes the reference losses of the groups."""
     if rule == "learning_speed":
         return LearningSpeed(prior)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_diversity.lab.compiled import Batch, CompiledModel, Step
+from jax_diversity.lab.compiled import Batch, CompiledModel, StepResult
 
 
 class Given(NamedTuple):
@@ -40,7 +40,7 @@ class Source(Protocol):
         """The batch of a step; steps are requested one after another."""
         ...
 
-    def observe(self, step: int, result: Step) -> Mapping[str, float]:
+    def observe(self, step: int, result: StepResult) -> Mapping[str, float]:
         """Look at the result of a step, before the next batch is chosen; returns values to keep, by name."""
         ...
 
@@ -59,7 +59,7 @@ class Taken(NamedTuple):
 
     step: int
     given: Given
-    result: Step
+    result: StepResult
     values: Mapping[str, float]
     waited: float
     started: float

@@ -21,7 +21,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import hold
 from jax_diversity.foundation.progress import Advance, Progress, compiling, ignore
 from jax_diversity.lab.checkpoints import Checkpoints
-from jax_diversity.lab.compiled import Step, compiled_model
+from jax_diversity.lab.compiled import StepResult, compiled_model
 from jax_diversity.lab.metrics import JsonLinesWriter, TensorBoardWriter, require_tensorboard
 from jax_diversity.lab.settings import Size, TrainConfig
 from jax_diversity.lab.trainer import Given, Trainer
@@ -246,7 +246,7 @@ class _Loaded:
         batch = next(self.batches)
         return Given({name: batch[name] for name in _FIELDS})
 
-    def observe(self, step: int, result: Step) -> Mapping[str, float]:
+    def observe(self, step: int, result: StepResult) -> Mapping[str, float]:
         """A loader's order does not depend on the steps."""
         return {}
 

@@ -33,7 +33,7 @@ _UNEVEN = 0.1
 
 
 @runtime_checkable
-class Followed(Protocol):
+class SupportsOrder(Protocol):
     """What training follows, such as a run."""
 
     def to_order(self) -> Ordering | Positions:
@@ -41,7 +41,7 @@ class Followed(Protocol):
         ...
 
 
-Order = Ordering | Positions | Followed | Int64[np.ndarray, " position"]
+Order = Ordering | Positions | SupportsOrder | Int64[np.ndarray, " position"]
 """What is trained on, in order; an array has to be a bijection of the sequences."""
 Targets = Mapping[str, Float[np.ndarray, " group"] | Sequence[float]]
 """Family -> shares of its groups to measure against."""
@@ -273,7 +273,7 @@ def as_order(ordering: Order, name: str = "the ordering") -> Ordering | Position
     """Convert a run to its positions and an array to an ordering; messages call the argument `name`."""
     if isinstance(ordering, Ordering | Positions):
         return ordering
-    if isinstance(ordering, Followed):
+    if isinstance(ordering, SupportsOrder):
         return ordering.to_order()
     try:
         return Ordering(ordering)

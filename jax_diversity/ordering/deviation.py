@@ -40,7 +40,7 @@ class Families(NamedTuple):
     norm_weight: Float32[Array, ""]
 
 
-class Rule(NamedTuple):
+class GreedyRule(NamedTuple):
     """An objective's weights and the target; the last column is the norms'.
 
     A rule of the form "norms" has `families`, which hold the weights; its `column_weights` are 1.
@@ -69,7 +69,7 @@ class Rule(NamedTuple):
         return left * right + self.zero
 
 
-class Rows(NamedTuple):
+class PaddedCounts(NamedTuple):
     """Sequences' counts as CSR, padded so that a slice of the longest row's width never runs over the end."""
 
     starts: Int32[Array, " boundary"]
@@ -81,7 +81,7 @@ class Rows(NamedTuple):
     apart: Int32[Array, "member sequence"]
 
 
-class Row(NamedTuple):
+class SequenceCounts(NamedTuple):
     """One sequence's counts; unused slots hold a column past the end and a count of zero."""
 
     columns: Int32[Array, " slot"]
@@ -138,7 +138,7 @@ def padded_columns(values: np.ndarray, size: int) -> np.ndarray:
     return np.pad(values, ((0, 0), (0, size - values.shape[1])))
 
 
-def build_rule(features: Features, objective: Objective) -> Rule:
+def build_rule(features: Features, objective: Objective) -> GreedyRule:
     """The rule of an objective over the features' columns."""
     # A window of more than all positions is the whole prefix, so a size beyond int32 can be cut to its limit.
     sizes = [min(size, int(np.iinfo(np.int32).max)) for size in objective.windows]
@@ -148,7 +148,7 @@ def build_rule(features: Features, objective: Objective) -> Rule:
         column_weights, families = np.ones(len(features.targets)), _build_families(features)
     apart = features.apart
     num_groups = rounded_size(len(apart.share) + 1) if len(apart.group) else 0  # one more for sequences without a group
-    return Rule(
+    return GreedyRule(
         target_pieces=jax.device_put(split_into_pieces(features.targets)),
         column_weights=jax.device_put(column_weights.astype(np.float32)),
         window_sizes=jax.device_put(np.array(sizes, np.int32)),
@@ -169,7 +169,7 @@ def _build_families(features: Features) -> Families:
     )
 
 
-def build_rows(features: Features, device: int = 0, num_devices: int = 1) -> Rows:
+def build_rows(features: Features, device: int = 0, num_devices: int = 1) -> PaddedCounts:
     """Device d of W holds the sequences d, W + d, 2 W + d ... as its rows; array sizes are equal on all devices."""
     counts = np.diff(features.row_starts)
     own = counts[device::num_devices]
@@ -182,7 +182,7 @@ def build_rows(features: Features, device: int = 0, num_devices: int = 1) -> Row
     if num_devices > 1:
         entries = features.entries(np.arange(device, features.num_sequences, num_devices))
     size = rounded_size(most_nonzeros + longest)
-    return Rows(
+    return PaddedCounts(
         starts=padded(starts.astype(np.int32), num_rows + 1, fill=int(starts[-1])),
         columns=padded(features.columns[entries], size),
         values=padded(features.values[entries], size),
@@ -193,14 +193,14 @@ def build_rows(features: Features, device: int = 0, num_devices: int = 1) -> Row
     )
 
 
-def read_row(rows: Rows, row_index: Int32[Array, ""], num_columns: int) -> Row:
+def read_row(rows: PaddedCounts, row_index: Int32[Array, ""], num_columns: int) -> SequenceCounts:
     """The row of one sequence."""
     start, end = rows.starts[row_index], rows.starts[row_index + 1]
     width = rows.slots.shape[0]
     used = start + rows.slots < end
     columns = lax.dynamic_slice(rows.columns, (start,), (width,))
     values = lax.dynamic_slice(rows.values, (start,), (width,))
-    return Row(
+    return SequenceCounts(
         columns=jnp.where(used, columns, num_columns),
         values=jnp.where(used, values, 0),
         norm=rows.norms[row_index],
@@ -209,14 +209,14 @@ def read_row(rows: Rows, row_index: Int32[Array, ""], num_columns: int) -> Row:
     )
 
 
-def start_deviation(rule: Rule, plan: Plan, placed: Int64[np.ndarray, " position"]) -> Deviation:
+def start_deviation(rule: GreedyRule, plan: Plan, placed: Int64[np.ndarray, " position"]) -> Deviation:
     """The deviation after the sequences `placed`, from the first position on; computed in float64."""
     total = _compensated(plan.excess(placed))
     windows = [_compensated(plan.excess(placed, last=size)) for size in np.asarray(rule.window_sizes).tolist()]
     return _before_a_call(total, windows, _start_placed(rule, plan, placed))
 
 
-def _start_placed(rule: Rule, plan: Plan, placed: Int64[np.ndarray, " position"]) -> Placed:
+def _start_placed(rule: GreedyRule, plan: Plan, placed: Int64[np.ndarray, " position"]) -> Placed:
     group, tokens = plan.features.apart.group, plan.features.tokens
     sizes = np.asarray(rule.window_sizes).tolist()
     sums = [placed, *(placed[max(len(placed) - size, 0) :] for size in sizes)]
@@ -238,7 +238,7 @@ def saved_deviation(deviation: Deviation) -> dict[str, np.ndarray]:
     return {f"sum_{i}": np.stack(total) for i, total in enumerate([deviation.total, *deviation.windows])}
 
 
-def restored_deviation(rule: Rule, plan: Plan, saved: Mapping[str, np.ndarray]) -> Deviation:
+def restored_deviation(rule: GreedyRule, plan: Plan, saved: Mapping[str, np.ndarray]) -> Deviation:
     """The deviation from the arrays of `saved_deviation`; its whole numbers follow from the sequences placed."""
     total, *windows = (Compensated(*jax.device_put([*saved[f"sum_{i}"]])) for i in range(1 + len(rule.window_sizes)))
     return _before_a_call(total, windows, _start_placed(rule, plan, saved["placed"]))
@@ -255,7 +255,11 @@ def _compensated(values: Float64[np.ndarray, " column"]) -> Compensated:
 
 
 def place(
-    rule: Rule, deviation: Deviation, chosen: Row, leaving: Sequence[Row], num_placed: Int32[Array, ""]
+    rule: GreedyRule,
+    deviation: Deviation,
+    chosen: SequenceCounts,
+    leaving: Sequence[SequenceCounts],
+    num_placed: Int32[Array, ""],
 ) -> Deviation:
     """Add the excess of the sequence at position `num_placed`; take out of each window the one that leaves it."""
     windows = []
@@ -269,7 +273,13 @@ def place(
     return Deviation(total, tuple(windows), gradient, add_placed(rule, deviation.placed, chosen, leaving, num_placed))
 
 
-def add_placed(rule: Rule, placed: Placed, chosen: Row, leaving: Sequence[Row], num_placed: Int32[Array, ""]) -> Placed:
+def add_placed(
+    rule: GreedyRule,
+    placed: Placed,
+    chosen: SequenceCounts,
+    leaving: Sequence[SequenceCounts],
+    num_placed: Int32[Array, ""],
+) -> Placed:
     """Add the tokens of the sequence at position `num_placed` to all sums; take out of each window what leaves it."""
     if not placed.tokens.shape[1]:
         return placed
@@ -287,7 +297,7 @@ def add_placed(rule: Rule, placed: Placed, chosen: Row, leaving: Sequence[Row], 
 
 
 def apart_gradient(
-    rule: Rule, placed: Placed, groups: Int32[Array, "..."] | slice = slice(None)
+    rule: GreedyRule, placed: Placed, groups: Int32[Array, "..."] | slice = slice(None)
 ) -> Float32[Array, "..."]:
     """`2 λ √n_g (P_g - τ_g S)` of all or some groups, with the windows' parts: the score of one of their tokens."""
     held = placed.tokens[:, groups].astype(jnp.float32)
@@ -301,7 +311,7 @@ def apart_gradient(
     return 2.0 * rule.apart_weights[groups] * combined
 
 
-def compute_gradient(rule: Rule, total: Compensated, windows: Sequence[Compensated]) -> Float32[Array, " column"]:
+def compute_gradient(rule: GreedyRule, total: Compensated, windows: Sequence[Compensated]) -> Float32[Array, " column"]:
     """`2 λ (D + β Σ_w (D_t - D_{t-w}))`, rounded to float32."""
     combined = total.value + total.error
     for window in windows:
@@ -309,7 +319,7 @@ def compute_gradient(rule: Rule, total: Compensated, windows: Sequence[Compensat
     return 2.0 * rule.column_weights * combined
 
 
-def add_excess(rule: Rule, total: Compensated, row: Row, sign: Float32[Array, ""]) -> Compensated:
+def add_excess(rule: GreedyRule, total: Compensated, row: SequenceCounts, sign: Float32[Array, ""]) -> Compensated:
     """Add `sign * v_s`, sign being 1, 0 or -1."""
     # A row names each column once, so every addition into zeros is exact; unused slots add past the end (dropped).
     placed = jnp.zeros_like(total.value).at[row.columns].add(sign * row.values, mode="drop")

@@ -29,8 +29,8 @@ from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.deviation import (
     Deviation,
     Families,
-    Rows,
-    Rule,
+    GreedyRule,
+    PaddedCounts,
     apart_gradient,
     build_rows,
     build_rule,
@@ -133,7 +133,7 @@ class GreedyState(NamedTuple):
 
 
 # How the arrays are split over a mesh.
-_ROWS_SPLIT = Rows(
+_ROWS_SPLIT = PaddedCounts(
     starts=BY_ROW, columns=BY_ROW, values=BY_ROW, norms=BY_ROW, tokens=BY_ROW, slots=EVERYWHERE, apart=BY_COLUMN
 )
 _BUCKET_SPLIT = Bucket(columns=BY_COLUMN, values=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, sequence_index=BY_ROW)
@@ -302,8 +302,8 @@ def _build_bucket(features: Features, members: Int64[np.ndarray, " row"], width:
 
 @functools.partial(jax.jit, static_argnames=("equal_tokens", "mesh"))
 def run(
-    rule: Rule,
-    rows: Rows,
+    rule: GreedyRule,
+    rows: PaddedCounts,
     candidates: Candidates,
     state: GreedyState,
     num_steps: Int32[Array, ""],
@@ -312,7 +312,9 @@ def run(
 ) -> GreedyState:
     """Place `num_steps` sequences; with `equal_tokens` the score has one term fewer."""
 
-    def steps(rule: Rule, rows: Rows, candidates: Candidates, state: GreedyState, num_steps: Any, axis: Any) -> Any:
+    def steps(
+        rule: GreedyRule, rows: PaddedCounts, candidates: Candidates, state: GreedyState, num_steps: Any, axis: Any
+    ) -> Any:
         # The gradient in the state may belong to earlier targets.
         gradient = compute_gradient(rule, state.deviation.total, state.deviation.windows)
         state = state._replace(deviation=state.deviation._replace(gradient=gradient))
@@ -331,7 +333,12 @@ def run(
 
 
 def _step(
-    rule: Rule, rows: Rows, candidates: Candidates, equal_tokens: bool, axis: str | None, state: GreedyState
+    rule: GreedyRule,
+    rows: PaddedCounts,
+    candidates: Candidates,
+    equal_tokens: bool,
+    axis: str | None,
+    state: GreedyState,
 ) -> GreedyState:
     """Place the sequence of the smallest score."""
     state = state._replace(order=_entered(state))
@@ -367,7 +374,7 @@ def _entered(state: GreedyState) -> Int32[Array, " position"]:
 
 
 def _best_candidate(
-    rule: Rule, candidates: Candidates, state: GreedyState, equal_tokens: bool
+    rule: GreedyRule, candidates: Candidates, state: GreedyState, equal_tokens: bool
 ) -> tuple[Float32[Array, ""], Int32[Array, ""]]:
     """The smallest score and the lowest sequence index that has it."""
     gradient = state.deviation.gradient
@@ -392,7 +399,7 @@ def _best_candidate(
 
 
 def _scores(
-    rule: Rule,
+    rule: GreedyRule,
     bucket: Bucket,
     costs: Float32[Array, " row"],
     gradient: Float32[Array, " column_or_group"],
@@ -412,7 +419,7 @@ def _scores(
 
 
 def _family_sums(
-    rule: Rule, families: Families, gradient: Float32[Array, " column"]
+    rule: GreedyRule, families: Families, gradient: Float32[Array, " column"]
 ) -> tuple[Float32[Array, " family"], Float32[Array, " family"]]:
     """`2 <D, τ>` and `||D||²` of every family, of the gradient `2 D`."""
     column = jnp.arange(len(gradient), dtype=jnp.int32)
@@ -422,7 +429,7 @@ def _family_sums(
 
 
 def _norm_scores(
-    rule: Rule,
+    rule: GreedyRule,
     families: Families,
     bucket: Bucket,
     costs: Float32[Array, "family row"],

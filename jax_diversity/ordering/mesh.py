@@ -19,7 +19,7 @@ from jaxtyping import Array, Float32, Int32
 
 from jax_diversity.foundation import devices
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.ordering.deviation import Row, Rows, read_row
+from jax_diversity.ordering.deviation import PaddedCounts, SequenceCounts, read_row
 from jax_diversity.ordering.running import Checkpoint
 
 AXIS = "sequences"
@@ -111,10 +111,10 @@ def best_row_of_all(
     best: Float32[Array, ""],
     first: Int32[Array, ""],
     leaving: Sequence[Int32[Array, ""]],
-    rows: Rows,
+    rows: PaddedCounts,
     num_columns: int,
     axis: str | None,
-) -> tuple[Int32[Array, ""], Row, list[Row]]:
+) -> tuple[Int32[Array, ""], SequenceCounts, list[SequenceCounts]]:
     """As `best_of_all`, and the rows of the chosen sequence and of those that leave a window, from their owners."""
     # One collective: before it is known whose sequence wins, every device sends its best score and sequence, that
     # sequence's row, and its rows of the leaving sequences.
@@ -133,11 +133,11 @@ def best_row_of_all(
     by_row = gathered[:, 2:].reshape(size, len(read), 2 * width + num_members + 2)
 
     # Device d owns the sequences whose index is d modulo the number of devices.
-    def unpacked(sequence: Int32[Array, ""], index: int) -> Row:
+    def unpacked(sequence: Int32[Array, ""], index: int) -> SequenceCounts:
         entries = by_row[sequence % size, index]
         columns, apart, bits = jnp.split(entries, [width, width + num_members])
         values = _floats(bits)
-        return Row(columns, values[:width], values[width], values[width + 1], apart)
+        return SequenceCounts(columns, values[:width], values[width], values[width + 1], apart)
 
     moved = [unpacked(sequence, index) for index, sequence in enumerate((chosen, *leaving))]
     return chosen, moved[0], moved[1:]

@@ -26,9 +26,9 @@ from jax_diversity.foundation.compilation import call
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.deviation import (
     Deviation,
-    Row,
-    Rows,
-    Rule,
+    GreedyRule,
+    PaddedCounts,
+    SequenceCounts,
     add_compensated,
     add_placed,
     apart_gradient,
@@ -188,7 +188,7 @@ class PoolSelector:
         self._stream = stream
         # The table is the only memory that grows with columns times slots.
         self._has_table = len(plan.features.targets) * num_slots <= _LARGEST_TABLE
-        self.rows: Rows = replicated(mesh, build_rows(plan.features))
+        self.rows: PaddedCounts = replicated(mesh, build_rows(plan.features))
         self.retarget(plan.features)
         deviation = start_deviation(self.rule, plan, plan.consumed)
         self._start(deviation, plan.consumed, stream[:num_slots], min(num_slots, len(stream)))
@@ -294,7 +294,12 @@ class PendingSums(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames="mesh")
 def run(
-    rule: Rule, rows: Rows, stream: Stream, state: PoolState, num_steps: Int32[Array, ""], mesh: Mesh | None = None
+    rule: GreedyRule,
+    rows: PaddedCounts,
+    stream: Stream,
+    state: PoolState,
+    num_steps: Int32[Array, ""],
+    mesh: Mesh | None = None,
 ) -> PoolState:
     """Place `num_steps` sequences; all scores are computed again at the beginning and after every thousand steps."""
     # The state is not donated: after an interrupt the one before the call must still be complete.
@@ -308,7 +313,12 @@ def run(
 
 
 def _run_steps(
-    rule: Rule, rows: Rows, stream: Stream, state: PoolState, num_steps: Int32[Array, ""], axis: str | None
+    rule: GreedyRule,
+    rows: PaddedCounts,
+    stream: Stream,
+    state: PoolState,
+    num_steps: Int32[Array, ""],
+    axis: str | None,
 ) -> PoolState:
     state = state._replace(slots=_with_table(rows, state.slots, rule.column_weights.shape[0]))
 
@@ -332,7 +342,7 @@ def _run_steps(
 
 
 def _step(
-    rule: Rule, rows: Rows, stream: Stream, axis: str | None, state: PoolState, pending: PendingSums
+    rule: GreedyRule, rows: PaddedCounts, stream: Stream, axis: str | None, state: PoolState, pending: PendingSums
 ) -> tuple[PoolState, PendingSums]:
     """Refill the slot that the step before emptied, then place the candidate of the smallest score."""
     state = _refill(rule, rows, stream, state, pending)
@@ -366,7 +376,10 @@ class GradientChange(NamedTuple):
 
 
 def _gradient_change(
-    rule: Rule, moved: list[Row], excess_products: list[Float32[Array, ""]], leaves: list[Bool[Array, ""]]
+    rule: GreedyRule,
+    moved: list[SequenceCounts],
+    excess_products: list[Float32[Array, ""]],
+    leaves: list[Bool[Array, ""]],
 ) -> GradientChange:
     # The sequence placed counts for the prefix and for every window; one that leaves counts against its own window.
     weights = [1.0 + rule.times(jnp.float32(len(leaves)), rule.window_weight)]
@@ -380,7 +393,9 @@ def _gradient_change(
     return GradientChange(weights, per_target_product, per_norm, per_token)
 
 
-def _updated_scores(rule: Rule, slots: Slots, moved: list[Row], change: GradientChange) -> Float32[Array, " slot"]:
+def _updated_scores(
+    rule: GreedyRule, slots: Slots, moved: list[SequenceCounts], change: GradientChange
+) -> Float32[Array, " slot"]:
     """The scores after a step's change of the gradient."""
     # <change of the gradient, c_s - τ t_s>: first the moved rows' columns, then the parts along the target.
     scores = slots.scores
@@ -393,7 +408,11 @@ def _updated_scores(rule: Rule, slots: Slots, moved: list[Row], change: Gradient
 
 
 def _add_columns(
-    rule: Rule, table: Float32[Array, "column slot"], scores: Array, row: Row, weight: Float32[Array, ""]
+    rule: GreedyRule,
+    table: Float32[Array, "column slot"],
+    scores: Array,
+    row: SequenceCounts,
+    weight: Float32[Array, ""],
 ) -> Float32[Array, " slot"]:
     """Add `2 weight Σ λ x_j table[j]` over the row's columns."""
     # Some columns are added in one unrolled pass, which XLA fuses into one loop over the slots. Nearly all rows need
@@ -419,7 +438,7 @@ def _add_columns(
 
 
 def _add_groups(
-    rule: Rule, slots: Slots, scores: Array, row: Row, weight: Float32[Array, ""]
+    rule: GreedyRule, slots: Slots, scores: Array, row: SequenceCounts, weight: Float32[Array, ""]
 ) -> Float32[Array, " slot"]:
     """Add what the row changes for the candidates of its own groups that are kept apart."""
     num_members = len(row.apart)
@@ -438,7 +457,7 @@ def _add_groups(
     return lax.fori_loop(0, num_used, add, scores)
 
 
-def _nothing_pending(rule: Rule, deviation: Deviation) -> PendingSums:
+def _nothing_pending(rule: GreedyRule, deviation: Deviation) -> PendingSums:
     num_sums = 1 + len(deviation.windows)
     gradient = deviation.gradient
     return PendingSums(
@@ -452,7 +471,11 @@ def _nothing_pending(rule: Rule, deviation: Deviation) -> PendingSums:
 
 
 def _add_pending(
-    rule: Rule, pending: PendingSums, moved: list[Row], leaves: list[Bool[Array, ""]], change: GradientChange
+    rule: GreedyRule,
+    pending: PendingSums,
+    moved: list[SequenceCounts],
+    leaves: list[Bool[Array, ""]],
+    change: GradientChange,
 ) -> PendingSums:
     """Add the sequence placed to all sums; subtract from each window's sum the sequence that leaves it."""
     counts, tokens, num_sequences = pending.counts, pending.tokens, pending.num_sequences
@@ -474,7 +497,7 @@ def _add_pending(
     )
 
 
-def _with_pending(rule: Rule, deviation: Deviation, pending: PendingSums) -> Deviation:
+def _with_pending(rule: GreedyRule, deviation: Deviation, pending: PendingSums) -> Deviation:
     """The compensated sums plus the pending ones."""
     sums = []
     for index, total in enumerate([deviation.total, *deviation.windows]):
@@ -492,7 +515,7 @@ def _with_pending(rule: Rule, deviation: Deviation, pending: PendingSums) -> Dev
     return deviation._replace(total=sums[0], windows=tuple(sums[1:]))
 
 
-def _refill(rule: Rule, rows: Rows, stream: Stream, state: PoolState, pending: PendingSums) -> PoolState:
+def _refill(rule: GreedyRule, rows: PaddedCounts, stream: Stream, state: PoolState, pending: PendingSums) -> PoolState:
     """Enter the last sequence placed in the order, and give its slot to the stream's next."""
     slots = state.slots
     num_slots = slots.members.shape[0]
@@ -537,7 +560,7 @@ def _refill(rule: Rule, rows: Rows, stream: Stream, state: PoolState, pending: P
 
 
 def _score_one(
-    rule: Rule, own_cost: Float32[Array, ""], deviation: Deviation, pending: PendingSums, row: Row
+    rule: GreedyRule, own_cost: Float32[Array, ""], deviation: Deviation, pending: PendingSums, row: SequenceCounts
 ) -> Float32[Array, ""]:
     """One row's score; the gradient, pending sums included, is computed in the row's own columns only."""
     # Unused slots of the row read the last column; their count of zero removes it from the product.
@@ -554,7 +577,7 @@ def _score_one(
     return score + rule.times(pending.norm_gradient, row.norm) - rule.times(pending.per_token, row.tokens)
 
 
-def _refresh_scores(rule: Rule, rows: Rows, stream: Stream, slots: Slots, deviation: Deviation) -> Slots:
+def _refresh_scores(rule: GreedyRule, rows: PaddedCounts, stream: Stream, slots: Slots, deviation: Deviation) -> Slots:
     """All scores, and the numbers that update them, computed from the deviation."""
     # Empty slots compute the score of sequence 0, which is replaced by infinity at the end.
     filled = slots.members != NO_SEQUENCE
@@ -586,7 +609,7 @@ def _refresh_scores(rule: Rule, rows: Rows, stream: Stream, slots: Slots, deviat
     )
 
 
-def _with_table(rows: Rows, slots: Slots, num_columns: int) -> Slots:
+def _with_table(rows: PaddedCounts, slots: Slots, num_columns: int) -> Slots:
     """The slots with the dense table of their members' counts."""
     if slots.table.shape[0] == 0:
         return slots

@@ -10,7 +10,7 @@ from jaxtyping import Float64, Integer
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.stage import Context
-from jax_diversity.packing.weights import Rule, check_largest, field_weights, numbers, parse_rules
+from jax_diversity.packing.weights import WeightRule, check_largest, field_weights, numbers, parse_rules
 
 WEIGHT = "weight"
 """The metadata field in which a step of preparation stores weights."""
@@ -37,7 +37,7 @@ def weigh_documents(context: Context, *, with_clusters: bool = True) -> Float64[
     counted = [rule for rule in rules if with_clusters or not stored.needs_clusters(rule)]
     fields = {rule.name for rule in counted if not stored.is_family(rule.name)}
     # Metadata is JSON, which is parsed once; only the values that a field's rules need are kept.
-    parts: dict[Rule, list[np.ndarray]] = {rule: [] for rule in counted if rule.name in fields}
+    parts: dict[WeightRule, list[np.ndarray]] = {rule: [] for rule in counted if rule.name in fields}
     weights, start = np.ones(stored.num_documents), 0
     for group in stored.metadata({*fields, *([] if field is None else [field])}):
         size = len(next(iter(group.values())))
@@ -112,11 +112,11 @@ class _Stored:
         """Whether a name is a family of groups, and not a metadata field."""
         return name in _COLUMNS or name in self._clusterings
 
-    def needs_clusters(self, rule: Rule) -> bool:
+    def needs_clusters(self, rule: WeightRule) -> bool:
         """Whether a rule uses a clustering."""
         return not {*rule.names}.isdisjoint(self._clusterings)
 
-    def check(self, rule: Rule) -> None:
+    def check(self, rule: WeightRule) -> None:
         """Check that a rule's names exist."""
         is_field = rule.name in self._prepared["metadata_fields"] and not self.is_family(rule.name)
         fits = (is_field or self.is_family(rule.name)) if rule.family is None else is_field

@@ -29,7 +29,7 @@ _COMPARE: dict[str, Callable[..., Any]] = {
 
 
 @dataclass(frozen=True)
-class Rule:
+class WeightRule:
     """One rule: the weights of matching documents are multiplied by `factor`.
 
     Attributes:
@@ -78,7 +78,7 @@ class Rule:
         return self.holds_of_numbers(means)[group]
 
 
-def parse_rules(weights: Mapping[str, float]) -> tuple[Rule, ...]:
+def parse_rules(weights: Mapping[str, float]) -> tuple[WeightRule, ...]:
     """The rules of `packing.weights`.
 
     Raises:
@@ -105,7 +105,7 @@ def parse_rules(weights: Mapping[str, float]) -> tuple[Rule, ...]:
             raise UserError(f"Expected packing.weights of {text!r} to compare a mean by >=, <=, < or >, found =.")
         if sign != "=" and not _is_finite(value):
             raise UserError(f"Expected packing.weights of {text!r} to compare with a number, found {quoted(value)}.")
-        rules.append(Rule(text, name, family, sign, value, factor))
+        rules.append(WeightRule(text, name, family, sign, value, factor))
     return tuple(rules)
 
 

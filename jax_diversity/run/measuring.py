@@ -44,7 +44,7 @@ Measured = Run | Ordering | Positions
 """An order that can be measured."""
 
 
-class Followed(NamedTuple):
+class FollowedTargets(NamedTuple):
     """The targets of the ordering `name`, position by position."""
 
     name: str
@@ -63,7 +63,7 @@ class Chosen:
     orders: Mapping[str, Run]
     reference: tuple[str, Measured]
     windows: tuple[int, ...]
-    followed: Followed | None = None
+    followed: FollowedTargets | None = None
     targets: Mapping[str, Float64[np.ndarray, " group"]] | None = None
 
 
@@ -155,7 +155,7 @@ def _characteristics(run: Run, families: Sequence[str]) -> Characteristics:
     return replace(chars, counts=kept, weights=dict.fromkeys(kept, 1.0)) if families else chars
 
 
-def _followed(dataset: Dataset, name: str, chars: Characteristics) -> Followed:
+def _followed(dataset: Dataset, name: str, chars: Characteristics) -> FollowedTargets:
     """The targets in an ordering's info, for the measured families."""
     about = dataset.find_ordering(name).info.get("targets")
     if about is None:
@@ -169,7 +169,7 @@ def _followed(dataset: Dataset, name: str, chars: Characteristics) -> Followed:
             f"Expected to measure a family with targets ({', '.join(about['shares'])}), found "
             f"{', '.join(chars.families)}; name it after --families."
         )
-    return Followed(name, Targets(tuple(about["starts"]), shares))
+    return FollowedTargets(name, Targets(tuple(about["starts"]), shares))
 
 
 def short_curves(balance: Balance) -> Curves:
@@ -238,7 +238,9 @@ def measure_orderings(chosen: Chosen, progress: Progress, *, profile: bool = Fal
     return {name: summaries[name] for name in chosen.orders}
 
 
-def measure_targets(chosen: Chosen, followed: Followed, progress: Progress) -> dict[str, dict[str, FollowedBalance]]:
+def measure_targets(
+    chosen: Chosen, followed: FollowedTargets, progress: Progress
+) -> dict[str, dict[str, FollowedBalance]]:
     """The reference and the chosen orderings beside targets: ordering -> family that has targets -> measures."""
     together, found = _together(chosen), {}
     with progress.task("measure targets", len(together), "orderings") as advance:
@@ -248,7 +250,7 @@ def measure_targets(chosen: Chosen, followed: Followed, progress: Progress) -> d
     return found
 
 
-def _beside_targets(chosen: Chosen, followed: Followed, ordering: Measured) -> dict[str, FollowedBalance]:
+def _beside_targets(chosen: Chosen, followed: FollowedTargets, ordering: Measured) -> dict[str, FollowedBalance]:
     chars, starts, found = chosen.characteristics, followed.targets.starts, {}
     for family, shares in followed.targets.shares.items():
         placed = place(chars.counts[family], ordering.indices)

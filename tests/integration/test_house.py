@@ -14,6 +14,7 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.cli import main as command_line
+from jax_diversity.cli import options
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.checks import check_at_least
 from jax_diversity.foundation.stage import Context, Counts, Stage
@@ -63,11 +64,17 @@ class WithShout(BuildConfig):
     shout: ShoutConfig = ShoutConfig()
 
 
+@dataclass(frozen=True)
+class ShoutOptions(options.StageOptions, WithShout):
+    """The options of a stage's verb, which follow from the settings."""
+
+
 @pytest.fixture
 def with_shout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "STAGES", (*stages.STAGES[:6], SHOUT, *stages.STAGES[6:]))
-    for module in (build, command_line):  # where `pipeline.settings.BuildConfig` is used by its name
+    for module in (build, command_line, options):  # where `pipeline.settings.BuildConfig` is used by its name
         monkeypatch.setattr(module, "BuildConfig", WithShout)
+    monkeypatch.setattr(command_line, "StageOptions", ShoutOptions)
 
 
 def test_a_new_stage_needs_its_folder_and_two_lines(

@@ -23,13 +23,13 @@ from flax import nnx
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.lab.compiled import Step, compiled_model
+from jax_diversity.lab.compiled import StepResult, compiled_model
 from jax_diversity.lab.experiments.batches import Contiguous, Mixed, Ordered
 from jax_diversity.lab.experiments.evaluation import Documents, Evaluation, common_runs, make_evaluation
 from jax_diversity.lab.experiments.judging import Judge, are_significant, value_of
 from jax_diversity.lab.experiments.orders import exchange_documents, main_documents
 from jax_diversity.lab.experiments.page import experiment_text, write_page
-from jax_diversity.lab.experiments.results import Measure, Row, append_rows, read_rows
+from jax_diversity.lab.experiments.results import Measure, TrialRow, append_rows, read_rows
 from jax_diversity.lab.experiments.running import SmallDesign, design_sentence, run_experiment
 from jax_diversity.lab.experiments.sequences import rotated_rows, sequences_of_texts, training_sequences
 from jax_diversity.lab.experiments.settings import SIZES, Experiment, TrialConfig, read_experiment
@@ -115,7 +115,7 @@ def material(place, experiment) -> Material:
     return Material(dataset, make_evaluation(dataset, experiment.config, place), "source")
 
 
-def numbers(rows: dict[str, Row]) -> dict[str, dict[str, str]]:
+def numbers(rows: dict[str, TrialRow]) -> dict[str, dict[str, str]]:
     """All that a row says but how long it took."""
     plain = {}
     for identity, row in rows.items():
@@ -461,7 +461,7 @@ def test_a_mixture_is_planned_again_without_repeats(material):
     of_tokens = codes[np.maximum(sequences.documents, 0)].astype(np.int32)
     source = Mixed(config, packed, Wanted(), dataset.group_names["source"], codes)
 
-    result = Step(jnp.zeros(()), (jnp.ones(2), jnp.full(2, 8.0)), None, None)
+    result = StepResult(jnp.zeros(()), (jnp.ones(2), jnp.full(2, 8.0)), None, None)
     share, seen = [], []
     for step in range(6):
         source.give(step)
@@ -721,7 +721,7 @@ vary: {learning_rate: [0.001, 0.002]}
 SETTINGS = {"evaluate_at": [1.0], "diagnose_at": [1.0], "model": "gpt", "size": "tiny"}
 
 
-def invented(trial, shift: float, rng: np.random.Generator) -> Row:
+def invented(trial, shift: float, rng: np.random.Generator) -> TrialRow:
     """A row with a known difference from that of the same seeds, and little noise of its own."""
     seed = trial.config.weight_seed
     rate = trial.config.learning_rate
@@ -736,13 +736,13 @@ def invented(trial, shift: float, rng: np.random.Generator) -> Row:
         "stable_rank/y": float(np.exp(2 * shift + rng.normal(0, 0.01))),
     }
     measures = tuple(Measure(6, name, value) for name, value in final.items())
-    return Row(
+    return TrialRow(
         trial.identity, "x", trial.arm, trial.varied, trial.config.order_seed, seed, SETTINGS, "d", 1,
         "done", 1, 6, 100, 1.0, "cpu", "0", measures, losses.astype(np.float32), np.full(20, 5, np.int32), ["a"] * 20,
     )  # fmt: skip
 
 
-def invented_row() -> Row:
+def invented_row() -> TrialRow:
     rows = read_experiment("configs/experiments/documents.yaml").trials
     return invented(rows[0], 0.0, np.random.default_rng(0))
 

@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Float64, Int64, Integer
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.lab.compiled import CompiledModel, Step
+from jax_diversity.lab.compiled import CompiledModel, StepResult
 from jax_diversity.lab.experiments.orders import Order, trial_order
-from jax_diversity.lab.experiments.sequences import Packed, rotated_rows
+from jax_diversity.lab.experiments.sequences import PackedTokens, rotated_rows
 from jax_diversity.lab.experiments.settings import TrialConfig
 from jax_diversity.lab.gradient_orders import GradientOrder
 from jax_diversity.lab.group_losses import groups_of_segments
@@ -35,7 +35,7 @@ _NEXT_EPOCH = 1_000_003
 class Ordered:
     """Sequences in one order, or in a new order in each epoch, which may be learnt from gradients."""
 
-    def __init__(self, config: TrialConfig, packed: Packed) -> None:
+    def __init__(self, config: TrialConfig, packed: PackedTokens) -> None:
         self._config, self.packed = config, packed
         self.steps_per_epoch = len(packed.sequences) // config.batch_size
         _check_batches(self.steps_per_epoch, config)
@@ -67,7 +67,7 @@ class Ordered:
             self._learner = GradientOrder(order, config.learner)
         return order
 
-    def observe(self, step: int, result: Step) -> Mapping[str, float]:
+    def observe(self, step: int, result: StepResult) -> Mapping[str, float]:
         """Learn the next epoch's order from gradients, if the trial does so."""
         if self._learner is not None and result.sketches is not None:
             self._learner.observe(result.sketches)
@@ -88,7 +88,7 @@ class Mixed(Ordered):
     def __init__(
         self,
         config: TrialConfig,
-        packed: Packed,
+        packed: PackedTokens,
         rule: MixtureRule,
         names: tuple[str, ...],
         codes: Int64[np.ndarray, " document"],
@@ -104,7 +104,7 @@ class Mixed(Ordered):
         groups = groups_of_segments(self.packed.segments, self._codes, self.rows)
         return given._replace(arrays={**given.arrays, "groups": groups}, num_groups=len(self._names))
 
-    def observe(self, step: int, result: Step) -> Mapping[str, float]:
+    def observe(self, step: int, result: StepResult) -> Mapping[str, float]:
         """Store the losses; after `replan_every` steps make a new order of the rest of the epoch."""
         self._waiting.append(result.groups)
         if (step + 1) % self._config.replan_every:
@@ -163,7 +163,7 @@ class Contiguous:
             self._rows = rotated_rows(self._stream, config.batch_size, offsets)
         return Given(stream_batch(self._rows, column * self._length, self._length), self._carry)
 
-    def observe(self, step: int, result: Step) -> Mapping[str, float]:
+    def observe(self, step: int, result: StepResult) -> Mapping[str, float]:
         """Store the state for the next batch."""
         self._carry = result.carry
         return {}

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.lab.experiments.results import Row
+from jax_diversity.lab.experiments.results import TrialRow
 from jax_diversity.lab.experiments.settings import ClaimConfig, Experiment
 from jax_diversity.lab.statistics import Difference, holm, paired_difference, pairs_needed
 
@@ -55,12 +55,12 @@ class Judge:
     """An experiment and its rows by identity."""
 
     experiment: Experiment
-    rows: Mapping[str, Row]
+    rows: Mapping[str, TrialRow]
 
     @cached_property
-    def held(self) -> dict[tuple[str, str], dict[Seeds, Row]]:
+    def held(self) -> dict[tuple[str, str], dict[Seeds, TrialRow]]:
         """(arm, varied settings as JSON) -> seeds -> row, without diverged runs."""
-        found: dict[tuple[str, str], dict[Seeds, Row]] = {}
+        found: dict[tuple[str, str], dict[Seeds, TrialRow]] = {}
         for trial in self.experiment.trials:
             row = self.rows.get(trial.identity)
             if row is not None and row.status == "done":
@@ -123,7 +123,7 @@ class Judge:
         if _of_documents(measure, first) and np.array_equal(first.document_tokens, second.document_tokens):
             weights = _document_weights(measure, first)
 
-        def values(rows: Sequence[Row]) -> np.ndarray:
+        def values(rows: Sequence[TrialRow]) -> np.ndarray:
             if weights is None:
                 return np.mean([[value_of(row, measure)] for row in rows], axis=0)
             return np.mean([row.document_losses.astype(np.float64) for row in rows], axis=0)
@@ -133,7 +133,7 @@ class Judge:
             return None
         return paired_difference(left, right, weights, num_draws=2000)
 
-    def _runs(self, arm: str, setting: str | None) -> dict[Seeds, list[Row]]:
+    def _runs(self, arm: str, setting: str | None) -> dict[Seeds, list[TrialRow]]:
         """The rows of an arm by seeds: one for each pair of seeds; for `ALL`, one for every varied setting."""
         if setting != ALL:
             return {seeds: [row] for seeds, row in self.held.get((arm, setting or self.best(arm)), {}).items()}
@@ -195,7 +195,7 @@ class Judge:
         one, two = self._runs(arm, setting), self._runs(other, setting)
         seeds = [each for each in one if each in two]
 
-        def logs(runs: Mapping[Seeds, Sequence[Row]]) -> np.ndarray:
+        def logs(runs: Mapping[Seeds, Sequence[TrialRow]]) -> np.ndarray:
             names = [name for _, _, name in pairs]
             values = [[np.log(value_of(row, name)) for name in names for row in runs[each]] for each in seeds]
             return np.array(values).mean(axis=1)[:, None]
@@ -263,7 +263,7 @@ def interval(difference: Difference) -> str:
     return f"{difference.mean:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}]"
 
 
-def value_of(row: Row, measure: str) -> float:
+def value_of(row: TrialRow, measure: str) -> float:
     """A measure of a run, NaN if the run has no such measure.
 
     `NAME` is the last value, `NAME@0.2` the value after a fifth of the steps, `NAME@>0.9` the mean over the last tenth.
@@ -278,11 +278,11 @@ def value_of(row: Row, measure: str) -> float:
     return float(values[np.argmin(np.abs(steps - wanted))])
 
 
-def _of_documents(measure: str, row: Row) -> bool:
+def _of_documents(measure: str, row: TrialRow) -> bool:
     return len(row.document_losses) > 0 and "@" not in measure and measure in ("loss/macro", "loss/validation")
 
 
-def _document_weights(measure: str, row: Row) -> Float64[np.ndarray, " document"]:
+def _document_weights(measure: str, row: TrialRow) -> Float64[np.ndarray, " document"]:
     """The share of every document in a measure: by tokens; for `loss/macro` every group has the same total."""
     tokens = row.document_tokens.astype(np.float64)
     if measure == "loss/validation":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.lab.experiments.sequences import Packed
+from jax_diversity.lab.experiments.sequences import PackedTokens
 from jax_diversity.ordering.base import order
 from jax_diversity.schema import Characteristics, Segments
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Order = Int64[np.ndarray, " position"]
 
 
-def trial_order(config: TrialConfig, packed: Packed, seed: int) -> Order:
+def trial_order(config: TrialConfig, packed: PackedTokens, seed: int) -> Order:
     """The order of one epoch of a trial; `seed` is the seed of the epoch."""
     settings, chars = dataclasses.replace(config.order, seed=seed), packed.characteristics
     families = chars.families

@@ -14,7 +14,7 @@ from jax_diversity.foundation.folders import make_folder
 from jax_diversity.foundation.svg import Curve
 from jax_diversity.lab.experiments.figures import Bar, curves_figure, differences_figure
 from jax_diversity.lab.experiments.judging import ALL, Judge, are_significant, interval
-from jax_diversity.lab.experiments.results import Row
+from jax_diversity.lab.experiments.results import TrialRow
 from jax_diversity.lab.experiments.settings import Experiment
 from jax_diversity.lab.statistics import Difference, holm, smallest_detectable
 
@@ -24,7 +24,7 @@ _FEW_POINTS = 50
 _TRAINING = "loss/train"
 
 
-def experiment_text(experiment: Experiment, rows: Mapping[str, Row]) -> str:
+def experiment_text(experiment: Experiment, rows: Mapping[str, TrialRow]) -> str:
     """The page without its figures.
 
     Raises:
@@ -33,7 +33,7 @@ def experiment_text(experiment: Experiment, rows: Mapping[str, Row]) -> str:
     return "\n".join(_lines(Judge(experiment, rows), ())).rstrip()
 
 
-def write_page(experiment: Experiment, rows: Mapping[str, Row], folder: Path) -> None:
+def write_page(experiment: Experiment, rows: Mapping[str, TrialRow], folder: Path) -> None:
     """Write `folder/NAME.md` and its figures.
 
     Raises:
@@ -83,7 +83,7 @@ def _lines(judge: Judge, figures: Sequence[str]) -> Iterator[str]:
     yield f"jax-diversity lab show configs/experiments/{experiment.name}.yaml\n```"
 
 
-def _design(judge: Judge, known: Sequence[Row]) -> str:
+def _design(judge: Judge, known: Sequence[TrialRow]) -> str:
     experiment = judge.experiment
     sizes = sorted({(row.num_parameters, row.settings["model"], row.settings["size"]) for row in known})
     models = ", ".join(f"{model} `{size}` ({number:,} parameters)" for number, model, size in sizes)

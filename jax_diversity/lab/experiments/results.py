@@ -29,7 +29,7 @@ class Measure(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class TrialRow:
     """The results of a training run.
 
     Attributes:
@@ -86,7 +86,7 @@ class Row:
         return np.array([step for step, _ in points]), np.array([value for _, value in points])
 
 
-def append_rows(path: Path, rows: Iterable[Row]) -> None:
+def append_rows(path: Path, rows: Iterable[TrialRow]) -> None:
     """Add rows to a file, all or none; rows in the file do not change."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -103,7 +103,7 @@ def stored_identities(path: Path) -> set[str]:
     return set(_read(path)["identity"].to_pylist()) if path.exists() else set()
 
 
-def read_rows(*folders: Path) -> dict[str, Row]:
+def read_rows(*folders: Path) -> dict[str, TrialRow]:
     """All rows in some folders by their identity, from `results.parquet` and any other .parquet file.
 
     To join the rows of several machines, put their files into one folder.
@@ -111,7 +111,7 @@ def read_rows(*folders: Path) -> dict[str, Row]:
     Raises:
         UserError: a file without rows, rows of another version, or two runs of one identity with different numbers.
     """
-    found: dict[str, Row] = {}
+    found: dict[str, TrialRow] = {}
     origin: dict[str, Path] = {}
     for path in (path for folder in folders for path in sorted(folder.glob("*.parquet"))):
         for row in _rows(_read(path), path):
@@ -128,7 +128,7 @@ def read_rows(*folders: Path) -> dict[str, Row]:
     return found
 
 
-def _numbers(row: Row) -> tuple[Any, ...]:
+def _numbers(row: TrialRow) -> tuple[Any, ...]:
     return row.status, row.data, row.digest
 
 
@@ -158,7 +158,7 @@ def _schema() -> pa.Schema:
     )
 
 
-def _table(rows: Sequence[Row]) -> pa.Table:
+def _table(rows: Sequence[TrialRow]) -> pa.Table:
     import pyarrow as pa
 
     plain = []
@@ -192,13 +192,13 @@ def _read(path: Path) -> pa.Table:
     return table.select(_schema().names).cast(_schema())
 
 
-def _rows(table: pa.Table, path: Path) -> Iterable[Row]:
+def _rows(table: pa.Table, path: Path) -> Iterable[TrialRow]:
     for values in table.to_pylist():
         try:
             values["varied"], values["settings"] = json.loads(values["varied"]), json.loads(values["settings"])
             values["measures"] = tuple(Measure(**measure) for measure in values["measures"])
             values["document_losses"] = np.array(values["document_losses"], np.float32)
             values["document_tokens"] = np.array(values["document_tokens"], np.int32)
-            yield Row(**values)
+            yield TrialRow(**values)
         except (TypeError, ValueError) as error:
             raise UserError(f"Expected rows of an experiment in {path}, found {in_one_line(error)}.") from None

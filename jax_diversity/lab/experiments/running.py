@@ -17,7 +17,7 @@ from jax_diversity.foundation.folders import hold, make_folder
 from jax_diversity.foundation.processes import map_in_processes
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.lab.experiments.evaluation import common_runs, make_evaluation
-from jax_diversity.lab.experiments.results import FILE, Row, append_rows, read_rows, stored_identities
+from jax_diversity.lab.experiments.results import FILE, TrialRow, append_rows, read_rows, stored_identities
 from jax_diversity.lab.experiments.settings import Experiment, ExperimentConfig, Trial
 from jax_diversity.lab.experiments.trial import Material, run_trial
 from jax_diversity.lab.statistics import smallest_detectable
@@ -46,7 +46,7 @@ def run_experiment(
     arms: Sequence[str] = (),
     num_trials: int | None = None,
     progress: Progress | None = None,
-) -> dict[str, Row]:
+) -> dict[str, TrialRow]:
     """Run the trials of an experiment that have no row in `folder`, and return all rows by identity.
 
     Trials run in worker processes. Without an accelerator each process has one core, so that its losses are the same

@@ -70,7 +70,7 @@ class Sequences:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedTokens:
     """Documents packed into sequences: their segments, their tokens, and the token counts of the groups."""
 
     segments: Segments
@@ -78,7 +78,7 @@ class Packed:
     characteristics: Characteristics
 
 
-def pack_documents(dataset: Dataset, packing: PackingConfig | None, attention: Attention, seed: int) -> Packed:
+def pack_documents(dataset: Dataset, packing: PackingConfig | None, attention: Attention, seed: int) -> PackedTokens:
     """A dataset's own sequences, or its training documents packed in another way.
 
     Args:
@@ -89,7 +89,7 @@ def pack_documents(dataset: Dataset, packing: PackingConfig | None, attention: A
     """
     if packing is None:
         segments, characteristics = dataset.segments, dataset.characteristics
-        return Packed(segments, training_sequences(dataset, segments, attention), characteristics)
+        return PackedTokens(segments, training_sequences(dataset, segments, attention), characteristics)
     documents = np.unique(dataset.segments.document_index)
     if packing.document_order == "shuffle":
         documents = documents[np.random.default_rng(seed).permutation(len(documents))]
@@ -113,7 +113,7 @@ def pack_documents(dataset: Dataset, packing: PackingConfig | None, attention: A
         sequence_length=packing.sequence_length,
         documents=sequence_documents(segments),
     )
-    return Packed(segments, training_sequences(dataset, segments, attention), characteristics)
+    return PackedTokens(segments, training_sequences(dataset, segments, attention), characteristics)
 
 
 def training_sequences(dataset: Dataset, segments: Segments, attention: Attention = "document") -> Sequences:

@@ -17,8 +17,8 @@ from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import as_whole_number, check_at_least, check_file_name, check_one_of
 from jax_diversity.foundation.errors import UserError, did_you_mean
 from jax_diversity.foundation.settings import parse_yaml, settings_from_plain
-from jax_diversity.lab.gradient_orders import Rule as GradientRule
-from jax_diversity.lab.mixture_rules import Rule as MixtureRule
+from jax_diversity.lab.gradient_orders import GradientRule
+from jax_diversity.lab.mixture_rules import MixtureName
 from jax_diversity.lab.settings import Size
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.packing.settings import PackingConfig
@@ -54,7 +54,7 @@ class TrialConfig:
     """Whether all epochs have the same order, or each a fresh one with another seed."""
     learner: Literal["none"] | GradientRule = "none"
     """Learn the next epoch's order from the sequences' gradients: `grab` or `cd_grab`."""
-    mixture: Literal["fixed"] | MixtureRule = "fixed"
+    mixture: Literal["fixed"] | MixtureName = "fixed"
     """Change the shares of the groups during training by their losses: `excess_loss` (as in DoReMi) or
     `learning_speed` (as in ADO)."""
     mixture_family: str = "source"

@@ -15,9 +15,9 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.lab.compiled import compiled_model
 from jax_diversity.lab.experiments.batches import Contiguous, Mixed, Ordered, stream_batch
 from jax_diversity.lab.experiments.evaluation import Documents, Evaluation
-from jax_diversity.lab.experiments.results import Measure, Row
+from jax_diversity.lab.experiments.results import Measure, TrialRow
 from jax_diversity.lab.experiments.sequences import (
-    Packed,
+    PackedTokens,
     Sequences,
     pack_documents,
     rotated_rows,
@@ -42,12 +42,12 @@ _OTHER_BATCHES = 4
 """Number of batches after the current one that measure the gradients' variance."""
 
 
-def run_trial(trial: Trial, material: Material, experiment: str) -> Row:
+def run_trial(trial: Trial, material: Material, experiment: str) -> TrialRow:
     """Train one model and measure it; a run whose loss becomes infinite or NaN ends and leaves a row, too."""
     started = time.perf_counter()
     run = _Run(trial.config, material)
     run.train()
-    return Row(
+    return TrialRow(
         identity=trial.identity,
         experiment=experiment,
         arm=trial.arm,
@@ -81,7 +81,7 @@ class Material:
 
     def __init__(self, dataset: Dataset, evaluation: Evaluation, macro: str) -> None:
         self.dataset, self.evaluation, self.macro = dataset, evaluation, macro
-        self._held: tuple[str, Packed] | None = None
+        self._held: tuple[str, PackedTokens] | None = None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -92,7 +92,7 @@ class Material:
             digest.update(name.encode() + documents.sequences.inputs.tobytes())
         return digest.hexdigest()[:16]
 
-    def packed(self, config: TrialConfig) -> Packed:
+    def packed(self, config: TrialConfig) -> PackedTokens:
         """The sequences that a trial reads; the last ones stay in memory, since the next trial often reads them too."""
         key = repr((config.packing, config.attention, config.packing and config.order_seed))
         if self._held is None or self._held[0] != key:
