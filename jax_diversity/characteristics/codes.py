@@ -141,7 +141,7 @@ def _quantile_bins(values: np.ndarray, num_bins: int, name: str) -> Bins:
     if not len(values):
         return Bins((), ())
     ordered = np.sort(values)
-    # Bins end with occurring values, and equal values are on one side of an end: no value is in two bins.
+    # A bin ends with a value that occurs, and equal values are in the same bin.
     highest = np.quantile(ordered, np.arange(1, num_bins + 1) / num_bins, method="inverted_cdf")
     stops = np.unique(np.searchsorted(ordered, highest, side="right"))
     lowest, highest = ordered[np.append(0, stops[:-1])].tolist(), ordered[stops - 1].tolist()

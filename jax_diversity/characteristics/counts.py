@@ -78,7 +78,7 @@ def sequence_copies(
     duplicate_group: Int64[np.ndarray, " document"],
     appearances: Int64[np.ndarray, " document"] | None = None,
 ) -> Int64[np.ndarray, "sequence member"]:
-    """The groups of copies of which every sequence contains a part, ascending, then -1.
+    """The groups of copies with parts in every sequence, ascending, then -1.
 
     A sequence with parts of more than four groups keeps the four that most sequences contain. Groups of one document
     that appears once, and groups within one sequence, are left out.

@@ -146,7 +146,7 @@ def _field_codes(context: Context, *, with_hosts: bool = False) -> dict[str, Cod
                 hosts.append(encoded(map(host_of, group[config.url_field])))
     codes = {"host": categorical(joined(hosts), MAX_GROUPS)} if with_hosts else {}
     bins = _reference_bins(context)
-    num_bins = FIELD_BINS if context.reference is None else 0  # a field without bins there has names here, too
+    num_bins = FIELD_BINS if context.reference is None else 0  # a field without bins there has names here
     return codes | {family: column.codes(bins.get(family, num_bins), MAX_GROUPS) for family, column in values.items()}
 
 

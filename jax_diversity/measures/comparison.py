@@ -21,7 +21,7 @@ from jax_diversity.schema import Characteristics
 WINDOWS = (64, 192, 256, 1024)
 _SUFFIXES = {"0": "", "half": "_shifted", "every": "_every_start", "tokens": "_tokens"}
 SHUFFLE = "uniform_shuffle"
-"""The method of the orders that `gap_closed` starts from."""
+"""The method of the order at which `gap_closed` is 0."""
 _GROUPS_PER_BATCH = ("groups_per_batch_mean", "groups_per_batch_min")
 _SPREAD = ("place_correlation", "gap_low", "gap_median", "gap_smallest")
 
@@ -157,8 +157,8 @@ def compare(
         advance: called with the number of positions done, over all families and orders.
         keep: called with every order's name and all of its measures; the comparison itself keeps no curves.
 
-    `gap_closed` compares with a uniform shuffle: the one among the orders (by its method or its name), or, if there is
-    none, one that is made here.
+    `gap_closed` compares with a uniform shuffle. It is one of the orders (found by its method or its name); if the
+    orders contain no shuffle, one is made here.
 
     Raises:
         ValueError: no orders, an unknown offset, and what `measure` raises.
@@ -198,7 +198,7 @@ def compare(
 
 
 def is_shuffle(name: str, ordering: Order) -> bool:
-    """Tell whether an ordering is a uniform shuffle, by its name or its method."""
+    """Return whether an ordering is a uniform shuffle, by its name or its method."""
     return name == SHUFFLE or getattr(ordering, "info", {}).get("method") == SHUFFLE
 
 
@@ -252,7 +252,7 @@ def _rows(
 
 _Cells = list[list[str]]
 _OFFSET_WORDS = {"0": "aligned", "half": "half a window later", "every": "every start position"}
-_OFFSET_WORDS["tokens"] = "of as many tokens as so many sequences have"
+_OFFSET_WORDS["tokens"] = "windows of equal tokens"
 _TOTALS = {
     "prefix_l2_max": "prefix L2",
     "norm_drift_max": "norm drift",

@@ -79,7 +79,7 @@ def cumulative_tokens(placed: csr_array) -> Int64[np.ndarray, " boundary"]:
     for start in range(0, placed.shape[0], _BLOCK_POSITIONS):
         stop = min(start + _BLOCK_POSITIONS, placed.shape[0])
         bounds = placed.indptr[start : stop + 1]
-        # Not `np.add.reduceat`, which gives a row without non-zeros the tokens of the next one.
+        # Not `np.add.reduceat`: it gives a row without non-zeros the tokens of the next row.
         running = np.zeros(bounds[-1] - bounds[0] + 1, np.int64)
         np.cumsum(placed.data[bounds[0] : bounds[-1]], dtype=np.int64, out=running[1:])
         totals[start : stop + 1] = totals[start] + running[bounds - bounds[0]]

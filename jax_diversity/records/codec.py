@@ -121,7 +121,8 @@ def encode(
 
     `loss_mask` says which tokens count; without it all do. Padding never counts.
 
-    A ValueError for empty segments, segments that overlap within their sequence, and the value that marks padding.
+    Raises a ValueError for empty segments, for segments that overlap within their sequence, and for tokens with the
+    value that marks padding.
     """
     num_rows = len(sequence_indices)
     row = np.repeat(np.arange(num_rows), num_segments)
@@ -132,7 +133,7 @@ def encode(
     start, end = first + position, first + position + length
     free = np.maximum(first, np.concatenate([[0], end])[:-1])
     if (length < 1).any() or (start < free).any() or (end > first + sequence_length).any():
-        raise ValueError(f"Segments must be non-empty, one behind another, within {sequence_length} places.")
+        raise ValueError(f"Segments must be non-empty, in order, within {sequence_length} places.")
     if len(tokens) != num_tokens.sum() or (tokens == _padding(tokens.dtype)).any():
         raise ValueError("Expected the tokens of all segments, none of them the value that marks padding.")
 
@@ -180,13 +181,13 @@ def check_bodies(
     """Check that bodies are whole, of the build and of the expected sequences.
 
     A body with a right checksum is as `encode` made it, so only the values that distinguish whole records are compared.
-    Bodies of another length or type of tokens have their checksum at another place. None for
-    `expected` (the sequences' indices) or `identity` checks nothing.
+    Bodies of another length or type of tokens have their checksum at another place. If
+    `expected` (the sequences' indices) or `identity` is None, it is not checked.
     """
     header = np.ascontiguousarray(bodies[:, :HEADER_BYTES]).view(_HEADER)[:, 0]
     checksum = np.ascontiguousarray(bodies[:, -_CHECKSUM_BYTES:]).view("<u8")[:, 0]
-    # First the checksum: without it no other number of the header can be trusted.
-    _refuse(checksum != _checksums(bodies), CorruptRecordError, "its checksum does not fit its content")
+    # The checksum is checked first: if it is wrong, the numbers of the header may be wrong too.
+    _refuse(checksum != _checksums(bodies), CorruptRecordError, "its checksum does not match its content")
     mark = _mark(dtype, has_loss_mask)
     _refuse(header["mark"] != mark, CorruptRecordError, "its format is not version {}, {} tokens", _VERSION, dtype)
     if identity is not None:

@@ -19,7 +19,7 @@ FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "i
 """The fields of a batch that `decode` makes; all by default."""
 
 LossMask = Literal["all", "answers"]
-"""Which tokens are targets: all, or of chats the answers alone."""
+"""Which tokens are targets: all tokens, or only the answers in chats."""
 
 Arrays = dict[str, Int32[np.ndarray, "row token"]]
 """Arrays of a batch by field name, see `decode`."""
@@ -30,7 +30,7 @@ _MOST_SIZES = 4  # a loader has one or two sizes; parts of batches of several da
 
 
 def as_fields(fields: Any) -> tuple[str, ...]:
-    """The fields that were asked for; a `UserError` for one that does not exist, and for none."""
+    """The requested fields; a `UserError` if one does not exist or the list is empty."""
     listed = isinstance(fields, Collection) and not isinstance(fields, str)
     unknown = [field for field in fields if field not in FIELDS] if listed else fields
     if unknown or not listed or not fields:
@@ -39,7 +39,7 @@ def as_fields(fields: Any) -> tuple[str, ...]:
 
 
 def as_loss(loss_mask: str, has_loss_mask: bool) -> LossMask:
-    """Which tokens are targets; a `UserError` for a loss on answers where no dataset says which tokens are theirs."""
+    """Which tokens are targets; a `UserError` for a loss on answers if no dataset has a loss mask."""
     check_one_of("loss_mask", loss_mask, get_args(LossMask))
     if loss_mask == "answers" and not has_loss_mask:
         raise UserError(
@@ -69,11 +69,11 @@ class BufferPool:
                 free = self._free.setdefault(size, deque(maxlen=_MOST_ARRAYS))
                 if len(self._free) > _MOST_SIZES:
                     del self._free[next(iter(self._free))]  # the oldest
-        try:  # not asked first whether there is any: another thread may take the last one in between
+        try:  # no check before: another thread could take the last array in between
             memory = free.pop()
         except IndexError:
             memory = np.empty(size, np.int32)
-        if not size:  # nothing that could return
+        if not size:  # an array without memory to return
             return memory.reshape(shape)
         # All views of `lease` refer to it and not to `memory` itself, so it is finalized with the last of them.
         lease = np.frombuffer(memory.data, np.int32)
@@ -126,7 +126,7 @@ def _runs(bodies: Bodies, merge_segments: bool) -> tuple[np.ndarray, np.ndarray,
     row, column = np.divmod(8 * byte[bit >> 3] + (bit & 7), 8 * row_bytes)
     start = row * length + column
     held = ~bodies.is_padding(start) if (bodies.num_tokens < length).any() else np.ones(len(start), np.bool_)
-    if merge_segments:  # a segment that follows another is one with it
+    if merge_segments:  # a segment is joined with the segment directly before it
         apart = (column == 0) | ~held
         apart[1:] |= ~held[:-1]
         start, held = start[apart], held[apart]

@@ -44,7 +44,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class RecordFile:
-    """An open record file. It stays the file that was opened, also when another one gets its name.
+    """An open record file. It keeps reading the same file, even if another file gets its name.
 
     A UserError refuses a file that is missing, cannot be opened or mapped, is damaged, holds another number of
     records or shorter ones, or was not written by `write_records`.
@@ -242,7 +242,7 @@ def _without_headers(position: int) -> int:
 def _unreadable(path: Path, error: OSError) -> UserError:
     if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
         return UserError(f"Expected the record file {path}, found none; {REPAIR}.")
-    remedy = "make it readable, or copy it to a disk from which files can be mapped, then read again"
+    remedy = "make it readable, or copy it to a disk that supports memory maps, then read again"
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         remedy = (
             "raise the limit (`ulimit -n` for open files, `vm.max_map_count` for maps), or write fewer, larger files "

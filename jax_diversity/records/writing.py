@@ -84,7 +84,7 @@ def write_records(
             tokens, loss_mask = gather(*runs), None if read_loss_mask is None else read_loss_mask(*runs)
             if inserted_ends is not None and (inserted := inserted_ends[rows]).any():
                 # Packing ended these segments with an end token in the middle of their documents. The token gathered
-                # in that place is the document's next one, with which the next segment begins.
+                # in that place is the document's next one, the first token of the next segment.
                 tokens, places = np.array(tokens), np.cumsum(length)[inserted] - 1
                 tokens[places] = end_id
                 if loss_mask is not None:
@@ -190,7 +190,7 @@ def write_array_record(
 def _num_sequences(path: Path, *, sequence_length: int, dtype: np.dtype, identity: str, has_loss_mask: bool) -> int:
     """Records in a file whose first record is of that build; 0 in any other file."""
     # Both readers must accept it. ArrayRecord's own proves that the file is a true ArrayRecord file. Ours reads
-    # only one layout: if a later version of ArrayRecord writes another, the error comes now, not when training starts.
+    # only one layout: if a later version of ArrayRecord writes another, the error is raised now and not in training.
     try:
         file = RecordFile(path, num_records(path), body_bytes(sequence_length, dtype, has_loss_mask))
         body = file.bodies(np.zeros(1, np.int64))

@@ -81,7 +81,7 @@ class TokenWriter:
         if self._loss_runs is not None:  # before the .idx: if it exists, the others are complete
             write_array(_path(self.prefix, LOSS_MASK), np.array(self._loss_runs, "<i8"))
         lengths = np.frombuffer(self._lengths, np.intc).astype("<i4")
-        with self._files, self._index_path.open("wb") as file:  # a fault of the index withdraws both files
+        with self._files, self._index_path.open("wb") as file:  # an error in the index removes both files
             file.write(_HEADER.pack(MAGIC, VERSION, self._code, len(lengths), len(lengths) + 1))
             file.write(lengths.data)
             file.write(_starts(lengths.astype(np.int64) * self.dtype.itemsize)[:-1].astype("<i8").data)
@@ -185,7 +185,7 @@ class TokenFile:
     def sequence_lengths(self) -> Int64[np.ndarray, " sequence"]:
         """Number of tokens of every stored sequence in Megatron's sense, read from the file.
 
-        Equal to `lengths` unless documents consist of several sequences; `GPTDataset` takes each one for a document.
+        Equal to `lengths` unless documents consist of several sequences; `GPTDataset` treats each one as a document.
         """
         content = _read_bytes(_path(self.prefix, ".idx"))
         return np.frombuffer(content, "<i4", _HEADER.unpack_from(content)[3], _HEADER.size).astype(np.int64)
@@ -212,7 +212,7 @@ class TokenFile:
 
     def loss_mask(self, places: Int64[np.ndarray, " token"]) -> Bool[np.ndarray, " token"]:
         """Whether the tokens at some places of the `.bin` count towards the loss."""
-        # Before the place of such a token there is one more begin than ends.
+        # Up to such a token there is one more begin than ends.
         return (np.searchsorted(self._loss_runs, places, "right") & 1).astype(np.bool_)
 
     def num_loss_tokens_before(self, places: Int64[np.ndarray, " place"]) -> Int64[np.ndarray, " place"]:
@@ -398,7 +398,7 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
 
 
 def run_positions(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """`begin[0], begin[0] + 1, ...` for `length[0]` positions, then those of the next run, and so on."""
+    """`begin[0], begin[0] + 1, ...` for `length[0]` positions, then the positions of the next run, and so on."""
     # `arange` counts through all runs: a run's first position is `ends - length` there, and must become `begin`.
     ends = np.cumsum(length)
     return np.repeat(begin - ends + length, length) + np.arange(length.sum())

@@ -46,7 +46,7 @@ class Tokenizer:
     its file (`save_file`), which bytes determine its ids (`_identity`), and optionally where to cut texts (`_cut`).
 
     Attributes:
-        kind: the setting that tells `load_saved` how to read the tokenizer's file.
+        kind: the setting that determines how `load_saved` reads the tokenizer's file.
         vocab_size: number of ids; all are below it.
         end_id: the token that ends every document and occurs nowhere else in it.
         end_token: its name in the vocabulary.
@@ -208,7 +208,7 @@ class Tokenizer:
         raise NotImplementedError
 
     def _decode(self, ids: list[int]) -> str:
-        """The text of ids, none of which is the start or the end token."""
+        """The text of ids; the start and the end token are not among them."""
         raise NotImplementedError
 
     def _cut(self, text: str) -> Iterator[str]:

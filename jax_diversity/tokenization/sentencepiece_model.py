@@ -106,13 +106,13 @@ def _values(message: int | memoryview) -> dict[int, int | memoryview]:
 
 def _content(value: int | bytes | memoryview) -> bytes | memoryview:
     if isinstance(value, int):
-        raise ValueError("a number stands where text or a message is expected")
+        raise ValueError("expected text or a message, found a number")
     return value
 
 
 def _number(value: int | memoryview) -> int:
     if not isinstance(value, int):
-        raise ValueError("text stands where a number is expected")
+        raise ValueError("expected a number, found text")
     return value
 
 

@@ -82,7 +82,8 @@ def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
     config: TokenizerConfig = context.config.tokenizer
     if (tokenizer := load_unchanged(partial)) is not None:
         return tokenizer
-    # Files of a run without a tokenizer, or with another version of its library: a new tokenizer may have other ids.
+    # These are files of a run without a tokenizer, or with another version of its library: a new tokenizer may have
+    # other ids.
     for leftover in partial.iterdir():
         leftover.unlink()
     if context.reference is not None:
@@ -105,7 +106,7 @@ def _training_texts(context: Context, text_bytes: int, advance: Advance) -> Iter
 
 
 def _num_processes(config: TokenizerConfig, text_bytes: int, num_files: int) -> int:
-    """Processes to work in; 1 is this one."""
+    """The number of processes that tokenize; 1 is this one alone."""
     uses_tensorflow = config.kind == "tensorflow-text" or config.normalization != "none" or config.cut_at == "sentences"
     worthwhile = text_bytes >= (_POOL_BYTES_TENSORFLOW if uses_tensorflow else _POOL_BYTES)
     wanted = config.num_processes or (num_cores() if worthwhile else 1)

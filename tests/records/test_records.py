@@ -216,7 +216,7 @@ def test_no_sequences_make_no_files(tmp_path):
 def test_segments_that_overlap_or_leave_their_sequence_are_refused(tmp_path, position, length):
     zeros = np.zeros(2, np.int64)
     segments = Segments(zeros, np.array(position), zeros, zeros, np.array(length), np.zeros(2, bool), 1, L)
-    with pytest.raises(ValueError, match="one behind another, within 16 places"):
+    with pytest.raises(ValueError, match="in order, within 16 places"):
         write(segments, make_store([9]), np.array([0]), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -448,7 +448,7 @@ def test_sequences_are_read_wherever_their_records_lie(tmp_path):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (None, "none that can be read"),
+        (None, "found no readable file"),
         (np.arange(3), "an array of shape"),
         ("last", "sequence 0 expected"),
     ],

@@ -107,7 +107,7 @@ def test_line_ends_do_not_matter(pair: Path, tokenizer: Tokenizer, tmp_path: Pat
         (lambda tokens: [*tokens], "every token with an id of its own"),
         (lambda tokens: tokens | {"far": 3}, "every token with an id of its own"),
         (lambda tokens: tokens | {"far": -1}, "every token with an id of its own"),
-        (lambda tokens: tokens | {"far": 2**31}, "every token with an id of its own below"),
+        (lambda tokens: tokens | {"far": 2**31}, "every token with a distinct id below"),
         (lambda tokens: tokens | {"far": True}, "every token with an id of its own"),
         (lambda tokens: tokens | {"far": 1.5}, "every token with an id of its own"),
         (
