@@ -48,7 +48,7 @@ def assign(
     if vectors.shape[1] != centroids.shape[1]:
         raise UserError(
             f"Expected vectors as wide as the centroids, {centroids.shape[1]} features, found "
-            f"{vectors.shape[1]}; embed the documents with the settings that the centroids came from."
+            f"{vectors.shape[1]}; embed the documents with the settings that the centroids were made with."
         )
     passes = Passes(row_mesh(mesh), block_rows, advance)
     if spherical or not len(centroids):

@@ -16,7 +16,7 @@ LARGEST_SQUARE = 1e30
 """A vector's squared length; sums of ten million of them, moved by another vector, are finite in float32."""
 _BLOCK = 8192
 _MIDDLE_ROWS = 4096
-"""Rows for the middle of all rows; any point among them suffices."""
+"""Number of rows from which the middle of all rows is computed; any point among the rows suffices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Rows:
         return np.subtract(rows, self.origin, out=None if is_view else rows)
 
     def part(self, places: np.ndarray) -> Rows:
-        """The rows at some places, as rows of their own."""
+        """The rows at some places, as separate `Rows`."""
         return replace(self, chosen=places if self.chosen is None else self.chosen[places])
 
     def blocks(self, block_rows: int) -> Iterator[tuple[Float32[np.ndarray, "row feature"], int]]:
@@ -76,7 +76,7 @@ def middle(vectors: Float32[np.ndarray, "row feature"]) -> Float32[np.ndarray, "
     """A point among the rows: every feature's median over some thousands of them, evenly spaced.
 
     Distances come from products of rows and centroids, whose rounding grows with the square of their lengths, which
-    are measured from this point. Unlike a mean, it is not moved out of the rows by one that is very far away.
+    are measured from this point. Unlike a mean, it stays among the rows even if one row is very far away.
     """
     rows = np.array(vectors[:: max(-(-len(vectors) // _MIDDLE_ROWS), 1)])
     return np.median(rows, axis=0, overwrite_input=True) if len(rows) else np.zeros(rows.shape[1], np.float32)

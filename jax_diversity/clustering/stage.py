@@ -39,7 +39,7 @@ _TRAINED = "trained.json"
 
 
 class _Labels(NamedTuple):
-    """The field that clusters are compared with, every document's label (-1 for none), and the labels' names."""
+    """The field that clusters are compared with, every document's label (-1 without one), and the labels' names."""
 
     field: str
     codes: np.ndarray
@@ -61,7 +61,7 @@ def cluster_documents(context: Context, partial: Path) -> Counts:
         described = _describe(context, family, clustering, counted[family])
         entries = _entries(clustering, nearest[family], described, titles, labels)
         write_json(partial / clusters_name(family), entries)
-    # Last: a build that is cut off before this line finds its centroids again.
+    # Last: a build that is interrupted before this line finds its centroids again.
     (partial / _TRAINED).unlink(missing_ok=True)
     centroids = {family: file_hash(partial / centroids_name(family)) for family in made}
     spherical = bool(context.config.cluster.options.get("spherical", False))
@@ -70,7 +70,7 @@ def cluster_documents(context: Context, partial: Path) -> Counts:
 
 def check_numbers(context: Context) -> None:
     """Check that there are enough documents for every clustering, as soon as the documents are stored."""
-    if context.reference is not None:  # its centroids are taken, even with few documents
+    if context.reference is not None:  # its centroids are used, even with few documents
         return
     num_documents = context.counts("prepare")["num_documents"]
     for family, config in context.config.cluster.clusterings.items():

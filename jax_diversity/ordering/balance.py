@@ -1,8 +1,8 @@
 """The linear-time default: a balanced stream (`halving`) through a refilled pool (`pool`).
 
-A pool alone is not enough: over a plain shuffle it fills up with sequences of groups that are not needed. If the target
-moves, a stream of one mixture would lack sequences of the groups that the target asks for: each group's sequences are
-first moved to the positions where the target asks for them.
+A pool alone is not enough: with a plain shuffle it fills up with sequences of groups that are not needed. If the target
+changes over the run, a stream of one mixture would lack sequences of the groups that the target needs: first, each
+group's sequences are moved to the positions where the target needs them.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def balance(
         pool_size: P, candidates at every step.
         aging: for sequences of unequal tokens, the cost of placing a candidate one pool later than another: in mean
             squared counts of a sequence, times the variance of the tokens divided by their mean square. Without it
-            the longest sequences, which no window needs, would all come at the end. It changes nothing if all
+            the longest sequences, which no window needs, would all be at the end. It changes nothing if all
             sequences have the same number of tokens.
         ties: which of several candidates with the best score is placed: a `random` one, or the `lowest` index.
 
     Raises:
         ValueError: a pool size that is not a whole number >= 1; a negative aging; unknown `ties`.
     """
-    as_whole_number("pool_size", pool_size, 1)  # before the stream, which takes long
+    as_whole_number("pool_size", pool_size, 1)  # before the stream, which takes a long time
     aging = as_weight("aging", aging)
     plan = plan or Plan.build(characteristics, objective)
     numbers = tie_numbers(plan.num_positions, ties, seed)

@@ -71,7 +71,8 @@ def replicated(mesh: Mesh | None, tree: Any) -> Any:
     def put(array: Any) -> Array:
         if isinstance(array, Array) and isinstance(array.sharding, NamedSharding) and array.sharding.mesh == mesh:
             return array
-        # Through the host: a process can only place data on its own devices, and all processes have equal values.
+        # They are copied through the host: a process can only place data on its own devices, and all processes have
+        # equal values.
         values = np.asarray(array)
         return split(mesh, lambda _: values, EVERYWHERE)
 
@@ -115,14 +116,14 @@ def best_row_of_all(
     num_columns: int,
     axis: str | None,
 ) -> tuple[Int32[Array, ""], Row, list[Row]]:
-    """As `best_of_all`, and the rows of the chosen sequence and of those that leave a window, from their owners."""
-    # One collective: before it is known whose sequence wins, every device sends its best score and sequence, that
+    """As `best_of_all`; also the rows of the chosen sequence and of the sequences that leave a window."""
+    # One collective: before the best device is known, every device sends its best score and sequence, that
     # sequence's row, and its rows of the leaving sequences.
     _, size = device_place(axis)
     read = [read_row(rows, sequence // size, num_columns) for sequence in (first, *leaving)]
     if axis is None:
         return first, read[0], read[1:]
-    # Floats travel as their bits beside the integers, so that one message holds all.
+    # Floats are sent as their bits beside the integers, in one message.
     packed = [
         jnp.concatenate([row.columns, row.apart, _bits(jnp.append(row.values, jnp.stack([row.norm, row.tokens])))])
         for row in read
@@ -186,7 +187,7 @@ class SharedCheckpoint(Checkpoint):
 
 
 def _broadcast(mesh: Mesh, message: bytes) -> bytes:
-    """The message of the process of the mesh's first device, in all processes; what others pass is ignored."""
+    """Send the message of the process of the mesh's first device to all processes; their own values are ignored."""
     first = jax.jit(lambda gathered: gathered[0], out_shardings=NamedSharding(mesh, EVERYWHERE))
     # First its length: the arrays of a collective have one shape on all devices.
     size = int(first(split(mesh, lambda _: np.array([[len(message)]], np.int32), BY_ROW))[0])

@@ -122,7 +122,7 @@ def _num_distinct(segments: Segments, document_lengths: Int64[np.ndarray, " docu
 
 
 def cluster_mix(segments: Segments, clusters: Int32[np.ndarray, " document"]) -> ClusterMix | None:
-    """The number of topics in a sequence, and the largest one's share; None without tokens."""
+    """The number of topics in a sequence, and the share of the largest; None without tokens."""
     num_sequences, num_pairs, shares, start = 0, 0, 0.0, 0
     num_clusters = int(clusters.max(initial=0)) + 1
     sequence_index = segments.sequence_index

@@ -53,7 +53,7 @@ def pack_documents(context: Context, partial: Path) -> Counts:
         # Validation documents appear once; documents that never appear are in neither part.
         chosen, validation = appearances > 0, validation & (weights > 0)
         write_array(partial / APPEARANCES, appearances)
-    # Packed apart: no sequence holds tokens of both, whatever the method.
+    # They are packed separately: with any method, no sequence holds tokens of both.
     with context.progress.task("pack documents", len(lengths), "documents") as advance:
         training = _packed(context, dataset, chosen, advance, appearances)
         apart = _packed(context, dataset, validation, advance, once=True)

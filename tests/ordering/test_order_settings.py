@@ -276,8 +276,8 @@ def test_a_group_without_tokens_is_told() -> None:
     chars = jd.Characteristics.from_counts({"topic": np.array([[8, 0]] * 9)})
     (shortage,) = shortages(chars, phases([0], [[1, 1]]))
     assert shortage.sentence("law", 0) == (
-        "The targets ask for the tokens of topic 'law', of which there are none, from 0% of the run on; what "
-        "comes then is what is left."
+        "The targets ask for the tokens of topic 'law' from 0% of the run on, but the corpus has none. "
+        "The remaining sequences follow."
     )
 
 
@@ -308,7 +308,7 @@ MISTAKES = {
     "a block of none": ({"method": "greedy_block_shuffle", "options": {"block_size": 0}}, "Expected block_size to be"),
     "targets of a shuffle": (
         {"method": "uniform_shuffle", "targets": {"shares": {"cluster": [EVEN]}}},
-        "cannot follow targets or go on from earlier sequences; expected one of balance, greedy, greedy_pool.",
+        "cannot follow targets or continue from earlier sequences; expected one of balance, greedy, greedy_pool.",
     ),
     "devices for a shuffle": (
         {"method": "uniform_shuffle", "devices": 1},
