@@ -24,7 +24,7 @@ from jax_diversity.foundation.errors import UserError
 UNKNOWN = "unknown"
 """The group of documents without a value."""
 OTHER = "(other)"
-"""The group of documents whose value is too rare for a group of its own."""
+"""The group of documents whose value is too rare for a separate group."""
 UNIQUE = "unique"
 """The group of documents without a copy."""
 _BARE_HOST = re.compile(r"(localhost|[^\s/:@?#\\]+\.[^\s/:@?#\\]+)(:\d+)?([/?#]|$)", re.IGNORECASE)
@@ -97,7 +97,7 @@ def categorical(column: pa.ChunkedArray, max_groups: int | None = None) -> Codes
         if size:
             documents[label] += size
     kept = set(documents)
-    # `unknown` and `(other)` are two of the groups, whatever their sizes.
+    # `unknown` and `(other)` are two of the groups, even if they are small.
     if max_groups is not None and len(documents) > max_groups:
         by_size = sorted(documents.keys() - {UNKNOWN, OTHER}, key=lambda label: (-documents[label], label))
         always = [OTHER, *([UNKNOWN] if UNKNOWN in documents else [])]
@@ -204,7 +204,7 @@ class FieldValues:
     def codes(self, bins: int | Bins, max_groups: int) -> Codes:
         """Groups of the field: quantile bins if all its values are numbers, else one group a value.
 
-        Given bins, or 0 for names, decide the kind of groups whatever the values are: a field without values has only
+        Given bins, or 0 for names, decide the kind of groups for any values: a field without values has only
         the group `unknown`.
         """
         if isinstance(bins, Bins):

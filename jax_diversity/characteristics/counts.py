@@ -131,7 +131,7 @@ def sequence_turns(segments: Segments, appearances: Int64[np.ndarray, " document
     starts = np.flatnonzero(begins)
     before = np.empty(len(rows), np.int64)
     before[by_part] = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
-    # Multiples of an odd number, modulo 2^32, mix the parts: their order is not that of the text.
+    # Multiples of an odd number, modulo 2^32, mix the parts: their order differs from the text's.
     mixed = (part + document) * _ODD % 2**32
     turns = np.full(segments.num_sequences, -1)
     turns[segments.sequence_index[rows]] = before * 2**32 + mixed

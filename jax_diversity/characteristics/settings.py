@@ -23,7 +23,7 @@ def default_families(num_groups: Mapping[str, int]) -> dict[str, float]:
     """The families that are balanced by default, in their order, and their weights λ.
 
     Args:
-        num_groups: family -> groups with tokens; a family of one group is balanced whatever the order.
+        num_groups: family -> groups with tokens; a family of one group is balanced in any order.
 
     Example:
         >>> list(default_families({"cluster": 50, "length": 100, "source": 3, "language": 1, "host": 9}))

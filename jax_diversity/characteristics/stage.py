@@ -200,7 +200,7 @@ def _write_documents(context: Context, dataset: Any, partial: Path, codes: dict[
 
 
 def _document_tables(store: Any, columns: dict[str, Any]) -> Iterator[Any]:
-    """The columns of `_ROW_GROUP` documents at a time; columns that are None come from the stored documents."""
+    """The columns of `_ROW_GROUP` documents at a time; columns that are None are read from the stored documents."""
     import pyarrow as pa
 
     as_stored = [name for name, values in columns.items() if values is None]
@@ -222,7 +222,7 @@ def summary(counts: Counts) -> str:
     # Sorted, as in a manifest that is read again.
     numbers = sorted(counts["num_groups"].items())
     balanced = ", ".join(f"{family} {counts['num_groups'][family]:,}" for family in counts["families"])
-    # A family of one group is balanced whatever the order.
+    # A family of one group is balanced in any order.
     others = [f"{family} {number:,}" for family, number in numbers if number > 1 and family not in counts["families"]]
     fields = counts["other_fields"]
     shown = [*fields[:_MOST_FIELDS], *([f"{len(fields) - _MOST_FIELDS} more"] if len(fields) > _MOST_FIELDS else [])]

@@ -69,7 +69,7 @@ def nearest_documents(
     Returns:
         Document indices; -1 if a cluster has fewer documents.
     """
-    # `lexsort` is stable: of equal distances the lowest index comes first.
+    # `lexsort` is stable: of equal distances the lowest index is first.
     order = np.lexsort((distances, assignments))
     sorted_clusters = assignments[order]
     first = np.searchsorted(sorted_clusters, np.arange(num_clusters))

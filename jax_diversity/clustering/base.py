@@ -124,7 +124,7 @@ def num_coarse_clusters(num_clusters: int, coarse_clusters: int) -> int:
 def num_rows_passed(
     num_documents: int, num_clusters: int, *, method: str = "kmeans", train_documents: int = 200_000, **options: Any
 ) -> int:
-    """The rows that `cluster` reports to `advance`: those of every allowed training pass and of the assignment."""
+    """The rows that `cluster` reports to `advance`: the rows of every allowed training pass and of the assignment."""
     given = METHODS.options(method) | options
     num_levels = 1 if num_coarse_clusters(num_clusters, given.get("coarse_clusters", 1)) == 1 else 2
     return num_levels * min(num_documents, train_documents) * given["max_iterations"] + num_documents

@@ -75,8 +75,9 @@ def unit_rows(rows: Float32[np.ndarray, "row feature"]) -> Float32[np.ndarray, "
 def middle(vectors: Float32[np.ndarray, "row feature"]) -> Float32[np.ndarray, " feature"]:
     """A point among the rows: every feature's median over some thousands of them, evenly spaced.
 
-    Distances come from products of rows and centroids, whose rounding grows with the square of their lengths, which
-    are measured from this point. Unlike a mean, it stays among the rows even if one row is very far away.
+    Distances are computed from products of rows and centroids. Their rounding errors grow with the square of the
+    lengths, which are measured from this point. Unlike a mean, it stays among the rows even if one row is very far
+    away.
     """
     rows = np.array(vectors[:: max(-(-len(vectors) // _MIDDLE_ROWS), 1)])
     return np.median(rows, axis=0, overwrite_input=True) if len(rows) else np.zeros(rows.shape[1], np.float32)

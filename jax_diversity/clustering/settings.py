@@ -36,7 +36,7 @@ class ClusterConfig:
     @property
     def clusterings(self) -> Mapping[str, ClusterConfig]:
         """Each clustering's family and settings: `cluster`, and `cluster_100` for 100 in `also`."""
-        # A number of coarse clusters suits the main clustering alone; 1 means "one level", whatever the number.
+        # A number of coarse clusters suits the main clustering alone; 1 means "one level" for any number.
         options = {name: value for name, value in self.options.items() if name != "coarse_clusters" or value in (0, 1)}
         further = {
             f"cluster_{number}": dataclasses.replace(self, num_clusters=number, also=(), options=options)

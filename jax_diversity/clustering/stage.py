@@ -160,7 +160,7 @@ def _read_nearest(context: Context, nearest: dict[str, np.ndarray]) -> tuple[dic
 
 
 def _describe(context: Context, family: str, clustering: Clustering, counted: TermCounts) -> list[dict[str, Any]]:
-    """Every cluster's name, terms and place on the map; with `features_from`, those of that dataset."""
+    """Every cluster's name, terms and place on the map; with `features_from`, they are copied from that dataset."""
     from jax_diversity.clustering.maps import LARGEST_MAP, map_positions
     from jax_diversity.clustering.naming import name_clusters
 

@@ -232,7 +232,7 @@ class TokenReader:
             end = self._tokenizer.token_to_id(END_TOKEN)  # some base models' tokenizers do not append it
             if end is None:
                 raise UserError(
-                    f"Expected the tokenizer in {path} to append an end token or to know {END_TOKEN}, found neither; "
+                    f"Expected the tokenizer in {path} to append an end token or to have {END_TOKEN}, found neither; "
                     "take the tokenizer that belongs to the checkpoint."
                 )
             self._tokenizer.post_processor = processors.TemplateProcessing(

@@ -99,7 +99,7 @@ class TfidfSvd:
     def fit(cls, texts: Sequence[str], seed: int, dimensions: int, max_tokens: int = 1024) -> TfidfSvd:
         """Learn terms, weights and directions.
 
-        The same texts and settings give the same bits, whatever the number of processor cores.
+        The same texts and settings give the same bits for any number of processor cores.
         """
         # Shuffled: if there are more terms than can be counted, the first files' terms should not be preferred.
         texts = [texts[int(place)] for place in np.random.default_rng(seed).permutation(len(texts))]

@@ -217,7 +217,8 @@ class Measurer:
         target, length, sizes = self.shares[family], self._length, self.windows
         placed = place(self._characteristics.counts[family], ordering.indices)
         aligned = {size: aligned_windows(placed, target, size) for size in sizes}
-        # All orderings of a corpus share its floors and bounds; a run has those of its own positions.
+        # All orderings of a corpus share its floors and bounds; a run has other floors and bounds, computed from its
+        # positions.
         limits = self._limits_of_corpus if isinstance(ordering, Ordering) else {}
         if family not in limits:
             each = {size: (placed, target, size, length) for size in sizes}

@@ -52,7 +52,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, int | None, str | None]:
-        """What the row measures: family, measure, window, offset."""
+        """The measured quantity: family, measure, window, offset."""
         return self.family, self.measure, self.window, self.offset
 
 
@@ -86,7 +86,7 @@ class Comparison:
                 return row.value
         raise UserError(
             f"The comparison holds no {measure!r} of {ordering!r} in family {family!r} at window {window} "
-            f"and offset {offset}; see `rows` for what it holds."
+            f"and offset {offset}; `rows` has all its values."
         )
 
     def relative_to(self, name: str) -> Comparison:
@@ -107,7 +107,8 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         """For JSON: under `orderings`, ordering -> family -> measure -> value.
 
-        Measures of windows are under `windows` and the size, those of an offset there under `offsets` and the offset;
+        Measures of windows are under `windows` and the size; measures of an offset are there under `offsets` and the
+        offset;
         `relative_to` is `base`.
         """
         nested: dict[str, Any] = {}

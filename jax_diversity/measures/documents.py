@@ -142,7 +142,7 @@ def _place_correlation(
     for values in (ranked.astype(np.float64), position.astype(np.float64)):
         means = np.bincount(run, values) / np.maximum(counts, 1)
         centred = values - means[run]
-        # Each document's weight is its number of positions, whatever the distances between them.
+        # Each document's weight is its number of positions, for any distances between them.
         spread = np.sqrt(np.bincount(run, centred**2) / np.maximum(counts, 1))
         parts.append(centred / np.maximum(spread[run], 1e-12))
     return float((parts[0] * parts[1]).mean())

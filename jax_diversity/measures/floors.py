@@ -49,7 +49,7 @@ def window_bound(counts: csr_array, target: Float64[np.ndarray, " group"], size:
 
         (Σ of φ over all pieces in windows - K Σ_g φ_g(T_g)) / (nL).
 
-    The N mod n sequences past the last window are those with the largest sums of φ at worst. The bound holds for
+    In the worst case the N mod n sequences past the last window have the largest sums of φ. The bound holds for
     every choice of d; a good one is searched for every group among the sizes of its pieces and fractions of its target.
     With a d above T and all pieces, φ(p) = max(0, p - T): the floor.
     """

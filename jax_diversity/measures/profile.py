@@ -65,8 +65,8 @@ def window_profile(
 ) -> dict[str, dict[str, WindowProfile]]:
     """Window TV at all window sizes 1, 2, 4 ... up to the number of positions, aligned and half a window later.
 
-    The values are those of `measure` at each of these sizes, at the cost of a few sizes: a million sequences take
-    seconds, ten million need little more memory than their counts.
+    The values are equal to the values of `measure` at each of these sizes, at the cost of a few sizes: a million
+    sequences take seconds, ten million need little more memory than their counts.
 
     Args:
         characteristics: the token counts; weights are ignored.

@@ -219,7 +219,7 @@ def _window_counts(placed: csr_array, size: int, offset: int) -> Iterator[csr_ar
         last = min(first + step, num_windows)
         block = entries(placed, offset + first * size, offset + last * size)
         shape = (last - first, placed.shape[1])
-        # Rows that share a window become entries of one row; `sum_duplicates` adds those of one group.
+        # Rows that share a window become entries of one row; `sum_duplicates` adds the entries of one group.
         windows = csr_array((block.tokens, (block.position // size, block.group)), shape=shape)
         windows.sum_duplicates()
         yield windows

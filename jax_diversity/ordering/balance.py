@@ -69,7 +69,7 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
 
     The family is the first whose targets differ from the stream's mixture. A sequence goes where the integral of its
     group's target reaches the group's tokens up to the middle of the sequence; the integral starts at the deficit that
-    the consumed sequences left. Sequences that no position asks for come last.
+    the consumed sequences left. Sequences that no position needs are placed last.
     """
     if not len(stream):
         return stream
@@ -95,10 +95,10 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
     for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
         tokens = features.tokens[stream[members]]
-        # The middle of a sequence, so that the first sequence of a group does not come before it is asked for.
+        # The middle of a sequence, so that the first sequence of a group is not placed before the target needs it.
         middles = np.cumsum(tokens) - tokens / 2
         reached = asked[:, group]
-        # Tokens beyond the target's total come after the last position, in the same proportion for all groups.
+        # Tokens beyond the target's total are placed after the last position, in the same proportion for all groups.
         late = np.maximum(middles - reached[-1], 0) / max(reached[-1], 1.0)
         positions[members] = np.interp(middles, reached, knots) + late * plan.num_positions
     return stream[np.argsort(positions, kind="stable")]

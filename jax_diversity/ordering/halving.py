@@ -2,7 +2,7 @@
 
 Sequences are sorted by their heaviest group. A block is halved by walking over its neighbouring pairs: one of a
 pair goes to the left half, the other to the right, so that the running signed sum of their excesses stays small. Both
-halves stay sorted and are halved in the same way, down to blocks of a few hundred sequences. Neighbours are alike, so
+halves stay sorted and are halved in the same way, down to blocks of a few hundred sequences. Neighbours are similar, so
 each pair changes the sum only a little. Choosing signs of vectors to keep their sums small is the self-balancing walk
 of Alweiss, Liu and Sawhney (https://arxiv.org/abs/2006.14009), here greedy.
 
@@ -114,7 +114,7 @@ def build_walk_table(features: Features, arranged: Int64[np.ndarray, " position"
 
 
 def _covering_width(features: Features, rows: Int64[np.ndarray, " row"]) -> int:
-    """How many of a row's heaviest groups to read so that nearly all tokens of all rows are counted."""
+    """The number of a row's heaviest groups to read so that nearly all tokens of all rows are counted."""
     rows = rows[:: max(len(rows) // 10_000, 1)]
     longest = int(np.diff(features.row_starts)[rows].max(initial=1))
     entries, used = _heaviest_entries(features, rows, longest)
@@ -145,7 +145,7 @@ def _heaviest_entries(
 def halve(
     features: Features, arranged: Int64[np.ndarray, " position"], num_levels: int
 ) -> Int64[np.ndarray, "block member"]:
-    """Halve sequences whose neighbours are alike into 2^num_levels blocks; -1 pads blocks that are not full."""
+    """Halve sequences with similar neighbours into 2^num_levels blocks; -1 pads blocks that are not full."""
     table = build_walk_table(features, arranged)
     padding = len(arranged)
     size = -(-max(padding, 1) // (1 << num_levels))

@@ -43,11 +43,12 @@ def num_devices(mesh: Mesh | None) -> int:
 def split(mesh: Mesh | None, build: Callable[[int], Any], specs: Any) -> Any:
     """A tree of arrays over the mesh; device d holds the part `build(d)`, and all parts have equal shapes.
 
-    `specs` is a tree that says along which axis each array is split; without one it is the same on all devices.
+    `specs` is a tree with the axis along which each array is split; without an axis, an array is the same on all
+    devices.
     """
     if mesh is None:
         return build(0)
-    # Each process builds only the parts of its own devices: no host needs memory for the whole corpus's tables.
+    # Each process builds only its devices' parts: no host needs memory for the whole corpus's tables.
     parts = []
     for number, device in enumerate(mesh.devices.flat):
         if device.process_index == jax.process_index():
@@ -64,7 +65,7 @@ def split(mesh: Mesh | None, build: Callable[[int], Any], specs: Any) -> Any:
 
 
 def replicated(mesh: Mesh | None, tree: Any) -> Any:
-    """The tree's arrays on every device; those that are on the mesh already stay as they are."""
+    """The tree's arrays on every device; arrays that are already on the mesh stay unchanged."""
     if mesh is None:
         return tree
 

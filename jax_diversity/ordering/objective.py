@@ -206,7 +206,7 @@ class Apart:
 
     @cached_property
     def drift(self) -> Float64[np.ndarray, " sequence"]:
-        """`2 λ √n_g τ_g` of every sequence: how much a placed token lowers its score, for each of its own tokens."""
+        """`2 λ √n_g τ_g` of every sequence: how much a placed token lowers its score, per token of the sequence."""
         return 2.0 * np.append(self.weight * self.share, 0.0)[self.group].sum(axis=0)
 
 
@@ -275,7 +275,7 @@ class Features:
         )
 
     def take(self, rows: Int64[np.ndarray, " row"]) -> Features:
-        """The features of some sequences, in the given order; targets and shares stay those of all sequences."""
+        """The features of some sequences, in the given order; targets and shares are still of all sequences."""
         entries = self.entries(rows)
         return replace(
             self,

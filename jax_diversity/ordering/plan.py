@@ -83,7 +83,7 @@ class Targets:
             raise UserError(f"Expected 1 to {num_positions} phases, found {num_phases}.")
         if set(first) != set(last):
             raise UserError(f"Expected first and last shares of the same families, found {set(first) ^ set(last)}.")
-        # Each phase takes the shares of its middle, so that the steps' mean is that of the straight line.
+        # Each phase takes the shares of its middle, so that the steps and the straight line have equal means.
         middles = (np.arange(num_phases) + 0.5) / num_phases
         shares = {}
         for name in first:

@@ -114,7 +114,7 @@ def select_from_pool(
     checkpoint: Checkpoint | None,
     mesh: Mesh | None,
 ) -> Int64[np.ndarray, " remaining"]:
-    """Feed a pool, on one device or shared by those of a mesh, with a stream of the plan's remaining sequences.
+    """Feed a pool, on one device or shared by the devices of a mesh, with a stream of the plan's remaining sequences.
 
     Of candidates with equal scores, the first in `numbers` is placed (`tie_numbers`). With `aging` above zero and
     sequences of unequal tokens, candidates that have waited long are placed earlier (`balance` explains why).
@@ -354,7 +354,7 @@ def _step(
 
 
 class GradientChange(NamedTuple):
-    """How a step changes the gradient: by `2 λ Σ weight * (c - τ t)` over the moved rows.
+    """The change of the gradient in a step: `2 λ Σ weight * (c - τ t)` over the moved rows.
 
     Its product with a candidate's `c_s - τ t_s` has a part for the columns of each moved row, given by `weights`, and
     three parts along the target: the factors of the candidate's `2 <λ τ, c_s>`, of its norm and of its `-t_s`.

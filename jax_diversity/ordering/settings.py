@@ -30,7 +30,7 @@ class TargetsConfig:
     """Where every phase begins, the first at 0: as positions (`1000`) or as fractions of the run (`0.5`). None makes
     phases of equal length."""
     linear: bool = False
-    """From the shares of the first phase at the beginning to those of the second at the end of the run, in 64 steps;
+    """From the shares of the first phase at the beginning to the shares of the second one at the end, in 64 steps;
     takes two phases and no starts."""
 
     @property
@@ -111,7 +111,7 @@ class OrderConfig:
     objective: Literal["default", "f1", "f2", "f3"] = "default"
     """`default`: families, norm column, self weight 0.5; f1, f2, f3: exactly as published."""
     form: Literal["squares", "norms"] = "squares"
-    """What f2 and f3 add: `squares`, as in the published formulas; `norms`, as in the authors' code (`greedy` only)."""
+    """Terms of f2 and f3: `squares`, as in the published formulas; `norms`, as in the authors' code (`greedy` only)."""
     weights: dict[str, float] = field(default_factory=dict)
     """λ per family, in place of the characteristics' own, which is 1.0 for listed families. f1 takes the first
     family's; f2 takes that and norm_weight; f3 takes the first two families'."""
@@ -129,7 +129,7 @@ class OrderConfig:
     reverse: bool = False
     """Reverse the order: last sequence first."""
     devices: int | None = None
-    """Devices that share the work, for methods that support it; the result is that of one device. None takes one."""
+    """Devices that share the work, for methods that support it; the result does not change. None takes one device."""
     targets: TargetsConfig = TargetsConfig()
     after: AfterConfig = AfterConfig()
 
@@ -149,7 +149,7 @@ class OrderConfig:
 
         Args:
             where: the name of these settings in messages, such as `orders[0]`.
-            families: the families that orderings see.
+            families: the families that orderings can balance.
             earlier: the orderings that are made before this one.
 
         Raises:

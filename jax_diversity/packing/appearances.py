@@ -16,7 +16,7 @@ _RUNS_PER_GAP = 4
 def draw_appearances(
     weights: Float64[np.ndarray, " document"], ids: Iterable[str], seed: int
 ) -> Int64[np.ndarray, " document"]:
-    """How often every document appears: 2.5 is 2 or 3, and .3 is once for 30 % of the documents.
+    """Draw the number of appearances of every document: 2.5 gives 2 or 3, .3 gives 1 for 30 % of the documents.
 
     With h in [0, 1), a hash of the document's id, a document of weight w appears `⌊w (s + 1) + h⌋ - ⌊w s + h⌋` times
     with the seed s. The number does not depend on other documents and grows with the weight. Its sum over E consecutive

@@ -22,7 +22,7 @@ def best_fit(
 
     Documents longer than L are split into pieces of L tokens and a rest; shorter documents are never cut. No token is
     lost, and the rest of a sequence is padding. The places depend on lengths alone: within a length, documents keep
-    their order, which is also the order of the sequences, and further appearances come after the first ones.
+    their order, which is also the order of the sequences, and further appearances follow the first ones.
 
     Example:
         >>> segments = best_fit(np.array([3, 2, 6, 1]), np.arange(4), sequence_length=4)

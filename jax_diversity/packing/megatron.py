@@ -40,7 +40,7 @@ class Epochs(NamedTuple):
 
 
 class MegatronIndices(NamedTuple):
-    """What `GPTDataset` stores in its cache as `document_index.npy`, `sample_index.npy`, `shuffle_index.npy`.
+    """The indices in the cache of `GPTDataset`: `document_index.npy`, `sample_index.npy`, `shuffle_index.npy`.
 
     Attributes:
         document_index: the documents of all epochs, end to end.

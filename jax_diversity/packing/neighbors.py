@@ -2,8 +2,8 @@
 
 Vectors are compared as *units*: they are scaled to a length of about 4096 and rounded to whole numbers. All sums of
 products of two such vectors are whole numbers of at most 2^24, which float32 holds exactly, so that a product of
-matrices is the same whatever the order of its sums: the graph depends neither on the number of threads nor on the size
-of blocks. The cost is an error of about 0.0001 in the cosine (up to √features / 4096 if all features round the
+matrices is the same for any order of its sums: the graph does not depend on the number of threads or on the size of
+blocks. The cost is an error of about 0.0001 in the cosine (up to √features / 4096 if all features round the
 same way).
 
 If there are many rows, not all pairs are compared: rows are divided into *cells* of near rows, and each row is

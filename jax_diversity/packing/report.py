@@ -16,7 +16,7 @@ _ROWS = 1 << 20  # segments counted together; the result does not depend on it
 
 @dataclass(frozen=True)
 class PackingReport:
-    """What happened to the tokens of the documents that were packed.
+    """The numbers of kept, lost and padded tokens of the packed documents.
 
     Every place of every sequence is counted: `num_sequences` x tokens a sequence holds = `num_tokens_kept` +
     `num_tokens_repeated` + `num_inserted_ends` + `num_padding_tokens`.
@@ -72,7 +72,7 @@ def report_packing(
     *,
     repeats: bool = False,
 ) -> PackingReport:
-    """Count what happened to the chosen documents' tokens; with `repeats` a token may be in several sequences."""
+    """Count kept and lost tokens of the chosen documents; with `repeats` a token may be in several sequences."""
     num_tokens = int(document_lengths[document_order].sum())
     num_ends = int(segments.inserted_ends(document_lengths).sum())
     num_taken = int(segments.length.sum())

@@ -33,7 +33,7 @@ def same_cluster(
     At the end of every cluster less than one sequence is left over. These rests make the last sequences: neighbouring
     clusters' rests follow one another if vectors are given, else the clusters' numbers give the order. Only the
     unfilled last sequence's tokens can be lost. The other sequences are numbered in the order in which they become full
-    when the documents come one by one, so that the packed order is as mixed as the documents' order.
+    when the documents are read one by one, so that the packed order is as mixed as the documents' order.
 
     Raises:
         UserError: a vector with NaN or infinity.

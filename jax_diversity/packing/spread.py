@@ -97,7 +97,7 @@ class _Turns:
     def next_row(self) -> int:
         """Take the next document and return its row."""
         cluster, size = self._largest()
-        # The number of other clusters' documents beyond those needed between the largest cluster's documents.
+        # The number of other clusters' documents that are not needed between the largest cluster's documents.
         spare = self._num_left + 1 - 2 * size
         if spare < 0 and self._held == cluster:  # too few: two of its documents must be neighbours, possibly here
             self._return_held()

@@ -28,7 +28,7 @@ _COUNTED = (
     "num_padding_tokens",
     "num_documents_cut",
 )
-"""What is counted over training and validation sequences together."""
+"""The counts of training and validation sequences together."""
 _VALIDATION_OPTIONS = {"num_epochs": 1, "num_samples": None, "num_rows": 1}
 """Options for validation documents, which are packed once and in one row."""
 

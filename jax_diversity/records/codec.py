@@ -15,7 +15,7 @@ A record, little-endian, for L tokens of 2 (uint16) or 4 (int32) bytes each:
 | 8 a segment | the segments' document indices, int64 |
 
 All but the last part, the *body*, has one size, so a batch of bodies is a matrix, which is checked and decoded
-without a Python loop over tokens or segments. A body has a checksum of its own because it is read from a memory map:
+without a Python loop over tokens or segments. A body has a separate checksum because it is read from a memory map:
 ArrayRecord's checksums are of whole records and are only compared by its own reader.
 
 Padding may lie between segments as well as at the end. The value at its first place, which no token has, distinguishes

@@ -95,7 +95,7 @@ def decode(
     `inputs`: tokens, padding 0. `inputs_segmentation`: 1, 2 ... for the segments of a sequence, 0 on padding.
     `inputs_position`: place within the segment, 0 on padding. `targets`: the next token of the same segment; without
     one, 0 and `targets_segmentation` 0, which masks it. `merge_segments` joins a sequence's segments
-    into one, so that documents see earlier documents: positions are then places in the sequence, and a token
+    into one, so that documents attend to earlier documents: positions are then places in the sequence, and a token
     before padding has no target. `loss_mask="answers"` also masks targets that do not count: `targets_segmentation` is
     0 there, but `targets` still has the token. Without a pool, memory is fresh.
     """
@@ -133,7 +133,7 @@ def _runs(bodies: Bodies, merge_segments: bool) -> tuple[np.ndarray, np.ndarray,
         number = np.ones(len(start), np.int64)
     else:
         number = np.cumsum(held)
-        # Segments are counted over all rows, less those in the rows before. Every row begins with a run.
+        # Segments are counted over all rows, minus the segments in the previous rows. Every row begins with a run.
         first = np.flatnonzero(column == 0)
         number -= (number - held)[first][row]
     number[~held] = 0

@@ -3,7 +3,7 @@
 An ArrayRecord file is a Riegeli file: chunks end to end, interrupted by a block header of 24 bytes at every 64 KiB.
 `write_records` puts one uncompressed record into each chunk: 40 bytes of header, a zero (not compressed), the length
 of the length (one byte), the length, the record as it is. A footer near the file's end gives the size of every
-record, and the last block says where the footer begins. Nothing else is read: every record has a checksum
+record, and the last block has the footer's place. Nothing else is read: every record has a checksum
 (`records.codec`), so this module only makes sure that no byte outside the file is touched.
 
 Sources: github.com/google/riegeli/blob/master/doc/riegeli_records_file_format.md,
@@ -108,7 +108,7 @@ class RecordFile:
             return rows
         starts = self._starts[places].astype(np.int64)
         # Row i of `windows` is the bytes from i on. One gather of such rows copies each record once and holds the
-        # interpreter's lock only once a batch, so other threads continue while pages come from the disk.
+        # interpreter's lock only once a batch, so other threads continue while pages are read from the disk.
         shape = len(self._bytes) - self._body_bytes + 1, self._body_bytes
         rows = np.ndarray(shape, np.uint8, self._bytes.data, strides=(1, 1))[starts]
         crossing = starts % _BLOCK + self._body_bytes > _BLOCK  # these hold block headers, too: copied again

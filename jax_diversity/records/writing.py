@@ -109,7 +109,7 @@ def write_records(
             chunks = encoded(order[starts[index] :][:count])
             write_array_record(path, chunks, count, _OPTIONS, count_of=count_of, advance=advance)
 
-    # One writer needs no thread of its own, and an interrupt reaches it at once.
+    # One writer runs in this thread: an interrupt reaches it at once.
     if min(num_writers, len(counts)) > 1:
         _side_by_side(write, len(counts), num_writers, advance)
     else:

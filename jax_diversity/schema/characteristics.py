@@ -18,7 +18,7 @@ from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.schema.orderings import as_integers
 
 MADE_BY = "Characteristics; make them with jd.Characteristics.from_counts"
-"""What messages say if an argument is not a `Characteristics`."""
+"""The end of the error for an argument that is not a `Characteristics`."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Characteristics:
     @property
     def fingerprint(self) -> str:
         """Hash of the counts, weights, sequence length, documents, copies and turns."""
-        # int64 whatever the stored index type: SciPy chooses int32 or int64 by size, which must not change the hash.
+        # int64 for every stored index type: SciPy chooses int32 or int64 by size, which must not change the hash.
         digest = hashlib.sha256(json.dumps([dict(self.weights), self.sequence_length]).encode())
         for name, matrix in self.counts.items():
             digest.update(f"{name} {matrix.shape}".encode())

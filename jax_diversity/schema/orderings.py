@@ -141,11 +141,11 @@ class Ordering:
             loaded = cls(indices, {key: value for key, value in about.items() if key not in _DERIVED})
         except ValueError as error:
             raise UserError(f"Expected an ordering (.npy) at {path}: {error}") from None
-        # Also finds a .npy that a killed `save` replaced while the .json is still that of the earlier array.
+        # Also finds a .npy that a killed `save` replaced while the .json still belongs to the earlier array.
         if about and about["fingerprint"] != loaded.fingerprint:
             raise UserError(
                 f"{path} was changed after it was saved: its fingerprint is {loaded.fingerprint[:16]}, "
-                f"{path.stem}.json says {about['fingerprint'][:16]}; restore the file or delete the .json."
+                f"{path.stem}.json has {about['fingerprint'][:16]}; restore the file or delete the .json."
             )
         return loaded
 

@@ -1,4 +1,4 @@
-"""Tokens on disk: Megatron's indexed dataset, a `.bin` of raw tokens and an `.idx` that says where documents begin.
+"""Tokens on disk: Megatron's indexed dataset, a `.bin` of raw tokens and an `.idx` with the documents' places.
 
 Little-endian layout of the `.idx`: the magic `MMIDIDX` and two zero bytes, u64 version 1, u8 dtype code, u64 number
 of sequences S, u64 length of the document indices (documents + 1); then i32[S] lengths, i64[S] byte offsets in the

@@ -40,7 +40,7 @@ def encode_answers(
         if not is_chat:
             loss_runs.append([(0, len(tokens))])
             continue
-        # The start token comes before the parts, the end token after them.
+        # The start token is before the parts, the end token after them.
         bounds = np.cumsum([int(tokenizer.start_id is not None), *lengths]).tolist()
         runs = [run for run, part in zip(pairwise(bounds), of_text, strict=True) if part.in_loss]
         if of_text and of_text[-1].in_loss:

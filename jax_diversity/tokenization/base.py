@@ -22,7 +22,7 @@ from jax_diversity.tokenization import tensorflow_text
 from jax_diversity.tokenization.cutting import batches, lines_and_blanks
 
 SETTINGS_NAME = "tokenizer.meta.json"
-# The order of the search: a vocabulary may have several; tokens that end only documents come first.
+# The order of the search: a vocabulary may have several; tokens that end only documents are first.
 USUAL_END_TOKENS = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -165,7 +165,7 @@ class Tokenizer:
         for batch in batches(texts, self._cut):
             pieces = [piece for piece, _ in batch]
             for piece, ids, (_, is_last) in zip(pieces, self._encode(pieces), batch, strict=True):
-                # The search is in the ids: only the library knows which texts become these tokens.
+                # The search is in the ids: only the library defines which texts become these tokens.
                 if any((ids == token).any() for token in self._forbidden):
                     ids = self._encode_halved(piece)
                 ids_of_pieces.append(ids)

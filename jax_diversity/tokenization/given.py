@@ -73,7 +73,7 @@ def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -
 
 
 def _of_reference(context: Context) -> TokenizerConfig:
-    """The settings; with `features_from`, end token and tokenizer come from that dataset."""
+    """The settings; with `features_from`, they have that dataset's end token and tokenizer."""
     config: TokenizerConfig = context.config.tokenizer
     if (reference := context.reference) is None:
         return config

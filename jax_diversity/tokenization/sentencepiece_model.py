@@ -181,7 +181,7 @@ class SentencePieceTokenizer(ModelTokenizer):
 class TensorflowTextTokenizer(ModelTokenizer):
     """A .model file read by tensorflow-text's `SentencepieceTokenizer`.
 
-    Its ids are those of the sentencepiece package, except where several ways of cutting a word have the same score:
+    Its ids are equal to the sentencepiece package's, except if several ways of cutting a word have the same score:
     a unigram model then takes one or the other, as in `***`, which may be `* **` or `** *`.
     """
 

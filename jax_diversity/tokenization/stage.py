@@ -114,7 +114,7 @@ def _num_processes(config: TokenizerConfig, text_bytes: int, num_files: int) -> 
 
 
 def _statistics(store: TokenStore, text_bytes: int, unknown_id: int | None) -> Counts:
-    """Counts of all tokens, start and end tokens included; those of text only where there is text."""
+    """Counts of all tokens, start and end tokens included; counts that need text only if there is text."""
     import numpy as np
 
     num_tokens, lengths = store.num_tokens, store.document_lengths

@@ -6,7 +6,7 @@ A document's tokens are the start token, if there is one, its text's, and the en
 are ignored.
 
 GPT-2's pair is `vocab.json`, the tokens and their ids, and `merges.txt`, the pairs of tokens to join. In both, letters
-stand for bytes (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners"). Every
+represent bytes (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners"). Every
 line is checked: a truncated list of merges, or one of another vocabulary, would make other tokens than the model's.
 """
 

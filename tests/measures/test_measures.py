@@ -525,4 +525,4 @@ def test_windows_of_tokens_where_sequences_differ() -> None:
     assert "windows of equal tokens" in compared.table()
     equal = Characteristics.from_counts({"topic": np.eye(5, dtype=int)[topic] * 7})
     assert measure(equal, order, windows=(16,)).window_tv_tokens["topic"] == {}
-    assert "of as many tokens" not in compare(equal, {"one": order}, windows=(16,)).table()
+    assert "windows of equal tokens" not in compare(equal, {"one": order}, windows=(16,)).table()

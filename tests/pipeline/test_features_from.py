@@ -472,7 +472,7 @@ def test_an_embedder_of_ones_own_has_to_be_the_same(
     with pytest.raises(jd.UserError, match=r"Expected the files with which embedding.method=own_plain:shares made"):
         run(new)
     run(dataclasses.replace(config, embedding=EmbeddingConfig(method="own_learning:shares")))
-    with pytest.raises(jd.UserError, match=r"Expected what embedding.method=own_learning:shares has learnt"):
+    with pytest.raises(jd.UserError, match=r"Expected the fitted state of embedding.method=own_learning:shares in"):
         run(new)
 
 

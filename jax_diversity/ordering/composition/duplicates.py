@@ -190,7 +190,7 @@ def _assign_others(
     first_lane = np.cumsum(lanes_of_cluster) - lanes_of_cluster
     lane = first_lane[cluster] + rank % lanes_of_cluster[cluster]
     lane_lengths = np.bincount(lane, minlength=int(lanes_of_cluster.sum()))
-    # From here on the longest lane comes first.
+    # From here on the longest lane is the first.
     lane_order = np.argsort(-lane_lengths, kind="stable")
     documents = documents[np.argsort(np.argsort(lane_order)[lane], kind="stable")]
     lane_lengths = lane_lengths[lane_order]

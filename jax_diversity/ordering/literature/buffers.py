@@ -1,8 +1,8 @@
-"""Shuffles of streams: orders made by loaders that see only a part of the corpus at a time.
+"""Shuffles of streams: orders of loaders that read only a part of the corpus at a time.
 
-They mix sequences within their buffer. If neighbours in the corpus are alike, as in a corpus that was written source by
-source, training windows stay as uneven as the corpus is at the scale of the buffer. Objective and counts
-are not used, only the number of sequences.
+They mix sequences within their buffer. If neighbours in the corpus are similar, as in a corpus that was written source
+by source, training windows stay as uneven as the corpus is at the scale of the buffer. Objective and counts are not
+used, only the number of sequences.
 """
 
 from __future__ import annotations
