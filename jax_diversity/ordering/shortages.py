@@ -35,7 +35,7 @@ class Shortage(NamedTuple):
         if not self.has:
             fault = f"{tokens} from {place} on, but the corpus has none"
         else:
-            fault = f"{self.asked / self.has:.2f} times {tokens}: followed exactly, they use them up after {place}"
+            fault = f"{self.asked / self.has:.2f} times {tokens}, which are used up after {place}"
         return f"The targets ask for {fault}{others}. The remaining sequences follow."
 
 
