@@ -2,7 +2,7 @@
 
 A family gives every document one *code*, the number of its group. Groups come from names (source, language, host of
 the address, a metadata field), from quantiles of numbers (length, a quality score) or from equal texts. Names are
-dictionary-encoded Arrow columns: only the different names become Python objects, not one a document.
+dictionary-encoded Arrow columns: only the different names become Python objects, not one per document.
 """
 
 from __future__ import annotations

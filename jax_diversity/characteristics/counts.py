@@ -1,4 +1,4 @@
-"""Documents' codes joined with segments: tokens of every group in every sequence, a sparse matrix a family.
+"""Documents' codes joined with segments: tokens of every group in every sequence, a sparse matrix per family.
 
 A sequence's count of a group is the number of its tokens that belong to documents of that code; padding belongs to
 no document, start and end tokens belong to theirs.

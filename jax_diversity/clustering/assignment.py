@@ -25,7 +25,7 @@ def assign(
     """The nearest centroid of every row, ties to the lowest number; it also assigns new documents to old clusters.
 
     Args:
-        vectors: one row a document; may be a memory map.
+        vectors: one row per document; may be a memory map.
         centroids: a clustering's, as in its file `centroids.npy`.
         advance: called with the number of rows done.
         spherical: as in the clustering.

@@ -77,7 +77,7 @@ def cluster(
     """Cluster documents' vectors: `train_centroids` on a part of them, then `assign` all.
 
     Args:
-        vectors: one row a document; may be a memory map, which is read block by block.
+        vectors: one row per document; may be a memory map, which is read block by block.
         num_clusters: k.
         method: a name of `METHODS`.
         train_documents: the maximum number of documents from which the centroids are computed.
@@ -112,7 +112,7 @@ def train_centroids(
     """Centroids by the method, and the passes made; other arguments, and errors, are those of `cluster`."""
     chosen = METHODS.find(method)
     METHODS.check_options(method, given.keys() - METHODS.contract)
-    # A method need not take `advance`, `mesh` and `block_rows`; it gets what it takes.
+    # A method need not have the parameters `advance`, `mesh` and `block_rows`; it gets the ones that it has.
     return chosen(vectors, num_clusters, **{name: each for name, each in given.items() if METHODS.takes(method, name)})
 
 

@@ -9,7 +9,7 @@ zeros (documents without a known term) are one point and share one cluster in ei
 
 Memory beyond the vectors is one block's distances, (block, cluster), and the training rows' copy on the devices.
 The same vectors, settings, devices and versions give the same bits. On one processor the number of rows in a block
-changes neither centroids nor assignments; on accelerators and over several devices sums are added in another order.
+does not change centroids or assignments; on accelerators and over several devices sums are added in another order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.progress import Advance, ignore
 
 ROWS_PER_CLUSTER = 16
-"""The starting centroids are drawn from about this many rows a cluster ..."""
+"""The starting centroids are drawn from about this many rows per cluster ..."""
 LEAST_ROWS = 16_384
 """... and from at least this many rows, if there are enough."""
 ROUNDS = 5
@@ -216,7 +216,7 @@ def draw_centroids(
         # Several rows are tried for each centroid; the one that leaves the smallest sum of distances is taken.
         drawn = cumulated[-1] * jax.random.uniform(jax.random.fold_in(key, cluster), (num_trials,))
         tried = jnp.searchsorted(cumulated, drawn, side="right")
-        # Rounding may give a place behind the last row with weight. If all distances are zero, any row with weight
+        # Rounding may give a place after the last row with weight. If all distances are zero, any row with weight
         # is drawn: a copy of a centroid.
         tried = jnp.minimum(tried, jnp.searchsorted(cumulated, cumulated[-1], side="left"))
         tried = jnp.where(cumulated[-1] > 0, tried, jnp.argmax(weights))

@@ -31,7 +31,7 @@ SETTLED_SHARE = 10_000
 _ROW_MULTIPLE = 64
 """Rows of a device's block: a matrix product's sums are the same for all multiples of this number."""
 _ROUNDING = 1e-6
-"""Relative length below which a row lies on its centroid."""
+"""Relative length below which a row counts as equal to its centroid."""
 _NO_DIRECTION = 1e-4
 """Length below which the mean of rows of length one has no direction."""
 
@@ -122,11 +122,11 @@ def lloyd(
 
 
 def _farthest(rows: Rows, distances: list[np.ndarray], num_rows: int) -> Int64[np.ndarray, " far"]:
-    """Places of up to `num_rows` rows that lie farthest from their centroids, at different distances."""
+    """Places of up to `num_rows` rows that are farthest from their centroids, at different distances."""
     # Copies of a row are equally far away: `unique` counts them once, else they would fill several clusters.
     values, first = np.unique(-np.concatenate(distances)[: len(rows)], return_index=True)
     far = first[:num_rows]
-    # A row that lies on its centroid, except for rounding, would make a second centroid at the same place.
+    # A row that equals its centroid, except for rounding, would make a second centroid at the same place.
     lengths = np.square(rows.take(far)).sum(axis=1)
     return far[-values[:num_rows] > _ROUNDING**2 * lengths]
 

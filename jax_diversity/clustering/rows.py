@@ -120,7 +120,7 @@ def check_vectors(vectors: Any) -> None:
     if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or vectors.shape[1] == 0:
         raise UserError(
             f"Expected vectors of the shape (document, feature >= 1), found {np.shape(vectors)}; "
-            "pass one row a document."
+            "pass one row per document."
         )
     if vectors.dtype != np.float32:
         raise UserError(f"Expected float32 vectors, found {vectors.dtype}; convert them with .astype(np.float32).")

@@ -180,7 +180,7 @@ def _describe(context: Context, family: str, clustering: Clustering, counted: Te
 
 
 def _beginnings(context: Context, wanted: np.ndarray) -> Iterator[str]:
-    """The wanted documents' first page or so; decoded from tokens if the corpus has no texts."""
+    """The beginnings, about a page, of the `wanted` documents; decoded from tokens if the corpus has no texts."""
     if not context.counts("prepare")["has_text"]:
         beginnings = context.dataset.beginnings(_NAMING_CHARACTERS)
         for path in beginnings.paths:

@@ -160,7 +160,7 @@ def own_code(method: str) -> Iterator[None]:
     except (UserError, OSError, MemoryError):  # these have a clear sentence already
         raise
     except Exception as error:
-        if ":" not in method:  # a bug of this package, whose traceback is wanted
+        if ":" not in method:  # a bug of this package: keep its traceback
             raise
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise UserError(

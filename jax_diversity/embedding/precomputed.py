@@ -103,7 +103,7 @@ def _open_array(path: Path, num_documents: int) -> PrecomputedVectors:
     if stored.ndim != 2 or stored.dtype.kind != "f" or not stored.shape[1]:
         raise UserError(
             f"Expected floating-point vectors of the shape (document, feature >= 1) in {path}, found {stored.dtype} "
-            f"{stored.shape}; save one row a document."
+            f"{stored.shape}; save one row per document."
         )
     _check_number(str(path), len(stored), num_documents)
 
@@ -164,7 +164,7 @@ def _match_ids(paths: Sequence[Path], id_column: str, ids: Any) -> tuple[Int64[n
         starts = np.cumsum([0, *(sum(map(len, part)) for part in parts)])
         number = int(np.searchsorted(starts, repeated[0], side="right")) - 1
         raise UserError(
-            f"Expected one vector a document, found a second one for {names[int(repeated[0])].as_py()!r} in row "
+            f"Expected one vector per document, found a second one for {names[int(repeated[0])].as_py()!r} in row "
             f"{repeated[0] - starts[number]} of {paths[number]}; remove one of the two."
         )
     lacking = np.flatnonzero(first < 0)

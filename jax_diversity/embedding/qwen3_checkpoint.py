@@ -39,7 +39,7 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 _DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(jnp.bfloat16)}
 _LARGEST_HEADER = 100_000_000
 _LENGTH_BYTES = 8
-# The head predicts tokens and inverse frequencies follow from θ: an embedding needs neither.
+# An embedding does not need the head, which predicts tokens, or inverse frequencies, which follow from θ.
 _UNUSED = ("lm_head.weight", "rotary_emb.inv_freq")
 
 Tensors = Mapping[str, Shaped[np.ndarray, "..."]]

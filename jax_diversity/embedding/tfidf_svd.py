@@ -131,7 +131,7 @@ class TfidfSvd:
         return np.ascontiguousarray(self.components.T)
 
     def embed(self, texts: Sequence[str]) -> Float32[np.ndarray, "document feature"]:
-        """Vectors of length one, a row a text.
+        """Vectors of length one, a row per text.
 
         A text without any known term (empty, or of words never seen) gets a row of zeros: such texts are one
         point, and belong to one cluster.
@@ -160,7 +160,7 @@ class TfidfSvd:
 
     @classmethod
     def load(cls, path: str | Path) -> TfidfSvd:
-        """Read what `save` wrote; a `UserError` if there is no such file, or no embedding in it."""
+        """Read the file of `save`; a `UserError` if it does not exist or does not contain an embedding."""
         try:
             with np.load(path, allow_pickle=False) as stored:
                 lines = bytes(stored["terms"]).decode("utf-8", "surrogatepass")
@@ -175,7 +175,7 @@ class TfidfSvd:
         agree = weights.shape == (len(terms),) and components.ndim == 2 and components.shape[1] == len(terms)
         if not agree or not weights.dtype == components.dtype == np.float32:
             raise UserError(
-                f"Expected a saved embedding at {path} with one weight and one column a term, found {len(terms)} "
+                f"Expected a saved embedding at {path} with one weight and one column per term, found {len(terms)} "
                 f"terms, weights {weights.shape} and components {components.shape}; fit it again."
             )
         return cls(terms, weights, components, max_tokens)

@@ -279,7 +279,7 @@ def as_order(ordering: Order, name: str = "the ordering") -> Ordering | Position
         return ordering.to_order()
     try:
         return Ordering(ordering)
-    except Exception as error:  # also what NumPy and other libraries' arrays raise
+    except Exception as error:  # also errors of NumPy's and other libraries' arrays
         raise UserError(f"Expected {name} to be a jd.Ordering or its array; {in_one_line(error)}") from None
 
 

@@ -162,7 +162,7 @@ def compare(
     orders contain no shuffle, one is made here.
 
     Raises:
-        ValueError: no orders, an unknown offset, and what `measure` raises.
+        ValueError: no orders, an unknown offset, and the errors of `measure`.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [0, 2], [2, 0], [0, 2]]})

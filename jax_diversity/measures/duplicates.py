@@ -47,8 +47,8 @@ def duplicate_gaps(
         groups: the duplicate group of every sequence, or of every document if `segments` are given; negative if
             there are no copies.
         segments: which sequences hold which documents. Every sequence that holds a part of a copy counts, and gaps
-            are counted between different documents of a group: neither the parts of one document nor its
-            repetition in a later epoch are copies. Without segments, a repeated sequence is a copy.
+            are counted between different documents of a group: the parts of one document, and its
+            repetition in a later epoch, are not copies. Without segments, a repeated sequence is a copy.
 
     Raises:
         ValueError: groups of another number of sequences, of fewer documents than the segments hold, or segments

@@ -164,7 +164,7 @@ def _blocks(counts: csr_array, indices: Int64[np.ndarray, " position"]) -> Itera
     step = _block_rows(counts)
     for start in range(0, len(indices), step):
         rows = counts[indices[start : start + step]]
-        # As float64, in which whole numbers of tokens add up exactly.
+        # As float64, which adds up whole numbers of tokens exactly.
         yield start, csr_array((rows.data.astype(np.float64), rows.indices, rows.indptr), shape=rows.shape)
 
 
@@ -181,8 +181,8 @@ class _Levels:
     def climb(self, rows: csr_array, level: int, top: int) -> csr_array:
         """Measure windows of 2^level positions, which follow the previous block's, and the larger windows that they
         form below the level `top`; return the windows of the level `top`."""
-        # Counts of a window are the sum of its two halves' counts, so that each level adds what the level below has
-        # already summed. Groups merge on the way up: a level has at most as many non-zeros as the one below.
+        # Counts of a window are the sum of its two halves' counts, so that each level adds the sums of the level
+        # below. Groups merge on the way up: a level has at most as many non-zeros as the one below.
         while level < top and rows.shape[0]:
             self._measure("0", level, rows)
             # A window that begins half a window later spans two blocks where the first block ends with its first half.

@@ -97,7 +97,7 @@ class _Differences:
 
     def __init__(self, windows: csr_array, target: Float64[np.ndarray, " group"]) -> None:
         self.windows, self.target = windows, target
-        self.tokens = _row_sums(windows, windows.data)  # exact below 2^53 tokens a window
+        self.tokens = _row_sums(windows, windows.data)  # exact below 2^53 tokens per window
         self.expected = target[windows.indices]
         share = windows.data / np.repeat(np.maximum(self.tokens, 1.0), np.diff(windows.indptr))
         self.difference = share - self.expected
@@ -150,7 +150,7 @@ def aligned_windows(
     Args:
         placed: token counts (position, group).
         target: τ.
-        size: positions a window, at least 1.
+        size: positions per window, at least 1.
         offset: where the first window begins, any position from 0 on.
     """
     parts = [AlignedWindows(np.zeros(0), np.zeros(0), np.zeros(0, np.int64))]

@@ -181,7 +181,7 @@ def _halve_level(
     num_sums = max(num_blocks * lanes // (_LANES_PER_BLOCK >> 2), num_blocks)
     # Rounded to whole tokens, so that all sums of the walk are exact.
     start = np.round(boundaries[:-1] + boundaries[1:])
-    # NumPy's arrays: outside a compiled program every `jnp` function would be compiled by itself.
+    # NumPy's arrays: outside a compiled program every `jnp` function would be compiled separately.
     signs, walked = call(
         _walk,
         table,

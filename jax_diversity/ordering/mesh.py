@@ -86,7 +86,7 @@ def on_every_device(
     """A function that each device runs with its parts of the arguments, and the mesh's axis or None as `axis`."""
     if mesh is None:
         return lambda *arguments: function(*arguments, axis=None)
-    # The check of replicated outputs is off: each device computes the winner by itself, which JAX cannot prove equal.
+    # The check of replicated outputs is off: each device computes the winner, and JAX cannot prove that all are equal.
     return jax.shard_map(
         lambda *arguments: function(*arguments, axis=AXIS),
         mesh=mesh,

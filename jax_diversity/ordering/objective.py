@@ -165,7 +165,7 @@ def _as_weight(name: str, value: Any) -> float:
 
 @dataclass(frozen=True)
 class Apart:
-    """The groups of several sequences that are kept apart: of one document, or of its copies.
+    """The groups of sequences that are kept apart: parts of one document, or of its copies.
 
     `group` has a row for each group that a sequence can belong to (its document, and copies that it holds); it has
     no rows if nothing is kept apart. A sequence's groups ascend; unused places hold `len(share)`.
@@ -217,7 +217,7 @@ class Features:
     Sums of tokens are whole numbers, so that results are the same on every machine. λ is stored separately
     (`column_weights`) and multiplied last: scaled counts would not be whole. `norms` are of the first family, rounded
     to float32 once, so that every step uses the same value; `targets` and `column_weights` end with the norm column's;
-    `squares` are `||c_s||²` without the norm column. `apart` are documents and copies.
+    `squares` are `||c_s||²` without the norm column. `apart` has the documents and copies.
     """
 
     row_starts: Int64[np.ndarray, " boundary"]

@@ -29,7 +29,7 @@ _FAMILY_TO_SHARES = "family -> shares of its groups"
 
 @dataclass(frozen=True)
 class Targets:
-    """The wanted shares of the groups, in phases of training.
+    """The target shares of the groups, in phases of training.
 
     Families that are not named keep the corpus's own shares. Shares are scaled to a sum of one.
 

@@ -446,7 +446,8 @@ def _nothing_pending(rule: Rule, deviation: Deviation) -> PendingSums:
         counts=jnp.zeros((num_sums, len(gradient)), jnp.float32),
         tokens=jnp.zeros(num_sums, jnp.float32),
         num_sequences=jnp.zeros(num_sums, jnp.float32),
-        # <gradient, τ> and the gradient of the norm column change by one number a step, so they are kept current here.
+        # <gradient, τ> and the gradient of the norm column change by one number per step, so they are kept current
+        # here.
         per_token=jnp.sum(rule.times(gradient[:-1], rule.targets[:-1])),
         norm_gradient=gradient[-1],
     )

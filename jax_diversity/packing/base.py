@@ -79,15 +79,15 @@ def pack(
 
     Args:
         document_lengths: tokens of every document of the corpus, each ending with its end token; whole numbers.
-        sequence_length: L, tokens a sequence.
+        sequence_length: L, tokens per sequence.
         method: a name of `METHODS`; docs/packing.md describes all of them.
         document_order: indices of the documents to pack, in order; None packs all in the corpus's order.
         appearances: how often every document of the corpus appears, whole numbers; 0 leaves it out. None packs
             each once. The appearances of a document lie far apart in the packed order.
         seed: for methods that draw random numbers; an integer >= 0.
-        clusters: every document's topic cluster, one whole number a document of the corpus. Some methods need
+        clusters: every document's topic cluster, one whole number per document of the corpus. Some methods need
             them; with any method the report then has the number of topics in a sequence.
-        vectors: every document's embedding, a row a document of the corpus; for the methods that need them.
+        vectors: every document's embedding, a row per document of the corpus; for the methods that need them.
         advance: called by slow methods with the number of documents done.
         options: the method's own options, such as `atom_size`; `jax-diversity pack --help` lists them.
 

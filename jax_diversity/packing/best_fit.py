@@ -98,7 +98,7 @@ class _Rooms:
         return self._rooms[place] if place < len(self._rooms) else self.capacity
 
     def take(self, room: int, most: int) -> Int64[np.ndarray, " bin"]:
-        """Bins with exactly this room, in the order in which they got it."""
+        """Bins with exactly this room, the earliest first."""
         if room == self.capacity:
             self._num_bins += most
             return np.arange(self._num_bins - most, self._num_bins)

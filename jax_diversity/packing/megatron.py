@@ -193,7 +193,7 @@ def megatron_segments(
 ) -> Segments:
     """The samples of `megatron_indices` as segments, in the samples' own order (not the shuffled one).
 
-    Sequences hold L + 1 tokens, the last of which is the next one's first.
+    Sequences hold L + 1 tokens; the last token is the first of the next sequence.
     """
     num_samples = len(indices.sample_index) - 1
     blocks = []

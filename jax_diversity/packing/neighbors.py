@@ -73,7 +73,7 @@ def mean_units(
     documents: Int64[np.ndarray, " row"],
     counts: Int64[np.ndarray, " group"],
 ) -> Int16[np.ndarray, "group feature"]:
-    """The directions of groups' means, as units; documents lie group after group, `counts` (> 0) of each."""
+    """The directions of groups' means, as units; documents are sorted by group, `counts` (> 0) of each."""
     group = np.repeat(np.arange(len(counts)), counts)
     sums = np.zeros((len(counts), vectors.shape[1]))
     for start in range(0, len(documents), _ROWS_ROUNDED):

@@ -44,7 +44,7 @@ def partial_shuffle(
 
     Example:
         >>> segments = partial_shuffle(np.array([12]), np.array([0]), 2, num_rows=2)
-        >>> segments.num_sequences, segments.sequence_length   # 6 tokens a row: two sequences of two targets
+        >>> segments.num_sequences, segments.sequence_length   # 6 tokens per row: two sequences of two targets
         (4, 3)
         >>> segments.document_offset[:2].tolist()   # row 0 starts at token 5 and continues at 0
         [5, 0]

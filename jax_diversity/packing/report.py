@@ -29,8 +29,8 @@ class PackingReport:
         num_tokens_repeated: further places of tokens (several appearances or epochs, samples that overlap).
         num_inserted_ends: end tokens that packing inserted inside documents.
         num_padding_tokens: empty places.
-        num_documents_cut: documents in more than one sequence; with repeated documents, documents of which a
-            sequence contains only a part.
+        num_documents_cut: documents in more than one sequence; with repeated documents, documents that a sequence
+            contains only in part.
         num_sequences: sequences made.
         num_segments: runs of documents in them.
         clusters_per_sequence: mean number of topic clusters in a sequence; None without
@@ -98,7 +98,7 @@ def report_packing(
 def documents_cut(
     segments: Segments, document_lengths: Int64[np.ndarray, " document"], *, repeats: bool = False
 ) -> Bool[np.ndarray, " document"]:
-    """The documents in more than one sequence; with `repeats`, documents of which a sequence has only a part."""
+    """The documents in more than one sequence; with `repeats`, documents that a sequence has only in part."""
     if repeats:
         cut = np.zeros(len(document_lengths), bool)
         cut[segments.document_index[segments.length < document_lengths[segments.document_index]]] = True

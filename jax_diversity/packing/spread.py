@@ -67,7 +67,7 @@ class _Turns:
     def __init__(
         self, lengths: Int64[np.ndarray, " document"], clusters: Int32[np.ndarray, " document"], sequence_length: int
     ) -> None:
-        self.document = np.argsort(clusters, kind="stable")  # of every row: rows lie cluster after cluster
+        self.document = np.argsort(clusters, kind="stable")  # of every row: rows are sorted by cluster
         _, cluster, counts = np.unique(clusters[self.document], return_inverse=True, return_counts=True)
         length, first = lengths[self.document], end_to_end(counts)
         before, total = end_to_end(length), int(length.sum())
@@ -79,7 +79,7 @@ class _Turns:
         due = (before - before[first][cluster] + phase[cluster] * length) / tokens[cluster]
         # How often each cluster may occur in a sequence: its average, rounded up.
         self._share = (-(-counts * sequence_length // max(total, 1))).tolist()
-        # Views, not lists: a Python object a document would take several times the memory.
+        # Views, not lists: a Python object per document would take several times the memory.
         self._cluster, self._length, self._due = cluster.data, length.data, due.data
         self._head, self._stop = first.tolist(), (first + counts).tolist()
         self._ready = [(self._due[row], row) for row in self._head]

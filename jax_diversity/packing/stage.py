@@ -1,4 +1,4 @@
-"""The stage `pack`: documents' tokens -> segments, training and validation apart."""
+"""The stage `pack`: documents' tokens -> segments, training and validation separately."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pack_documents(context: Context, partial: Path) -> Counts:
     if (weights := weigh_documents(context)) is not None:
         appearances = draw_appearances(weights, dataset.document_store.ids(), config.seed)
         appearances[validation] = 0
-        # Validation documents appear once; documents that never appear are in neither part.
+        # Validation documents appear once; documents that never appear are left out of both parts.
         chosen, validation = appearances > 0, validation & (weights > 0)
         write_array(partial / APPEARANCES, appearances)
     # They are packed separately: with any method, no sequence holds tokens of both.

@@ -13,7 +13,7 @@ from jax_diversity.foundation.stage import Context
 from jax_diversity.packing.weights import Rule, check_largest, field_weights, numbers, parse_rules
 
 WEIGHT = "weight"
-"""The metadata field in which a step of preparation stores weights."""
+"""The metadata field where a step of preparation stores weights."""
 _COLUMNS = ("source", "language")
 
 

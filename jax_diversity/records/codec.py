@@ -4,13 +4,13 @@ A record, little-endian, for L tokens of 2 (uint16) or 4 (int32) bytes each:
 
 | bytes | content |
 |---|---|
-| 4 | `JD`, format version, bytes a token, plus 16 with a loss mask |
+| 4 | `JD`, format version, bytes per token, plus 16 with a loss mask |
 | 12 | number of tokens, number of segments, L, each uint32 |
 | 8 | the sequence's index, int64: a record in the wrong place is found when it is read |
 | 8 | identity, uint64: the build of these sequences, so that a later build's records are refused |
 | L x 2 or 4 | tokens; the first place of a run of padding holds -1 (65,535 in two bytes), the others 0 |
-| ceil(L / 8) | one bit a place, lowest first: where a segment or a run of padding starts |
-| ceil(L / 8) | only with a loss mask: one bit a place, whether its token counts |
+| ceil(L / 8) | one bit per place, lowest first: where a segment or a run of padding starts |
+| ceil(L / 8) | only with a loss mask: one bit per place, whether its token counts |
 | 8 | XXH3 (64 bits) of all of the above |
 | 8 a segment | the segments' document indices, int64 |
 
@@ -32,7 +32,7 @@ from xxhash import xxh3_64_intdigest
 
 _HEADER = np.dtype(
     [
-        ("mark", "<u4"),  # `JD`, format version, bytes a token
+        ("mark", "<u4"),  # `JD`, format version, bytes per token
         ("num_tokens", "<u4"),
         ("num_segments", "<u4"),
         ("sequence_length", "<u4"),
@@ -63,7 +63,7 @@ class Bodies(NamedTuple):
 
     num_tokens: Int64[np.ndarray, " row"]
     tokens: Integer[np.ndarray, "row token"]
-    starts: UInt8[np.ndarray, "row byte"]  # one bit a place, lowest first: where a segment or a run of padding starts
+    starts: UInt8[np.ndarray, "row byte"]  # one bit per place, lowest first: where a segment or a run of padding starts
     loss_mask: UInt8[np.ndarray, "row byte"] | None = None  # bits as above: whether a token counts; None: all do
 
     def of_rows(self, rows: slice) -> Bodies:
@@ -145,7 +145,7 @@ def encode(
     header["sequence_length"], header["sequence_index"] = sequence_length, sequence_indices
     header["identity"] = identity_number(identity)
     stored, starts, loss_mask_bits = _parts(bodies, sequence_length, tokens.dtype, has_loss_mask)
-    # 1 where a segment starts, -1 behind its end: the running sum is 1 on segments, 0 on padding.
+    # 1 where a segment starts, -1 after its end: the running sum is 1 on segments, 0 on padding.
     edges = np.zeros(num_rows * sequence_length + 1, np.int8)
     edges[start] += 1
     edges[end] -= 1

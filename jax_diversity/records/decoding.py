@@ -158,7 +158,7 @@ def _fill(batch: Mapping[str, np.ndarray], bodies: Bodies, merge_segments: bool)
         for array in segmentation:
             array[:] = number
     if position := [array for field, array in batch.items() if field.endswith("_position")]:
-        # Merged segments are counted from their sequence's first place, also behind padding.
+        # Merged segments are counted from their sequence's first place, even after padding.
         origin = np.zeros(len(run_start), narrow) if merge_segments else (run_start % length).astype(narrow)
         place = np.repeat(origin, run_length).reshape(tokens.shape)
         np.subtract(np.arange(length, dtype=narrow), place, out=place)

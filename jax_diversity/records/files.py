@@ -88,7 +88,7 @@ class RecordFile:
     def is_whole(self) -> bool:
         """Whether the file is as long as when it was opened.
 
-        Reading what is mapped beyond a file's end kills the process (SIGBUS): call this before every read. A removed
+        Reading the map beyond the file's end kills the process (SIGBUS): call this before every read. A removed
         or replaced file is whole: the map keeps it.
         """
         try:
@@ -111,7 +111,7 @@ class RecordFile:
         # interpreter's lock only once a batch, so other threads continue while pages are read from the disk.
         shape = len(self._bytes) - self._body_bytes + 1, self._body_bytes
         rows = np.ndarray(shape, np.uint8, self._bytes.data, strides=(1, 1))[starts]
-        crossing = starts % _BLOCK + self._body_bytes > _BLOCK  # these hold block headers, too: copied again
+        crossing = starts % _BLOCK + self._body_bytes > _BLOCK  # these also hold block headers: copied again
         for row in np.flatnonzero(crossing).tolist():
             self.copy_body(int(places[row]), rows[row])
         return rows

@@ -24,7 +24,7 @@ from jax_diversity.records.files import RecordFile
 from jax_diversity.schema import Segments
 
 Gather = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""(document_index, document_offset, length), one row a segment -> a value for each token of the segments end to end."""
+"""(document_index, document_offset, length), one row per segment -> a value per token of the segments end to end."""
 
 _OPTIONS = "group_size:1,uncompressed"  # `records.files` reads no other layout
 _CHUNK_BYTES = 2 * 2**20

@@ -252,7 +252,7 @@ def _as_counts(name: str, matrix: Any) -> csr_array:
     # Checked in float64, which does not overflow; then the sums of int64 below are right.
     largest = np.asarray(rows.astype(np.float64).sum(axis=1)).max(initial=0.0)
     if largest > _MAX_COUNT:
-        raise UserError(f"Family {name!r} must hold at most 2^53 tokens a sequence, found {largest:.0f}.")
+        raise UserError(f"Family {name!r} must hold at most 2^53 tokens per sequence, found {largest:.0f}.")
     return rows
 
 

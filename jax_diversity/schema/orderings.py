@@ -122,7 +122,7 @@ class Ordering:
 
     @classmethod
     def load(cls, path: str | Path) -> Ordering:
-        """Read what `save` wrote, or any one-axis .npy of integers that has no .json beside it.
+        """Read the files of `save`, or any one-axis .npy of integers without a .json beside it.
 
         Raises:
             ValueError: not such a file, not a bijection, changed since it was saved, or the .json of another ordering.

@@ -38,7 +38,7 @@ class TokenWriter:
     """Write documents' tokens as `prefix.bin` and `prefix.idx`, in a stream.
 
     Both files get their names when the block ends without an error, the `.idx` last: an `.idx` is always complete.
-    Four bytes a document are held in memory.
+    Four bytes per document are held in memory.
 
     Args:
         prefix: path without `.bin` and `.idx`.
@@ -60,7 +60,7 @@ class TokenWriter:
             known = ", ".join(str(known) for known in _DTYPES.values() if known.kind in "iu")
             raise UserError(f"Expected a token type that .bin files can hold ({known}), found {self.dtype}.")
         self._code = codes[0]
-        self._lengths = array("i")  # grows in place; a list would hold an object a document
+        self._lengths = array("i")  # grows in place; a list would hold an object per document
         self._loss_runs = array("q") if with_loss_mask else None
         self._num_tokens = 0
         self._files = ExitStack()
@@ -207,7 +207,7 @@ class TokenFile:
 
     @property
     def has_loss_mask(self) -> bool:
-        """Whether a loss mask lies beside the tokens; without one all tokens count."""
+        """Whether there is a loss mask; without one all tokens count."""
         return _path(self.prefix, LOSS_MASK).exists()
 
     def loss_mask(self, places: Int64[np.ndarray, " token"]) -> Bool[np.ndarray, " token"]:
@@ -327,7 +327,7 @@ class TokenStore:
         document_offset: Int64[np.ndarray, " run"],
         length: Int64[np.ndarray, " run"],
     ) -> Bool[np.ndarray, " token"]:
-        """Which tokens of some runs count towards the loss, in the order of `gather`, which explains runs."""
+        """Which tokens of some runs count towards the loss, in the order of `gather`; it defines runs."""
         return self._gather(np.dtype(np.bool_), TokenFile.loss_mask, document_index, document_offset, length)
 
     def num_loss_tokens_of(
@@ -434,7 +434,7 @@ def _read_index(index_path: Path, bin_path: Path) -> tuple[np.dtype, Int64[np.nd
     bounds = np.frombuffer(content, "<i8", num_bounds, _HEADER.size + 12 * num_runs)
     check(not num_runs or int(lengths.min()) >= 0, "expected lengths of zero and more, found a negative one")
     starts = _starts(lengths)
-    # Lengths determine offsets: a file in which they differ is damaged.
+    # Lengths determine offsets: if they differ, the file is damaged.
     begins = starts[:-1] * dtype.itemsize
     if (wrong := offsets != begins).any():
         run = int(np.argmax(wrong))

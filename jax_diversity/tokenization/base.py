@@ -131,7 +131,7 @@ class Tokenizer:
     ) -> list[tuple[Integer[np.ndarray, " _"], list[int]]]:
         """Tokens of documents in parts, as in `encode_documents`, and the number of tokens of each part.
 
-        Every part is normalised and encoded on its own: no token extends over a part's end, and a tokenizer's prefix of
+        Every part is normalised and encoded separately: no token extends over a part's end, and a tokenizer's prefix of
         a text, such as the mark of a blank, precedes every part. Start and end tokens belong to no part.
 
         Args:
@@ -219,7 +219,7 @@ class Tokenizer:
         """Tokens of text that contains the name of the start or the end token: the name is cut in two."""
         names = [name for name in (self.start_token, self.end_token) if name is not None]
         found = re.finditer("|".join(map(re.escape, names)), piece)
-        # "a</s>b" becomes "a</" and "s>b": encoded apart, the halves are not the token.
+        # "a</s>b" becomes "a</" and "s>b": encoded separately, the halves are not the token.
         cuts = [0, *((match.start() + match.end()) // 2 for match in found), len(piece)]
         halves = [piece[start:stop] for start, stop in pairwise(cuts)]
         ids = np.concatenate([*self._encode(halves, marks=marks)])
@@ -243,7 +243,7 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 
 def find_end_token(vocabulary: Iterable[str], wanted: str | None, name: str) -> str:
-    """The end-of-document token of a vocabulary: the `wanted` one, or the first of the usual names that it has.
+    """The end-of-document token of a vocabulary: the `wanted` one, or the first usual name in the vocabulary.
 
     Messages call the tokenizer by `name`.
     """

@@ -33,7 +33,7 @@ TokenLists = Callable[..., Iterator[tuple[Int32[np.ndarray, " token"], Int64[np.
 
 
 def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -> Counts:
-    """Write the documents' own token ids, one file pair a document file, and a given tokenizer beside them."""
+    """Write the documents' own token ids, one file pair per document file, and a given tokenizer beside them."""
     config = _of_reference(context)
     prepared = context.counts("prepare")
     token_lists: TokenLists = context.dataset.document_store.token_lists
@@ -84,7 +84,7 @@ def _of_reference(context: Context) -> TokenizerConfig:
 def _end_id(config: TokenizerConfig, token_lists: TokenLists, last_ids: Counter[int]) -> tuple[int, int]:
     """The id that ends documents, and how often it occurs elsewhere in them.
 
-    It is the id of the settings, or the one that nearly all documents end with. An id that also occurs inside
+    It is the id of the settings, or the id that ends nearly all documents. An id that also occurs inside
     many documents, such as the id of a line end, is not an end token.
     """
     given = config.end_id

@@ -50,7 +50,7 @@ class TokenizerConfig:
     the SentencePiece model; for kind `stored`, optionally a tokenizer of the first two sorts that turns tokens into
     text for embeddings and reports."""
     end_token: str | None = _only_for(
-        (*_FILE_KINDS, "stored"), None, "leave the setting out: trained BPE and bytes bring an end token of their own"
+        (*_FILE_KINDS, "stored"), None, "leave the setting out: trained BPE and bytes have their own end token"
     )
     """The end-of-document token of a tokenizer that `path` names; None looks for the usual names."""
     start_token: str | None = _only_for(
@@ -71,14 +71,14 @@ class TokenizerConfig:
     normalization: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = _only_for(
         ("bpe", "bytes", *_FILE_KINDS),
         "none",
-        "leave the setting out: tokens that a corpus brings are not made from its text",
+        "leave the setting out: a corpus of tokens is stored as it is",
     )
     """Unicode normalisation of the text before it is tokenised, by tensorflow-text; not for kind `stored`."""
     cut_at: Literal["blanks", "sentences"] = _only_for(_MODEL_KINDS, "blanks", "leave the setting out")
     """Where texts too long to be tokenised at once are cut (SentencePiece models): before a blank, or after a
     sentence, which tensorflow-text finds."""
     num_processes: int = 0
-    """Processes that tokenise side by side; 0 takes one a core, or only this one if starting others would cost
+    """Processes that tokenise side by side; 0 takes one per core, or only this one if starting others would cost
     more than it saves. The result is the same."""
 
     def check(self, reads_files: bool = True) -> None:

@@ -26,7 +26,7 @@ _POOL_BYTES_TENSORFLOW = 2**30  # its import takes every process ten seconds and
 
 
 def tokenize(context: Context, partial: Path) -> Counts:
-    """Write every document's tokens, one file pair a document file, and the tokenizer that made them."""
+    """Write every document's tokens, one file pair per document file, and the tokenizer that made them."""
     from jax_diversity.token_store.megatron import TokenStore
 
     paths = context.dataset.document_store.paths

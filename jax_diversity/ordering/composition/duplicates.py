@@ -199,7 +199,7 @@ def _assign_others(
     num_lanes, num_parts = len(lane_lengths), lacking.shape[1]
     lacking_in_all = lacking.sum(axis=0)
     by_lane = lacking[lane_cluster] / lanes_of_cluster[lane_cluster][:, None]
-    # All lanes choose at once, without the other lanes' choices. If parts lack about the same, each lane prefers
+    # All lanes choose at once, without the other lanes' choices. If parts lack similar amounts, each lane prefers
     # another part; otherwise all would put their longest documents into the same part. The preference is a fraction of
     # the document's length, so that it becomes small with the last, short documents.
     preference = (np.arange(num_parts) - np.arange(num_lanes)[:, None]) % num_parts / (2 * num_parts)
