@@ -211,7 +211,7 @@ class FieldValues:
             if not self._kinds <= {int, float}:
                 raise UserError(
                     f"Expected numbers in the metadata field {self.name!r}, as in the dataset of features_from, found "
-                    "text or booleans; bring a field of numbers, or leave it out of the records."
+                    "text or booleans; use a field of numbers, or leave it out of the records."
                 )
             return numeric_bins(self._numbers(), bins)
         if not self._kinds and bins:

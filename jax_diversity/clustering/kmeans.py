@@ -64,7 +64,7 @@ def kmeans(
 
     Args:
         start: how the first centroids are drawn, see `draw_start`; `k-means||` suits thousands of clusters.
-        spherical: bring vectors and centroids to length one: clusters by cosine alone.
+        spherical: scale vectors and centroids to length one, which compares them by cosine alone.
         coarse_clusters: train this many clusters first and divide each of them. 0 takes one level below 10,000
             clusters, and about the square root of their number from there on; 1 always takes one level.
         max_iterations: most passes of Lloyd's algorithm over the training rows.

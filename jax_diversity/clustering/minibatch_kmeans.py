@@ -28,7 +28,7 @@ def minibatch_kmeans(
 
     Args:
         start: how the first centroids are drawn.
-        spherical: bring vectors and centroids to length one: clusters by cosine alone.
+        spherical: scale vectors and centroids to length one, which compares them by cosine alone.
         max_iterations: most passes over the training rows.
 
     Returns:

@@ -46,13 +46,13 @@ def documents_per_cluster(num_clusters: int) -> int:
 def name_clusters(
     counted: TermCounts, centroids: Float32[np.ndarray, "cluster feature"], num_terms: int = 8
 ) -> ClusterNames:
-    """Name clusters by class-based TF-IDF (Grootendorst 2022), over documents with a term instead of its mentions.
+    """Name clusters by class-based TF-IDF (Grootendorst 2022), over documents with a term instead of its occurrences.
 
     A term's score in a cluster is p c^1.5: the share p of its documents that have it, and c, which compares p with
     the share elsewhere: the mean of `ln(p / share in all clusters)` and `ln(p / share in the nearest clusters)`.
     Compared with all clusters alone, the commonest words of a rare language would name each of its clusters; compared
-    with the neighbours alone, thirty clusters about films would all have names without that word. No list of stop words
-    is needed, in any language. Of two forms of one word the better one is kept.
+    with the neighbours alone, thirty clusters about films would all have names without that word. No
+    language needs a list of stop words. Of two forms of one word the better one is kept.
 
     Args:
         counted: the terms of some documents near each centroid.
@@ -149,7 +149,7 @@ def _scores(shares: csr_array, neighbours: Int64[np.ndarray, "cluster neighbour"
 
 
 def _distinct_terms(scores: csr_array, terms: Sequence[str], num_terms: int) -> list[list[str]]:
-    """Every cluster's best terms, without forms of better ones; the order of documents has no influence."""
+    """Every cluster's best terms, without forms of better ones; they do not depend on the order of documents."""
     chosen = []
     for cluster in range(len(scores.indptr) - 1):
         part = slice(scores.indptr[cluster], scores.indptr[cluster + 1])

@@ -90,7 +90,7 @@ def training_rows(vectors: np.ndarray, num_clusters: int, train_documents: int, 
     if num_clusters > len(vectors):
         raise UserError(
             f"Expected at least as many documents as clusters, found {len(vectors)} documents for {num_clusters} "
-            f"clusters; set cluster.num_clusters to {len(vectors)} or fewer, or bring more documents."
+            f"clusters; set cluster.num_clusters to {len(vectors)} or fewer, or add documents."
         )
     if num_clusters > train_documents:
         raise UserError(

@@ -79,7 +79,7 @@ def check_numbers(context: Context) -> None:
             name = "num_clusters" if family == "cluster" else "also"
             raise UserError(
                 f"Expected cluster.{name} of at most the {num_documents} documents, found {number}; set it to "
-                f"{num_documents} or fewer, or bring more documents."
+                f"{num_documents} or fewer, or add documents."
             )
         dataclasses.replace(config, num_clusters=number).check()  # with the number that `auto` takes
 

@@ -104,7 +104,7 @@ def _features(context: Context, dimensions: int, stored: Path) -> str:
     found = fingerprint(config.method, options, config.max_tokens, config.seed, dimensions, files, learnt)
     if reference is not None and (width := reference.counts("embed")["dimensions"]) != dimensions:
         raise UserError(
-            f"Expected vectors of {width} dimensions, as in {reference.root}, found {dimensions}; bring vectors of the "
+            f"Expected vectors of {width} dimensions, as in {reference.root}, found {dimensions}; use vectors of the "
             "same embedder."
         )
     if reference is not None and found != reference.counts("embed")["features"]:

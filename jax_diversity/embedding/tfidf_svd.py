@@ -133,8 +133,8 @@ class TfidfSvd:
     def embed(self, texts: Sequence[str]) -> Float32[np.ndarray, "document feature"]:
         """Vectors of length one, a row per text.
 
-        A text without any known term (empty, or of words never seen) gets a row of zeros: such texts are one
-        point, and belong to one cluster.
+        A text without any known term (empty, or of words never seen) gets a row of zeros: such texts are equal
+        and belong to one cluster.
         """
         vectors = np.zeros((len(texts), self.dimensions), np.float32)
         if not self.terms:

@@ -63,7 +63,7 @@ def window_maximum(
     """The largest |share - τ| of any group in any window of `size` consecutive positions, at every offset."""
     largest = 0.0
     for _, spans in _blocks(placed, size, advance):
-        # A span's share is extreme where the window has the fewest or the most tokens: two candidates a span.
+        # A span's share is extreme where the window has the fewest or the most tokens: two candidates per span.
         expected = target[spans.group]
         above = spans.tokens / np.maximum(spans.fewest, 1) - expected
         below = np.where(spans.most > 0, expected - spans.tokens / np.maximum(spans.most, 1), 0.0)
@@ -82,7 +82,7 @@ def _block_tv(
     crossing = (spans.tokens > expected * spans.fewest) & ~above
     num_starts = len(window_tokens)
 
-    # A span adds its value at `begin` and takes it back at `end`: one running sum gives all starts.
+    # A span adds its value at `begin` and subtracts it at `end`: one running sum gives all starts.
     def running(values: np.ndarray) -> Float64[np.ndarray, " start"]:
         changes = np.bincount(spans.begin[above], weights=values[above], minlength=num_starts + 1)
         changes -= np.bincount(spans.end[above], weights=values[above], minlength=num_starts + 1)
@@ -138,8 +138,8 @@ def _cut(
     num_groups, num_starts = len(sums), len(window_tokens)
     groups = np.concatenate([np.arange(num_groups), groups])
     begin = np.concatenate([np.zeros(num_groups, np.int64), at])
-    # One sort puts each group's changes side by side, by time. A group's counts are the running sum over all
-    # changes, minus its value where the group begins. int32 keys, where they fit, sort twice as fast.
+    # One sort makes each group's changes neighbours, in the order of time. A group's counts are the running sum over
+    # all changes, minus its value where the group begins. int32 keys, if they fit, sort twice as fast.
     keys = groups * num_starts + begin
     order = np.argsort(keys.astype(np.int32) if num_groups * num_starts < 2**31 else keys)
     groups, begin = groups[order], begin[order]

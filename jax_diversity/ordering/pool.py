@@ -398,7 +398,7 @@ def _add_columns(
 ) -> Float32[Array, " slot"]:
     """Add `2 weight Σ λ x_j table[j]` over the row's columns."""
     # Some columns are added in one unrolled pass, which XLA fuses into one loop over the slots. Nearly all rows need
-    # only one pass; the number of further passes depends on the row's own width, not on the widest row's.
+    # only one pass; the number of further passes depends on the row's own width, not on the largest width.
     width = row.columns.shape[0]
     num_used = jnp.sum(row.columns < table.shape[0])
     padding = -width % _COLUMNS_PER_PASS

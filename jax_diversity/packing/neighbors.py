@@ -107,8 +107,8 @@ def products(
 def divide(units: Int16[np.ndarray, "row feature"], size: int) -> list[Int64[np.ndarray, " row_of_cell"]]:
     """The rows of cells of about `size` rows, never more than twice as many; ascending within a cell.
 
-    k-means divides the cells. It would never divide copies of one text: a part with most of its cell is cut by the
-    rows' numbers instead.
+    k-means divides the cells. It cannot divide copies of one text: a part that has most rows of its cell is cut by
+    the rows' numbers instead.
     """
     cells: list[np.ndarray] = []
     large = [np.arange(len(units))]
@@ -232,7 +232,7 @@ def _largest(
 
 
 def path_of_neighbors(graph: Any) -> Int64[np.ndarray, " row"]:
-    """All rows of a graph, from each to its nearest neighbour not yet visited, the first of equals.
+    """All rows of a graph as a path: after each row its nearest unvisited neighbour, the first of equals.
 
     The path starts at the row with the fewest neighbours. At a dead end it jumps to the unvisited row with the fewest
     neighbours.

@@ -32,9 +32,9 @@ def spread(
     clusters: Int32[np.ndarray, " document"],
     advance: Advance = ignore,
 ) -> Segments:
-    """Put as many topics into a sequence as its documents allow.
+    """Fill every sequence with as many topics as its documents allow.
 
-    Two documents of one cluster never follow one another, unless the cluster has more than half of the documents.
+    Two documents of one cluster are never neighbours, unless the cluster has more than half of the documents.
     Only the unfilled last sequence's tokens can be lost.
 
     Example:

@@ -61,7 +61,7 @@ def pack_documents(context: Context, partial: Path) -> Counts:
         raise UserError(
             f"Expected a corpus of at least one training sequence, packing.sequence_length="
             f"{config.sequence_length} tokens for packing.method={config.method}, found "
-            f"{training.report.num_tokens} tokens; choose shorter sequences or more text."
+            f"{training.report.num_tokens} tokens; choose shorter sequences or add text."
         )
     for name, part in ((SEGMENTS, training.segments), (VALIDATION, apart.segments)):
         columns = {column: getattr(part, column) for column in part.COLUMNS}

@@ -136,7 +136,7 @@ def field_weights(values: Sequence[Any], names: Callable[[int], str], field: str
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= _as_float(value) < math.inf:
             raise UserError(
-                f"Expected a finite number >= 0 in the metadata field {field!r}, which packing.weight_field takes for "
+                f"Expected a finite number >= 0 in the metadata field {field!r}, which packing.weight_field uses as "
                 f"the document's weight, found {quoted(value)} in document {names(place)!r}."
             )
         found[place] = value

@@ -59,7 +59,7 @@ def read_blend(arguments: Sequence[str]) -> Blend:
         )
     if len(set(prefixes)) != len(prefixes):
         twice = next(prefix for prefix in prefixes if prefixes.count(prefix) > 1)
-        raise UserError(f"Expected every prefix once, found {twice} again; add its weights up.")
+        raise UserError(f"Expected every prefix once, found {twice} repeated; add up its weights.")
     files = tuple(TokenFile(Path(prefix)) for prefix in prefixes)
     if weighted:
         shares = np.array(weights, np.float64)

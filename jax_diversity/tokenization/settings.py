@@ -132,7 +132,7 @@ class TokenizerConfig:
                 raise UserError(
                     "Expected a corpus of tokens (corpus.format=megatron or tokens), since the dataset of "
                     f"features_from was built from tokens and has no tokenizer, found corpus.format={corpus_format}; "
-                    "bring the documents' tokens, or build that dataset with tokenizer.path."
+                    "use the documents' tokens, or build that dataset with tokenizer.path."
                 )
             other = replace(other, kind="file", end_id=None)
         return adopt_settings("tokenizer", self, other, own=("num_processes",))
