@@ -480,6 +480,6 @@ def test_a_field_of_numbers_stays_one(folder: Path, tmp_path: Path) -> None:
     corpus = shutil.copytree(folder / "other", tmp_path / "corpus")
     for path in corpus.glob("*.jsonl"):
         path.write_text(path.read_text().replace('"quality": ', '"quality": true, "old": '))
-    with pytest.raises(jd.UserError, match=r"Expected numbers in the metadata field 'quality', as in .*; bring"):
+    with pytest.raises(jd.UserError, match=r"Expected numbers in the metadata field 'quality', as in .*; use"):
         run(following(folder / "reference", corpus, tmp_path / "new"))
     assert set(OutputFolder(tmp_path / "new").stages) < {*TO_CHARACTERIZE}
