@@ -2,7 +2,7 @@
 
 A family gives every document one *code*, the number of its group. Groups come from names (source, language, host of
 the address, a metadata field), from quantiles of numbers (length, a quality score) or from equal texts. Names are
-dictionary-encoded Arrow columns: only the different names become Python objects, not one a document.
+dictionary-encoded Arrow columns: only the different names become Python objects, not one per document.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jax_diversity.foundation.errors import UserError
 UNKNOWN = "unknown"
 """The group of documents without a value."""
 OTHER = "(other)"
-"""The group of documents whose value is too rare for a group of its own."""
+"""The group of documents whose value is too rare for a separate group."""
 UNIQUE = "unique"
 """The group of documents without a copy."""
 _BARE_HOST = re.compile(r"(localhost|[^\s/:@?#\\]+\.[^\s/:@?#\\]+)(:\d+)?([/?#]|$)", re.IGNORECASE)
@@ -97,7 +97,7 @@ def categorical(column: pa.ChunkedArray, max_groups: int | None = None) -> Codes
         if size:
             documents[label] += size
     kept = set(documents)
-    # `unknown` and `(other)` are two of the groups, whatever their sizes.
+    # `unknown` and `(other)` are two of the groups, even if they are small.
     if max_groups is not None and len(documents) > max_groups:
         by_size = sorted(documents.keys() - {UNKNOWN, OTHER}, key=lambda label: (-documents[label], label))
         always = [OTHER, *([UNKNOWN] if UNKNOWN in documents else [])]
@@ -141,7 +141,7 @@ def _quantile_bins(values: np.ndarray, num_bins: int, name: str) -> Bins:
     if not len(values):
         return Bins((), ())
     ordered = np.sort(values)
-    # Bins end with occurring values, and equal values are on one side of an end: no value is in two bins.
+    # A bin ends with a value that occurs, and equal values are in the same bin.
     highest = np.quantile(ordered, np.arange(1, num_bins + 1) / num_bins, method="inverted_cdf")
     stops = np.unique(np.searchsorted(ordered, highest, side="right"))
     lowest, highest = ordered[np.append(0, stops[:-1])].tolist(), ordered[stops - 1].tolist()
@@ -204,14 +204,14 @@ class FieldValues:
     def codes(self, bins: int | Bins, max_groups: int) -> Codes:
         """Groups of the field: quantile bins if all its values are numbers, else one group a value.
 
-        Given bins, or 0 for names, decide the kind of groups whatever the values are: a field without values has only
+        Given bins, or 0 for names, decide the kind of groups for any values: a field without values has only
         the group `unknown`.
         """
         if isinstance(bins, Bins):
             if not self._kinds <= {int, float}:
                 raise UserError(
                     f"Expected numbers in the metadata field {self.name!r}, as in the dataset of features_from, found "
-                    "text or booleans; bring a field of numbers, or leave it out of the records."
+                    "text or booleans; use a field of numbers, or leave it out of the records."
                 )
             return numeric_bins(self._numbers(), bins)
         if not self._kinds and bins:

@@ -1,4 +1,4 @@
-"""Documents' codes joined with segments: tokens of every group in every sequence, a sparse matrix a family.
+"""Documents' codes joined with segments: tokens of every group in every sequence, a sparse matrix per family.
 
 A sequence's count of a group is the number of its tokens that belong to documents of that code; padding belongs to
 no document, start and end tokens belong to theirs.
@@ -78,7 +78,7 @@ def sequence_copies(
     duplicate_group: Int64[np.ndarray, " document"],
     appearances: Int64[np.ndarray, " document"] | None = None,
 ) -> Int64[np.ndarray, "sequence member"]:
-    """The groups of copies of which every sequence contains a part, ascending, then -1.
+    """The groups of copies with parts in every sequence, ascending, then -1.
 
     A sequence with parts of more than four groups keeps the four that most sequences contain. Groups of one document
     that appears once, and groups within one sequence, are left out.
@@ -131,7 +131,7 @@ def sequence_turns(segments: Segments, appearances: Int64[np.ndarray, " document
     starts = np.flatnonzero(begins)
     before = np.empty(len(rows), np.int64)
     before[by_part] = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
-    # Multiples of an odd number, modulo 2^32, mix the parts: their order is not that of the text.
+    # Multiples of an odd number, modulo 2^32, mix the parts: their order differs from the text's.
     mixed = (part + document) * _ODD % 2**32
     turns = np.full(segments.num_sequences, -1)
     turns[segments.sequence_index[rows]] = before * 2**32 + mixed

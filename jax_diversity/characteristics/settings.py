@@ -16,14 +16,14 @@ _MOST_BINS = 2**20  # the bounds of all bins are computed, also where there are 
 _DEFAULT_WEIGHTS = {"cluster": 1.0, "length": 1.5, "source": 0.3, "language": 0.3}
 """Families that are balanced by default, and their λ, the weights of squares; docs/log.md has the curve."""
 _ALWAYS = ("cluster", "length")
-"""Families that stay even with one group: the published objectives use the first two families, in this order."""
+"""Families that are kept even if they have one group: the published objectives use the first two, in this order."""
 
 
 def default_families(num_groups: Mapping[str, int]) -> dict[str, float]:
     """The families that are balanced by default, in their order, and their weights λ.
 
     Args:
-        num_groups: family -> groups with tokens; a family of one group is balanced whatever the order.
+        num_groups: family -> groups with tokens; a family of one group is balanced in any order.
 
     Example:
         >>> list(default_families({"cluster": 50, "length": 100, "source": 3, "language": 1, "host": 9}))
@@ -73,5 +73,5 @@ class CharacteristicsConfig:
             if not name_fits or family.startswith(".") or "/" in family or family in _COLUMNS:
                 raise UserError(
                     f"Expected characteristics.families to name families or metadata fields, found {family!r}, which "
-                    "cannot be one's name; rename the field."
+                    "cannot be a family's name; rename the field."
                 )

@@ -1,4 +1,4 @@
-"""The stage `characterize`: documents' codes and segments -> sparse counts, a matrix a family."""
+"""The stage `characterize`: documents' codes and segments -> sparse counts, a matrix per family."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
 
 
 def _balanced(context: Context, totals: Mapping[str, Sequence[int]]) -> dict[str, float]:
-    """The families that orderings balance, and their weights, from every stored family's tokens a group."""
+    """The families that orderings balance, and their weights, from every stored family's tokens per group."""
     if context.reference is not None:
         theirs = context.reference.counts("characterize")
         return {family: theirs["weights"][family] for family in theirs["families"]}
@@ -108,7 +108,7 @@ def _all_codes(context: Context, dataset: Any) -> dict[str, Codes]:
     bins = _reference_bins(context).get("length", num_bins)
     codes["length"] = make.length_bins(dataset.tokens.document_lengths, bins)
     for name in ("source", "language"):
-        # A file's column is encoded before the next one is read: four bytes a document are kept.
+        # A file's column is encoded before the next one is read: four bytes per document are kept.
         store = dataset.document_store
         columns = (store.columns([name], path)[name].cast("large_string") for path in store.paths)
         blocks = [chunk.dictionary_encode() for column in columns for chunk in column.chunks]
@@ -146,7 +146,7 @@ def _field_codes(context: Context, *, with_hosts: bool = False) -> dict[str, Cod
                 hosts.append(encoded(map(host_of, group[config.url_field])))
     codes = {"host": categorical(joined(hosts), MAX_GROUPS)} if with_hosts else {}
     bins = _reference_bins(context)
-    num_bins = FIELD_BINS if context.reference is None else 0  # a field without bins there has names here, too
+    num_bins = FIELD_BINS if context.reference is None else 0  # a field without bins there has names here
     return codes | {family: column.codes(bins.get(family, num_bins), MAX_GROUPS) for family, column in values.items()}
 
 
@@ -173,11 +173,11 @@ def _check_families(context: Context) -> None:
 
 
 def _write_documents(context: Context, dataset: Any, partial: Path, codes: dict[str, Codes]) -> None:
-    """Write two tables with a row a document: its description for readers, and its group in every family."""
+    """Write two tables with a row per document: its description for readers, and its group in every family."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # Groups take four bytes a document and are in memory; ids may take much more and are read while rows are written.
+    # Groups take four bytes per document and are in memory; ids may take much more and are read while rows are written.
     columns: dict[str, Any] = {"id": None, "num_tokens": dataset.tokens.document_lengths}  # None: as stored
     for family, code in codes.items():
         if family in context.counts("cluster")["clusterings"]:
@@ -200,7 +200,7 @@ def _write_documents(context: Context, dataset: Any, partial: Path, codes: dict[
 
 
 def _document_tables(store: Any, columns: dict[str, Any]) -> Iterator[Any]:
-    """The columns of `_ROW_GROUP` documents at a time; columns that are None come from the stored documents."""
+    """The columns of `_ROW_GROUP` documents at a time; columns that are None are read from the stored documents."""
     import pyarrow as pa
 
     as_stored = [name for name, values in columns.items() if values is None]
@@ -222,7 +222,7 @@ def summary(counts: Counts) -> str:
     # Sorted, as in a manifest that is read again.
     numbers = sorted(counts["num_groups"].items())
     balanced = ", ".join(f"{family} {counts['num_groups'][family]:,}" for family in counts["families"])
-    # A family of one group is balanced whatever the order.
+    # A family of one group is balanced in any order.
     others = [f"{family} {number:,}" for family, number in numbers if number > 1 and family not in counts["families"]]
     fields = counts["other_fields"]
     shown = [*fields[:_MOST_FIELDS], *([f"{len(fields) - _MOST_FIELDS} more"] if len(fields) > _MOST_FIELDS else [])]

@@ -46,7 +46,7 @@ def read_counts(stored: StoredStages, family: str) -> csr_array:
 
 
 def read_sequence_array(stored: StoredStages, name: str) -> Int64[np.ndarray, "sequence ..."]:
-    """One of the arrays with a row a sequence: `SEQUENCE_DOCUMENTS`, `SEQUENCE_COPIES` or `SEQUENCE_TURNS`."""
+    """One of the arrays with a row per sequence: `SEQUENCE_DOCUMENTS`, `SEQUENCE_COPIES` or `SEQUENCE_TURNS`."""
     return read_array(_file(stored, name), "characterize")
 
 

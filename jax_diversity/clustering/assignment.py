@@ -25,7 +25,7 @@ def assign(
     """The nearest centroid of every row, ties to the lowest number; it also assigns new documents to old clusters.
 
     Args:
-        vectors: one row a document; may be a memory map.
+        vectors: one row per document; may be a memory map.
         centroids: a clustering's, as in its file `centroids.npy`.
         advance: called with the number of rows done.
         spherical: as in the clustering.
@@ -48,7 +48,7 @@ def assign(
     if vectors.shape[1] != centroids.shape[1]:
         raise UserError(
             f"Expected vectors as wide as the centroids, {centroids.shape[1]} features, found "
-            f"{vectors.shape[1]}; embed the documents with the settings that the centroids came from."
+            f"{vectors.shape[1]}; embed the documents with the settings that the centroids were made with."
         )
     passes = Passes(row_mesh(mesh), block_rows, advance)
     if spherical or not len(centroids):
@@ -69,7 +69,7 @@ def nearest_documents(
     Returns:
         Document indices; -1 if a cluster has fewer documents.
     """
-    # `lexsort` is stable: of equal distances the lowest index comes first.
+    # `lexsort` is stable: of equal distances the lowest index is first.
     order = np.lexsort((distances, assignments))
     sorted_clusters = assignments[order]
     first = np.searchsorted(sorted_clusters, np.arange(num_clusters))

@@ -16,14 +16,14 @@ from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
 
 TWO_LEVELS_FROM = 10_000
-"""From so many clusters on there are two levels, unless the settings say otherwise."""
+"""From this many clusters on there are two levels, unless the settings choose otherwise."""
 
 
 @runtime_checkable
 class Method(Protocol):
     """Vectors to centroids; the same arguments give the same result.
 
-    Besides these arguments a method may take, by keyword: `advance`, called with the number of rows passed, in all
+    Besides these arguments a method may take, by keyword: `advance`, called with the number of rows processed, in all
     `max_iterations` times the training rows (twice that in two levels); `mesh` and `block_rows`, for work on devices.
     All other keyword parameters, each with a default, are its options. Every method has the options `max_iterations`
     and `spherical`.
@@ -77,15 +77,15 @@ def cluster(
     """Cluster documents' vectors: `train_centroids` on a part of them, then `assign` all.
 
     Args:
-        vectors: one row a document; may be a memory map, which is read block by block.
+        vectors: one row per document; may be a memory map, which is read block by block.
         num_clusters: k.
         method: a name of `METHODS`.
-        train_documents: most documents for computing the centroids.
-        seed: of the starting centroids and of the training documents; from 0 to 2^32 - 1.
+        train_documents: the maximum number of documents from which the centroids are computed.
+        seed: decides the starting centroids and the training documents; from 0 to 2^32 - 1.
         advance: called with the number of rows done, `num_rows_passed` in all.
         mesh: devices that share the work; None takes one. Several processes pass the same vectors.
         block_rows: rows of a device's block, rounded up to a multiple of 64; None takes a suitable number.
-        options: the method's own, such as `spherical`.
+        options: the method's own options, such as `spherical`.
 
     Raises:
         UserError: unknown method or option; fewer documents (or training documents) than clusters; vectors that are
@@ -112,19 +112,19 @@ def train_centroids(
     """Centroids by the method, and the passes made; other arguments, and errors, are those of `cluster`."""
     chosen = METHODS.find(method)
     METHODS.check_options(method, given.keys() - METHODS.contract)
-    # A method need not take `advance`, `mesh` and `block_rows`; it gets what it takes.
+    # A method need not have the parameters `advance`, `mesh` and `block_rows`; it gets the ones that it has.
     return chosen(vectors, num_clusters, **{name: each for name, each in given.items() if METHODS.takes(method, name)})
 
 
 def num_coarse_clusters(num_clusters: int, coarse_clusters: int) -> int:
-    """Clusters of the coarse level; 1 means one level only. 0 takes it from the number of clusters."""
+    """Clusters of the coarse level; 1 means one level only. 0 computes it from the number of clusters."""
     return coarse_clusters or (1 if num_clusters < TWO_LEVELS_FROM else math.isqrt(num_clusters))
 
 
 def num_rows_passed(
     num_documents: int, num_clusters: int, *, method: str = "kmeans", train_documents: int = 200_000, **options: Any
 ) -> int:
-    """The rows that `cluster` reports to `advance`: those of every allowed training pass and of the assignment."""
+    """The rows that `cluster` reports to `advance`: the rows of every allowed training pass and of the assignment."""
     given = METHODS.options(method) | options
     num_levels = 1 if num_coarse_clusters(num_clusters, given.get("coarse_clusters", 1)) == 1 else 2
     return num_levels * min(num_documents, train_documents) * given["max_iterations"] + num_documents

@@ -1,15 +1,15 @@
 """K-means in one level or two: Lloyd's algorithm, compiled by JAX, over a mesh of devices.
 
 Distances are Euclidean. Rows of embeddings have length one (or zero), so the nearest
-centroid has the largest `x · c - ‖c‖² / 2`: cosine similarity, less a little for tight clusters. Rows
-and centroids are both moved by one vector first, the middle of the rows, because that product rounds off more the
-farther they lie from the origin. Centroids are plain means, not normalised again, so a loose cluster's centroid is
+centroid has the largest `x · c - ‖c‖² / 2`: cosine similarity, slightly reduced for tight clusters. Rows
+and centroids are first moved by one vector, the middle of the rows, because the rounding error of that product grows
+with their distance from the origin. Centroids are plain means, not normalised again, so a loose cluster's centroid is
 short. `spherical` k-means uses cosines alone: rows and centroids have length one, and nothing is moved. All rows of
 zeros (documents without a known term) are one point and share one cluster in either case.
 
 Memory beyond the vectors is one block's distances, (block, cluster), and the training rows' copy on the devices.
 The same vectors, settings, devices and versions give the same bits. On one processor the number of rows in a block
-changes neither centroids nor assignments; on accelerators and over several devices sums are added in another order.
+does not change centroids or assignments; on accelerators and over several devices sums are added in another order.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.progress import Advance, ignore
 
 ROWS_PER_CLUSTER = 16
-"""The starting centroids are drawn from about this many rows a cluster ..."""
+"""The starting centroids are drawn from about this many rows per cluster ..."""
 LEAST_ROWS = 16_384
-"""... and never from fewer rows than this, if there are as many."""
+"""... and from at least this many rows, if there are enough."""
 ROUNDS = 5
 """Rounds of k-means||; each draws half as many candidates as there are clusters."""
 _ROUNDING = 1e-6
-"""Relative size below which a squared distance from a matrix product is rounding alone."""
+"""Relative size below which a squared distance from a matrix product is only rounding error."""
 _BLOCK_ROWS = 2048
 
 
@@ -56,7 +56,7 @@ def kmeans(
     mesh: Any = None,
     block_rows: int | None = None,
 ) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
-    """Lloyd's algorithm from starting centroids that are rows, on as many devices as there are.
+    """Lloyd's algorithm from starting centroids that are rows, on one or several devices.
 
     An empty cluster takes the training row that is farthest from its centroid. With more clusters than distinct rows
     some clusters stay empty; they keep their last centroids. Other arguments, and errors, are those
@@ -64,8 +64,8 @@ def kmeans(
 
     Args:
         start: how the first centroids are drawn, see `draw_start`; `k-means||` suits thousands of clusters.
-        spherical: bring vectors and centroids to length one: clusters by cosine alone.
-        coarse_clusters: train so many clusters first and divide each of them. 0 takes one level below 10,000
+        spherical: scale vectors and centroids to length one, which compares them by cosine alone.
+        coarse_clusters: train this many clusters first and divide each of them. 0 takes one level below 10,000
             clusters, and about the square root of their number from there on; 1 always takes one level.
         max_iterations: most passes of Lloyd's algorithm over the training rows.
 
@@ -108,11 +108,11 @@ def share_out(
     """Whole shares of `total` in proportion to weights (Sainte-Laguë): at least one, at most `most` each.
 
     The weight of a coarse cluster is its rows' summed squared distance from its centroid, size times spread: in
-    many dimensions, where dividing a cluster reduces distances only slowly, that is where clusters help most (the
+    many dimensions, where dividing a cluster reduces distances only slowly, more clusters help most there (the
     high-rate quantisation law n^(d/(d+2)) σ^(2d/(d+2)) for d to infinity). `total` is at most the sum of `most`.
     """
     shares = np.minimum(most, 1).astype(np.int64)
-    # A weight of zero becomes a tiny one: such a group takes what no other group may have any more.
+    # A weight of zero becomes a tiny one: such a group gets the shares that other groups cannot take.
     weights = np.maximum(weights, max(float(weights.max(initial=0)), 1.0) * 1e-12)
     queue = [(-weights[group] / 3, group) for group in np.flatnonzero(most > shares).tolist()]
     heapq.heapify(queue)
@@ -178,9 +178,9 @@ def _draw_distinct(distances: Float32[Array, " row"], key: PRNGKeyArray, num_dra
 
 
 def _nearest_rows(rows: np.ndarray, candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Every row's nearest candidate and the squared distance to it; what is only rounding becomes zero."""
-    # Padded to one of few sizes, because each size is compiled. The padding, copies of the first candidate, comes
-    # behind it, and of equals the lowest number is taken: no row gets a copy.
+    """Every row's nearest candidate and the squared distance to it; a mere rounding error becomes zero."""
+    # Padded to one of few sizes, because each size is compiled. The padding consists of copies
+    # of the first candidate with higher numbers. Ties go to the lowest number: no row gets a copy.
     padded = np.concatenate([candidates, np.repeat(candidates[:1], padded_count(len(candidates)) - len(candidates), 0)])
     owners, distances = assign_rows(Rows(rows), padded, Passes(row_mesh(None), _BLOCK_ROWS))
     lengths = np.square(rows).sum(axis=1)
@@ -216,8 +216,8 @@ def draw_centroids(
         # Several rows are tried for each centroid; the one that leaves the smallest sum of distances is taken.
         drawn = cumulated[-1] * jax.random.uniform(jax.random.fold_in(key, cluster), (num_trials,))
         tried = jnp.searchsorted(cumulated, drawn, side="right")
-        # Rounding may give a place behind the last row with weight. Where all distances are zero, any row with
-        # weight is drawn: a copy of a centroid.
+        # Rounding may give a place after the last row with weight. If all distances are zero, any row with weight
+        # is drawn: a copy of a centroid.
         tried = jnp.minimum(tried, jnp.searchsorted(cumulated, cumulated[-1], side="left"))
         tried = jnp.where(cumulated[-1] > 0, tried, jnp.argmax(weights))
         products = jnp.matmul(rows[tried], rows.T, precision=lax.Precision.HIGHEST)
@@ -227,7 +227,7 @@ def draw_centroids(
         best = jnp.argmin(jnp.sum(weights * left, axis=1))
         return centroids.at[cluster].set(rows[tried[best]]), left[best]
 
-    # The first row is drawn by the weights alone: all rows have the same distance, any above all true ones whose
-    # sum stays finite.
+    # The first row is drawn by the weights alone: all rows get the same distance, which exceeds all true distances
+    # and has a finite sum.
     everywhere = jnp.full(len(rows), 4 * jnp.max(norms) + 1)
     return lax.fori_loop(0, num_clusters, draw, (jnp.zeros((num_clusters, rows.shape[1])), everywhere))[0]

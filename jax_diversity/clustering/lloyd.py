@@ -1,8 +1,8 @@
 """Lloyd's algorithm over blocks of rows on a mesh of devices, and the nearest centroids of a stream of rows.
 
 Every device holds a slice of each block of rows and a copy of all centroids; a mesh may have one device only. A
-device adds up its own rows' sums; once a pass they are added over the devices (`psum`), so that all of them move
-their copy of the centroids alike.
+device adds up its own rows' sums; once a pass they are added over the devices (`psum`), so that all devices
+move their copies of the centroids in the same way.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ EVERYWHERE: Any = PartitionSpec()
 SETTLED_SHARE = 10_000
 """Lloyd stops when at most one training row in this many changes its cluster."""
 _ROW_MULTIPLE = 64
-"""Rows of a device's block: from here on, a matrix product's sums are the same for any multiple."""
+"""Rows of a device's block: a matrix product's sums are the same for all multiples of this number."""
 _ROUNDING = 1e-6
-"""Relative length below which a row lies on its centroid."""
+"""Relative length below which a row counts as equal to its centroid."""
 _NO_DIRECTION = 1e-4
 """Length below which the mean of rows of length one has no direction."""
 
@@ -42,7 +42,7 @@ def row_mesh(mesh: Any) -> Mesh:
 
 
 def place(mesh: Mesh, values: np.ndarray, spec: Any) -> Array:
-    """An array on the mesh; of several processes, each brings the same values and keeps its devices' part."""
+    """An array on the mesh; several processes pass the same values, and each keeps its devices' part."""
     sharding = NamedSharding(mesh, spec)
     if sharding.is_fully_addressable:
         return jax.device_put(values, sharding)
@@ -57,7 +57,7 @@ def fetch(mesh: Mesh, array: Array) -> np.ndarray:
 
 
 def padded_count(count: int) -> int:
-    """The next power of two, or one and a half of one: few sizes, at most half too large (5: 6, 7: 8, 13: 16)."""
+    """The next power of two, or 1.5 times one: few sizes, at most half too large (5: 6, 7: 8, 13: 16)."""
     power = 1 << max(count - 1, 0).bit_length()
     return power * 3 // 4 if power >= 4 and count <= power * 3 // 4 else power
 
@@ -67,9 +67,9 @@ class Passes:
     """The settings of passes over rows."""
 
     mesh: Mesh
-    block_rows: int | None = None  # of one device; None takes what suits it
+    block_rows: int | None = None  # of one device; None takes a suitable number
     advance: Advance = ignore
-    few_sizes: bool = False  # pad numbers of clusters to one of few: each number of many clusterings would be compiled
+    few_sizes: bool = False  # round up numbers of clusters: otherwise each number of many clusterings would be compiled
 
     def rows_at_once(self, num_rows: int) -> int:
         """Rows of a block on all devices together."""
@@ -84,9 +84,9 @@ class Passes:
 def lloyd(
     rows: Rows, start: Float32[np.ndarray, "cluster feature"], max_iterations: int, passes: Passes
 ) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
-    """Move centroids to their rows' means until they settle; the centroids, and passes made.
+    """Move centroids to their rows' means until they settle; return the centroids and the number of passes.
 
-    `passes.advance` is told `max_iterations` times the rows in all; what an early stop saves is told at the end.
+    `passes.advance` gets `max_iterations` times the rows in all; after an early stop the rest is reported at the end.
     """
     mesh, num_clusters = passes.mesh, len(start)
     num_padding = padded_count(num_clusters) - num_clusters if passes.few_sizes else 0
@@ -122,11 +122,11 @@ def lloyd(
 
 
 def _farthest(rows: Rows, distances: list[np.ndarray], num_rows: int) -> Int64[np.ndarray, " far"]:
-    """Places of up to `num_rows` rows that lie farthest from their centroids, at different distances."""
+    """Places of up to `num_rows` rows that are farthest from their centroids, at different distances."""
     # Copies of a row are equally far away: `unique` counts them once, else they would fill several clusters.
     values, first = np.unique(-np.concatenate(distances)[: len(rows)], return_index=True)
     far = first[:num_rows]
-    # A row that lies on its centroid, but for rounding, would make a second centroid of the same place.
+    # A row that equals its centroid, except for rounding, would make a second centroid at the same place.
     lengths = np.square(rows.take(far)).sum(axis=1)
     return far[-values[:num_rows] > _ROUNDING**2 * lengths]
 
@@ -162,7 +162,7 @@ def assign_rows(
 
 
 class Moments(NamedTuple):
-    """The sums of a pass on every device: rows less their centroids, rows, rows that changed their cluster."""
+    """The sums of a pass on every device: rows minus their centroids, rows, rows that changed their cluster."""
 
     residuals: Any
     counts: Any
@@ -170,7 +170,7 @@ class Moments(NamedTuple):
 
     @staticmethod
     def zeros(shape: tuple[int, ...], mesh: Mesh) -> Moments:
-        """Sums of nothing, for centroids of this shape."""
+        """Sums of zero rows, for centroids of this shape."""
         return Moments(
             place(mesh, np.zeros((mesh.size, *shape), np.float32), BY_ROW),
             place(mesh, np.zeros((mesh.size, shape[0]), np.int32), BY_ROW),
@@ -189,11 +189,11 @@ def accumulate(
     mesh: Mesh,
     spherical: bool,
 ) -> tuple[Moments, Int32[Array, " row"], Float32[Array, " row"]]:
-    """The sums with one block more, every row's cluster (out of range for padding), and its squared distance.
+    """The sums after one more block, every row's cluster (out of range for padding), and its squared distance.
 
     Residuals are summed instead of rows: they are small, so the sum loses less to rounding, and a cluster of
     identical rows does not move at all. Rows from `num_rows` on and centroids from `num_clusters` on are padding.
-    `previous` holds every row's cluster in the pass before, -1 at first. The memory of `moments` is reused (donated).
+    `previous` holds every row's cluster in the previous pass, at first -1. The memory of `moments` is reused (donated).
     """
 
     def part(
@@ -229,8 +229,8 @@ def nearest(
 
 
 def _nearest_part(rows: Array, centroids: Array, num_clusters: Array, spherical: bool) -> tuple[Array, Array, Array]:
-    """One device's rows: nearest centroid, row less that centroid, and its squared length."""
-    # ‖x - c‖² / 2 without ‖x‖² / 2, which is the same for every centroid, is ‖c‖² / 2 - x · c.
+    """One device's rows: nearest centroid, row minus that centroid, and its squared length."""
+    # ‖x‖² / 2 is the same for every centroid: ‖x - c‖² / 2 without it is ‖c‖² / 2 - x · c.
     half_norms = 0.5 * jnp.sum(centroids * centroids, axis=1)
     # Padding has an infinite norm, so that no row takes it.
     numbers = jnp.arange(len(centroids), dtype=jnp.int32)
@@ -269,7 +269,7 @@ def move(
 ) -> tuple[Float32[Array, "cluster feature"], Int32[Array, " cluster"], Int32[Array, ""]]:
     """The means of a pass's clusters, rows in each, and rows that changed theirs; empty clusters do not move.
 
-    Spherical centroids are scaled to length one again; where rows cancel out, or all are zeros, to zero.
+    Spherical centroids are scaled to length one again; if rows cancel out, or all are zeros, they are zero.
     """
 
     def part(centroids: Array, moments: Moments) -> tuple[Array, Array, Array]:

@@ -17,15 +17,15 @@ def map_positions(centroids: Float32[np.ndarray, "cluster feature"]) -> Float32[
     """Positions of clusters on a map, each axis from -1 to 1.
 
     t-SNE (van der Maaten & Hinton 2008) by cosine distance, started from the two main axes, without randomness:
-    it keeps each topic's neighbours, where a projection or metric scaling of hundreds of nearly equidistant
-    centroids gives a disc without shape. Distances between far topics mean little. Few clusters are projected on
-    their main axes.
+    it keeps each topic's neighbours, while a projection or metric scaling of hundreds of nearly equidistant
+    centroids gives a disc without structure. Distances between far topics mean little. If there are few clusters, they
+    are projected on their main axes.
 
     Args:
         centroids: at most `LARGEST_MAP` of them.
 
     Raises:
-        ValueError: more.
+        ValueError: more than `LARGEST_MAP` centroids.
     """
     if len(centroids) > LARGEST_MAP:
         raise ValueError(f"Expected at most {LARGEST_MAP} centroids, found {len(centroids)}.")

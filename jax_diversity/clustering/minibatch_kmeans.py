@@ -28,7 +28,7 @@ def minibatch_kmeans(
 
     Args:
         start: how the first centroids are drawn.
-        spherical: bring vectors and centroids to length one: clusters by cosine alone.
+        spherical: scale vectors and centroids to length one, which compares them by cosine alone.
         max_iterations: most passes over the training rows.
 
     Returns:
@@ -41,7 +41,7 @@ def minibatch_kmeans(
     model: Any = MiniBatchKMeans(
         num_clusters,
         init=start,
-        # Smaller batches than some rows a cluster would move most centroids by chance alone.
+        # A batch needs several rows per cluster: smaller ones would move most centroids by chance alone.
         batch_size=max(1024, 2 * num_clusters),
         max_iter=max_iterations,
         n_init="auto",  # one start

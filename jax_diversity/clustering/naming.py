@@ -14,7 +14,7 @@ from jax_diversity.text.terms import split_terms
 DOCUMENTS_PER_CLUSTER = 50
 """Documents nearest to a centroid whose terms are counted ..."""
 MOST_DOCUMENTS = 100_000
-"""... and documents in all, so that naming ten thousand clusters costs no more than naming two thousand."""
+"""... and documents in all: naming ten thousand clusters costs no more than naming two thousand."""
 TERMS_PER_DOCUMENT = 400
 """Different terms of a document's beginning that are counted."""
 TERMS_PER_NAME = 3
@@ -30,7 +30,7 @@ class ClusterNames:
     """The names of clusters.
 
     Attributes:
-        names: a few terms each; different if the clusters' terms are, otherwise numbered.
+        names: a few terms each; different if the clusters' terms differ, otherwise numbered.
         top_terms: the terms that distinguish a cluster, the best first.
     """
 
@@ -46,18 +46,18 @@ def documents_per_cluster(num_clusters: int) -> int:
 def name_clusters(
     counted: TermCounts, centroids: Float32[np.ndarray, "cluster feature"], num_terms: int = 8
 ) -> ClusterNames:
-    """Name clusters by class-based TF-IDF (Grootendorst 2022), over documents with a term instead of its mentions.
+    """Name clusters by class-based TF-IDF (Grootendorst 2022), over documents with a term instead of its occurrences.
 
-    A term's score in a cluster is p c^1.5: the share p of its documents that have it, and how much larger that is
-    than elsewhere, c, the mean of `ln(p / share in all clusters)` and `ln(p / share in the nearest clusters)`.
-    Against all clusters alone, the commonest words of a rare language would name each of its clusters; against the
-    neighbours alone, none of thirty clusters about films would have a name with that word. No list of stop words is
-    needed, in any language. Of two forms of one word the better one is kept.
+    A term's score in a cluster is p c^1.5: the share p of its documents that have it, and c, which compares p with
+    the share elsewhere: the mean of `ln(p / share in all clusters)` and `ln(p / share in the nearest clusters)`.
+    Compared with all clusters alone, the commonest words of a rare language would name each of its clusters; compared
+    with the neighbours alone, thirty clusters about films would all have names without that word. No
+    language needs a list of stop words. Of two forms of one word the better one is kept.
 
     Args:
         counted: the terms of some documents near each centroid.
-        centroids: tell which clusters are neighbours.
-        num_terms: terms of a cluster at most.
+        centroids: they determine which clusters are neighbours.
+        num_terms: the maximum number of terms of a cluster.
 
     Example:
         >>> counted = TermCounts()
@@ -149,13 +149,13 @@ def _scores(shares: csr_array, neighbours: Int64[np.ndarray, "cluster neighbour"
 
 
 def _distinct_terms(scores: csr_array, terms: Sequence[str], num_terms: int) -> list[list[str]]:
-    """Every cluster's best terms, without forms of better ones; the order of documents has no influence."""
+    """Every cluster's best terms, without forms of better ones; they do not depend on the order of documents."""
     chosen = []
     for cluster in range(len(scores.indptr) - 1):
         part = slice(scores.indptr[cluster], scores.indptr[cluster + 1])
         columns, values = scores.indices[part], scores.data[part]
-        # Scores that are equal but for the last bits of a sum, which depend on the order of documents, go by the term.
-        # Of terms that share the last candidate's score all are looked at: their columns depend on that order, too.
+        # The last bits of a sum depend on the order of documents: scores that differ only there are sorted by the term.
+        # All terms with the last candidate's score are compared: their columns depend on that order, too.
         values = np.round(values, 9)
         last = np.partition(values, -_CANDIDATES)[-_CANDIDATES] if len(values) > _CANDIDATES else 0.0
         likely = np.flatnonzero((values >= last) & (values > 0))
@@ -173,7 +173,7 @@ def _distinct_terms(scores: csr_array, terms: Sequence[str], num_terms: int) -> 
 
 
 def _are_alike(first: str, second: str) -> bool:
-    """Tell whether two terms are forms of one: other endings, a character of a pair, two pairs of one word."""
+    """Return whether two terms are forms of one: other endings, a character of a pair, two pairs of one word."""
     short, long = (first, second) if len(first) <= len(second) else (second, first)
     if len(short) == 1:
         return short in long
@@ -183,7 +183,7 @@ def _are_alike(first: str, second: str) -> bool:
 
 
 def _unlike_names(top_terms: Sequence[Sequence[str]]) -> list[str]:
-    """A few terms a cluster; clusters with the same few take further ones until they differ, or a number."""
+    """A few terms per cluster; clusters with the same terms get further terms until they differ, or a number."""
     names: list[str] = []
     taken: set[frozenset[str]] = set()
     for cluster, terms in enumerate(top_terms):

@@ -37,7 +37,7 @@ def majority_labels(
     """Every cluster's most common label's code, ties to the lowest; -1 for an empty cluster."""
     majority = np.full(num_clusters, -1, np.int64)
     counts, cluster, code = _label_counts(assignments, codes)
-    # The last assignment to an index stays: the most common label, of equally common ones the lowest code.
+    # The last assignment to an index stays: the most common label; ties go to the lowest code.
     order = np.lexsort((-code, counts))
     majority[cluster[order]] = code[order]
     return majority

@@ -16,7 +16,7 @@ LARGEST_SQUARE = 1e30
 """A vector's squared length; sums of ten million of them, moved by another vector, are finite in float32."""
 _BLOCK = 8192
 _MIDDLE_ROWS = 4096
-"""Rows for the middle of all rows; any point among them suffices."""
+"""Number of rows from which the middle of all rows is computed; any point among the rows suffices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Rows:
         return np.subtract(rows, self.origin, out=None if is_view else rows)
 
     def part(self, places: np.ndarray) -> Rows:
-        """The rows at some places, as rows of their own."""
+        """The rows at some places, as separate `Rows`."""
         return replace(self, chosen=places if self.chosen is None else self.chosen[places])
 
     def blocks(self, block_rows: int) -> Iterator[tuple[Float32[np.ndarray, "row feature"], int]]:
@@ -75,8 +75,9 @@ def unit_rows(rows: Float32[np.ndarray, "row feature"]) -> Float32[np.ndarray, "
 def middle(vectors: Float32[np.ndarray, "row feature"]) -> Float32[np.ndarray, " feature"]:
     """A point among the rows: every feature's median over some thousands of them, evenly spaced.
 
-    Distances come from products of rows and centroids, whose rounding grows with the square of their lengths, which
-    are measured from this point. Unlike a mean, it is not moved out of the rows by one that is very far away.
+    Distances are computed from products of rows and centroids. Their rounding errors grow with the square of the
+    lengths, which are measured from this point. Unlike a mean, it stays among the rows even if one row is very far
+    away.
     """
     rows = np.array(vectors[:: max(-(-len(vectors) // _MIDDLE_ROWS), 1)])
     return np.median(rows, axis=0, overwrite_input=True) if len(rows) else np.zeros(rows.shape[1], np.float32)
@@ -89,7 +90,7 @@ def training_rows(vectors: np.ndarray, num_clusters: int, train_documents: int, 
     if num_clusters > len(vectors):
         raise UserError(
             f"Expected at least as many documents as clusters, found {len(vectors)} documents for {num_clusters} "
-            f"clusters; set cluster.num_clusters to {len(vectors)} or fewer, or bring more documents."
+            f"clusters; set cluster.num_clusters to {len(vectors)} or fewer, or add documents."
         )
     if num_clusters > train_documents:
         raise UserError(
@@ -119,7 +120,7 @@ def check_vectors(vectors: Any) -> None:
     if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or vectors.shape[1] == 0:
         raise UserError(
             f"Expected vectors of the shape (document, feature >= 1), found {np.shape(vectors)}; "
-            "pass one row a document."
+            "pass one row per document."
         )
     if vectors.dtype != np.float32:
         raise UserError(f"Expected float32 vectors, found {vectors.dtype}; convert them with .astype(np.float32).")

@@ -21,7 +21,7 @@ class ClusterConfig:
     num_clusters: int | Literal["auto"] = "auto"
     """Number of clusters, k; `auto`: one for every twenty documents, from 1 to 1,000."""
     also: tuple[int, ...] = ()
-    """Further clusterings of the same vectors with so many clusters: the families `cluster_100` ..."""
+    """Further clusterings of the same vectors, by their numbers of clusters: the families `cluster_100` ..."""
     method: str = "kmeans"
     """`kmeans`: Lloyd's algorithm, compiled by JAX; `minibatch_kmeans`: scikit-learn's MiniBatchKMeans."""
     options: dict[str, int | float | bool | str] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class ClusterConfig:
     @property
     def clusterings(self) -> Mapping[str, ClusterConfig]:
         """Each clustering's family and settings: `cluster`, and `cluster_100` for 100 in `also`."""
-        # A number of coarse clusters suits the main clustering alone; 1 means "one level", whatever the number.
+        # A number of coarse clusters suits the main clustering alone; 1 means "one level" for any number.
         options = {name: value for name, value in self.options.items() if name != "coarse_clusters" or value in (0, 1)}
         further = {
             f"cluster_{number}": dataclasses.replace(self, num_clusters=number, also=(), options=options)
@@ -68,10 +68,10 @@ class ClusterConfig:
         if len({*numbers, *self.also}) != len(numbers) + len(self.also):
             raise UserError(
                 f"Expected cluster.also to hold other numbers than cluster.num_clusters ({self.num_clusters}), each "
-                f"once, found {', '.join(map(str, self.also))}; each makes a family of its own."
+                f"once, found {', '.join(map(str, self.also))}; each is a separate family."
             )
         METHODS.check_settings(self.method, self.options)
         given: Any = {"max_iterations": 1, "coarse_clusters": 0} | self.options
-        # What `auto` takes, and with it the bound of coarse clusters, is known when the documents are.
+        # The number for `auto`, and with it the bound of coarse clusters, depends on the number of documents.
         most = self.train_documents if self.num_clusters == "auto" else self.num_clusters
         check_numbers(most, given["max_iterations"], given["coarse_clusters"])

@@ -39,7 +39,7 @@ _TRAINED = "trained.json"
 
 
 class _Labels(NamedTuple):
-    """The field that clusters are compared with, every document's label (-1 for none), and the labels' names."""
+    """The field that clusters are compared with, every document's label (-1 without one), and the labels' names."""
 
     field: str
     codes: np.ndarray
@@ -61,7 +61,7 @@ def cluster_documents(context: Context, partial: Path) -> Counts:
         described = _describe(context, family, clustering, counted[family])
         entries = _entries(clustering, nearest[family], described, titles, labels)
         write_json(partial / clusters_name(family), entries)
-    # Last: a build that is cut off before this line finds its centroids again.
+    # Last: a build that is interrupted before this line finds its centroids again.
     (partial / _TRAINED).unlink(missing_ok=True)
     centroids = {family: file_hash(partial / centroids_name(family)) for family in made}
     spherical = bool(context.config.cluster.options.get("spherical", False))
@@ -70,7 +70,7 @@ def cluster_documents(context: Context, partial: Path) -> Counts:
 
 def check_numbers(context: Context) -> None:
     """Check that there are enough documents for every clustering, as soon as the documents are stored."""
-    if context.reference is not None:  # its centroids are taken, even with few documents
+    if context.reference is not None:  # its centroids are used, even with few documents
         return
     num_documents = context.counts("prepare")["num_documents"]
     for family, config in context.config.cluster.clusterings.items():
@@ -79,7 +79,7 @@ def check_numbers(context: Context) -> None:
             name = "num_clusters" if family == "cluster" else "also"
             raise UserError(
                 f"Expected cluster.{name} of at most the {num_documents} documents, found {number}; set it to "
-                f"{num_documents} or fewer, or bring more documents."
+                f"{num_documents} or fewer, or add documents."
             )
         dataclasses.replace(config, num_clusters=number).check()  # with the number that `auto` takes
 
@@ -160,7 +160,7 @@ def _read_nearest(context: Context, nearest: dict[str, np.ndarray]) -> tuple[dic
 
 
 def _describe(context: Context, family: str, clustering: Clustering, counted: TermCounts) -> list[dict[str, Any]]:
-    """Every cluster's name, terms and place on the map; with `features_from`, those of that dataset."""
+    """Every cluster's name, terms and place on the map; with `features_from`, they are copied from that dataset."""
     from jax_diversity.clustering.maps import LARGEST_MAP, map_positions
     from jax_diversity.clustering.naming import name_clusters
 
@@ -180,7 +180,7 @@ def _describe(context: Context, family: str, clustering: Clustering, counted: Te
 
 
 def _beginnings(context: Context, wanted: np.ndarray) -> Iterator[str]:
-    """The wanted documents' first page or so; decoded from tokens if the corpus has no texts."""
+    """The beginnings, about a page, of the `wanted` documents; decoded from tokens if the corpus has no texts."""
     if not context.counts("prepare")["has_text"]:
         beginnings = context.dataset.beginnings(_NAMING_CHARACTERS)
         for path in beginnings.paths:

@@ -1,6 +1,6 @@
-"""The contract of all embedders: texts in, vectors out; methods by name, and the check of the vectors.
+"""The contract of all embedders (texts to vectors), the methods by name, and the check of the vectors.
 
-A method is a function that makes an embedder. `embedding.method=my_module:letters` chooses one of your own:
+A method is a function that makes an embedder. `embedding.method=my_module:letters` chooses your own method:
 
     def letters(*, alphabet: str = "abc") -> Letters: ...
 
@@ -38,8 +38,8 @@ METHODS = Methods(
 )
 """Name -> module below this package."""
 CHARACTERS_PER_TOKEN = 16
-"""Characters of a text for each token that an embedder reads. Tokens are rarely longer on average: only of ruled lines
-and tables of blanks a little less is read. No text of megabytes is read whole."""
+"""Characters of a text for each token that an embedder reads. The average token is rarely longer, except in
+ruled lines and tables of blanks, of which slightly less is read. Long texts are not read whole."""
 MOST_DIMENSIONS = 8192
 """More dimensions would need gigabytes for the terms' directions; a few hundred describe a document's topic."""
 
@@ -58,10 +58,10 @@ class Embedder(Protocol):
         ...
 
     def embed(self, texts: Sequence[str]) -> Float32[np.ndarray, "document feature"]:
-        """A vector a text, of any length; zeros for a text without known terms, never NaN or infinity.
+        """One vector per text, of any length; zeros for a text without known terms, never NaN or infinity.
 
         Args:
-            texts: documents' beginnings, at least as long as the first `max_tokens` tokens of the embedder's own.
+            texts: documents' beginnings, at least as long as the first `max_tokens` tokens of the embedder.
         """
         ...
 
@@ -73,8 +73,8 @@ class Method(Protocol):
     path of the fitted state, None to keep nothing: if the file exists, it is loaded and nothing is fitted (write it
     under another name first, then rename it); `document_ids`, a function that returns all documents' ids in stored
     order; `max_tokens`; `seed`. All its other parameters are
-    options. The module of a method that reads files has a function `input_files` of the same options, which checks
-    them and gives the files.
+    options. The module of a method that reads files has a function `input_files` with the same options, which checks
+    them and returns the files.
     """
 
     def __call__(self, **given: Any) -> Embedder:
@@ -86,18 +86,18 @@ def check_method(method: str, options: Mapping[str, Any]) -> list[Path]:
     """Check the method, its options and the files that it reads, without loading anything large.
 
     Returns the files besides the corpus that the vectors depend on, sorted: a checkpoint, stored vectors, the source
-    of an embedder of the user's own and what its option `path` names.
+    of a user's embedder and the files that its option `path` names.
     """
     _find(method, options)
     if ":" in method:
-        # The file's content is hashed: a changed embedder makes other vectors under the same name.
+        # The file's content is hashed: after a change, the embedder makes other vectors under the same name.
         source = getattr(find_spec(method.partition(":")[0]), "origin", None)
         named = [path for path in (source, options.get("path")) if isinstance(path, str) and path]
         return [file for path in named for file in files_at(path)]
     module = import_module(f"{METHODS.package}.{METHODS[method]}")
     if hasattr(module, "input_files"):
         return module.input_files(**options)
-    make_embedder(method, options)  # without texts, which takes no time: every method checks the values of its options
+    make_embedder(method, options)  # quick, because there are no texts: every method checks the values of its options
     return []
 
 
@@ -123,12 +123,12 @@ def make_embedder(
 
     Args:
         method: a name of `METHODS`, or `module:name` of your own.
-        options: the method's own.
-        max_tokens: the number of first tokens of a document to read, in the embedder's own tokens.
-        seed: of the random numbers.
-        texts: gives the texts that an embedder learns from; called only if they are needed.
-        stored: the file of the fitted state; None keeps nothing.
-        document_ids: gives all documents' ids; called only if they are needed.
+        options: the method's own options.
+        max_tokens: the number of first tokens of a document to read, by the embedder's tokenizer.
+        seed: the seed of the random numbers.
+        texts: returns the texts that an embedder is fitted on; called only if they are needed.
+        stored: the file of the fitted state; None does not store it.
+        document_ids: returns all documents' ids; called only if they are needed.
 
     Raises:
         UserError: an unknown method, one that does not make an embedder, or options that it does not have.
@@ -154,13 +154,13 @@ def make_embedder(
 
 @contextmanager
 def own_code(method: str) -> Iterator[None]:
-    """Turn errors of a user's own embedder into a `UserError` that names their place."""
+    """Turn errors of a user's embedder into a `UserError` that names their place."""
     try:
         yield
-    except (UserError, OSError, MemoryError):  # for each there is a sentence already
+    except (UserError, OSError, MemoryError):  # these have a clear sentence already
         raise
     except Exception as error:
-        if ":" not in method:  # a bug of this package, whose traceback is wanted
+        if ":" not in method:  # a bug of this package: keep its traceback
             raise
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise UserError(
@@ -170,17 +170,17 @@ def own_code(method: str) -> Iterator[None]:
 
 
 def learns(method: str, options: Mapping[str, Any]) -> bool:
-    """Tell whether the method is fitted to the corpus before it embeds."""
+    """Return whether the method is fitted to the corpus before it embeds."""
     return "texts" in _find(method, options)[1]
 
 
 def brings_vectors(method: str) -> bool:
-    """Tell whether the method's vectors are given for one corpus and cannot be made for other texts."""
+    """Return whether the method's vectors are given for one corpus and cannot be made for other texts."""
     return ":" not in method and METHODS.takes(method, "document_ids")
 
 
 def check_embedded(vectors: Any, num_texts: int, dimensions: int, name_document: Callable[[int], str]) -> None:
-    """Check for one finite float32 row a text; `name_document` returns a row's document's name for messages."""
+    """Check that there is one finite float32 row per text; `name_document` names a row's document in errors."""
     shape = (num_texts, dimensions)
     if not isinstance(vectors, np.ndarray) or vectors.shape != shape or vectors.dtype != np.float32:
         found = f"{vectors.dtype} {vectors.shape}" if isinstance(vectors, np.ndarray) else type(vectors).__name__
@@ -198,7 +198,7 @@ def check_embedded(vectors: Any, num_texts: int, dimensions: int, name_document:
 
 
 def _find(method: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any], list[str]]:
-    """The method's function and those of the contract's parameters that it takes; the options are checked."""
+    """The method's function, and the contract's parameters that it takes; the options are checked."""
     if ":" not in method:
         METHODS.check_settings(method, options)
         return METHODS.find(method), [*filter(METHODS.contract.__contains__, METHODS.parameters(method))]
@@ -213,8 +213,8 @@ def _find(method: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any], 
             found = attrgetter(name)(import_module(module))
         except (ModuleNotFoundError, AttributeError) as error:
             raise UserError(
-                f"Expected embedding.method={method} to name a function in a module, found: {error}; is the "
-                "module's folder in PYTHONPATH, and what it needs installed?"
+                f"Expected embedding.method={method} to name a function in a module, found: {error}; check "
+                "that the module's folder is in PYTHONPATH and that its dependencies are installed."
             ) from error
     try:
         signature = inspect.signature(found)

@@ -1,10 +1,10 @@
-"""Documents -> vectors without any learning: hashed counts, projected to a few dimensions by random signs.
+"""Documents -> vectors without fitting: hashed counts, projected to a few dimensions by random signs.
 
 It counts the beginnings of words, single characters of scripts without spaces between words, and punctuation
-marks, which tell prose from code, verse, lists and letters. Counts are hashed to buckets (Weinberger et al. 2009), a
+marks, which distinguish prose, code, verse, lists and letters. Counts are hashed to buckets (Weinberger et al. 2009), a
 count c weighs 1 + ln c, and each bucket has a direction of random signs, which keeps angles approximately
-(Achlioptas 2003). A vector depends on its text and the settings alone, so later documents and those of other corpora
-lie in the same space. But the method does not know which words are rare, so it separates topics less well than
+(Achlioptas 2003). A vector depends on its text and the settings alone, so later documents and documents of other
+corpora are in the same space. But the method does not weigh rare words more, so it separates topics less well than
 `tfidf_svd`.
 """
 
@@ -38,7 +38,7 @@ def hashing(*, seed: int = 0, max_tokens: int = 1024, dimensions: int = 128) -> 
     """Hashed beginnings of words and punctuation marks, projected by random signs, without fitting.
 
     Args:
-        seed: of the signs.
+        seed: the seed of the signs.
         max_tokens: the number of first words, characters and punctuation marks of a text to read.
         dimensions: width of the vectors, at most 8192.
 
@@ -53,17 +53,17 @@ def hashing(*, seed: int = 0, max_tokens: int = 1024, dimensions: int = 128) -> 
 
 
 class HashingEmbedder:
-    """The embedder: stateless, a document's vector depends on that document alone."""
+    """The embedder. It has no state: a document's vector depends only on that document."""
 
     def __init__(self, dimensions: int, seed: int, max_tokens: int) -> None:
         self.dimensions, self._seed, self._max_tokens = dimensions, seed, max_tokens
 
     def embed(self, texts: Sequence[str]) -> Float32[np.ndarray, "document feature"]:
-        """Vectors of length one, a row a text; zeros for a text without a term."""
+        """Vectors of length one, a row per text; zeros for a text without a term."""
         vectors = np.zeros((len(texts), self.dimensions), np.float32)
         for start in range(0, len(texts), _BLOCK_DOCUMENTS):
             counts = csr_array(make_vectorizer(self._max_tokens).transform(texts[start : start + _BLOCK_DOCUMENTS]))
-            # Ten occurrences of a word say more about the topic than one does, but not ten times as much.
+            # Ten occurrences of a word are stronger evidence of the topic than one, but not ten times as strong.
             counts.data = 1 + np.log(counts.data)
             projected = counts @ self._signs
             lengths = np.sqrt(np.square(projected).sum(axis=1, keepdims=True))
@@ -95,7 +95,7 @@ def make_signs(dimensions: int, seed: int) -> Float32[np.ndarray, "bucket {dimen
 
 
 def split_marks(text: str, most: int | None = None) -> list[str]:
-    """What is counted of a text, repeated as it comes, the first `most`: "Recipes: 明月!" gives recip, :, 明, 月, !."""
+    """The first `most` terms of a text, with repeats: "Recipes: 明月!" gives recip, :, 明, 月, !."""
     text = text.lower()
     # Most texts are ASCII, for which the simpler pattern gives the same terms in a fraction of the time.
     found = (_ASCII if text.isascii() else _ANY).findall(text)

@@ -1,8 +1,8 @@
-"""Vectors that were computed elsewhere: a .npy file, or a column of Parquet files.
+"""Vectors that other programs computed: a .npy file, or a column of Parquet files.
 
-Rows are matched with documents by ids where the Parquet files have them, otherwise by the order in which documents
-are stored. Vectors are read in blocks; only the rows' places in the corpus stay in memory, 8 bytes each, and,
-while ids are matched, the ids of documents and rows.
+Rows are matched with documents by ids if the Parquet files have them, otherwise by the documents' stored order. Vectors
+are read in blocks; only the rows' places in the corpus stay in memory, 8 bytes each, and, while ids are matched, the
+ids of documents and rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PrecomputedVectors:
 
     Attributes:
         dimensions: width of the vectors.
-        num_unused: rows whose ids belong to no document.
+        num_unused: rows whose ids are not ids of documents.
         blocks: gives the rows of all documents, each once, as (document indices, vectors), a few thousand at a
             time in the order of the files.
     """
@@ -95,15 +95,15 @@ def input_files(path: str, **_: Any) -> list[Path]:
 
 def _open_array(path: Path, num_documents: int) -> PrecomputedVectors:
     try:
-        # Unlike this call, np.load takes other files for pickles and advises to allow them.
+        # Unlike this call, np.load treats other files as pickles and advises to allow them.
         stored = np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:  # a broken header makes NumPy raise half a dozen kinds
+    except Exception as error:  # a broken header makes NumPy raise various errors
         reason = in_one_line(error)
         raise UserError(f"Expected a .npy array at {path}, found: {reason}; save it again with numpy.save.") from None
     if stored.ndim != 2 or stored.dtype.kind != "f" or not stored.shape[1]:
         raise UserError(
             f"Expected floating-point vectors of the shape (document, feature >= 1) in {path}, found {stored.dtype} "
-            f"{stored.shape}; save one row a document."
+            f"{stored.shape}; save one row per document."
         )
     _check_number(str(path), len(stored), num_documents)
 
@@ -124,7 +124,7 @@ def _open_tables(paths: Sequence[Path], column: str, id_column: str | None, ids:
         without = paths[has_ids.index(False)]
         raise UserError(
             f"Expected all files of vectors to have the column {id_column!r} or none, found {without} without it; "
-            "add it there, or set the option id_column to None to go by the rows' order."
+            "add it there, or set the option id_column to None to use the rows' order."
         )
     else:
         _check_number(f"{len(paths)} files from {paths[0]} on", sum(lengths), len(ids))
@@ -144,7 +144,7 @@ def _open_tables(paths: Sequence[Path], column: str, id_column: str | None, ids:
 
 
 def _match_ids(paths: Sequence[Path], id_column: str, ids: Any) -> tuple[Int64[np.ndarray, " row"], int]:
-    """The document of every row, `_UNUSED` for an id of no document, and the number of unused rows."""
+    """The document of every row, `_UNUSED` for an id without a document, and the number of unused rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -155,7 +155,7 @@ def _match_ids(paths: Sequence[Path], id_column: str, ids: Any) -> tuple[Int64[n
     places = pc.index_in(names, value_set=known)  # type: ignore[attr-defined]
     rows = places.fill_null(_UNUSED).to_numpy().astype(np.int64)
     first = np.full(len(ids), -1, np.int64)
-    # Written from the last row to the first: the first of several rows of a document stays.
+    # Written from the last row to the first: of several rows of a document the first is kept.
     used = np.flatnonzero(rows != _UNUSED)
     first[rows[used][::-1]] = used[::-1]
     repeated = used[first[rows[used]] != used]
@@ -164,14 +164,14 @@ def _match_ids(paths: Sequence[Path], id_column: str, ids: Any) -> tuple[Int64[n
         starts = np.cumsum([0, *(sum(map(len, part)) for part in parts)])
         number = int(np.searchsorted(starts, repeated[0], side="right")) - 1
         raise UserError(
-            f"Expected one vector a document, found a second one of {names[int(repeated[0])].as_py()!r} in row "
+            f"Expected one vector per document, found a second one for {names[int(repeated[0])].as_py()!r} in row "
             f"{repeated[0] - starts[number]} of {paths[number]}; remove one of the two."
         )
     lacking = np.flatnonzero(first < 0)
     if len(lacking):
         raise UserError(
-            f"Expected a vector of each of the {len(ids)} documents in the column {id_column!r} of {paths[0]}"
-            f"{' and the other files' if len(paths) > 1 else ''}, found none of {len(lacking)}, the "
+            f"Expected a vector for each of the {len(ids)} documents in the column {id_column!r} of {paths[0]}"
+            f"{' and the other files' if len(paths) > 1 else ''}, found none for {len(lacking)}, the "
             f"first being {known[int(lacking[0])].as_py()!r}; add their rows."
         )
     return rows, len(rows) - len(used)
@@ -190,7 +190,7 @@ def _read_rows(batch: pa.Array, dimensions: int, column: str, path: Path, start:
             f"Expected vectors of {dimensions} numbers in the column {column!r}, found {found} in "
             f"row {start + row} of {path}; repair that row."
         )
-    # `flatten`, unlike `values`, leaves out what lies outside the batch's offsets. A null number becomes NaN, which
+    # `flatten`, unlike `values`, leaves out numbers outside the batch's offsets. A null number becomes NaN, which
     # `_as_float32` refuses with its row.
     return np.asarray(batch.flatten().to_numpy(zero_copy_only=False)).reshape(len(batch), dimensions)
 
@@ -229,11 +229,11 @@ def _first_width(paths: Sequence[Path], column: str) -> int:
 
 
 def _batches(path: Path, column: str, kind: pa.DataType | None = None) -> Iterator[pa.Array]:
-    """A column in batches, cast to `kind` where it is given."""
+    """A column in batches, cast to `kind` if it is given."""
     with _parquet(path) as table:
         for batch in table.iter_batches(_BLOCK_ROWS, columns=[column]):
             rows = batch.column(0)
-            rows.validate(full=True)  # damaged files give impossible offsets, which crash the process when read
+            rows.validate(full=True)  # damaged files have impossible offsets; reading them would crash the process
             yield rows if kind is None else rows.cast(kind)
 
 
@@ -255,7 +255,7 @@ def _check_number(where: str, num_rows: int, num_documents: int) -> None:
     if num_rows != num_documents:
         raise UserError(
             f"Expected a row for each of the {num_documents} documents, found {num_rows} rows in {where}; the rows "
-            "have to follow the documents' stored order, or Parquet files need a column of ids."
+            "must follow the documents' stored order, or Parquet files need a column of ids."
         )
 
 

@@ -1,7 +1,7 @@
 """Documents -> the embeddings of a Qwen3-Embedding checkpoint (Zhang et al. 2025, arXiv:2506.05176).
 
 A text's vector is the final hidden state of the end token that its tokenizer appends, scaled to length 1. Texts go
-through the model in batches of a few fixed shapes, so few programs are compiled, whatever the texts' lengths.
+through the model in batches of a few fixed shapes, so few programs are compiled for any lengths of texts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def qwen3(
     dtype: Literal["bfloat16", "float32"] = "bfloat16",
     mesh: Mesh | None = None,
 ) -> Qwen3Embedder:
-    """A Qwen3-Embedding checkpoint in a folder, as it is downloaded: config.json, tokenizer.json and safetensors.
+    """A Qwen3-Embedding checkpoint in a folder, as downloaded: config.json, tokenizer.json and safetensors.
 
     Args:
         path: the checkpoint's folder; `~` is the home folder.
@@ -87,7 +87,7 @@ def input_files(path: str, batch_tokens: int = 1, dtype: str = "bfloat16") -> li
 class Qwen3Embedder:
     """Embeds texts with a Qwen3-Embedding checkpoint; `qwen3` makes one.
 
-    A text's vector does not depend on the texts beside it, nor on the number of devices, except for the rounding of
+    A text's vector does not depend on the other texts or on the number of devices, except for the rounding of
     products of other shapes: 1e-5 in float32, about 1e-2 in bfloat16.
     """
 
@@ -100,7 +100,7 @@ class Qwen3Embedder:
         return self._model.width
 
     def embed(self, texts: Sequence[str]) -> Float32[np.ndarray, "document feature"]:
-        """A vector of length 1 for each text; a text without tokens has its end token's."""
+        """A vector of length 1 for each text; a text without tokens gets the vector of its end token."""
         ids = self._tokens.encode(texts)
         vectors = np.empty((len(ids), self.dimensions), np.float32)
         in_flight: deque[tuple[np.ndarray, jax.Array]] = deque()
@@ -124,9 +124,9 @@ class Qwen3Embedder:
 class BatchPlan:
     """The texts' batches, which have a few fixed shapes.
 
-    A text always has the same padded length, so that its vector hardly depends on the texts beside it. Padded lengths
+    A text always has the same padded length, so that its vector hardly depends on the other texts. Padded lengths
     grow by a third or a half at a time, which wastes a sixth of a batch on average, and each length has two numbers of
-    rows: a full batch's, and an eighth of them for what is left over. Up to 1,024 tokens that makes 18 shapes at most.
+    rows: a full batch's, and an eighth of them for the last texts. Up to 1,024 tokens there are at most 18 shapes.
     The rows of every batch are divisible by the number of devices.
     """
 
@@ -142,7 +142,7 @@ class BatchPlan:
         return (*(length for length in steps if length < self.max_tokens), self.max_tokens)
 
     def batches(self, lengths: Int64[np.ndarray, " document"]) -> Iterator[tuple[np.ndarray, int, int]]:
-        """Every batch: the indices of its texts, its number of rows (as many or more), and its padded length."""
+        """Every batch: the indices of its texts, its number of rows (at least as many), and its padded length."""
         # Longest first: a batch that does not fit into memory fails at the start, not after hours.
         order = np.argsort(-lengths, kind="stable")
         classes = np.searchsorted(self.padded_lengths, lengths[order])
@@ -152,7 +152,8 @@ class BatchPlan:
             full = max(self.batch_tokens // padded_length // self.num_devices, 1) * self.num_devices
             small = max(full // _PARTS // self.num_devices, 1) * self.num_devices
             while len(documents):
-                # The last texts go into small batches, unless these together would have as many rows as a full one.
+                # The last texts are put into small batches, unless these together would have as many rows as a full
+                # one.
                 rows = full if len(documents) > full - small else small
                 yield documents[:rows], rows, padded_length
                 documents = documents[rows:]

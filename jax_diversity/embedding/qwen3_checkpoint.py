@@ -1,8 +1,8 @@
 """A Qwen3-Embedding checkpoint's folder: the model's sizes, its tokenizer, and its tensors, mapped into memory.
 
 A file of weights (safetensors) is the length of its header (u64, little-endian), the header (JSON: name -> type, shape
-and place of its bytes after the header), then the tensors' bytes. Only what is sliced is read, so each device's
-share of a tensor goes from disk to that device. https://github.com/huggingface/safetensors describes the format.
+and place of its bytes after the header), then the tensors' bytes. Only slices are read: each device's
+part of a tensor is copied from disk to that device. https://github.com/huggingface/safetensors describes the format.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TOKENIZER = "tokenizer.json"
 END_TOKEN = "<|endoftext|>"
-# Features of Qwen3 models that are not implemented here, with the values that switch them off.
+# Features of Qwen3 models that are not implemented here, with the values that disable them.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
     "attention_bias": (False,),
@@ -39,7 +39,7 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 _DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(jnp.bfloat16)}
 _LARGEST_HEADER = 100_000_000
 _LENGTH_BYTES = 8
-# The head predicts tokens and inverse frequencies follow from θ: an embedding needs neither.
+# An embedding does not need the head, which predicts tokens, or inverse frequencies, which follow from θ.
 _UNUSED = ("lm_head.weight", "rotary_emb.inv_freq")
 
 Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
@@ -47,14 +47,14 @@ Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
 
 @dataclass(frozen=True)
 class Architecture:
-    """What decides the shapes and the arithmetic of a Qwen3 model, by the names of its config.json."""
+    """The sizes and constants of a Qwen3 model, by their names in config.json."""
 
     vocab_size: int
     hidden_size: int  # width of a hidden state, and of a document's vector
-    intermediate_size: int  # between the two halves of a block's feed-forward part
+    intermediate_size: int  # inside a block's feed-forward part
     num_hidden_layers: int
     num_attention_heads: int
-    num_key_value_heads: int  # each shared by as many neighbouring query heads
+    num_key_value_heads: int  # each is shared by equally many neighbouring query heads
     head_dim: int  # even
     max_position_embeddings: int
     rope_theta: float
@@ -143,7 +143,7 @@ def _weight_files(folder: Path) -> list[Path]:
         )
     places = read_object(folder / INDEX).get("weight_map")
     names = set(places.values()) if isinstance(places, dict) else set()
-    # A plain name, no path: an index must not make files outside the folder be read.
+    # Plain names without folders: an index must not cause reads outside the folder.
     if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
         raise UserError(
             f"Expected {folder / INDEX} to give each tensor's file in the same folder under weight_map, found "
@@ -158,7 +158,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _open_file(path: Path) -> dict[str, np.ndarray]:
-    """A file's tensors by name, mapped into memory; nothing is trusted, because downloads break off."""
+    """A file's tensors by name, mapped into memory; everything is checked, because downloads may be incomplete."""
     size = path.stat().st_size
     if size < _LENGTH_BYTES:
         raise _damaged(path, f"{size} bytes")
@@ -174,7 +174,7 @@ def _open_file(path: Path) -> dict[str, np.ndarray]:
         header = None
     if not isinstance(header, dict):
         raise _damaged(path, "a header that is not a JSON object")
-    header.pop("__metadata__", None)  # the writer's free text: the only name that is not a tensor's
+    header.pop("__metadata__", None)  # the writer's free text: all other names are tensors
     return {name: _tensor(content[header_end:], name, about, path) for name, about in header.items()}
 
 
@@ -214,7 +214,7 @@ class TokenReader:
             raise UserError(
                 f"Expected {TOKENIZER} in the checkpoint's folder, found none at {path}; download the whole checkpoint."
             ) from None
-        except Exception as error:  # the library raises bare exceptions
+        except Exception as error:  # the library raises plain `Exception`
             raise UserError(
                 f"Expected a tokenizer of the `tokenizers` library in {path}, found: {error}; download it again."
             ) from None
@@ -227,22 +227,22 @@ class TokenReader:
             )
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        # A tokenizer that appends an end token gives it for the empty text too.
+        # A tokenizer that appends an end token also appends it to the empty text.
         if not self._tokenizer.encode("").ids:
-            end = self._tokenizer.token_to_id(END_TOKEN)  # some base models' tokenizers leave it to the caller
+            end = self._tokenizer.token_to_id(END_TOKEN)  # some base models' tokenizers do not append it
             if end is None:
                 raise UserError(
-                    f"Expected the tokenizer in {path} to append an end token or to know {END_TOKEN}, found neither; "
+                    f"Expected the tokenizer in {path} to append an end token or to have {END_TOKEN}, found neither; "
                     "take the tokenizer that belongs to the checkpoint."
                 )
             self._tokenizer.post_processor = processors.TemplateProcessing(
                 single=f"$A {END_TOKEN}", special_tokens=[(END_TOKEN, end)]
             )
-        # Truncation leaves room for what the post-processor appends: the end token is never cut off.
+        # Truncation leaves room for the tokens that the post-processor appends: the end token is never cut off.
         self._tokenizer.enable_truncation(max_tokens)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of each text, one or more."""
-        # Cut before they are tokenised: a text may have megabytes, of which a few kilobytes are read.
+        # Texts are cut before they are tokenised: a text may have megabytes, but only a few kilobytes are used.
         beginnings = [text[: self._num_characters] for text in texts]
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(beginnings)]

@@ -1,13 +1,13 @@
-"""The Qwen3 transformer in Flax NNX, as far as embeddings need it, and its parameters on a mesh of devices.
+"""The Qwen3 transformer in Flax NNX, without the head, and its parameters on a mesh of devices.
 
-Token ids -> hidden states, no head. Pre-normalised blocks (RMSNorm; Zhang and Sennrich 2019), attention with fewer key
+Token ids -> hidden states. Pre-normalised blocks (RMSNorm; Zhang and Sennrich 2019), attention with fewer key
 heads than query heads (Ainslie et al. 2023), queries and keys normalised, then turned by rotary positions (Su et al.
-2021), SwiGLU (Shazeer 2020): the model of the Qwen3 report (Yang et al. 2025). Attributes are named as checkpoints
-name their tensors, so a parameter's path is its tensor's name.
+2021), SwiGLU (Shazeer 2020): the model of the Qwen3 report (Yang et al. 2025). Attributes have the names
+of the checkpoints' tensors, so a parameter's path is its tensor's name.
 
-Of every parameter each device keeps an equal part, as in fully sharded data parallelism (Rajbhandari et al. 2020,
+Each device keeps an equal part of every parameter, as in fully sharded data parallelism (Rajbhandari et al. 2020,
 ZeRO stage 3); a block's parts are gathered just before the block runs. Rows of a batch are split over the devices, so a
-row is computed on one device whatever their number, with the same arithmetic.
+row is computed on one device, with the same arithmetic for any number of devices.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Qwen3(nnx.Module):
     def __call__(self, tokens: Int32[Array, "row token"], spread: Place, gather: Place) -> Hidden:
         """The hidden states after the last block, not normalised yet.
 
-        `spread` lays the rows of the tokens' vectors out over devices; `gather` brings together a block's parameters.
+        `spread` lays the rows of the tokens' vectors out over devices; `gather` collects a block's parameters.
         """
-        graph, layers = nnx.split(self.layers)  # a scan takes arrays; the block is put together again inside
+        graph, layers = nnx.split(self.layers)  # a scan takes arrays; the block is rebuilt inside
         rotation = rotations(tokens.shape[1], self.architecture)
 
         # A scan compiles one block for all layers, and gathers one block's parameters at a time.
@@ -66,7 +66,7 @@ class Qwen3(nnx.Module):
 
     def last(self, hidden: Hidden, lengths: Int32[Array, " row"]) -> Float32[Array, "row width"]:
         """The normalised hidden state of each row's last token, scaled to length 1: the embedding."""
-        # The end token is each row's last one. It alone has seen the whole text, since attention is causal.
+        # The end token is each row's last one. Since attention is causal, only its state depends on the whole text.
         states = jax.vmap(lambda row, length: lax.dynamic_index_in_dim(row, length - 1, keepdims=False))
         # Scaled in float32: lengths of bfloat16 would be wrong by up to 0.4 %.
         vectors = self.norm(states(hidden, lengths)).astype(jnp.float32)
@@ -74,7 +74,7 @@ class Qwen3(nnx.Module):
 
 
 class Block(nnx.Module):
-    """Attention, then a feed-forward part, each added to what it was computed from."""
+    """Attention, then a feed-forward part; the output of each is added to its input."""
 
     def __init__(self, architecture: Architecture, dtype: Any, rngs: nnx.Rngs) -> None:
         norm: Any = {"epsilon": architecture.rms_norm_eps, "dtype": dtype, "param_dtype": dtype, "rngs": rngs}
@@ -105,18 +105,18 @@ class Attention(nnx.Module):
         self.k_norm = nnx.RMSNorm(architecture.head_dim, **norm)
 
     def __call__(self, hidden: Hidden, rotation: Rotation) -> Hidden:
-        """What attention adds to normalised hidden states."""
+        """The output of attention for normalised hidden states."""
         heads = (*hidden.shape[:2], -1, self.head_width)
         queries = rotate(self.q_norm(self.q_proj(hidden).reshape(heads)), rotation)
         keys = rotate(self.k_norm(self.k_proj(hidden).reshape(heads)), rotation)
         values = self.v_proj(hidden).reshape(heads)
-        # Padding is at the end of a row: with causal attention no token sees it, so no other mask is needed.
+        # Padding is at the end of a row: with causal attention no token depends on it, so no other mask is needed.
         mixed = jax.nn.dot_product_attention(queries, keys, values, is_causal=True)
         return self.o_proj(mixed.reshape(*hidden.shape[:2], -1))
 
 
 class FeedForward(nnx.Module):
-    """SwiGLU: one projection gates another, a third leads back."""
+    """SwiGLU: one projection gates another, a third maps back to the hidden size."""
 
     def __init__(self, architecture: Architecture, dtype: Any, rngs: nnx.Rngs) -> None:
         self.gate_proj = Projection(architecture.hidden_size, architecture.intermediate_size, dtype, rngs)
@@ -124,12 +124,12 @@ class FeedForward(nnx.Module):
         self.down_proj = Projection(architecture.intermediate_size, architecture.hidden_size, dtype, rngs)
 
     def __call__(self, hidden: Hidden) -> Hidden:
-        """What the feed-forward part adds to normalised hidden states."""
+        """The output of the feed-forward part for normalised hidden states."""
         return self.down_proj(jax.nn.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
 
 
 class Projection(nnx.Module):
-    """A linear map without bias, kept as checkpoints keep it, output first: they are read without turning."""
+    """A linear map without bias, stored as in checkpoints (output, input): it is read without a transposition."""
 
     def __init__(self, num_inputs: int, num_outputs: int, dtype: Any, rngs: nnx.Rngs) -> None:
         initial = nnx.initializers.lecun_normal(in_axis=1, out_axis=0)
@@ -152,7 +152,7 @@ def rotate(heads: Heads, rotation: Rotation) -> Heads:
     """Turn each pair (i, i + half the width) of a head by its position's i-th angle."""
     cosines, sines = rotation[:, None, :, None, :]
     first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
-    # In float32 whatever the model's type: angles of late positions lose their fraction in bfloat16.
+    # In float32 for every type of model: angles of late positions lose their fraction in bfloat16.
     turned = jnp.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=-1)
     return turned.astype(heads.dtype)
 
@@ -169,11 +169,11 @@ class PlacedModel:
     def embed(
         self, tokens: Int32[np.ndarray, "row token"], lengths: Int32[np.ndarray, " row"]
     ) -> Float32[Array, "row width"]:
-        """The embeddings of a batch, on every device; not waited for.
+        """The embeddings of a batch, on every device; returns before they are computed.
 
         The number of rows is a multiple of the mesh's size. Every process of several hosts passes the same batch.
         """
-        # Whole on every device: token ids are small, and the program itself spreads the rows of their vectors.
+        # Every device gets all token ids, which are small; the program itself spreads the rows of their vectors.
         sharding = NamedSharding(self.mesh, PartitionSpec())
         batch = [jax.make_array_from_callback(each.shape, sharding, each.__getitem__) for each in (tokens, lengths)]
         return self.program(self.parameters, *batch)
@@ -192,7 +192,7 @@ def place_model(architecture: Architecture, tensors: Tensors, mesh: Mesh, dtype:
     def embed(
         parameters: Any, tokens: Int32[Array, "row token"], lengths: Int32[Array, " row"]
     ) -> Float32[Array, "row width"]:
-        # Accelerators multiply float32 as shorter numbers unless told otherwise.
+        # By default, accelerators multiply float32 with less precision.
         with jax.default_matmul_precision("highest" if dtype == "float32" else "default"):
             model = nnx.merge(graph, parameters)
             hidden = model(tokens, spread=place(AXIS), gather=place())
@@ -208,7 +208,7 @@ def _load(architecture: Architecture, shapes: Any, tensors: Tensors, mesh: Mesh)
     for path, variable in nnx.to_flat_state(shapes):
         first, *rest = map(str, path[:-1])
         stacked, shape = first == _STACKED, variable.get_value()
-        # A stacked parameter's first axis is the layer; its tensors, one a layer, have the axes behind it.
+        # A stacked parameter's first axis is the layer; its tensors, one per layer, have the other axes.
         stems = [f"{first}.{layer}" for layer in range(architecture.num_hidden_layers)] if stacked else [first]
         views = [_take(unread, ".".join([stem, *rest, "weight"]), shape.shape[stacked:]) for stem in stems]
         loaded[path] = variable.replace(_assemble(views, shape, stacked, mesh))
@@ -239,8 +239,8 @@ def _assemble(views: list[np.ndarray], shape: Any, stacked: bool, mesh: Mesh) ->
         parts = [view[index[stacked:]] for view in views]
         return np.stack(parts, dtype=shape.dtype, casting="unsafe") if stacked else parts[0].astype(shape.dtype)
 
-    # A block's parameters are divided over devices by rows, which lie together on disk; the table of tokens by
-    # features, because every device looks up all tokens; vectors (norms) are whole on every device.
+    # A block's parameters are divided over devices by rows, which are contiguous on disk; the table of tokens by
+    # features, because every device looks up all tokens; every device has all vectors (norms).
     whole = len(shape.shape) - stacked < 2 or shape.shape[1] % mesh.size != 0
     sharding = NamedSharding(mesh, PartitionSpec() if whole else PartitionSpec(None, AXIS))
     # The callback is asked for one device's slice at a time, so a host never holds the whole model.

@@ -18,7 +18,7 @@ class EmbeddingConfig:
     options: dict[str, int | float | bool | str | None] = field(default_factory=dict)
     """The method's own options, such as `dimensions 256` or `path vectors.npy`; their defaults where not given."""
     max_tokens: int = 1024
-    """Only a document's first tokens are read: words (`tfidf_svd`, `hashing`), or what the model's tokenizer makes."""
+    """Only a document's first tokens are read: words (`tfidf_svd`, `hashing`), or tokens of the model's tokenizer."""
     seed: int = 0
     """Seed of the documents to fit on, of the randomised SVD and of the projection."""
 

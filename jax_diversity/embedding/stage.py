@@ -65,7 +65,7 @@ def embed(context: Context, partial: Path) -> Counts:
             _write_vectors(target, (beginnings.num_documents, made.dimensions), made.blocks(), advance)
     else:
         _embed_documents(context, made, beginnings, target)
-    # Counted in the file, a block at a time: vectors of an earlier run, which this one kept, count too.
+    # Counted in the file, a block at a time: vectors that an earlier run wrote count too.
     vectors = np.load(target, mmap_mode="r")
     num_documents, dimensions = vectors.shape
     blocks = (vectors[start : start + _BLOCK_ROWS] for start in range(0, num_documents, _BLOCK_ROWS))
@@ -81,13 +81,13 @@ def _take_learnt(reference: Any, config: EmbeddingConfig, stored: Path) -> None:
         copy_file(path, stored)
     elif learns(config.method, config.options):
         raise UserError(
-            f"Expected what embedding.method={config.method} has learnt in {reference.root}, found no "
+            f"Expected the fitted state of embedding.method={config.method} in {reference.root}, found no "
             f"{EMBEDDINGS}/{FITTED}; let the embedder keep it in the file `stored`, and build that dataset again."
         )
 
 
 def _features(context: Context, dimensions: int, stored: Path) -> str:
-    """A fingerprint of everything that determines a text's vector; checks that it is that of `features_from`."""
+    """A fingerprint of everything that determines a text's vector; checks that it is equal in `features_from`."""
     from jax_diversity.embedding.base import brings_vectors, files_at
 
     config, reference = context.config.embedding, context.reference
@@ -96,14 +96,16 @@ def _features(context: Context, dimensions: int, stored: Path) -> str:
         options = {}
     else:
         files = _hash_inputs(context)
-        if options.get("path") and files_at(str(options["path"])):  # a model's files are a feature, their place is not
+        if options.get("path") and files_at(
+            str(options["path"])
+        ):  # a model's files determine vectors, their place does not
             del options["path"]
     learnt = file_hash(stored) if stored.exists() else ""
     found = fingerprint(config.method, options, config.max_tokens, config.seed, dimensions, files, learnt)
     if reference is not None and (width := reference.counts("embed")["dimensions"]) != dimensions:
         raise UserError(
-            f"Expected vectors of {width} dimensions, as in {reference.root}, found {dimensions}; bring vectors of the "
-            "embedder that made those."
+            f"Expected vectors of {width} dimensions, as in {reference.root}, found {dimensions}; use vectors of the "
+            "same embedder."
         )
     if reference is not None and found != reference.counts("embed")["features"]:
         raise UserError(
@@ -132,11 +134,11 @@ def _hash_inputs(context: Context) -> str:
 
 
 def _embed_documents(context: Context, embedder: Embedder, beginnings: Any, target: Path) -> None:
-    """Embed all documents, one file of vectors a stored file; join these at the end."""
+    """Embed all documents, one file of vectors per stored file; join these at the end."""
     parts = [target.with_name(f"part-{index:05d}.npy") for index in range(len(beginnings.paths))]
     with context.progress.task("embed documents", beginnings.num_documents, "documents") as advance:
         for path, part in zip(beginnings.paths, parts, strict=True):
-            # A file that an earlier run left behind is whole: it got its name when it was finished.
+            # A file of an earlier run is complete: it got its name when it was finished.
             if part.exists():
                 advance(len(read_array(part, "embed", mmap=True)))
             else:
@@ -172,7 +174,7 @@ def _embed_file(context: Context, embedder: Embedder, beginnings: Any, path: Pat
 
 
 def _drawn_texts(beginnings: Any, config: EmbeddingConfig, advance: Advance) -> list[str]:
-    """The beginnings of the documents that the embedder learns from, in stored order."""
+    """The beginnings of the documents that the embedder is fitted on, in stored order."""
     # A mask, not a sorted list of indices: files of documents are read in their order, and each takes its part.
     wanted = np.zeros(beginnings.num_documents, bool)
     count = min(FIT_DOCUMENTS, len(wanted))
@@ -198,7 +200,7 @@ def _write_vectors(
 
 
 def summary(counts: Counts) -> str:
-    """How many vectors of which width."""
+    """One line: the number of vectors and their width."""
     return f"{counts['num_documents']:,} vectors of {counts['dimensions']}"
 
 

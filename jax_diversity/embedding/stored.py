@@ -26,13 +26,13 @@ def read_embeddings(stored: StoredStages) -> Float32[np.ndarray, "document featu
     num_documents = stored.counts("prepare")["num_documents"]
     if vectors.ndim != 2 or len(vectors) != num_documents or vectors.dtype != np.float32:
         raise UserError(
-            f"{path} is damaged: expected a float32 vector of each of {num_documents} documents, found "
+            f"{path} is damaged: expected a float32 vector for each of {num_documents} documents, found "
             f"{vectors.dtype} of the shape {vectors.shape}; run `jax-diversity embed` again."
         )
     return vectors
 
 
 def fitted_file(stored: StoredStages) -> Path | None:
-    """The path of the embedder's fitted state; None where it keeps none."""
+    """The path of the embedder's fitted state; None if the embedder stores no state."""
     name = f"{EMBEDDINGS}/{FITTED}"
     return stored.file("embed", name) if stored.names("embed", name) else None

@@ -3,7 +3,7 @@
 This is latent semantic analysis (Deerwester et al. 1990). It is fitted on a part of the corpus and then applied to
 any number of documents in a stream; a document's vector depends on that document alone.
 
-Terms are those of `jax_diversity.text.terms`. There is no list of stop words: a term's weight is
+`jax_diversity.text.terms` defines the terms. Stop words need no list: a term's weight is
 `ln((1 + documents) / documents with it)`, which is nearly zero for a term of almost every document.
 """
 
@@ -32,10 +32,11 @@ MAX_TERMS = 50_000
 MOST_CANDIDATES = 2_000_000
 """Distinct terms counted while fitting: a limit of memory for corpora full of random strings."""
 _POWER_ITERATIONS = 5
-"""Of the randomised SVD: two give .985 of the best variance and less, five .992 and more, in about the same time."""
+"""Iterations of the randomised SVD: two reach at most .985 of the best variance, five at least .992, in about the same
+time."""
 _BLOCK_DOCUMENTS = 1024
 _ROUNDING = 1e-6
-"""Share of a unit vector, or of the largest singular value, below which a value is rounding alone."""
+"""Share of a unit vector, or of the largest singular value, below which a value is only rounding error."""
 
 
 def tfidf_svd(
@@ -50,9 +51,9 @@ def tfidf_svd(
 
     Args:
         texts: returns the documents to fit on; called if `stored` does not exist yet.
-        stored: the file of the embedding, loaded if it exists and written otherwise. None keeps nothing.
-        seed: of the randomised SVD.
-        max_tokens: the number of first words of a text to read; characters in scripts without spaces.
+        stored: the file of the embedding, loaded if it exists and written otherwise. None does not store it.
+        seed: the seed of the randomised SVD.
+        max_tokens: the number of first words of a text to read; in scripts without spaces, characters.
         dimensions: width of the vectors, at most 8192; a small corpus gets zeros at the end.
 
     Raises:
@@ -98,15 +99,15 @@ class TfidfSvd:
     def fit(cls, texts: Sequence[str], seed: int, dimensions: int, max_tokens: int = 1024) -> TfidfSvd:
         """Learn terms, weights and directions.
 
-        The same texts and settings give the same bits, whatever the number of processor cores.
+        The same texts and settings give the same bits for any number of processor cores.
         """
-        # Shuffled: if there are more terms than can be counted, those of the first files should not be preferred.
+        # Shuffled: if there are more terms than can be counted, the first files' terms should not be preferred.
         texts = [texts[int(place)] for place in np.random.default_rng(seed).permutation(len(texts))]
         found = _Places()
         found.most = MOST_CANDIDATES  # a fitted embedding's `_places` has `most` 0: it learns no terms
         counts = _count_terms(texts, found, max_tokens)
         frequency = np.bincount(counts.indices, minlength=len(found))
-        # A term of one document connects it with no other one: it is noise to the SVD.
+        # A term of only one document does not connect documents: it is noise to the SVD.
         kept = np.flatnonzero(frequency >= FEWEST_DOCUMENTS)
         if len(kept) == 0:
             kept = np.flatnonzero(frequency)
@@ -130,10 +131,10 @@ class TfidfSvd:
         return np.ascontiguousarray(self.components.T)
 
     def embed(self, texts: Sequence[str]) -> Float32[np.ndarray, "document feature"]:
-        """Vectors of length one, a row a text.
+        """Vectors of length one, a row per text.
 
-        A text without any known term (empty, or of words never seen) gets a row of zeros: such texts are one
-        point, and fall into one cluster.
+        A text without any known term (empty, or of words never seen) gets a row of zeros: such texts are equal
+        and belong to one cluster.
         """
         vectors = np.zeros((len(texts), self.dimensions), np.float32)
         if not self.terms:
@@ -143,7 +144,7 @@ class TfidfSvd:
             rows = _weighted_rows(_count_terms(block, self._places, self.max_tokens), self.weights)
             projected = rows @ self._directions
             lengths = np.sqrt(np.square(projected).sum(axis=1, keepdims=True))
-            # A text outside the directions' span has a projection of rounding errors: not a topic, so zeros.
+            # The projection of a text outside the directions' span consists of rounding errors: it becomes zeros.
             known = lengths > _ROUNDING
             np.divide(projected, lengths, out=vectors[start : start + len(block)], where=known)
         return vectors
@@ -159,7 +160,7 @@ class TfidfSvd:
 
     @classmethod
     def load(cls, path: str | Path) -> TfidfSvd:
-        """Read what `save` wrote; a `UserError` if there is no such file, or no embedding in it."""
+        """Read the file of `save`; a `UserError` if it does not exist or does not contain an embedding."""
         try:
             with np.load(path, allow_pickle=False) as stored:
                 lines = bytes(stored["terms"]).decode("utf-8", "surrogatepass")
@@ -167,21 +168,21 @@ class TfidfSvd:
                 max_tokens = int(stored["max_tokens"])
         except FileNotFoundError:
             raise UserError(f"Expected an embedding at {path}, found no such file; fit one first.") from None
-        except Exception as error:  # broken archives make zipfile and NumPy raise a dozen kinds
+        except Exception as error:  # broken archives make zipfile and NumPy raise various errors
             reason = in_one_line(error)
             raise UserError(f"Expected a saved embedding at {path}, found: {reason}; fit it again.") from None
         terms = tuple(lines.split("\n")) if lines else ()
         agree = weights.shape == (len(terms),) and components.ndim == 2 and components.shape[1] == len(terms)
         if not agree or not weights.dtype == components.dtype == np.float32:
             raise UserError(
-                f"Expected a saved embedding at {path} with one weight and one column a term, found {len(terms)} "
+                f"Expected a saved embedding at {path} with one weight and one column per term, found {len(terms)} "
                 f"terms, weights {weights.shape} and components {components.shape}; fit it again."
             )
         return cls(terms, weights, components, max_tokens)
 
 
 class _Places(dict[str, int]):
-    """Term -> place in the order of first sight; a new term is unknown (-1) where there are `most` already."""
+    """Term -> place in the order of first sight; a new term is unknown (-1) if there are `most` terms already."""
 
     most = 0
 
@@ -201,7 +202,7 @@ def _count_terms(texts: Sequence[str], places: _Places, max_tokens: int) -> csr_
         parts.append(found[found >= 0])
     starts, indices = np.cumsum([len(part) for part in parts]), np.concatenate(parts)
     counts = csr_array((np.ones(len(indices), np.float32), indices, starts), shape=(len(texts), len(places)))
-    # Sums the ones of a term that occurs several times, and sorts each row: sums below are in one order then.
+    # Adds up the ones of a term that occurs several times, and sorts each row: the sums below have one order.
     counts.sum_duplicates()
     return counts
 
@@ -209,9 +210,9 @@ def _count_terms(texts: Sequence[str], places: _Places, max_tokens: int) -> csr_
 def _weighted_rows(counts: csr_array, weights: np.ndarray) -> csr_array:
     """Rows of `(1 + ln count) * weight`, of length one (or zero)."""
     rows = csr_array(counts)
-    # On the stored values alone: a count of zero is not stored, so the logarithm is finite.
+    # Only on the stored values: zeros are not stored, so the logarithm is finite.
     rows.data = (1 + np.log(rows.data)) * weights[rows.indices]
-    # Not `rows.power(2)`, which sorts each row's columns first: sums in another order have other last bits.
+    # Not `rows.power(2)`: it sorts each row's columns first, and sums in another order have other last bits.
     squares = csr_array((np.square(rows.data), rows.indices, rows.indptr), shape=rows.shape)
     lengths = np.sqrt(np.asarray(squares.sum(axis=1)).ravel())
     rows.data /= np.repeat(np.where(lengths > 0, lengths, 1), np.diff(rows.indptr))

@@ -34,15 +34,15 @@ _UNEVEN = 0.1
 
 @runtime_checkable
 class SupportsOrder(Protocol):
-    """What training follows, such as a run."""
+    """An object that gives the order of training, such as a run."""
 
     def to_order(self) -> Ordering | Positions:
-        """All positions, over the sequences that are measured."""
+        """Return the sequence at every position."""
         ...
 
 
 Order = Ordering | Positions | SupportsOrder | Int64[np.ndarray, " position"]
-"""What is trained on, in order; an array has to be a bijection of the sequences."""
+"""The order of training; an array must be a bijection of the sequences."""
 Targets = Mapping[str, Float[np.ndarray, " group"] | Sequence[float]]
 """Family -> shares of its groups to measure against."""
 
@@ -144,12 +144,12 @@ def measure(
 
     Args:
         characteristics: the token counts; weights are ignored.
-        ordering: what is trained on, in order; an array must be a bijection of the sequences.
+        ordering: the order of training; an array must be a bijection of the sequences.
         windows: window sizes in sequences, each between 1 and the number of positions.
         advance: called with the number of positions done, over all families.
         targets: family -> the groups' shares to measure against; the corpus's own if not given. Norms have no
             target: if the first family has one, the drift is measured against the mean of all positions.
-        every_start: whether to measure also the window TV of all start positions.
+        every_start: whether to also measure the window TV of all start positions.
 
     Raises:
         ValueError: an ordering of another dataset, a window size outside its range, targets that are not shares.
@@ -163,7 +163,7 @@ def measure(
 
 
 class Measurer:
-    """Measures several orders of one corpus against the same targets; `measure` says what its arguments mean."""
+    """Measures several orders of one corpus against the same targets; the arguments are those of `measure`."""
 
     def __init__(
         self,
@@ -217,12 +217,14 @@ class Measurer:
         target, length, sizes = self.shares[family], self._length, self.windows
         placed = place(self._characteristics.counts[family], ordering.indices)
         aligned = {size: aligned_windows(placed, target, size) for size in sizes}
-        # All orderings of a corpus share its floors and bounds; a run has those of its own positions.
+        # All orderings of a corpus share its floors and bounds; a run has other floors and bounds, computed from its
+        # positions.
         limits = self._limits_of_corpus if isinstance(ordering, Ordering) else {}
         if family not in limits:
             each = {size: (placed, target, size, length) for size in sizes}
             limits[family] = {size: (window_floor(*these), window_bound(*these)) for size, these in each.items()}
-        # Prefixes, each size's window maximum and, where asked for, its every start read all positions once.
+        # All positions are read once for the prefixes, and per window size once for the maximum and, if requested, once
+        # for all start positions.
         advance = _once(advance, 1 + len(sizes) * (2 if self._every_start else 1))
         return {
             "prefix_l2": prefix_deviation(placed, np.diff(cumulative_tokens(placed)), target, length, advance),
@@ -245,12 +247,12 @@ class Measurer:
 
 
 def _once(advance: Advance, num_walks: int) -> Advance:
-    """Report every position once where it is read several times, so that progress counts positions."""
+    """Report a position once even if it is read several times, so that progress counts positions."""
     done = 0
 
     def told(amount: int) -> None:
         nonlocal done
-        # Whole positions only: what is left of the division is reported with the next call.
+        # Whole positions only: the remainder of the division is reported with the next call.
         before, done = done // num_walks, done + amount
         advance(done // num_walks - before)
 
@@ -258,7 +260,7 @@ def _once(advance: Advance, num_walks: int) -> Advance:
 
 
 def as_order_of(characteristics: Characteristics, ordering: Order, name: str = "the ordering") -> Ordering | Positions:
-    """An ordering of as many sequences as the characteristics have, or an error; messages call it `name`."""
+    """Check that an ordering has as many sequences as the characteristics; errors call it `name`."""
     check_type("characteristics", characteristics, Characteristics, MADE_BY)
     ordering = as_order(ordering, name)
     if ordering.num_sequences != characteristics.num_sequences:
@@ -277,7 +279,7 @@ def as_order(ordering: Order, name: str = "the ordering") -> Ordering | Position
         return ordering.to_order()
     try:
         return Ordering(ordering)
-    except Exception as error:  # also what NumPy and other libraries' arrays raise
+    except Exception as error:  # also errors of NumPy's and other libraries' arrays
         raise UserError(f"Expected {name} to be a jd.Ordering or its array; {in_one_line(error)}") from None
 
 
@@ -308,7 +310,7 @@ def target_shares(characteristics: Characteristics, targets: Targets) -> dict[st
         if family not in targets:
             shares[family] = characteristics.target_share(family)
             continue
-        # Shares that are typed by hand may miss a sum of 1 by rounding: up to 1e-6 is scaled, more is a mistake.
+        # Rounded shares may not add up to 1 exactly: a difference up to 1e-6 is scaled away, a larger one is an error.
         try:
             given = np.asarray(targets[family], np.float64)
         except (TypeError, ValueError):

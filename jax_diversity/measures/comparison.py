@@ -21,7 +21,7 @@ from jax_diversity.schema import Characteristics
 WINDOWS = (64, 192, 256, 1024)
 _SUFFIXES = {"0": "", "half": "_shifted", "every": "_every_start", "tokens": "_tokens"}
 SHUFFLE = "uniform_shuffle"
-"""The method of the orders that `gap_closed` starts from."""
+"""The method of the order at which `gap_closed` is 0."""
 _GROUPS_PER_BATCH = ("groups_per_batch_mean", "groups_per_batch_min")
 _SPREAD = ("place_correlation", "gap_low", "gap_median", "gap_smallest")
 
@@ -52,7 +52,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, int | None, str | None]:
-        """What the row measures: family, measure, window, offset."""
+        """The measured quantity: family, measure, window, offset."""
         return self.family, self.measure, self.window, self.offset
 
 
@@ -86,7 +86,7 @@ class Comparison:
                 return row.value
         raise UserError(
             f"The comparison holds no {measure!r} of {ordering!r} in family {family!r} at window {window} "
-            f"and offset {offset}; see `rows` for what it holds."
+            f"and offset {offset}; `rows` has all its values."
         )
 
     def relative_to(self, name: str) -> Comparison:
@@ -107,7 +107,8 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         """For JSON: under `orderings`, ordering -> family -> measure -> value.
 
-        Measures of windows are under `windows` and the size, those of an offset there under `offsets` and the offset;
+        Measures of windows are under `windows` and the size; measures of an offset are there under `offsets` and the
+        offset;
         `relative_to` is `base`.
         """
         nested: dict[str, Any] = {}
@@ -157,11 +158,11 @@ def compare(
         advance: called with the number of positions done, over all families and orders.
         keep: called with every order's name and all of its measures; the comparison itself keeps no curves.
 
-    `gap_closed` compares with a uniform shuffle: the one among the orders (by its method or its name), or, if there is
-    none, one that is made here.
+    `gap_closed` compares with a uniform shuffle. It is one of the orders (found by its method or its name); if the
+    orders contain no shuffle, one is made here.
 
     Raises:
-        ValueError: no orders, an unknown offset, and what `measure` raises.
+        ValueError: no orders, an unknown offset, and the errors of `measure`.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [0, 2], [2, 0], [0, 2]]})
@@ -198,7 +199,7 @@ def compare(
 
 
 def is_shuffle(name: str, ordering: Order) -> bool:
-    """Tell whether an ordering is a uniform shuffle, by its name or its method."""
+    """Return whether an ordering is a uniform shuffle, by its name or its method."""
     return name == SHUFFLE or getattr(ordering, "info", {}).get("method") == SHUFFLE
 
 
@@ -252,7 +253,7 @@ def _rows(
 
 _Cells = list[list[str]]
 _OFFSET_WORDS = {"0": "aligned", "half": "half a window later", "every": "every start position"}
-_OFFSET_WORDS["tokens"] = "of as many tokens as so many sequences have"
+_OFFSET_WORDS["tokens"] = "windows of equal tokens"
 _TOTALS = {
     "prefix_l2_max": "prefix L2",
     "norm_drift_max": "norm drift",

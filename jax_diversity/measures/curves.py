@@ -26,7 +26,7 @@ def envelope(
     starts = np.arange(num_points, dtype=np.int64) * len(values) // num_points
     numbers = np.diff(starts, append=len(values))
     return {
-        # Nine digits: positions go up to a hundred million, and neighbouring points must not fall together.
+        # Nine digits: positions go up to a hundred million, and neighbouring points must stay distinct.
         "position": _rounded(np.add.reduceat(places, starts) / numbers, digits=9),
         "mean": _rounded(np.add.reduceat(values, starts) / numbers),
         "min": _rounded(np.minimum.reduceat(values, starts)),

@@ -94,7 +94,7 @@ def document_spread(
     for size in windows:
         num_windows = num_positions // size
         window = position // size
-        # Within a run windows ascend: a position repeats its document if the one before lies in the same window.
+        # Within a run windows ascend: a position repeats its document if the previous one is in the same window.
         again = window[1:][same & (window[1:] == window[:-1])]
         repeats[size] = np.bincount(again, minlength=num_windows)[:num_windows].astype(np.int64)
         floors[size] = repeats_floor(sizes, num_positions, size)
@@ -129,7 +129,7 @@ def _place_correlation(
     if not long.any():
         return None
     # A document's sequences have ascending indices. Positions and places are taken minus their document's means:
-    # what remains is the order within documents.
+    # the differences give the order within documents.
     run = np.repeat(np.arange(len(sizes)), sizes)[long]
     position, sequence = position[long], indices[position[long]]
     ranked = np.empty(len(run), np.int64)
@@ -142,7 +142,7 @@ def _place_correlation(
     for values in (ranked.astype(np.float64), position.astype(np.float64)):
         means = np.bincount(run, values) / np.maximum(counts, 1)
         centred = values - means[run]
-        # Each document counts by its number of positions, however long it is spread.
+        # Each document's weight is its number of positions, for any distances between them.
         spread = np.sqrt(np.bincount(run, centred**2) / np.maximum(counts, 1))
         parts.append(centred / np.maximum(spread[run], 1e-12))
     return float((parts[0] * parts[1]).mean())

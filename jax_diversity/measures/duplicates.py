@@ -43,12 +43,12 @@ def duplicate_gaps(
     """Positions between consecutive copies of the members of a duplicate group.
 
     Args:
-        ordering: what is trained on, in order; an array must be a bijection.
+        ordering: the order of training; an array must be a bijection.
         groups: the duplicate group of every sequence, or of every document if `segments` are given; negative if
             there are no copies.
         segments: which sequences hold which documents. Every sequence that holds a part of a copy counts, and gaps
-            are counted between different documents of a group: neither the parts of one document nor its
-            repetition in a later epoch are copies. Without segments, a repeated sequence is a copy.
+            are counted between different documents of a group: the parts of one document, and its
+            repetition in a later epoch, are not copies. Without segments, a repeated sequence is a copy.
 
     Raises:
         ValueError: groups of another number of sequences, of fewer documents than the segments hold, or segments
@@ -65,9 +65,9 @@ def duplicate_gaps(
         if len(groups) != num_sequences:
             raise UserError(
                 f"Expected the duplicate groups of {num_sequences} sequences, found {len(groups)}; "
-                "give one group a sequence, negative for none."
+                "give one group per sequence, negative without copies."
             )
-        # Each position is a member of its own, so that a sequence that a run repeats is a copy of itself.
+        # Each position is a separate member, so that a sequence that a run repeats is a copy of itself.
         position = np.flatnonzero(groups[indices] >= 0)
         return _gaps(groups[indices[position]], position, position)
     if segments.num_sequences != num_sequences:
@@ -79,7 +79,7 @@ def duplicate_gaps(
     if len(groups) < num_documents:
         raise UserError(
             f"Expected the duplicate groups of {num_documents} documents as the segments hold, found "
-            f"{len(groups)}; give one group a document, negative for none."
+            f"{len(groups)}; give one group per document, negative without copies."
         )
     held = np.flatnonzero(groups[segments.document_index] >= 0)
     sequence, document = segments.sequence_index[held], segments.document_index[held]

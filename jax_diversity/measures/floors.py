@@ -49,7 +49,7 @@ def window_bound(counts: csr_array, target: Float64[np.ndarray, " group"], size:
 
         (Σ of φ over all pieces in windows - K Σ_g φ_g(T_g)) / (nL).
 
-    The N mod n sequences past the last window are those with the largest sums of φ at worst. The bound holds for
+    In the worst case the N mod n sequences past the last window have the largest sums of φ. The bound holds for
     every choice of d; a good one is searched for every group among the sizes of its pieces and fractions of its target.
     With a d above T and all pieces, φ(p) = max(0, p - T): the floor.
     """
@@ -91,8 +91,8 @@ class _Pieces(NamedTuple):
 
 def _pieces(counts: csr_array) -> _Pieces:
     num_groups, widest = counts.shape[1], int(counts.data.max(initial=0)) + 1
-    # The search for moduli needs each distinct size of a group's pieces once, with how often it comes: real corpora
-    # repeat sizes (whole sequences of one group, quantile bins), so that this is far less than all pieces.
+    # The search for moduli needs each distinct size of a group's pieces once, with how often it occurs. Real
+    # corpora repeat sizes (whole sequences of one group, quantile bins): there are far fewer sizes than pieces.
     # Where a table of all (group, size) pairs is small, counting into it is faster than sorting all pieces.
     if num_groups * widest <= _TABLE_ENTRIES:
         table = np.zeros(num_groups * widest, np.int64)
@@ -120,7 +120,7 @@ def _best_moduli(
         moduli = np.maximum(candidate, 1.0)  # φ needs d > 0; a group without tokens has candidates of 0
         values = pieces.sums(_rounded(pieces.size, moduli[pieces.group], targets[pieces.group]))
         values -= num_windows * _rounded(targets, moduli, targets)
-        # By more than rounding, so that the floor's own modulus stays where nothing is better.
+        # The gain must exceed rounding errors: otherwise the floor's own modulus is kept.
         better = values > gains + 1e-9 * targets
         best[better], gains[better] = moduli[better], values[better]
     return best

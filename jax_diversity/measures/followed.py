@@ -40,7 +40,7 @@ def follow(
 
     With τ(i) the target at position i, t_i its tokens and c_i its counts, the prefix deviation is
     `||Σ (c_i - τ(i) t_i)||`, and a window's TV half the L1 norm of the same sum over the window, divided by its tokens:
-    the distance to the mean of its positions' targets. With one phase both are those of `measure`.
+    the distance to the mean of its positions' targets. With one phase both are equal to the values of `measure`.
 
     Args:
         placed: token counts (position, group).

@@ -44,8 +44,8 @@ def prefix_deviation(
         excess = sums - total * target
         squares = _block_squares(block, block_tokens, excess, target)
         norms = np.sqrt(np.maximum(squares, 0.0))
-        # A small norm is a difference of large squares, of which only rounding errors are left: do these positions
-        # again with dense rows. All positions up to the last small one are needed, for D is a running sum.
+        # A small norm is a difference of large squares and may consist of rounding errors: compute these positions
+        # again with dense rows. D is a running sum, so all positions up to the last small one are needed.
         small = norms <= _SMALL * max(sequence_length, norms.max(initial=0.0))
         if small.any():
             last = int(np.flatnonzero(small)[-1]) + 1
@@ -66,8 +66,8 @@ def _block_squares(
 ) -> Float64[np.ndarray, " position"]:
     """`||D||²` after every position of a block, from D = `excess` before it."""
     length = len(tokens)
-    # v = c - τ t is not sparse, but τ is the same at every position: <D, v> = <D, c> - t <D, τ>, of which the first
-    # part visits non-zeros only and the second is one running number.
+    # v = c - τ t is not sparse, but τ is the same at every position: <D, v> = <D, c> - t <D, τ>. The first
+    # term visits non-zeros only, the second is one running number.
     tokens_before = np.cumsum(tokens) - tokens
     share = target[block.group]
     own = excess[block.group] + _counts_before(block) - share * tokens_before[block.position]
@@ -84,8 +84,8 @@ def _block_squares(
 
 def _counts_before(block: Entries) -> Int64[np.ndarray, " nonzero"]:
     """Tokens of a non-zero's group at the block's earlier positions."""
-    # Stable, so that a group's non-zeros stay in the order of positions; their running sum, less what it was at the
-    # group's first one, is what the group had before.
+    # Stable, so that a group's non-zeros stay in the order of positions. The running sum, minus its value at the
+    # group's first non-zero, gives the group's earlier tokens.
     order = np.argsort(block.group, kind="stable")
     groups, tokens = block.group[order], block.tokens[order]
     before = np.cumsum(tokens) - tokens

@@ -1,7 +1,7 @@
 """Orders over time and over scale: window TV at every power of two, and the largest groups along an order.
 
-A window of 2n positions is two neighbouring windows of n: counts are added level by level, so that a level costs
-what its non-zeros cost. Windows at half an offset are made of the same children, paired the other way. Positions
+A window of 2n positions is two neighbouring windows of n: counts are added level by level, so that the cost of a
+level grows with its non-zeros. Windows at half an offset are made of the same children, paired the other way. Positions
 are read in blocks; each block is reduced to one row, and these rows make the levels above.
 """
 
@@ -65,12 +65,12 @@ def window_profile(
 ) -> dict[str, dict[str, WindowProfile]]:
     """Window TV at all window sizes 1, 2, 4 ... up to the number of positions, aligned and half a window later.
 
-    The values are those of `measure` at each of these sizes, at the cost of a few sizes: a million sequences take
-    seconds, ten million need little more memory than their counts.
+    The values are equal to the values of `measure` at each of these sizes, at the cost of a few sizes: a million
+    sequences take seconds, ten million need little more memory than their counts.
 
     Args:
         characteristics: the token counts; weights are ignored.
-        ordering: what is trained on, in order; an array must be a bijection of the sequences.
+        ordering: the order of training; an array must be a bijection of the sequences.
         advance: called with the number of positions done, over all families.
         targets: family -> the groups' shares to measure against; the corpus's own if not given.
 
@@ -118,7 +118,7 @@ def group_timeline(
     Args:
         characteristics: the token counts.
         family: the family.
-        ordering: what is trained on, in order; an array must be a bijection of the sequences.
+        ordering: the order of training; an array must be a bijection of the sequences.
         num_groups: largest number of groups; groups without tokens are left out.
         num_bins: largest number of bins.
         targets: family -> the groups' shares to compare with; the corpus's own if not given.
@@ -164,7 +164,7 @@ def _blocks(counts: csr_array, indices: Int64[np.ndarray, " position"]) -> Itera
     step = _block_rows(counts)
     for start in range(0, len(indices), step):
         rows = counts[indices[start : start + step]]
-        # As float64, in which whole numbers of tokens add up exactly.
+        # As float64, which adds up whole numbers of tokens exactly.
         yield start, csr_array((rows.data.astype(np.float64), rows.indices, rows.indptr), shape=rows.shape)
 
 
@@ -175,14 +175,14 @@ class _Levels:
         self._target = target
         # (offset, level) -> number of windows, sum of their TV, least, largest
         self._measured: dict[tuple[str, int], tuple[int, float, float, float]] = {}
-        # The last window of the block before, whose partner at half an offset is the first of the next.
+        # The previous block's last window: at half an offset, its partner is the next block's first window.
         self._waiting: dict[int, csr_array] = {}
 
     def climb(self, rows: csr_array, level: int, top: int) -> csr_array:
-        """Measure windows (of 2^level positions, after those of the block before) and all that they make together
-        below the level `top`; those of that level are returned."""
-        # Counts of a window are the sum of its two halves' counts, so that each level adds what the level below has
-        # already summed. Groups merge on the way up: a level has at most as many non-zeros as the one below.
+        """Measure windows of 2^level positions, which follow the previous block's, and the larger windows that they
+        form below the level `top`; return the windows of the level `top`."""
+        # Counts of a window are the sum of its two halves' counts, so that each level adds the sums of the level
+        # below. Groups merge on the way up: a level has at most as many non-zeros as the one below.
         while level < top and rows.shape[0]:
             self._measure("0", level, rows)
             # A window that begins half a window later spans two blocks where the first block ends with its first half.

@@ -46,8 +46,8 @@ def window_tv_all(
     """Mean and largest TV of the windows of `size` positions over all start positions.
 
     TV is the sum of the positive parts of share - τ. A group whose share stays above its τ over a whole span adds
-    its exact token count to those starts; only where the windows' tokens vary across the share's crossing of τ is
-    a span looked at start by start.
+    its exact token count to those starts. A span is examined start by start only if the varying tokens of the
+    windows move the share across τ.
     """
     total, worst = 0.0, 0.0
     for window_tokens, spans in _blocks(placed, size, advance):
@@ -63,7 +63,7 @@ def window_maximum(
     """The largest |share - τ| of any group in any window of `size` consecutive positions, at every offset."""
     largest = 0.0
     for _, spans in _blocks(placed, size, advance):
-        # A span's share is extreme where the window has the fewest or the most tokens: two candidates a span.
+        # A span's share is extreme where the window has the fewest or the most tokens: two candidates per span.
         expected = target[spans.group]
         above = spans.tokens / np.maximum(spans.fewest, 1) - expected
         below = np.where(spans.most > 0, expected - spans.tokens / np.maximum(spans.most, 1), 0.0)
@@ -76,12 +76,13 @@ def _block_tv(
 ) -> Float64[np.ndarray, " start"]:
     expected = target[spans.group]
     # Tokens above τ times even the largest window: the share is above τ at every start of the span, and whole
-    # numbers can be added before the division. Below τ times the smallest window it never is, and adds nothing.
+    # numbers can be added before the division. Below τ times the smallest window the share is below τ at every
+    # start, and the span adds nothing.
     above = (spans.tokens > 0) & (spans.tokens >= expected * spans.most)
     crossing = (spans.tokens > expected * spans.fewest) & ~above
     num_starts = len(window_tokens)
 
-    # A span adds its value at `begin` and takes it back at `end`: one running sum gives all starts.
+    # A span adds its value at `begin` and subtracts it at `end`: one running sum gives all starts.
     def running(values: np.ndarray) -> Float64[np.ndarray, " start"]:
         changes = np.bincount(spans.begin[above], weights=values[above], minlength=num_starts + 1)
         changes -= np.bincount(spans.end[above], weights=values[above], minlength=num_starts + 1)
@@ -113,8 +114,8 @@ def _blocks(placed: csr_array, size: int, advance: Advance) -> Iterator[tuple[In
     for start in range(0, num_starts, step):
         stop = min(start + step, num_starts)
         window_tokens = before[start + size : stop + size] - before[start:stop]
-        # The row before a start has left, the last of its window has entered; what changes at `stop` is for the
-        # next block.
+        # At a start, the row before it has left the window, and the window's last row has entered. Changes at `stop`
+        # belong to the next block.
         rows = min(stop, num_starts - 1)
         leaving, entering = entries(placed, start, rows), entries(placed, start + size, rows + size)
         groups = np.concatenate([leaving.group, entering.group]).astype(np.int64)
@@ -122,7 +123,7 @@ def _blocks(placed: csr_array, size: int, advance: Advance) -> Iterator[tuple[In
         changes = np.concatenate([-leaving.tokens, entering.tokens])
         inside = at < stop - start
         yield window_tokens, _cut(sums, groups[inside], at[inside], changes[inside], window_tokens)
-        np.add.at(sums, groups, changes)  # those at `stop` too: now the counts at the next block's first start
+        np.add.at(sums, groups, changes)  # changes at `stop` too: now the counts at the next block's first start
         advance(stop - start if stop < num_starts else num_positions - start)
 
 
@@ -137,8 +138,8 @@ def _cut(
     num_groups, num_starts = len(sums), len(window_tokens)
     groups = np.concatenate([np.arange(num_groups), groups])
     begin = np.concatenate([np.zeros(num_groups, np.int64), at])
-    # One sort puts each group's changes side by side, by time: a running sum over all of them gives counts, less
-    # what the sum had reached where the group begins. int32 keys, where they fit, sort twice as fast.
+    # One sort makes each group's changes neighbours, in the order of time. A group's counts are the running sum over
+    # all changes, minus its value where the group begins. int32 keys, if they fit, sort twice as fast.
     keys = groups * num_starts + begin
     order = np.argsort(keys.astype(np.int32) if num_groups * num_starts < 2**31 else keys)
     groups, begin = groups[order], begin[order]
@@ -147,7 +148,7 @@ def _cut(
     counted = running - np.repeat((running - sums[groups])[first], np.diff(first, append=len(groups)))
     end = np.append(begin[1:], num_starts)
     end[first[1:] - 1] = num_starts
-    # Of several changes at one start only the last one's count is ever seen.
+    # If there are several changes at one start, only the count after the last one is used.
     kept = end > begin
     begin, end = begin[kept], end[kept]
     fewest = _over_ranges(np.minimum, window_tokens, begin, end)

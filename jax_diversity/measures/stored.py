@@ -28,7 +28,7 @@ def figures_file(stored: StoredStages, name: str) -> Path:
 
 
 def fetch_figures(stored: StoredStages, name: str) -> bool:
-    """Have an ordering's figures beside its .npy, unchecked; False if it was not measured."""
+    """Fetch an ordering's figures to the folder of its .npy, unchecked; False if it was not measured."""
     is_measured = f"{_STAGE}{name}" in stored.stages
     if is_measured:
         stored.fetch(f"{ORDERINGS}/{figures_name(name)}")

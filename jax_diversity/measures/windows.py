@@ -79,7 +79,7 @@ def cumulative_tokens(placed: csr_array) -> Int64[np.ndarray, " boundary"]:
     for start in range(0, placed.shape[0], _BLOCK_POSITIONS):
         stop = min(start + _BLOCK_POSITIONS, placed.shape[0])
         bounds = placed.indptr[start : stop + 1]
-        # Not `np.add.reduceat`, which gives a row without non-zeros the tokens of the next one.
+        # Not `np.add.reduceat`: it gives a row without non-zeros the tokens of the next row.
         running = np.zeros(bounds[-1] - bounds[0] + 1, np.int64)
         np.cumsum(placed.data[bounds[0] : bounds[-1]], dtype=np.int64, out=running[1:])
         totals[start : stop + 1] = totals[start] + running[bounds - bounds[0]]
@@ -97,7 +97,7 @@ class _Differences:
 
     def __init__(self, windows: csr_array, target: Float64[np.ndarray, " group"]) -> None:
         self.windows, self.target = windows, target
-        self.tokens = _row_sums(windows, windows.data)  # exact below 2^53 tokens a window
+        self.tokens = _row_sums(windows, windows.data)  # exact below 2^53 tokens per window
         self.expected = target[windows.indices]
         share = windows.data / np.repeat(np.maximum(self.tokens, 1.0), np.diff(windows.indptr))
         self.difference = share - self.expected
@@ -150,7 +150,7 @@ def aligned_windows(
     Args:
         placed: token counts (position, group).
         target: τ.
-        size: positions a window, at least 1.
+        size: positions per window, at least 1.
         offset: where the first window begins, any position from 0 on.
     """
     parts = [AlignedWindows(np.zeros(0), np.zeros(0), np.zeros(0, np.int64))]
@@ -219,7 +219,7 @@ def _window_counts(placed: csr_array, size: int, offset: int) -> Iterator[csr_ar
         last = min(first + step, num_windows)
         block = entries(placed, offset + first * size, offset + last * size)
         shape = (last - first, placed.shape[1])
-        # Rows that share a window become entries of one row; `sum_duplicates` adds those of one group.
+        # Rows that share a window become entries of one row; `sum_duplicates` adds the entries of one group.
         windows = csr_array((block.tokens, (block.position // size, block.group)), shape=shape)
         windows.sum_duplicates()
         yield windows

@@ -1,8 +1,8 @@
 """The linear-time default: a balanced stream (`halving`) through a refilled pool (`pool`).
 
-A pool alone is not enough: over a plain shuffle it fills up with sequences of groups that are not needed. If the target
-moves, a stream of one mixture would lack sequences of the groups that the target asks for: each group's sequences are
-first moved to the positions where the target asks for them.
+A pool alone is not enough: with a plain shuffle it fills up with sequences of groups that are not needed. If the target
+changes over the run, a stream of one mixture would lack sequences of the groups that the target needs: first, each
+group's sequences are moved to the positions where the target needs them.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def balance(
         pool_size: P, candidates at every step.
         aging: for sequences of unequal tokens, the cost of placing a candidate one pool later than another: in mean
             squared counts of a sequence, times the variance of the tokens divided by their mean square. Without it
-            the longest sequences, which no window needs, would all come at the end. It changes nothing if all
+            the longest sequences, which no window needs, would all be at the end. It changes nothing if all
             sequences have the same number of tokens.
         ties: which of several candidates with the best score is placed: a `random` one, or the `lowest` index.
 
     Raises:
         ValueError: a pool size that is not a whole number >= 1; a negative aging; unknown `ties`.
     """
-    as_whole_number("pool_size", pool_size, 1)  # before the stream, which takes long
+    as_whole_number("pool_size", pool_size, 1)  # before the stream, which takes a long time
     aging = as_weight("aging", aging)
     plan = plan or Plan.build(characteristics, objective)
     numbers = tie_numbers(plan.num_positions, ties, seed)
@@ -69,7 +69,7 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
 
     The family is the first whose targets differ from the stream's mixture. A sequence goes where the integral of its
     group's target reaches the group's tokens up to the middle of the sequence; the integral starts at the deficit that
-    the consumed sequences left. Sequences that no position asks for come last.
+    the consumed sequences left. Sequences that no position needs are placed last.
     """
     if not len(stream):
         return stream
@@ -95,10 +95,10 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
     for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
         tokens = features.tokens[stream[members]]
-        # The middle of a sequence, so that the first sequence of a group does not come before it is asked for.
+        # The middle of a sequence, so that the first sequence of a group is not placed before the target needs it.
         middles = np.cumsum(tokens) - tokens / 2
         reached = asked[:, group]
-        # Tokens beyond the target's total come after the last position, in the same proportion for all groups.
+        # Tokens beyond the target's total are placed after the last position, in the same proportion for all groups.
         late = np.maximum(middles - reached[-1], 0) / max(reached[-1], 1.0)
         positions[members] = np.interp(middles, reached, knots) + late * plan.num_positions
     return stream[np.argsort(positions, kind="stable")]

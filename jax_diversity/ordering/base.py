@@ -32,7 +32,7 @@ class Method(Protocol):
 
     - `plan`: targets and consumed sequences. The method then returns the remaining sequences only. None: the
       targets are the corpus's shares from the first position on.
-    - `checkpoint`: the file for the state of a run, so that it can be interrupted and continued.
+    - `checkpoint`: the file for the state of a run, so that a run can be interrupted and continued.
     - `mesh`: devices that share the work; the result is the same as one device's. All processes of a mesh over several
       hosts call with the same arguments, and each gets the whole result. A ValueError if it is not a mesh of devices,
       or has no device of this process.
@@ -74,7 +74,7 @@ METHODS = Methods(
     contract=frozenset({"characteristics", "seed", "objective", "advance", "plan", "checkpoint"}),
 )
 """Name -> module below this package. A new method is a function of this name in its module, and one line here."""
-PLANNING = "follow targets or go on from earlier sequences"
+PLANNING = "follow targets or continue from earlier sequences"
 """The ability of methods with the parameter `plan`."""
 
 
@@ -101,29 +101,29 @@ def order(
         objective: weights of the rule; None takes `Objective()`.
         targets: shares to aim at instead of the corpus's own: `Targets` in phases over the positions, or family ->
             shares that hold from the first position after the consumed sequences.
-        consumed: the sequences that training has seen already, in their order. They stay the first ones; the others
-            are ordered from the deviation that they leave. Phases of `Targets` count from position 0 and apply to
+        consumed: the sequences that training has already used, in their order. They stay first; the others
+            are ordered from their deviation. Phases of `Targets` count from position 0 and apply to
             consumed sequences too: a group that had too many tokens gets fewer from now on.
-        previous: the ordering of the epoch before: sequences of one document, and copies, are then as far apart across
-            the seam of the two epochs as within one epoch.
+        previous: the ordering of the previous epoch: sequences of one document, and copies, are then as far apart
+            across the seam of the two epochs as within one epoch.
         checkpoint: file that keeps a long run's state; after an interrupt the same call continues from it.
         advance: called with the number of positions filled since its last call, for progress bars.
         options: the method's own options, such as `pool_size`; `jax-diversity order --help` lists them.
 
     Returns:
-        A bijection (empty if there are no sequences). Its `info` says how it was made and, with `consumed`, the first
-        position that was ordered anew (`replanned_at`).
+        A bijection (empty if there are no sequences). Its `info` describes how it was made and, with `consumed`, gives
+        the first position that was ordered anew (`replanned_at`).
 
     Raises:
         ValueError: unknown method or option; a method that takes no targets, consumed sequences, checkpoint or norms;
             negative seed; an objective or targets that do not fit the characteristics; consumed sequences
-            that do not exist or come twice; another run's checkpoint; more sequences or non-zeros than
+            that do not exist or are repeated; another run's checkpoint; more sequences or non-zeros than
             32-bit indices can hold.
 
     Warns:
         UserWarning: sequences of more than 65,536 tokens, whose sums are rounded (`greedy`, `greedy_pool`, `balance`,
             `sequence_spacing`).
-        UnmetTargets: targets that ask for more tokens of a group than there are; it says when they are used up.
+        UnmetTargets: targets that need more tokens of a group than the corpus has; it reports when they are used up.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
@@ -142,7 +142,7 @@ def order(
     # Checked here, because some methods do not read the objective.
     objective.check_families(characteristics.families)
     objective.check_method(method)
-    # Sizes are rounded up and indices added on the accelerator, in int32: half of its range leaves room for both.
+    # Sizes are rounded up and indices added on the accelerator, in int32: half of its range is enough for both.
     limit = np.iinfo(np.int32).max // 2
     num_nonzeros = sum(len(matrix.data) for matrix in characteristics.counts.values())
     if max(characteristics.num_sequences, num_nonzeros) >= limit:
@@ -190,7 +190,7 @@ def order(
 def _in_turn(
     indices: Int64[np.ndarray, " position"], characteristics: Characteristics
 ) -> Int64[np.ndarray, " position"]:
-    """Exchange the positions of a document's sequences that have turns, so that they come in turn."""
+    """Exchange the positions of a document's sequences that have turns, so that they are in the order of the turns."""
     documents, turns = characteristics.documents, characteristics.turns
     if documents is None or turns is None:
         return indices

@@ -34,7 +34,7 @@ def targets_of(
     own_shares: Mapping[str, Float64[np.ndarray, " group"]],
     num_positions: int,
 ) -> Targets:
-    """The targets that settings describe for so many positions, with the groups' names and own shares by family.
+    """The targets that settings describe for this many positions, with the groups' names and own shares by family.
 
     Raises:
         UserError: a group that does not exist, another number of shares than groups, a start beyond the last position.

@@ -3,7 +3,7 @@
 At every step `D` grows by `c_s - τ t_s`. Token counts are whole numbers, but τ is not: a plain float32 sum would add
 one rounding error a step, always of the same sign, and choose wrong sequences after some thousand steps. Therefore
 
-- `D` is a pair of float32 arrays, a value and the rounding error left over (Knuth's TwoSum), about 48 bits;
+- `D` is a pair of float32 arrays, a value and the remaining rounding error (Knuth's TwoSum), about 48 bits;
 - τ is split into two pieces of eight bits and a small rest. The products of a piece with token counts up to 65,536
   (16 bits) have at most 24 bits, so that float32 holds them exactly; only the products with the rest are rounded.
 
@@ -63,14 +63,14 @@ class GreedyRule(NamedTuple):
 
     def times(self, left: Array, right: Array) -> Array:
         """The product, rounded before it is added to anything."""
-        # A compiler may fuse a product with the addition that follows (one rounding) or not (two roundings), and may
-        # decide differently for one device and for many. `zero` is an argument of the compiled program, so the compiler
+        # A compiler may fuse a product with the following addition (one rounding) or not (two roundings), and its
+        # choice may differ between one device and many. `zero` is an argument of the compiled program, so the compiler
         # cannot remove it: fused with it or not, the product rounds in the same way, and all devices get equal scores.
         return left * right + self.zero
 
 
 class PaddedCounts(NamedTuple):
-    """Sequences' counts as CSR, padded so that a slice of the longest row's width never runs over the end."""
+    """Sequences' counts as CSR, padded so that a slice of the longest row's width never exceeds the end."""
 
     starts: Int32[Array, " boundary"]
     columns: Int32[Array, " nonzero"]
@@ -110,8 +110,8 @@ class Deviation(NamedTuple):
 
     total: Compensated
     windows: tuple[Compensated, ...]
-    # Stored and not computed where it is read: XLA would fuse the computation into the gathers that read it and repeat
-    # it for every gathered element.
+    # It is stored: otherwise XLA would fuse its computation into the gathers that read it, and repeat it for every
+    # gathered element.
     gradient: Float32[Array, " column"]
     placed: Placed
 
@@ -128,13 +128,13 @@ def rounded_size(size: int) -> int:
 
 
 def padded(values: np.ndarray, size: int, fill: float = 0) -> Array:
-    """The values on the device, filled up to `size`."""
+    """The values on the device, padded to `size`."""
     # `jnp.asarray` would compile a program for every new shape; `device_put` compiles nothing.
     return jax.device_put(np.pad(values, (0, size - len(values)), constant_values=fill))
 
 
 def padded_columns(values: np.ndarray, size: int) -> np.ndarray:
-    """Rows filled up to `size` columns."""
+    """Rows padded to `size` columns."""
     return np.pad(values, ((0, 0), (0, size - values.shape[1])))
 
 
@@ -177,7 +177,7 @@ def build_rows(features: Features, device: int = 0, num_devices: int = 1) -> Pad
     longest = rounded_size(int(counts.max(initial=1)))
     most_nonzeros = max(int(counts[other::num_devices].sum()) for other in range(num_devices))
     num_rows = rounded_size(-(-features.num_sequences // num_devices))
-    # One device takes the arrays as they are: an index of every non-zero would be larger than the counts themselves.
+    # One device uses the arrays as they are: an index of every non-zero would be larger than the counts themselves.
     entries = slice(None)
     if num_devices > 1:
         entries = features.entries(np.arange(device, features.num_sequences, num_devices))
@@ -261,7 +261,7 @@ def place(
     leaving: Sequence[SequenceCounts],
     num_placed: Int32[Array, ""],
 ) -> Deviation:
-    """Add the excess of the sequence at position `num_placed`; take out of each window the one that leaves it."""
+    """Add the excess of the sequence at position `num_placed`; subtract from each window the one that leaves it."""
     windows = []
     for index, (window, row) in enumerate(zip(deviation.windows, leaving, strict=True)):
         window = add_excess(rule, window, chosen, jnp.float32(1))
@@ -280,7 +280,7 @@ def add_placed(
     leaving: Sequence[SequenceCounts],
     num_placed: Int32[Array, ""],
 ) -> Placed:
-    """Add the tokens of the sequence at position `num_placed` to all sums; take out of each window what leaves it."""
+    """Add the tokens of the sequence at position `num_placed` to all sums; subtract leaving tokens from the windows."""
     if not placed.tokens.shape[1]:
         return placed
     tokens, total = placed.tokens, placed.total
@@ -291,7 +291,7 @@ def add_placed(
         lost = jnp.where(num_placed >= rule.window_sizes[index - 1], -row.tokens.astype(jnp.int32), 0)
         tokens = tokens.at[index, row.apart].add(lost)
         total = total.at[index, 1].add(lost)
-    # Whole units move to the first part; of a negative rest one is borrowed, because `//` rounds down.
+    # Whole units move to the first part; a negative rest borrows one unit, because `//` rounds down.
     total = total.at[:, 0].add(total[:, 1] // _TOTAL_UNIT).at[:, 1].set(total[:, 1] % _TOTAL_UNIT)
     return Placed(tokens, total)
 
@@ -299,7 +299,7 @@ def add_placed(
 def apart_gradient(
     rule: GreedyRule, placed: Placed, groups: Int32[Array, "..."] | slice = slice(None)
 ) -> Float32[Array, "..."]:
-    """`2 λ √n_g (P_g - τ_g S)` of all or some groups, with the windows' parts: the score of one of their tokens."""
+    """`2 λ √n_g (P_g - τ_g S)` of all or some groups, with the windows' parts: the score of one token of each group."""
     held = placed.tokens[:, groups].astype(jnp.float32)
     total = rule.times(placed.total[:, 0].astype(jnp.float32), jnp.float32(_TOTAL_UNIT))
     total += placed.total[:, 1].astype(jnp.float32)
@@ -325,7 +325,7 @@ def add_excess(rule: GreedyRule, total: Compensated, row: SequenceCounts, sign: 
     placed = jnp.zeros_like(total.value).at[row.columns].add(sign * row.values, mode="drop")
     placed = placed.at[-1].set(sign * row.norm)
     total = add_compensated(total, placed)
-    # The target of the norm column counts sequences, those of all other columns count tokens.
+    # The target of the norm column counts sequences, the targets of all other columns count tokens.
     multiplier = jnp.full_like(total.value, row.tokens).at[-1].set(1)
     for piece in rule.target_pieces:
         total = add_compensated(total, rule.times(-sign * multiplier, piece))

@@ -6,9 +6,10 @@ little is padded, and a bucket's table is transposed (feature, sequence): every 
 memory, unrolled into one fused loop. Placed sequences are masked by an infinite cost; when half of a large table is
 placed, the tables are built again.
 
-On a mesh, sequences are dealt to the devices, tables and rows alike, so that no device needs to hold the whole corpus.
+On a mesh, the tables and rows of sequences are divided among the devices: no device needs to hold the whole corpus.
 Each device scores its own candidates, one all-gather finds the best of all, and every device updates its own copy of
-the deviation. A score does not depend on the device that computes it: the order is one device's, bit for bit.
+the deviation. A score does not depend on the device that computes it: the order is the same as on one device, bit for
+bit.
 """
 
 from __future__ import annotations
@@ -126,8 +127,8 @@ class GreedyState(NamedTuple):
     deviation: Deviation
     costs: tuple[Float32[Array, "part _row"], ...]
     order: Int32[Array, " position"]
-    # Entered in `order` at the beginning of the next step: if a step read the order (for the windows) before it wrote
-    # to it, XLA would copy the whole array in every step.
+    # It is entered in `order` at the beginning of the next step: if a step read the order (for the windows) before it
+    # wrote to it, XLA would copy the whole array in every step.
     last: Int32[Array, ""]
     num_placed: Int32[Array, ""]
 
@@ -145,14 +146,14 @@ def _candidates_split(num_buckets: int) -> Candidates:
 
 
 class GreedySelector:
-    """The exact greedy's tables and state, on one device or dealt to those of a mesh of one axis."""
+    """The exact greedy's tables and state, on one device or divided among the devices of a mesh of one axis."""
 
     def __init__(self, plan: Plan, objective: Objective, mesh: Mesh | None = None) -> None:
         self._plan, self._objective, self._mesh = plan, objective, mesh
         self._features = plan.features
         self._rule = build_rule(plan.features, objective)
         self._rows = split(mesh, lambda device: build_rows(plan.features, device, num_devices(mesh)), _ROWS_SPLIT)
-        # Packed sequences are usually all full; the score then has one term fewer.
+        # Packed sequences are usually all full; then the score has one term less.
         tokens = plan.features.tokens
         self._equal_tokens = bool((tokens == tokens[0]).all())
         self._start(start_deviation(self._rule, plan, plan.consumed), plan.consumed)
@@ -163,7 +164,7 @@ class GreedySelector:
             deviation=deviation,
             costs=self._bucket_costs(placed),
             order=padded(placed.astype(np.int32), rounded_size(self._plan.num_positions)),
-            # The first step writes it once more, to the same place.
+            # The first step writes it again, to the same place.
             last=jax.device_put(np.int32(placed[-1] if len(placed) else 0)),
             num_placed=jax.device_put(np.int32(len(placed))),
         )
@@ -208,7 +209,8 @@ class GreedySelector:
         arguments = replicated(self._mesh, arguments)
         self.state = call(run, *arguments, equal_tokens=self._equal_tokens, mesh=self._mesh)
         left = self._plan.num_positions - int(self.state.num_placed)
-        # Tables that shrink by halves read 2N²/3 rows in all instead of N²; small ones cost less than a compilation.
+        # Tables that shrink by half each time read 2N²/3 rows in all instead of N². Small tables are not rebuilt: they
+        # cost less than a compilation.
         if len(self._in_tables) > _REPACK_ABOVE and left <= len(self._in_tables) // 2:
             self._build_tables(self.placed())
             self.state = self.state._replace(costs=self._bucket_costs(self.placed()))
@@ -229,12 +231,12 @@ class GreedySelector:
 def _group_by_width(
     features: Features, remaining: Int64[np.ndarray, " row"]
 ) -> list[tuple[int, Int64[np.ndarray, " _member"]]]:
-    """Split the remaining sequences into tables, so that a step costs least: each table's width and members.
+    """Split the remaining sequences into tables with the lowest cost of a step: each table's width and members.
 
-    A table of r rows, w wide, costs r w gathers and a few kernel launches; the cheapest cut of the sorted widths
+    A table of r rows of width w costs r w gathers and a few kernel launches; the cheapest cut of the sorted widths
     is found by dynamic programming.
     """
-    # A sequence without tokens needs a place in a table too: it counts as one of width 1.
+    # A sequence without tokens needs a place in a table too: its width counts as 1.
     nonzeros = np.maximum(np.diff(features.row_starts)[remaining], 1)
     widths, counts = np.unique(nonzeros, return_counts=True)
     rows_up_to = np.concatenate([[0], np.cumsum(counts)])
@@ -310,7 +312,7 @@ def run(
     equal_tokens: bool,
     mesh: Mesh | None = None,
 ) -> GreedyState:
-    """Place `num_steps` sequences; with `equal_tokens` the score has one term fewer."""
+    """Place `num_steps` sequences; with `equal_tokens` the score has one term less."""
 
     def steps(
         rule: GreedyRule, rows: PaddedCounts, candidates: Candidates, state: GreedyState, num_steps: Any, axis: Any
@@ -322,7 +324,7 @@ def run(
         state = lax.fori_loop(0, num_steps, lambda _, carry: step(carry), state)
         return state._replace(order=_entered(state))
 
-    # The state is not donated: after an interrupt the one before the call must still be complete.
+    # The state is not donated: after an interrupt the state before the call must still be complete.
     over_mesh = on_every_device(
         mesh,
         steps,
@@ -344,7 +346,7 @@ def _step(
     state = state._replace(order=_entered(state))
     best, first = _best_candidate(rule, candidates, state, equal_tokens)
     num_columns = len(state.deviation.gradient)
-    # For each window of w positions, the sequence that leaves it: the one w positions back. (In the first w steps
+    # For each window of w positions, the sequence that leaves it is w positions back. (In the first w steps
     # nothing leaves it, and `place` ignores the value that is read here.)
     leaving = [
         state.order[jnp.maximum(state.num_placed - rule.window_sizes[index], 0)]
@@ -382,7 +384,7 @@ def _best_candidate(
     if rule.families is None:
         # <gradient, v_s> = <gradient, c_s> - t_s <gradient, τ>; with equal t_s the second term changes no comparison.
         per_token = None if equal_tokens else jnp.sum(rule.times(gradient[:-1], rule.targets[:-1]))
-        # Like the gradient itself, it is computed once, not for every row that reads it.
+        # Like the gradient itself, it is computed once and not again for every row.
         both = jnp.concatenate([gradient, apart_gradient(rule, state.deviation.placed)])
         both, norm = lax.optimization_barrier((both, gradient[-1]))
         scores = [_scores(rule, bucket, costs[0], both, norm, per_token) for bucket, costs in tables]
@@ -451,9 +453,9 @@ def _norm_scores(
     own = [costs[index] - rule.times(per_token[index], bucket.tokens) for index in range(len(starts))]
     score = rule.times(families.norm_weight, jnp.abs(bucket.norms + (0.5 * gradient[-1] - rule.targets[-1])))
     for index, growth in enumerate(_over_features(bucket, add, own)):
-        # ||D + v|| - ||D|| without the difference of two large numbers: that of the squares, divided by the sum of the
-        # norms. Rounding must not make a square negative; a finite divisor above zero keeps an infinite cost infinite
-        # and avoids 0/0 for a family that does not deviate at all.
+        # ||D + v|| - ||D|| without the difference of two large numbers: the difference of the squares, divided by the
+        # sum of the norms. Rounding must not make a square negative; a finite divisor above zero keeps an infinite cost
+        # infinite and avoids 0/0 for a family that does not deviate at all.
         growth = jnp.maximum(growth, -squares[index])
         sum_of_norms = jnp.sqrt(squares[index]) + jnp.sqrt(jnp.minimum(squares[index] + growth, _LARGE))
         score += rule.times(families.weights[index], growth / jnp.maximum(sum_of_norms, _SMALL))

@@ -1,16 +1,16 @@
-"""Sorted halving: a stream in which any few hundred consecutive sequences are balanced, in linear time.
+"""Sorted halving: makes, in linear time, a stream in which any few hundred consecutive sequences are balanced.
 
 Sequences are sorted by their heaviest group. A block is halved by walking over its neighbouring pairs: one of a
-pair goes to the left half and one to the right, so that the running signed sum of their excesses stays small. Both
-halves stay sorted and are halved in the same way, down to blocks of a few hundred sequences. Neighbours are alike, so
+pair goes to the left half, the other to the right, so that the running signed sum of their excesses stays small. Both
+halves stay sorted and are halved in the same way, down to blocks of a few hundred sequences. Neighbours are similar, so
 each pair changes the sum only a little. Choosing signs of vectors to keep their sums small is the self-balancing walk
 of Alweiss, Liu and Sawhney (https://arxiv.org/abs/2006.14009), here greedy.
 
 - The walk of a block starts at `D_start + D_end`, the deviations at the block's two ends. It then ends at twice the
-  deviation in the middle, `D_start + D_end + S` with S the signed sum of the pairs: errors of earlier levels do not add
-  up.
-- A block is walked by several *lanes* at once, each over a part of its pairs. Lanes share the running sum; a lane
-  sees what the others did up to the step before. In the first levels a second sweep signs every pair again.
+  deviation in the middle, `D_start + D_end + S`, where S is the signed sum of the pairs: errors of earlier levels do
+  not add up.
+- A block is walked by several *lanes* at once, each over a part of its pairs. Lanes share the running sum; it
+  contains the other lanes' changes up to the previous step. In the first levels a second sweep signs every pair again.
 - All sums are whole numbers of tokens (the norms are rounded to tokens) far below 2^24, so that float32 adds them
   exactly, in any order of the additions. (If sequences differ in tokens, one more sum is rounded.)
 """
@@ -29,7 +29,7 @@ from jaxtyping import Array, Bool, Float32, Int8, Int32, Int64
 from jax_diversity.foundation.compilation import call
 from jax_diversity.ordering.objective import Features, heaviest_groups
 
-# More lanes react later to one another: with 64 the deviation is that of one lane, with 256 it is twice as large.
+# With more lanes the sums are more outdated: with 64 the deviation is as with one lane, with 256 twice as large.
 _LANES_PER_BLOCK = 64
 _SMALLEST_BLOCK = 512
 # The first levels decide over large halves: their pairs are signed twice.
@@ -61,7 +61,7 @@ def balanced_stream(
     arranged = sequences[_sort_by_group(features, sequences, rng)]
     num_levels = max(int(np.log2(max(len(sequences), 1) / _SMALLEST_BLOCK)), 0)
     blocks = halve(features, arranged, num_levels)
-    # The walk leaves a block sorted by group: within it, only a random order is balanced.
+    # The walk leaves a block sorted by group: only a random order balances the block itself.
     mixed = rng.permuted(blocks, axis=1).ravel()
     return mixed[mixed >= 0]
 
@@ -73,11 +73,11 @@ def _sort_by_group(
     counts = features.counts(next(iter(features.family_columns.values())))
     heaviest = heaviest_groups(counts)
     most = np.asarray(counts.max(axis=1).todense()).ravel()
-    # Coarse shares leave ties, which the shuffle decides: other seeds give other pairs.
+    # Coarse shares have ties, which the shuffle decides: other seeds give other pairs.
     eighths = np.round(8 * most / np.maximum(features.tokens, 1))
     shuffled = rng.permutation(len(sequences))
     chosen = sequences[shuffled]
-    # Neighbours go to different halves at every level: a document's sequences end up evenly spaced.
+    # Neighbours go to different halves at every level: in the end a document's sequences are evenly spaced.
     return shuffled[np.lexsort((*features.apart.group[::-1, chosen], eighths[chosen], heaviest[chosen]))]
 
 
@@ -114,7 +114,7 @@ def build_walk_table(features: Features, arranged: Int64[np.ndarray, " position"
 
 
 def _covering_width(features: Features, rows: Int64[np.ndarray, " row"]) -> int:
-    """How many of a row's heaviest groups to read so that nearly all tokens of all rows are counted."""
+    """The number of a row's heaviest groups to read so that nearly all tokens of all rows are counted."""
     rows = rows[:: max(len(rows) // 10_000, 1)]
     longest = int(np.diff(features.row_starts)[rows].max(initial=1))
     entries, used = _heaviest_entries(features, rows, longest)
@@ -145,7 +145,7 @@ def _heaviest_entries(
 def halve(
     features: Features, arranged: Int64[np.ndarray, " position"], num_levels: int
 ) -> Int64[np.ndarray, "block member"]:
-    """Halve sequences whose neighbours are alike into 2^num_levels blocks; -1 fills up blocks that are not full."""
+    """Halve sequences with similar neighbours into 2^num_levels blocks; -1 pads blocks that are not full."""
     table = build_walk_table(features, arranged)
     padding = len(arranged)
     size = -(-max(padding, 1) // (1 << num_levels))
@@ -157,7 +157,7 @@ def halve(
     boundaries = np.zeros((2, len(features.targets)), np.float32)
     for level in range(num_levels):
         sweeps = 2 if level < _LEVELS_SWEPT_TWICE else 1
-        # 64, 32, 16, and so on again, so that three levels share a compilation.
+        # 64, 32, 16, then again in the same way, so that three levels share a compilation.
         lanes = min(_LANES_PER_BLOCK >> (level % 3), blocks.shape[1] // 2)
         blocks, boundaries = _halve_level(table, blocks, boundaries, lanes, sweeps)
     return np.where(blocks < padding, np.append(arranged, -1)[blocks], -1)
@@ -181,7 +181,7 @@ def _halve_level(
     num_sums = max(num_blocks * lanes // (_LANES_PER_BLOCK >> 2), num_blocks)
     # Rounded to whole tokens, so that all sums of the walk are exact.
     start = np.round(boundaries[:-1] + boundaries[1:])
-    # NumPy's arrays: outside a compiled program every `jnp` function would be compiled by itself.
+    # NumPy's arrays: outside a compiled program every `jnp` function would be compiled separately.
     signs, walked = call(
         _walk,
         table,
@@ -204,8 +204,8 @@ def _halve_level(
 class _Sums(NamedTuple):
     """Running signed sums of every block: counts, tokens, and `<λ τ, counts>`."""
 
-    # The sum of excesses is `counts - τ tokens`. Kept apart, both parts are whole numbers, and a pair touches only its
-    # own columns.
+    # The sum of excesses is `counts - τ tokens`. As separate sums, both parts are whole numbers, and a pair changes
+    # only its own columns.
 
     counts: Float32[Array, "block column"]
     tokens: Float32[Array, " block"]
@@ -243,7 +243,7 @@ def _walk(
                 sums.target_products.at[block_of].add(sign * target_products),
             )
 
-        # A later sweep first takes the pair's own sign out of the sums: it signs the pair given all others.
+        # A later sweep first removes the pair from the sums: it signs the pair given all others.
         others = add(sums, -signs[index].astype(jnp.float32)) if again else sums
         # <λ (sum - τ sum_tokens), difference - τ difference_tokens> in four products, without a pass over all columns.
         shared = (table.weights[columns] * counts * others.counts[block_of[:, None], columns]).sum(axis=1)

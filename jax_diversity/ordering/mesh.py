@@ -43,11 +43,12 @@ def num_devices(mesh: Mesh | None) -> int:
 def split(mesh: Mesh | None, build: Callable[[int], Any], specs: Any) -> Any:
     """A tree of arrays over the mesh; device d holds the part `build(d)`, and all parts have equal shapes.
 
-    `specs` is a tree that says along which axis each array is split; without one it is the same on all devices.
+    `specs` is a tree with the axis along which each array is split; without an axis, an array is the same on all
+    devices.
     """
     if mesh is None:
         return build(0)
-    # Each process builds only the parts of its own devices: no host needs memory for the whole corpus's tables.
+    # Each process builds only its devices' parts: no host needs memory for the whole corpus's tables.
     parts = []
     for number, device in enumerate(mesh.devices.flat):
         if device.process_index == jax.process_index():
@@ -64,14 +65,15 @@ def split(mesh: Mesh | None, build: Callable[[int], Any], specs: Any) -> Any:
 
 
 def replicated(mesh: Mesh | None, tree: Any) -> Any:
-    """The tree's arrays on every device; those that are on the mesh already stay as they are."""
+    """The tree's arrays on every device; arrays that are already on the mesh stay unchanged."""
     if mesh is None:
         return tree
 
     def put(array: Any) -> Array:
         if isinstance(array, Array) and isinstance(array.sharding, NamedSharding) and array.sharding.mesh == mesh:
             return array
-        # Through the host: a process can only place data on its own devices, and all processes have equal values.
+        # They are copied through the host: a process can only place data on its own devices, and all processes have
+        # equal values.
         values = np.asarray(array)
         return split(mesh, lambda _: values, EVERYWHERE)
 
@@ -84,7 +86,7 @@ def on_every_device(
     """A function that each device runs with its parts of the arguments, and the mesh's axis or None as `axis`."""
     if mesh is None:
         return lambda *arguments: function(*arguments, axis=None)
-    # The check of replicated outputs is off: each device computes the winner by itself, which JAX cannot prove equal.
+    # The check of replicated outputs is off: each device computes the winner, and JAX cannot prove that all are equal.
     return jax.shard_map(
         lambda *arguments: function(*arguments, axis=AXIS),
         mesh=mesh,
@@ -115,14 +117,14 @@ def best_row_of_all(
     num_columns: int,
     axis: str | None,
 ) -> tuple[Int32[Array, ""], SequenceCounts, list[SequenceCounts]]:
-    """As `best_of_all`, and the rows of the chosen sequence and of those that leave a window, from their owners."""
-    # One collective: before it is known whose sequence wins, every device sends its best score and sequence, that
+    """As `best_of_all`; also the rows of the chosen sequence and of the sequences that leave a window."""
+    # One collective: before the best device is known, every device sends its best score and sequence, that
     # sequence's row, and its rows of the leaving sequences.
     _, size = device_place(axis)
     read = [read_row(rows, sequence // size, num_columns) for sequence in (first, *leaving)]
     if axis is None:
         return first, read[0], read[1:]
-    # Floats travel as their bits beside the integers, so that one message holds all.
+    # Floats are sent as their bits beside the integers, in one message.
     packed = [
         jnp.concatenate([row.columns, row.apart, _bits(jnp.append(row.values, jnp.stack([row.norm, row.tokens])))])
         for row in read
@@ -186,7 +188,7 @@ class SharedCheckpoint(Checkpoint):
 
 
 def _broadcast(mesh: Mesh, message: bytes) -> bytes:
-    """The message of the process of the mesh's first device, in all processes; what others pass is ignored."""
+    """Send the message of the process of the mesh's first device to all processes; their own values are ignored."""
     first = jax.jit(lambda gathered: gathered[0], out_shardings=NamedSharding(mesh, EVERYWHERE))
     # First its length: the arrays of a collective have one shape on all devices.
     size = int(first(split(mesh, lambda _: np.array([[len(message)]], np.int32), BY_ROW))[0])

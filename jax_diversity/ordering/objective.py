@@ -11,11 +11,12 @@ where `a` is the self weight; `a = 1` makes it the growth of `||D||²`, the publ
 first family's norm as one more feature, with the plain mean as its target: it stops the greedy from spending all mixed
 sequences first. The form "norms" adds the families' norms `λ ||D + v_s||` where this rule adds their squares.
 
-Sequences of one document are kept *apart*, and so are those that hold copies of one document. Both are groups of
+Sequences of one document are kept *apart*, as are sequences that hold copies of one document. Both are groups of
 sequences: with P_g the tokens placed of the n_g sequences of group g, τ_g their share of all tokens and S all tokens
 placed, a sequence of g has the further score `2 λ √n_g t_s (P_g - τ_g S)`. It is the rule above for one more family,
-without the terms that are (nearly) equal for all sequences. The root lets long documents, whose sequences come often,
-outweigh the families, and lets short ones, which need little to stay apart, disturb them little.
+without the terms that are (nearly) equal for all sequences. With the root, long
+documents, whose sequences are frequent, outweigh the families; short ones, which are easily kept apart, disturb the
+families little.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Characteristics
 
 EXACT_TOKENS = 65_536
-"""The longest sequence, in tokens, for which the selectors' float32 sums are exact (`deviation` says why)."""
+"""The longest sequence, in tokens, for which the selectors' float32 sums are exact (`deviation` explains why)."""
 # Scores are float32: a larger weight would leave no digits for the other terms.
 _LARGEST_WEIGHT = 1e9
 
@@ -54,15 +55,15 @@ class Objective:
             number is one window.
         window_weight: β; the rule reads `D + β Σ_w (D_t - D_{t-w})` in place of `D` and `(1 + β |windows|) a` in
             place of `a`.
-        family_weights: λ of the leading families, replacing the characteristics' own and leaving out the
-            families past the end; None uses all families with the characteristics' weights.
+        family_weights: λ of the leading families, which replace the characteristics' weights; the families past the
+            end are left out; None uses all families with the characteristics' weights.
         document_weight: λ of the term that keeps apart the sequences of one document (`Characteristics.documents`)
             and the sequences with copies of one document (`Characteristics.copies`); a group of n sequences weighs
             `λ √n`. 0 leaves the term out, as the presets do.
         form: "squares" adds `λ ||D + v_s||²` over the families, as the published formulas do; "norms" adds
             `λ ||D + v_s||`, and λ times the absolute value of the norm column's sum, as the authors' own code does
-            (https://github.com/JoeMelko/dclm_exp, clustering/greedy_order_sparse_gpu_clean.py). Norms take the method
-            `greedy`, the self weight 1, the document weight 0 and no windows.
+            (https://github.com/JoeMelko/dclm_exp, clustering/greedy_order_sparse_gpu_clean.py). Norms need the
+            method `greedy`, the self weight 1, the document weight 0 and no windows.
 
     Raises:
         ValueError: a weight that is negative or not finite, a window below 1, an unknown form; norms with windows,
@@ -164,10 +165,10 @@ def _as_weight(name: str, value: Any) -> float:
 
 @dataclass(frozen=True)
 class Apart:
-    """The groups of several sequences that are kept apart: of one document, or of its copies.
+    """The groups of sequences that are kept apart: parts of one document, or of its copies.
 
-    `group` has a row for each group that a sequence can belong to (its document, and copies that it holds), or no
-    rows if nothing is kept apart. A sequence's groups ascend; unused places hold `len(share)`.
+    `group` has a row for each group that a sequence can belong to (its document, and copies that it holds); it has
+    no rows if nothing is kept apart. A sequence's groups ascend; unused places hold `len(share)`.
     """
 
     group: Int32[np.ndarray, "member sequence"]
@@ -187,7 +188,7 @@ class Apart:
             _, number, size = np.unique(members, return_inverse=True, return_counts=True)
             number = number.reshape(members.shape)
             several = size > 1
-            several[number[members < 0]] = False  # negative: of no group
+            several[number[members < 0]] = False  # negative: without a group
             # A placeholder until the number of all groups is known.
             group = np.where(several, np.cumsum(several) - 1 + num_groups, -1)[number]
             rows += [row for row in group if row.max(initial=-1) >= 0]
@@ -205,7 +206,7 @@ class Apart:
 
     @cached_property
     def drift(self) -> Float64[np.ndarray, " sequence"]:
-        """`2 λ √n_g τ_g` of every sequence: how much a placed token lowers its score, for each of its own tokens."""
+        """`2 λ √n_g τ_g` of every sequence: how much a placed token lowers its score, per token of the sequence."""
         return 2.0 * np.append(self.weight * self.share, 0.0)[self.group].sum(axis=0)
 
 
@@ -213,10 +214,10 @@ class Apart:
 class Features:
     """The characteristics as an objective weighs them, in tokens: CSR rows, then the norm column.
 
-    Sums of tokens are whole numbers, so that results are the same on every machine. λ is kept apart
+    Sums of tokens are whole numbers, so that results are the same on every machine. λ is stored separately
     (`column_weights`) and multiplied last: scaled counts would not be whole. `norms` are of the first family, rounded
-    to float32 once so that every step sees the same value; `targets` and `column_weights` end with the norm column's;
-    `squares` are `||c_s||²` without the norm column. `apart` are documents and copies.
+    to float32 once, so that every step uses the same value; `targets` and `column_weights` end with the norm column's;
+    `squares` are `||c_s||²` without the norm column. `apart` has the documents and copies.
     """
 
     row_starts: Int64[np.ndarray, " boundary"]
@@ -274,7 +275,7 @@ class Features:
         )
 
     def take(self, rows: Int64[np.ndarray, " row"]) -> Features:
-        """The features of some sequences, in the given order; targets and shares stay those of all sequences."""
+        """The features of some sequences, in the given order; targets and shares are still of all sequences."""
         entries = self.entries(rows)
         return replace(
             self,
@@ -307,7 +308,7 @@ class Features:
 
     def counts(self, columns: slice) -> csr_array:
         """The token counts (sequence, group) of some consecutive columns, such as a family's."""
-        # The running number of selected non-zeros at a row's first entry is where the row begins in the selection.
+        # A row begins in the selection at the running number of selected non-zeros before its first entry.
         inside = (self.columns >= columns.start) & (self.columns < columns.stop)
         starts = np.concatenate([[0], np.cumsum(inside)])[self.row_starts]
         shape = (self.num_sequences, columns.stop - columns.start)
@@ -316,7 +317,7 @@ class Features:
     def entries(self, rows: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " _nonzero"]:
         """The indices of some rows' non-zeros in `columns` and `values`, row after row."""
         counts = np.diff(self.row_starts)[rows]
-        # The n-th entry overall is the (n - entries of the rows before)-th of its own row.
+        # Entry n of all is entry n - (entries of the previous rows) of its own row.
         before = np.cumsum(counts) - counts
         return np.repeat(self.row_starts[rows] - before, counts) + np.arange(counts.sum())
 
@@ -330,7 +331,7 @@ class Features:
     def own_costs(self) -> Float32[np.ndarray, " sequence"]:
         """`a ||v_s||²`, computed in float64 from integer counts."""
         tokens = self.tokens.astype(np.float64)
-        # Expanded over the non-zeros alone: ||c - τ t||² = ||c||² - t 2 <τ, c> + t² ||τ||², all weighted by λ.
+        # Expanded over the non-zeros only: ||c - τ t||² = ||c||² - t 2 <τ, c> + t² ||τ||², all weighted by λ.
         length = float(self.column_weights[:-1] @ self.targets[:-1] ** 2)
         norm_excess = self.norms.astype(np.float64) - self.targets[-1]
         excess = self.squares - tokens * self.target_products + tokens**2 * length
@@ -342,13 +343,13 @@ class Features:
         squares = []
         for columns in self.family_columns.values():
             counts, target = self.counts(columns).astype(np.float64), self.targets[columns]
-            # Expanded over the non-zeros alone: ||c - τ t||² = ||c||² + t (t ||τ||² - 2 <τ, c>).
+            # Expanded over the non-zeros only: ||c - τ t||² = ||c||² + t (t ||τ||² - 2 <τ, c>).
             excess = self.tokens * (self.tokens * (target @ target) - 2.0 * (counts @ target))
             squares.append(counts.power(2).sum(axis=1) + excess)
         return np.array(squares, np.float32)
 
     def excess(self, placed: Int64[np.ndarray, " position"]) -> Float64[np.ndarray, " column"]:
-        """Σ v_s over some sequences, λ left out; the norm column last."""
+        """Σ v_s over some sequences, without λ; the norm column is last."""
         entries = self.entries(placed)
         sums = np.bincount(self.columns[entries], self.values[entries], minlength=len(self.targets)).astype(np.float64)
         sums[-1] = self.norms[placed].sum(dtype=np.float64)

@@ -29,7 +29,7 @@ _FAMILY_TO_SHARES = "family -> shares of its groups"
 
 @dataclass(frozen=True)
 class Targets:
-    """The wanted shares of the groups, in phases of training.
+    """The target shares of the groups, in phases of training.
 
     Families that are not named keep the corpus's own shares. Shares are scaled to a sum of one.
 
@@ -83,14 +83,14 @@ class Targets:
             raise UserError(f"Expected 1 to {num_positions} phases, found {num_phases}.")
         if set(first) != set(last):
             raise UserError(f"Expected first and last shares of the same families, found {set(first) ^ set(last)}.")
-        # Each phase takes the shares of its middle, so that the steps' mean is that of the straight line.
+        # Each phase takes the shares of its middle, so that the steps and the straight line have equal means.
         middles = (np.arange(num_phases) + 0.5) / num_phases
         shares = {}
         for name in first:
             ends = [_as_shares(name, [values[name]], 1)[0] for values in (first, last)]
             if len(ends[0]) != len(ends[1]):
                 raise UserError(
-                    f"Expected first and last shares of as many groups of {name!r}, found {len(ends[0])} and "
+                    f"Expected equal numbers of first and last shares of {name!r}, found {len(ends[0])} and "
                     f"{len(ends[1])}."
                 )
             shares[name] = (1 - middles[:, None]) * ends[0] + middles[:, None] * ends[1]
@@ -127,7 +127,7 @@ class Plan:
     """All sequences' features with the first phase's targets, the phases' starts and τ, the consumed sequences.
 
     The last column of `targets` is the norms' mean. `head_start` holds, for every group that is kept apart, the tokens
-    by which the epoch before puts it ahead of its share.
+    by which the previous epoch puts it ahead of its share.
     """
 
     features: Features
@@ -145,11 +145,11 @@ class Plan:
         consumed: Any = None,
         previous: Any = None,
     ) -> Plan:
-        """Check targets, consumed sequences and the epoch before against the characteristics.
+        """Check targets, consumed sequences and the previous epoch against the characteristics.
 
         A plain mapping of shares holds from the run's beginning on. In the families that it names, the consumed
-        sequences count as having met their target, so that the run has no deficit to make up for; in all other
-        families they count against the corpus's shares.
+        sequences count as if they had met their target: the run starts without a deficit. In all other families
+        they count against the corpus's shares.
         """
         num_sequences = characteristics.num_sequences
         consumed = np.zeros(0, np.int64) if consumed is None else as_consumed(consumed, num_sequences)
@@ -181,7 +181,7 @@ class Plan:
             starts, table = (0, len(consumed)), np.repeat(table, 2, axis=0)
             for name in targets.shares:
                 seen = np.asarray(characteristics.counts[name][consumed].sum(axis=0), np.float64).ravel()
-                # The past's target is its own mixture, so its deviation is zero. Without tokens any target will do.
+                # The past's target is its own mixture, so its deviation is zero. Without tokens any target is valid.
                 if seen.any():
                     table[0, features.family_columns[name]] = seen / seen.sum()
             if characteristics.families[0] in targets.shares and len(consumed) < num_sequences:
@@ -194,14 +194,14 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the targets, the consumed sequences and the head start from the epoch before."""
+        """Hash of the targets, the consumed sequences and the head start from the previous epoch."""
         parts = [repr(self.starts).encode(), self.targets.tobytes(), self.consumed.tobytes()]
         if self.head_start.any():
             parts.append(self.head_start.tobytes())
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
     def plain_targets(self, families: Iterable[str]) -> dict[str, Any]:
-        """Starts and some families' shares as JSON holds them, for `Targets`; six digits, more than measures show."""
+        """Starts and some families' shares as JSON values, for `Targets`; six digits, more than measures show."""
         columns = {name: self.features.family_columns[name] for name in families}
         rows = {name: self.targets[:, its].tolist() for name, its in columns.items()}
         shares = {name: [[float(f"{share:.6g}") for share in row] for row in phases] for name, phases in rows.items()}
@@ -248,14 +248,14 @@ class Plan:
 
 
 def tie_numbers(num_sequences: int, ties: str, seed: int) -> Int64[np.ndarray, " sequence"]:
-    """The sequences in the order of their numbers: of equal scores, a selector places the first.
+    """The sequences in the order of their numbers: if scores are equal, a selector places the first.
 
-    Packing gives the sequences of a long document neighbouring indices and equal counts: numbered as they are packed,
-    the document would be read from its start to its end.
+    Packing gives the sequences of a long document neighbouring indices and equal counts. If they were
+    numbered as packed, the document would be read from its start to its end.
 
     Args:
         num_sequences: number of sequences.
-        ties: `random` numbers them by the seed, `lowest` as they are packed.
+        ties: `random` numbers them by the seed, `lowest` numbers them as packed.
         seed: decides the random numbers.
 
     Raises:
@@ -269,18 +269,18 @@ def tie_numbers(num_sequences: int, ties: str, seed: int) -> Int64[np.ndarray, "
 
 
 def _head_start(features: Features, previous: Int64[np.ndarray, " position"] | None) -> Int64[np.ndarray, " group"]:
-    """The tokens by which every group that is kept apart begins ahead of its share after another epoch.
+    """The tokens by which every group that is kept apart is ahead of its share when another epoch begins.
 
     An epoch holds all tokens of every group, so the next one would begin as if nothing had been read. A
-    group whose last sequence was the epoch's last begins half a sequence ahead of its share; one whose last sequence
-    lies an even spacing back begins half a sequence behind it.
+    group whose last sequence was the epoch's last begins half a sequence ahead of its share. A group whose last
+    sequence is one even spacing before the end begins half a sequence behind it.
     """
     apart = features.apart
     num_groups = len(apart.share)
     if previous is None or not num_groups:
         return np.zeros(num_groups, np.int64)
     last = np.zeros(num_groups + 1, np.int64)
-    for group in apart.group:  # positions ascend: a group's last one stays
+    for group in apart.group:  # positions ascend: a group's last position is kept
         last[group[previous]] = np.maximum(last[group[previous]], np.arange(len(previous)))
     sizes = np.bincount(apart.group.ravel(), minlength=num_groups + 1)[:num_groups]
     spacings_ago = (len(previous) - 1 - last[:num_groups]) * sizes / len(previous)
@@ -296,17 +296,17 @@ def inverse(permutation: Int64[np.ndarray, " sequence"]) -> Int64[np.ndarray, " 
 
 
 def as_epoch(previous: Any, num_sequences: int) -> Int64[np.ndarray, " position"]:
-    """The order of the epoch before, checked to hold all sequences."""
+    """The order of the previous epoch, checked to hold all sequences."""
     ordering = previous if isinstance(previous, Ordering) else Ordering(previous)
     if len(ordering) != num_sequences:
         raise UserError(
-            f"Expected the epoch before as an ordering of {num_sequences} sequences, found one of {len(ordering)}."
+            f"Expected the previous epoch as an ordering of {num_sequences} sequences, found one of {len(ordering)}."
         )
     return ordering.indices
 
 
 def as_consumed(consumed: Any, num_sequences: int) -> Int64[np.ndarray, " consumed"]:
-    """Indices of sequences that were consumed already, checked to be integers in range, each once."""
+    """Indices of consumed sequences, checked to be integers in range, each once."""
     try:
         indices = as_integers("consumed sequences", consumed, below=num_sequences)
     except ValueError as error:  # also from NumPy, for rows of different lengths

@@ -3,9 +3,10 @@
 Memory and time of a step depend on the pool, not on the corpus. A step updates the candidates' scores instead of
 computing them again: the pool's counts are one dense table (column, slot), and placing a sequence changes every score
 by the contiguous rows of that sequence's few columns, and along the target. A step writes before it reads (it first
-fills the slot that the step before emptied), so that XLA updates the table in place instead of copying it. The rounding
-errors of the updates are discarded every thousand steps, when all scores are computed again from the compensated
-deviation (a *refresh*). On a mesh the slots are dealt to the devices; the corpus's rows are on every device.
+fills the slot that the previous step emptied), so that XLA updates the table in place instead of copying it. The
+rounding errors of the updates are discarded every thousand steps, when all scores are computed again from the
+compensated deviation (a *refresh*). On a mesh the slots are divided among the devices; the corpus's rows are on every
+device.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ def greedy_pool(
 ) -> Int64[np.ndarray, " sequence"]:
     """Place the best of a pool at every step, over a stream of the sequences.
 
-    Time grows with the number of sequences. The larger the corpus, the more the pool fills up with sequences that no
-    window needs: `balance` feeds the same pool with a better stream. Other arguments are those of `base.Method`.
+    Time grows with the number of sequences. In a large corpus the pool fills up with sequences that no window
+    needs: `balance` feeds the same pool with a better stream. Other arguments are those of `base.Method`.
 
     Args:
         seed: for the stream's shuffle (NumPy's PCG64) and the choice between equal scores.
@@ -113,10 +114,10 @@ def select_from_pool(
     checkpoint: Checkpoint | None,
     mesh: Mesh | None,
 ) -> Int64[np.ndarray, " remaining"]:
-    """Feed a pool, on one device or shared by those of a mesh, with a stream of the plan's remaining sequences.
+    """Feed a pool, on one device or shared by the devices of a mesh, with a stream of the plan's remaining sequences.
 
     Of candidates with equal scores, the first in `numbers` is placed (`tie_numbers`). With `aging` above zero and
-    sequences of unequal tokens, candidates that have waited long come earlier (`balance` says why).
+    sequences of unequal tokens, candidates that have waited long are placed earlier (`balance` explains why).
     """
     pool_size = as_whole_number("pool_size", pool_size, 1)
     devices = flat_mesh(mesh)
@@ -158,7 +159,7 @@ class PoolState(NamedTuple):
     deviation: Deviation
     slots: Slots
     order: Int32[Array, " position"]
-    # Entered in `order`, and its slot refilled, at the beginning of the next step.
+    # The next step begins by entering it in `order` and refilling its slot.
     last: Int32[Array, ""]
     num_placed: Int32[Array, ""]
     num_taken: Int32[Array, ""]
@@ -172,7 +173,7 @@ _STATE_SPLIT = PoolState(EVERYWHERE, _SLOTS_SPLIT, EVERYWHERE, EVERYWHERE, EVERY
 
 
 class PoolSelector:
-    """A pool's tables and state, on one device or with its slots dealt to those of a mesh of one axis."""
+    """A pool's tables and state, on one device or with its slots divided among the devices of a mesh of one axis."""
 
     def __init__(
         self,
@@ -202,8 +203,8 @@ class PoolSelector:
     ) -> None:
         """The state with these members in the slots; `run` computes the rest of their state."""
         num_columns = len(self._plan.features.targets) if self._has_table else 0
-        # Devices have equally many slots, so that the last device may have more than the pool needs. Those never get
-        # a member: only a slot that is emptied is refilled.
+        # Devices have equally many slots, so that the last device may have more than the pool needs. The surplus
+        # slots never get a member: only a slot that is emptied is refilled.
         num_own = -(-self._num_slots // num_devices(self._mesh))
 
         def build(device: int) -> Slots:
@@ -247,7 +248,7 @@ class PoolSelector:
     def _costs(self, features: Features) -> Float32[np.ndarray, " sequence"]:
         """Every sequence's own cost, plus the cost of its place in the stream."""
         tokens = features.tokens.astype(np.float64)
-        # 0 if all sequences have the same tokens, a sequence's squared counts if few sequences hold nearly all.
+        # 0 if all sequences have the same tokens; a sequence's squared counts if few sequences hold nearly all tokens.
         unevenness = tokens.var() / max(float((tokens**2).mean()), 1.0)
         # All candidates age by one at every step: only their places in the stream differ.
         by_place = self._aging * unevenness * features.squares.mean() / self._num_slots
@@ -259,7 +260,7 @@ class PoolSelector:
         """Place `num_steps` sequences."""
         arguments = (self.rule, self.rows, self.stream, self.state, np.int32(num_steps))
         self.state = call(run, *replicated(self._mesh, arguments), mesh=self._mesh)
-        # JAX returns before the work is done: progress would count steps that are only queued.
+        # JAX returns before the work is done: without waiting, progress would count steps that are only queued.
         jax.block_until_ready(self.state.num_placed)
 
     def placed(self) -> Int64[np.ndarray, " position"]:
@@ -268,7 +269,7 @@ class PoolSelector:
 
     def saved(self) -> dict[str, np.ndarray]:
         """Deviations, the sequences placed, and the number taken from the stream; the pool holds the difference."""
-        # A run continues from it with any number of devices, for no choice depends on a member's slot.
+        # A run continues from it with any number of devices, because choices do not depend on members' slots.
         num_taken = np.asarray(self.state.num_taken)
         return {"placed": self.placed(), "num_taken": num_taken, **saved_deviation(self.state.deviation)}
 
@@ -302,7 +303,7 @@ def run(
     mesh: Mesh | None = None,
 ) -> PoolState:
     """Place `num_steps` sequences; all scores are computed again at the beginning and after every thousand steps."""
-    # The state is not donated: after an interrupt the one before the call must still be complete.
+    # The state is not donated: after an interrupt the state before the call must still be complete.
     over_mesh = on_every_device(
         mesh,
         _run_steps,
@@ -344,12 +345,12 @@ def _run_steps(
 def _step(
     rule: GreedyRule, rows: PaddedCounts, stream: Stream, axis: str | None, state: PoolState, pending: PendingSums
 ) -> tuple[PoolState, PendingSums]:
-    """Refill the slot that the step before emptied, then place the candidate of the smallest score."""
+    """Refill the slot that the previous step emptied, then place the candidate of the smallest score."""
     state = _refill(rule, rows, stream, state, pending)
     slots = state.slots
     best = jnp.min(slots.scores)
     chosen = best_of_all(best, jnp.min(jnp.where(slots.scores == best, slots.members, NO_SEQUENCE)), axis)
-    # The sequence placed, then for each window of w positions the sequence that leaves it, w positions back.
+    # The placed sequence, then for each window of w positions the sequence that leaves it, w positions back.
     back = [state.num_placed - rule.window_sizes[index] for index in range(len(state.deviation.windows))]
     moved = [chosen, *(state.order[jnp.maximum(position, 0)] for position in back)]
     read = [read_row(rows, sequence, rule.column_weights.shape[0]) for sequence in moved]
@@ -363,10 +364,10 @@ def _step(
 
 
 class GradientChange(NamedTuple):
-    """How a step changes the gradient: by `2 λ Σ weight * (c - τ t)` over the moved rows.
+    """The change of the gradient in a step: `2 λ Σ weight * (c - τ t)` over the moved rows.
 
-    Its product with a candidate's `c_s - τ t_s` has a part for the columns of each moved row, which `weights` give, and
-    three along the target: what the candidate's `2 <λ τ, c_s>`, its norm and its `-t_s` are multiplied by.
+    Its product with a candidate's `c_s - τ t_s` has a part for the columns of each moved row, given by `weights`, and
+    three parts along the target: the factors of the candidate's `2 <λ τ, c_s>`, of its norm and of its `-t_s`.
     """
 
     weights: list[Float32[Array, ""]]
@@ -381,7 +382,7 @@ def _gradient_change(
     excess_products: list[Float32[Array, ""]],
     leaves: list[Bool[Array, ""]],
 ) -> GradientChange:
-    # The sequence placed counts for the prefix and for every window; one that leaves counts against its own window.
+    # The placed sequence is added to the prefix and every window; a leaving one is subtracted from its own window.
     weights = [1.0 + rule.times(jnp.float32(len(leaves)), rule.window_weight)]
     weights += [jnp.where(leaving, -rule.window_weight, 0.0) for leaving in leaves]
     twice_norm_weight = 2.0 * rule.column_weights[-1]
@@ -416,7 +417,7 @@ def _add_columns(
 ) -> Float32[Array, " slot"]:
     """Add `2 weight Σ λ x_j table[j]` over the row's columns."""
     # Some columns are added in one unrolled pass, which XLA fuses into one loop over the slots. Nearly all rows need
-    # one pass only; the number of further passes follows the row's own width, not the widest row's.
+    # only one pass; the number of further passes depends on the row's own width, not on the largest width.
     width = row.columns.shape[0]
     num_used = jnp.sum(row.columns < table.shape[0])
     padding = -width % _COLUMNS_PER_PASS
@@ -440,7 +441,7 @@ def _add_columns(
 def _add_groups(
     rule: GreedyRule, slots: Slots, scores: Array, row: SequenceCounts, weight: Float32[Array, ""]
 ) -> Float32[Array, " slot"]:
-    """Add what the row changes for the candidates of its own groups that are kept apart."""
+    """Add the row's changes for the candidates that share its groups that are kept apart."""
     num_members = len(row.apart)
 
     def add(index: Int32[Array, ""] | int, total: Array) -> Array:
@@ -452,7 +453,7 @@ def _add_groups(
 
     if num_members <= 1:
         return add(0, scores) if num_members else scores
-    # A row's groups come before its unused places. Most rows have one group or none.
+    # A row's groups are before its unused places. Most rows have one group or none.
     num_used = jnp.sum(rule.apart_weights[row.apart] > 0)
     return lax.fori_loop(0, num_used, add, scores)
 
@@ -464,7 +465,8 @@ def _nothing_pending(rule: GreedyRule, deviation: Deviation) -> PendingSums:
         counts=jnp.zeros((num_sums, len(gradient)), jnp.float32),
         tokens=jnp.zeros(num_sums, jnp.float32),
         num_sequences=jnp.zeros(num_sums, jnp.float32),
-        # <gradient, τ> and the gradient of the norm column change by one number a step, so they are kept current here.
+        # <gradient, τ> and the gradient of the norm column change by one number per step, so they are kept current
+        # here.
         per_token=jnp.sum(rule.times(gradient[:-1], rule.targets[:-1])),
         norm_gradient=gradient[-1],
     )
@@ -477,11 +479,11 @@ def _add_pending(
     leaves: list[Bool[Array, ""]],
     change: GradientChange,
 ) -> PendingSums:
-    """Add the sequence placed to all sums; subtract from each window's sum the sequence that leaves it."""
+    """Add the placed sequence to all sums; subtract from each window's sum the sequence that leaves it."""
     counts, tokens, num_sequences = pending.counts, pending.tokens, pending.num_sequences
     chosen = moved[0]
-    # The norms are not whole numbers. Minus the first piece of their mean they are small, and so is their sum: its
-    # rounding errors stay far below those of a sum of the norms themselves.
+    # The norms are not whole numbers. Without the first piece of their mean they are small, and their sum is small: its
+    # rounding errors are far below the errors of a sum of the norms themselves.
     coarse_norm = rule.target_pieces[0, -1]
     for index in range(len(tokens)):
         counts = counts.at[index, chosen.columns].add(chosen.values, mode="drop")
@@ -516,11 +518,11 @@ def _with_pending(rule: GreedyRule, deviation: Deviation, pending: PendingSums) 
 
 
 def _refill(rule: GreedyRule, rows: PaddedCounts, stream: Stream, state: PoolState, pending: PendingSums) -> PoolState:
-    """Enter the last sequence placed in the order, and give its slot to the stream's next."""
+    """Enter the last placed sequence in the order, and give its slot to the next sequence of the stream."""
     slots = state.slots
     num_slots = slots.members.shape[0]
     num_columns = rule.column_weights.shape[0]
-    # A refill right after another finds nothing placed since; all its writes then go past the end and are dropped.
+    # If nothing was placed since the last refill, all writes go past the end and are dropped.
     placed_one = state.last != NO_SEQUENCE
     order = state.order.at[jnp.where(placed_one, state.num_placed - 1, len(state.order))].set(state.last, mode="drop")
     own_slots = jnp.arange(num_slots, dtype=jnp.int32)
@@ -530,7 +532,7 @@ def _refill(rule: GreedyRule, rows: PaddedCounts, stream: Stream, state: PoolSta
     deviation = state.deviation
     placed = read_row(rows, jnp.where(placed_one, state.last, 0), num_columns)
     if len(rows.apart):
-        # After the order is written: what was placed w positions before is read from it.
+        # After the order is written: the sequence that was placed w positions before is read from it.
         position = state.num_placed - 1
         back = [order[jnp.maximum(position - size, 0)] for size in rule.window_sizes]
         moved = [placed, *(read_row(rows, sequence, num_columns) for sequence in back)]
@@ -542,7 +544,7 @@ def _refill(rule: GreedyRule, rows: PaddedCounts, stream: Stream, state: PoolSta
     score = _score_one(rule, stream.own_costs[following], deviation, pending, row)
     table = slots.table
     if table.shape[0]:
-        # Only the columns of the sequence placed are not zero: clearing these is cheaper than clearing the slot.
+        # Only the columns of the placed sequence are not zero: clearing these is cheaper than clearing the slot.
         table = table.at[placed.columns, slot].set(0.0, mode="drop")
         table = table.at[row.columns, slot].set(row.values, mode="drop")
     slots = Slots(
@@ -593,7 +595,7 @@ def _refresh_scores(rule: GreedyRule, rows: PaddedCounts, stream: Stream, slots:
         return total + rule.times(gradient[rows.columns[entry]], value)
 
     scores = stream.own_costs[members] + rule.times(gradient[-1], norms) - rule.times(per_token, tokens)
-    # As many rounds as the widest row of the pool has non-zeros, not the widest of the corpus.
+    # As many rounds as the widest row of the pool has non-zeros; the corpus's widest row may have more.
     scores = lax.fori_loop(0, jnp.max(jnp.where(filled, ends - starts, 0)), add, scores)
     apart = rows.apart[:, members]
     if len(apart):
@@ -610,7 +612,7 @@ def _refresh_scores(rule: GreedyRule, rows: PaddedCounts, stream: Stream, slots:
 
 
 def _with_table(rows: PaddedCounts, slots: Slots, num_columns: int) -> Slots:
-    """The slots with the dense table of their members' counts."""
+    """The slots, with the dense table of their members' counts."""
     if slots.table.shape[0] == 0:
         return slots
     filled = slots.members != NO_SEQUENCE

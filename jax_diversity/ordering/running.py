@@ -25,7 +25,7 @@ _DIGEST_SIZE = hashlib.sha256().digest_size
 
 
 class Checkpoint:
-    """The state of an unfinished run in one file, replaced atomically: a hash, then an .npz; no path keeps nothing.
+    """The state of an unfinished run in one file, replaced atomically: a hash, then an .npz; no file without a path.
 
     `identity` is a hash of everything that decides the result.
     """
@@ -48,7 +48,7 @@ class Checkpoint:
         if self.path is None:
             return None
         if not self.path.exists():
-            # Checked now, and not when the first state is saved, half a minute after the start of the run.
+            # Checked now: the first state is saved only half a minute after the start of the run.
             if not (folder := self.path.parent).is_dir():
                 raise UserError(f"Expected a folder for the checkpoint, found none at {folder}; create it first.")
             return None
@@ -56,7 +56,7 @@ class Checkpoint:
             content = self.path.read_bytes()
         except OSError as error:
             raise UserError(f"Expected a run's checkpoint at {self.path}, found {error}; name a file.") from None
-        # The hash finds a damaged file before NumPy's parser sees it, which raises many kinds of errors.
+        # The hash finds a damaged file before NumPy's parser reads it, which raises many kinds of errors.
         digest, content = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
         if hashlib.sha256(content).digest() != digest:
             raise UserError(
@@ -109,7 +109,7 @@ class _Selector(Protocol):
 def drive(selector: _Selector, plan: Plan, advance: Advance, checkpoint: Checkpoint) -> Int64[np.ndarray, " remaining"]:
     """Run a selector to the end of its plan; interrupted, it saves its state, and a later call continues from it."""
     position = len(plan.consumed)
-    # Loading may fail (another run's file) and must do so before anything is computed.
+    # Loading may fail (another run's file); it is done before anything is computed.
     saved = checkpoint.load()
     if saved is not None:
         selector.restore(saved)
@@ -125,11 +125,11 @@ def drive(selector: _Selector, plan: Plan, advance: Advance, checkpoint: Checkpo
                 selector.run(steps)
                 position = first + steps
                 advance(steps)
-                # After the last step the file is removed anyway.
+                # After the last step the file is removed.
                 if position < plan.num_positions:
                     checkpoint.save_when_due(selector.saved)
     except KeyboardInterrupt:
-        # The state is complete at any moment: a selector only replaces it by the result of a finished call.
+        # The state is complete at any moment: a selector replaces it only by the result of a finished call.
         checkpoint.save(selector.saved())
         raise
     checkpoint.remove()

@@ -30,12 +30,12 @@ class TargetsConfig:
     """Where every phase begins, the first at 0: as positions (`1000`) or as fractions of the run (`0.5`). None makes
     phases of equal length."""
     linear: bool = False
-    """From the shares of the first phase at the beginning to those of the second at the end of the run, in 64 steps;
+    """From the shares of the first phase at the beginning to the shares of the second one at the end, in 64 steps;
     takes two phases and no starts."""
 
     @property
     def num_phases(self) -> int:
-        """The number of phases, which is the same for all families."""
+        """The number of phases; it is the same for all families."""
         return max(map(len, self.shares.values()), default=0)
 
     def check(self, where: str, families: Sequence[str]) -> None:
@@ -80,7 +80,7 @@ class TargetsConfig:
 
 @dataclass(frozen=True)
 class AfterConfig:
-    """Another ordering that this one continues: its first positions stay, the rest is ordered again."""
+    """Another ordering that this one continues: its first positions stay, the others are ordered again."""
 
     order: str | None = None
     """Name of the other ordering, one that is made before this one; None orders all sequences."""
@@ -88,7 +88,7 @@ class AfterConfig:
     """The first position that changes, as a number of sequences (`1000`) or as a fraction of the run (`0.5`)."""
 
     def check(self, where: str) -> None:
-        """Refuse one of the two without the other."""
+        """Check that both or neither are set."""
         if (self.order is None) != (self.position is None):
             given, lacking = ("position", "order") if self.order is None else ("order", "position")
             raise UserError(f"Expected {where}.{lacking} with {where}.{given}, found none.")
@@ -111,7 +111,7 @@ class OrderConfig:
     objective: Literal["default", "f1", "f2", "f3"] = "default"
     """`default`: families, norm column, self weight 0.5; f1, f2, f3: exactly as published."""
     form: Literal["squares", "norms"] = "squares"
-    """What f2 and f3 add: `squares`, as in the published formulas; `norms`, as in the authors' code (`greedy` only)."""
+    """Terms of f2 and f3: `squares`, as in the published formulas; `norms`, as in the authors' code (`greedy` only)."""
     weights: dict[str, float] = field(default_factory=dict)
     """λ per family, in place of the characteristics' own, which is 1.0 for listed families. f1 takes the first
     family's; f2 takes that and norm_weight; f3 takes the first two families'."""
@@ -129,7 +129,7 @@ class OrderConfig:
     reverse: bool = False
     """Reverse the order: last sequence first."""
     devices: int | None = None
-    """Devices that share the work, for methods that support it; the result is that of one device. None takes one."""
+    """Devices that share the work, for methods that support it; the result does not change. None takes one device."""
     targets: TargetsConfig = TargetsConfig()
     after: AfterConfig = AfterConfig()
 
@@ -139,7 +139,7 @@ class OrderConfig:
         return self.name or self.method
 
     def for_batches(self, batch_size: int | None) -> OrderConfig:
-        """The settings with a batch size as their window, unless they set windows or a published objective."""
+        """The settings with the batch size as their window, unless they set windows or a published objective."""
         if batch_size is None or self.windows or self.objective != "default":
             return self
         return dataclasses.replace(self, windows=(batch_size,))
@@ -149,7 +149,7 @@ class OrderConfig:
 
         Args:
             where: the name of these settings in messages, such as `orders[0]`.
-            families: the families that orderings see.
+            families: the families that orderings can balance.
             earlier: the orderings that are made before this one.
 
         Raises:
@@ -181,7 +181,7 @@ class OrderConfig:
             as_whole_number(f"{where}.devices", self.devices, 1)
         if self.reverse and (self.targets.shares or self.after.order):
             raise UserError(
-                f"Expected {where}.reverse without targets and after, whose positions it would turn around, found it "
+                f"Expected {where}.reverse without targets and after, whose positions it would reverse, found it "
                 f"with {'targets; give their phases in reverse' if self.targets.shares else 'after; leave it out'}."
             )
         # By the method's signature, read from its source: the method itself would load JAX and start the accelerator.

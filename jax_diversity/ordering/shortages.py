@@ -1,4 +1,4 @@
-"""Groups of which a corpus has fewer tokens than the targets ask for."""
+"""Groups with fewer tokens than the targets need."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from jaxtyping import Int64
 from jax_diversity.ordering.plan import Targets
 from jax_diversity.schema import Characteristics
 
-# A group that lasts for this share of the run is met: sequences are pieces that no order can split.
+# A group that lasts for this share of the run counts as met: no order can split sequences.
 _LASTS = 0.99
 
 
 class UnmetTargets(UserWarning):
-    """Targets ask for more tokens of a group than there are."""
+    """Targets need more tokens of a group than the corpus has."""
 
 
 class Shortage(NamedTuple):
-    """A group of which targets ask for more tokens than there are; it is used up after a share of the run."""
+    """A group with fewer tokens than the targets need; it is used up after a share of the run."""
 
     family: str
     group: int
@@ -31,12 +31,12 @@ class Shortage(NamedTuple):
         """The sentence for users; `name` is the group, `num_others` the number of groups that are used up later."""
         tokens, place = f"the tokens of {self.family} {name!r}", f"{self.used_up_after:.0%} of the run"
         groups = "group" if num_others == 1 else "groups"
-        others = f", and {num_others} more {groups} before its end" if num_others else ""
+        others = f"; they also use up {num_others} more {groups} before its end" if num_others else ""
         if not self.has:
-            fault = f"{tokens}, of which there are none, from {place} on"
+            fault = f"{tokens} from {place} on, but the corpus has none"
         else:
-            fault = f"{self.asked / self.has:.2f} times {tokens}: followed exactly, they use them up after {place}"
-        return f"The targets ask for {fault}{others}; what comes then is what is left."
+            fault = f"{self.asked / self.has:.2f} times {tokens}, which are used up after {place}"
+        return f"The targets ask for {fault}{others}. The remaining sequences follow."
 
 
 def shortages(
@@ -63,7 +63,7 @@ def shortages(
         has = np.asarray(characteristics.counts[family][left].sum(axis=0, dtype=np.int64)).ravel()
         asked = np.cumsum(lengths[:, None] * shares * per_position, axis=0)
         for group in np.flatnonzero(asked[-1] > has):
-            # Within a phase tokens are asked for at a constant rate.
+            # Within a phase the targets need tokens at a constant rate.
             phase = int(np.argmax(asked[:, group] > has[group]))
             late = (asked[phase, group] - has[group]) / (shares[phase, group] * per_position)
             place = (starts[phase] + lengths[phase] - late) / num_positions

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def order_stage(config: OrderConfig) -> Stage:
-    """The stage that computes one ordering; without windows of its own it takes the batch size."""
+    """The stage that computes one ordering; if it sets no windows, they are the batch size."""
     return Stage(
         f"order/{config.file_name}",
         help="Compute and measure one more ordering.",
@@ -28,7 +28,7 @@ def order_stage(config: OrderConfig) -> Stage:
         destination=ORDERINGS,
         run=lambda context, partial: order_sequences(context, partial, config.for_batches(context.config.batch_size)),
         summary=summary,
-        # Without the devices, which do not change the result.
+        # The devices are left out: they do not change the result.
         settings=lambda build: {"order": {**dataclasses.asdict(config.for_batches(build.batch_size)), "devices": None}},
         inputs=lambda context: ("characterize", *([f"order/{config.after.order}"] if config.after.order else [])),
         check=lambda context: _mesh(config),  # before the work of other stages
@@ -47,7 +47,7 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
 
     dataset = context.dataset
     chars = dataset.characteristics
-    # A weight may name a family with one group in this corpus, which is balanced in any order.
+    # A weight may name a family that has one group in this corpus and is thus balanced in any order.
     given = {family: value for family, value in config.weights.items() if family in chars.families}
     chars = chars.with_weights({**chars.weights, **given})
     checkpoint = partial / "checkpoint"
@@ -82,20 +82,20 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
         result = order(chars, config.method, advance=advance, **settings)
     if config.reverse:
         result = Ordering(result.indices[::-1], {**result.info, "reverse": True})
-    checkpoint.unlink(missing_ok=True)  # a finished run has deleted it; in any case it is not published
+    checkpoint.unlink(missing_ok=True)  # a finished run has deleted it; it is never published
     write_array(partial / array_name(config.file_name), result.indices)
     return {"num_sequences": len(result), "fingerprint": result.fingerprint, **result.info, **about}
 
 
 def _mesh(config: OrderConfig) -> Any:
-    """The devices of the settings, as a mesh; None if they ask for none."""
+    """The devices of the settings, as a mesh; None if the settings do not name devices."""
     from jax_diversity.foundation.devices import first_devices
 
     return None if config.devices is None else first_devices(config.devices, "sequences")
 
 
 def _targets(dataset: Any, chars: Characteristics, config: OrderConfig, consumed: Any) -> tuple[Any, list[str]]:
-    """The targets, and a sentence on what the corpus lacks for them, which is also shown as a warning."""
+    """The targets, and a sentence about the groups that lack tokens for them; it is also shown as a warning."""
     from jax_diversity.ordering.curriculum import named_targets
     from jax_diversity.ordering.shortages import shortages
 
@@ -113,5 +113,5 @@ def _targets(dataset: Any, chars: Characteristics, config: OrderConfig, consumed
 
 
 def summary(counts: Counts) -> str:
-    """The number of positions, the method, and what the targets lack."""
+    """The number of positions, the method, and the groups that lack tokens."""
     return ". ".join([f"{counts['num_sequences']:,} positions by {counts['method']}", *counts.get("unmet_targets", [])])

@@ -16,11 +16,11 @@ _RUNS_PER_GAP = 4
 def draw_appearances(
     weights: Float64[np.ndarray, " document"], ids: Iterable[str], seed: int
 ) -> Int64[np.ndarray, " document"]:
-    """How often every document appears: 2.5 is 2 or 3, and .3 is once for 30 % of the documents.
+    """Draw the number of appearances of every document: 2.5 gives 2 or 3, .3 gives 1 for 30 % of the documents.
 
     With h in [0, 1), a hash of the document's id, a document of weight w appears `⌊w (s + 1) + h⌋ - ⌊w s + h⌋` times
-    with the seed s. The number depends on no other document, grows with the weight, and over E consecutive seeds
-    differs from w E by less than one.
+    with the seed s. The number does not depend on other documents and grows with the weight. Its sum over E consecutive
+    seeds differs from w E by less than one.
 
     Args:
         weights: finite and >= 0.
@@ -50,14 +50,14 @@ def intersperse(
 ) -> Int64[np.ndarray, " appearance"]:
     """Documents in their order, each repeated as often as it appears, at even distances.
 
-    First appearances keep their order. Of a document that appears n times and begins at the part x of all tokens, the
-    others are due at x + k / n, modulo 1.
+    First appearances keep their order. If a document appears n times and begins at the fraction x of all tokens,
+    its other appearances are due at x + k / n, modulo 1.
 
     Args:
         order: documents, each once.
         appearances: how often every document of the corpus appears.
         document_lengths: tokens of every document of the corpus.
-        longest_run: neighbours stay neighbours in runs of about so many tokens; 0 does not try.
+        longest_run: neighbours stay neighbours in runs of about this many tokens; 0 does not keep runs.
 
     Example:
         >>> intersperse(np.array([2, 0, 1, 3]), np.array([1, 1, 2, 0]), np.array([5, 5, 5, 5])).tolist()

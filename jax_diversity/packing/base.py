@@ -3,13 +3,13 @@
 A method is a pure function. Its first three arguments are `document_lengths` (tokens of every document of the corpus,
 the end token included), `document_order` (the indices of the documents to pack, in order) and `sequence_length` (L, in
 tokens). It returns `Segments`. A document that appears several times is several times in `document_order`, far
-apart, and its appearances should not meet in a sequence. A method may also take these keyword parameters: `seed`, if it
-draws random numbers; `clusters` (int32, one for each document of the corpus) and `vectors` (float32, a row for each
-document of the corpus; may be a memory map), with the default None only if it works without them; `advance`, a function
-that it calls with the number of documents done. All other keyword parameters are its options and have defaults. The
-method checks their values first, also if there are no documents: settings are checked by a call with none. A method
-that may use a token several times has the option `num_epochs`. For validation documents the stage `pack` sets
-`num_epochs` to 1, `num_samples` to None and `num_rows` to 1: use these names for nothing else.
+apart, and a sequence should not contain two of its appearances. A method may also take these keyword parameters:
+`seed`, if it draws random numbers; `clusters` (int32, one for each document of the corpus) and `vectors` (float32, a
+row for each document of the corpus; may be a memory map), with the default None only if it works without them;
+`advance`, a function that it calls with the number of documents done. All other keyword parameters are its options and
+have defaults. The method checks their values first, also if there are no documents: settings are checked by a call
+without documents. A method that may use a token several times has the option `num_epochs`. For validation documents the
+stage `pack` sets `num_epochs` to 1, `num_samples` to None and `num_rows` to 1: use these names for nothing else.
 """
 
 from __future__ import annotations
@@ -79,17 +79,17 @@ def pack(
 
     Args:
         document_lengths: tokens of every document of the corpus, each ending with its end token; whole numbers.
-        sequence_length: L, tokens a sequence.
-        method: a name of `METHODS`; docs/packing.md shows them all.
+        sequence_length: L, tokens per sequence.
+        method: a name of `METHODS`; docs/packing.md describes all of them.
         document_order: indices of the documents to pack, in order; None packs all in the corpus's order.
         appearances: how often every document of the corpus appears, whole numbers; 0 leaves it out. None packs
             each once. The appearances of a document lie far apart in the packed order.
-        seed: for the methods that draw; an integer >= 0.
-        clusters: every document's topic cluster, one whole number a document of the corpus. Some methods need
+        seed: for methods that draw random numbers; an integer >= 0.
+        clusters: every document's topic cluster, one whole number per document of the corpus. Some methods need
             them; with any method the report then has the number of topics in a sequence.
-        vectors: every document's embedding, a row a document of the corpus; for the methods that need them.
+        vectors: every document's embedding, a row per document of the corpus; for the methods that need them.
         advance: called by slow methods with the number of documents done.
-        options: the method's own, such as `atom_size`; `jax-diversity pack --help` lists them.
+        options: the method's own options, such as `atom_size`; `jax-diversity pack --help` lists them.
 
     Raises:
         UserError: unknown method or option, a value that does not fit, missing clusters or vectors that the method

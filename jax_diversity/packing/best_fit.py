@@ -20,9 +20,9 @@ def best_fit(
 ) -> Segments:
     """Put the longest pieces first, each into the sequence with the least room that still holds it.
 
-    Documents longer than L are split into pieces of L tokens and a rest; what fits is never cut. No token is lost,
-    and what remains of a sequence is padding. The places depend on lengths alone: within a length, documents keep
-    their order, which is also the order of the sequences, and further appearances come after the first ones.
+    Documents longer than L are split into pieces of L tokens and a rest; shorter documents are never cut. No token is
+    lost, and the rest of a sequence is padding. The places depend on lengths alone: within a length, documents keep
+    their order, which is also the order of the sequences, and further appearances follow the first ones.
 
     Example:
         >>> segments = best_fit(np.array([3, 2, 6, 1]), np.arange(4), sequence_length=4)
@@ -63,7 +63,7 @@ def _place(
             room = rooms.tightest(length)
             each = min(room // length, stop - start)  # pieces for one bin
             some = rooms.take(room, -(-(stop - start) // each))
-            # A step may take fewer bins than are needed: the loop goes on with the next larger room.
+            # A step may fill fewer bins than are needed: the loop continues with the next larger room.
             full = min(len(some), (stop - start) // each)  # every bin takes that many, except perhaps the last
             taken = np.repeat(some, each)[: stop - start]
             bins[start : start + len(taken)] = taken
@@ -93,12 +93,12 @@ class _Rooms:
         self._num_bins = 0
 
     def tightest(self, length: int) -> int:
-        """The smallest room for so many tokens; an empty bin's if no other bin has it."""
+        """The smallest room for that many tokens; an empty bin's if no other bin has it."""
         place = bisect_left(self._rooms, length)
         return self._rooms[place] if place < len(self._rooms) else self.capacity
 
     def take(self, room: int, most: int) -> Int64[np.ndarray, " bin"]:
-        """Bins with exactly this room, in the order in which they got it."""
+        """Bins with exactly this room, the earliest first."""
         if room == self.capacity:
             self._num_bins += most
             return np.arange(self._num_bins - most, self._num_bins)

@@ -41,7 +41,7 @@ def concat(
     last atom stays last.
 
     Args:
-        atom_size: tokens of an atom, a fraction or a multiple of L, or L itself; None shuffles nothing.
+        atom_size: tokens of an atom, a fraction or a multiple of L, or L itself; None does not shuffle.
 
     Raises:
         UserError: an atom size that neither divides L nor is a multiple of it.
@@ -63,8 +63,8 @@ def concat(
             rows = np.flatnonzero(np.isin(held.document_index, several))
             of_pieces = atom[rows], held.document_index[rows]
             atoms[:num_full] = apart_atoms(atoms[:num_full], sequence_length // size, *of_pieces, seed)
-        # Consecutive atoms that keep their order are one run: a document is not cut between them. Before the first atom
-        # comes -2, because after -1 atom 0 would not begin a run.
+        # Consecutive atoms that keep their order are one run: a document is not cut between them. -2 is put before
+        # the first atom, because after -1 atom 0 would not begin a run.
         begins = np.flatnonzero(np.diff(atoms, prepend=-2) != 1)
         start = atoms[begins] * size
         length = np.minimum(np.diff(begins, append=len(atoms)) * size, total - start)

@@ -24,9 +24,8 @@ def first_fit(
 ) -> Segments:
     """Put every document, in its turn, into the first sequence that has room for it.
 
-    Documents longer than L are split into pieces of L tokens and a rest; what fits is never cut. No token is lost,
-    and what remains of a sequence is padding. Unlike best fit it keeps documents near the place that their order
-    gives them.
+    Documents longer than L are split into pieces of L tokens and a rest; shorter documents are never cut. No token is
+    lost, and the rest of a sequence is padding. Unlike best fit it keeps documents near their place in the order.
 
     Example:
         >>> segments = first_fit(np.array([3, 2, 6, 1]), np.arange(4), sequence_length=4)
@@ -62,7 +61,7 @@ def _put(rooms: list[int], leaves: int, length: int, taken: set[int] | None = No
     node = _first(rooms, leaves, length, 1)
     if taken is not None:
         while node - leaves in taken:
-            # The next bin with the room: up to where a subtree on the right has it, and down in that.
+            # The next bin with the room: go up until a subtree on the right has it, then down in that subtree.
             while node % 2 or rooms[node + 1] < length:
                 node >>= 1
             node = _first(rooms, leaves, length, node + 1)

@@ -24,8 +24,9 @@ _SAMPLES_AT_A_TIME = 1 << 18
 class Epochs(NamedTuple):
     """The number of passes over the documents, and of their samples.
 
-    The first `num_first` samples are shuffled among themselves, then the others. Usually all samples are first. If only
-    few of the last epoch are wanted, only the earlier epochs' samples are, and their documents are shuffled apart, too.
+    The first `num_first` samples are shuffled among themselves, then the others. Usually `num_first` is all samples. If
+    only few samples of the last epoch are needed, it is the number of samples in the earlier epochs; their documents
+    are then shuffled separately, too.
     """
 
     num_epochs: int
@@ -34,12 +35,12 @@ class Epochs(NamedTuple):
 
     @property
     def last_apart(self) -> bool:
-        """Whether the last epoch is shuffled on its own."""
+        """Whether the last epoch is shuffled separately."""
         return self.num_first < self.num_samples
 
 
 class MegatronIndices(NamedTuple):
-    """What `GPTDataset` stores in its cache as `document_index.npy`, `sample_index.npy`, `shuffle_index.npy`.
+    """The indices in the cache of `GPTDataset`: `document_index.npy`, `sample_index.npy`, `shuffle_index.npy`.
 
     Attributes:
         document_index: the documents of all epochs, end to end.
@@ -102,7 +103,7 @@ def megatron_indices(
         documents: the documents to take; their order does not matter, because Megatron's splits are ascending.
         sequence_length: L, Megatron's `--seq-length`.
         num_epochs: passes over the documents; ignored with `num_samples`.
-        num_samples: take as many epochs as hold at least so many samples (steps times global batch size).
+        num_samples: take the epochs that are needed for at least this many samples (steps times global batch size).
         seed: Megatron's `--seed`, below 2^32.
         last_sequence: drop or pad the last sample if it is not full; Megatron drops it in training.
 
@@ -122,7 +123,7 @@ def megatron_indices(
     num_first = len(documents) * (epochs.num_epochs - epochs.last_apart)
     # Slices are views: both parts are shuffled in place.
     random.shuffle(order[:num_first])
-    random.shuffle(order[num_first:])  # without a last epoch apart, nothing is left and nothing is drawn
+    random.shuffle(order[num_first:])  # without a separate last epoch this part is empty, and nothing is drawn
     begins = sample_index(document_lengths, order, sequence_length, last_sequence)
     wide = epochs.num_samples >= np.iinfo(np.uint32).max - 1
     samples = np.arange(epochs.num_samples, dtype=np.int64 if wide else np.uint32)
@@ -138,9 +139,9 @@ def plan_epochs(
     num_samples: int | None = None,
     last_sequence: Literal["drop", "pad"] = "drop",
 ) -> Epochs:
-    """The number of samples in the epochs, and whether the last epoch is shuffled on its own; see `megatron_indices`.
+    """The number of samples in the epochs, and whether the last epoch is shuffled separately; see `megatron_indices`.
 
-    It is if the asked number of samples needs less than four fifths of the last epoch. Without documents
+    It is shuffled separately if the requested samples need less than four fifths of the last epoch. Without documents
     (`tokens_per_epoch` is None) there are no samples.
     """
     as_whole_number("sequence_length", sequence_length, least=1)
@@ -153,7 +154,7 @@ def plan_epochs(
         if not tokens_per_epoch:
             raise UserError(f"Expected documents with tokens for {num_samples} samples, found none.")
         num_epochs = -(-(num_samples * sequence_length + 1) // tokens_per_epoch)
-    # The very first token is not a target, so that it counts in no sample.
+    # The very first token is not a target: it is not counted.
     total = num_filled(max(num_epochs * tokens_per_epoch - 1, 0), sequence_length, last_sequence)
     before_last = ((num_epochs - 1) * tokens_per_epoch - 1) // sequence_length
     per_epoch = (tokens_per_epoch - 1) // sequence_length
@@ -170,8 +171,8 @@ def sample_index(
 ) -> Integer[np.ndarray, "boundary 2"]:
     """The beginning of every sample: the place in `document_index` and the offset in that document's tokens.
 
-    Boundary k is the document that holds token k·L of the documents end to end; documents without tokens have
-    none; the end of an unfilled last sample is the last token. The type is int32, or int64 if that is too narrow.
+    Boundary k is the document that holds token k·L of the documents end to end, so never a document without tokens.
+    An unfilled last sample ends at the last token. The type is int32, or int64 if that is too narrow.
     """
     lengths = document_lengths[document_index]
     ends = np.cumsum(lengths)
@@ -192,7 +193,7 @@ def megatron_segments(
 ) -> Segments:
     """The samples of `megatron_indices` as segments, in the samples' own order (not the shuffled one).
 
-    Sequences hold L + 1 tokens, the last of which is the next one's first.
+    Sequences hold L + 1 tokens; the last token is the first of the next sequence.
     """
     num_samples = len(indices.sample_index) - 1
     blocks = []

@@ -20,8 +20,8 @@ from jax_diversity.packing.pieces import occurrences
 from jax_diversity.schema import Segments
 
 CANDIDATES = 4096
-"""Each document is compared with so many documents in the nearest cells of the space. Up to four times as many
-documents are all compared with one another."""
+"""Each document is compared with this many documents in the nearest cells of the space. If there are at most four
+times as many documents, all are compared with one another."""
 _RUN = 16  # sequences of a path that stay together if documents are repeated
 
 
@@ -38,11 +38,11 @@ def nearest(
     """Concatenate the documents along a path through the graph of their nearest neighbours, and split.
 
     Two documents are joined in the graph if one is among the other's `num_neighbors` nearest by cosine. The path
-    starts at the document with the fewest neighbours and goes on to the nearest unvisited neighbour; without
+    starts at the document with the fewest neighbours and continues with the nearest unvisited neighbour; without
     one, it jumps to the unvisited document with the fewest neighbours. Documents with equal vectors, such as copies of
-    one text, count as one and stay side by side; the documents' order decides between equals. The path has every
-    document once: further appearances follow parts of it elsewhere, in runs of neighbours. Only the unfilled last
-    sequence's tokens can be lost. The result does not depend on the number of threads (`neighbors`).
+    one text, count as one and stay side by side; the documents' order decides between equals. The path contains
+    every document once; its further appearances follow other parts of the path, in runs of neighbours. Only the
+    unfilled last sequence's tokens can be lost. The result does not depend on the number of threads (`neighbors`).
 
     Args:
         num_neighbors: k; neighbours have a cosine above zero, so that a document may have fewer.
@@ -56,7 +56,7 @@ def nearest(
         >>> segments.document_index.tolist()
         [0, 2, 1, 3]
     """
-    # Checked here, too: `concat` checks it only after the graph is made.
+    # Also checked here: `concat` checks it only after the graph is made.
     check_one_of("last_sequence", last_sequence, ("drop", "pad"))
     num_neighbors = as_whole_number("num_neighbors", num_neighbors, least=1)
     documents = document_order[occurrences(document_order) == 0]
@@ -64,7 +64,7 @@ def nearest(
     first, kind = distinct_units(units)
     advance(len(document_order) - len(first))
     path = path_of_neighbors(nearest_rows(units[first], num_neighbors, CANDIDATES, advance))
-    # The inverse of the path is every kind's turn; the stable sort keeps copies in the documents' order.
+    # The inverse of the path gives every distinct vector's turn; the stable sort keeps copies in the documents' order.
     along = documents[np.argsort(np.argsort(path)[kind], kind="stable")]
     if len(documents) < len(document_order):
         appearances = np.bincount(document_order, minlength=len(document_lengths))

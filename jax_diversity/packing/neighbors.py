@@ -2,12 +2,12 @@
 
 Vectors are compared as *units*: they are scaled to a length of about 4096 and rounded to whole numbers. All sums of
 products of two such vectors are whole numbers of at most 2^24, which float32 holds exactly, so that a product of
-matrices is the same whatever the order of its sums: the graph depends neither on the number of threads nor on the size
-of blocks. The price is an error of about 0.0001 in the cosine (up to √features / 4096 if all features round the
+matrices is the same for any order of its sums: the graph does not depend on the number of threads or on the size of
+blocks. The cost is an error of about 0.0001 in the cosine (up to √features / 4096 if all features round the
 same way).
 
-Of many rows not all pairs are compared: rows are divided into *cells* of near rows, and each row is compared with the
-rows of the nearest cells.
+If there are many rows, not all pairs are compared: rows are divided into *cells* of near rows, and each row is
+compared with the rows of the nearest cells.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing.pieces import end_to_end, run_starts
 
 _UNIT_LENGTH = 4096
-_ROWS_ROUNDED = 4096  # together
-_ROWS_ASSIGNED = 8192  # to the centers of a cell's parts, together
+_ROWS_ROUNDED = 4096  # rows that are rounded together
+_ROWS_ASSIGNED = 8192  # rows that are assigned together to the centers of a cell's parts
 _QUERIES = 256  # rows compared together
-_COLUMNS_PER_GROUP = 64  # of the products, of which the largest is read first
-_CELLS_OF_CANDIDATES = 8  # that hold as many rows as are compared
-_MOST_COMPARED = 4  # times as many rows as candidates: up to there all are compared with one another
-_MOST_PARTS = 64  # of a cell that is divided
-_ROWS_PER_PART = 128  # from which the parts' centers are found
-_PASSES = 4  # of k-means
+_COLUMNS_PER_GROUP = 64  # columns of products whose maximum is read first
+_CELLS_OF_CANDIDATES = 8  # cells whose rows are the candidates of one row
+_MOST_COMPARED = 4  # up to this many times the candidates, all rows are compared with one another
+_MOST_PARTS = 64  # parts into which one cell is divided
+_ROWS_PER_PART = 128  # rows per part from which the parts' centers are computed
+_PASSES = 4  # passes of k-means
 
 # ---- units
 
@@ -62,7 +62,7 @@ def rounded_units(
 
 
 def _rounded(rows: Float64[np.ndarray, "row feature"]) -> Int16[np.ndarray, "row feature"]:
-    # Rounding lengthens a vector by at most √features / 2, for which room is left: no product exceeds 2^24.
+    # Rounding lengthens a vector by at most √features / 2; vectors are shorter by that much: no product exceeds 2^24.
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     scale = max(_UNIT_LENGTH - rows.shape[1] ** 0.5 / 2, 0) / np.where(length > 0, length, 1)
     return np.rint(rows * scale).astype(np.int16)
@@ -73,7 +73,7 @@ def mean_units(
     documents: Int64[np.ndarray, " row"],
     counts: Int64[np.ndarray, " group"],
 ) -> Int16[np.ndarray, "group feature"]:
-    """The directions of groups' means, as units; documents lie group after group, `counts` (> 0) of each."""
+    """The directions of groups' means, as units; documents are sorted by group, `counts` (> 0) of each."""
     group = np.repeat(np.arange(len(counts)), counts)
     sums = np.zeros((len(counts), vectors.shape[1]))
     for start in range(0, len(documents), _ROWS_ROUNDED):
@@ -87,7 +87,7 @@ def mean_units(
 def distinct_units(
     units: Int16[np.ndarray, "row feature"],
 ) -> tuple[Int64[np.ndarray, " distinct"], Int64[np.ndarray, " row"]]:
-    """The first of every kind of row, ascending, and for every row the number of its kind."""
+    """The first row of every set of equal rows, ascending, and for every row the number of its set."""
     whole = np.ascontiguousarray(units).view(np.dtype((np.void, units.shape[1] * units.itemsize))).reshape(-1)
     _, first, kind = np.unique(whole, return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -107,8 +107,8 @@ def products(
 def divide(units: Int16[np.ndarray, "row feature"], size: int) -> list[Int64[np.ndarray, " row_of_cell"]]:
     """The rows of cells of about `size` rows, never more than twice as many; ascending within a cell.
 
-    k-means divides the cells. It would never divide copies of one text: a part with most of its cell is cut by the
-    rows' numbers instead.
+    k-means divides the cells. It cannot divide copies of one text: a part that has most rows of its cell is cut by
+    the rows' numbers instead.
     """
     cells: list[np.ndarray] = []
     large = [np.arange(len(units))]
@@ -163,7 +163,8 @@ def nearest_rows(
     """The graph that joins two rows if one is among the other's `num_neighbors` nearest compared rows.
 
     A symmetric CSR matrix (row, row) of cosines times about 2^24, columns ascending. Neighbours have a cosine above
-    zero; of equally near rows the first are taken. The first copies of a repeated row are the neighbours of all.
+    zero; of equally near rows the first are taken. If a row has copies, the first copies are the neighbours of all
+    copies.
     """
     entries = [np.zeros((3, 0), np.int32)]  # rows, columns and values
     for queries, candidates in _comparisons(units, num_candidates):
@@ -195,7 +196,7 @@ def _comparisons(
     sizes = np.array([len(cell) for cell in cells])
     for index, cell in enumerate(cells):
         nearness = products(centers[index : index + 1], centers)[0]
-        nearness[index] = np.inf  # its own comes first
+        nearness[index] = np.inf  # its own cell comes first
         near = np.argsort(-nearness, kind="stable")
         enough = int(np.searchsorted(np.cumsum(sizes[near]), num_candidates)) + 1
         candidates = np.sort(np.concatenate([cells[other] for other in near[:enough].tolist()]))
@@ -206,9 +207,9 @@ def _comparisons(
 def _largest(
     nearness: Float32[np.ndarray, "query width"], own: Int64[np.ndarray, " query"], num: int
 ) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " entry"], Int32[np.ndarray, " entry"]]:
-    """Rows, columns and values of every row's `num` largest above zero, the first of equals, its own column aside.
+    """Rows, columns and values of every row's `num` largest above zero, the first of equals, without its own column.
 
-    The largest value of every group of columns is read first: where `num` groups hold a value of at least some bound,
+    The largest value of every group of columns is read first: if `num` groups hold a value of at least some bound,
     no smaller value is among the `num` largest.
     """
     num_queries, width = nearness.shape
@@ -231,7 +232,7 @@ def _largest(
 
 
 def path_of_neighbors(graph: Any) -> Int64[np.ndarray, " row"]:
-    """All rows of a graph, from each to its nearest neighbour not yet visited, the first of equals.
+    """All rows of a graph as a path: after each row its nearest unvisited neighbour, the first of equals.
 
     The path starts at the row with the fewest neighbours. At a dead end it jumps to the unvisited row with the fewest
     neighbours.

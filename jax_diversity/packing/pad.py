@@ -1,6 +1,6 @@
-"""Pad: every document has atoms of its own, filled with padding.
+"""Pad: every document has separate atoms, filled with padding.
 
-No atom contains tokens of two documents; the price is padding.
+No atom contains tokens of two documents; the cost is padding.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def pad(
     last_sequence: Literal["drop", "pad"] = "drop",
     seed: int = 0,
 ) -> Segments:
-    """Give every document atoms of its own: A - 1 of its tokens and an end token each, the last one padded.
+    """Give every document separate atoms: A - 1 of its tokens and an end token each, the last one padded.
 
     A document's last atom ends with its own end token; in the others one is inserted. If A <= L, an atom takes A
     places, with padding after its tokens, and L / A atoms make a sequence. If A > L, the last atom is padded only to
@@ -55,7 +55,7 @@ def pad(
     """
     # At L = 1 an atom of one token would have room for an end token only; larger atoms are split to L.
     size = max(sequence_length, 2) if atom_size is None else as_atom_size(atom_size, sequence_length, least=2)
-    # Every document's tokens in pieces of A - 1, its own end token aside.
+    # Every document's tokens in pieces of A - 1, without its own end token.
     lengths = document_lengths[document_order]
     place, offset = expand(np.maximum(-(-(lengths - 1) // (size - 1)), lengths > 0))
     offset *= size - 1

@@ -28,7 +28,7 @@ def partial_shuffle(
 ) -> Segments:
     """Lay the documents' stream out in rows, rotate each by a random offset every epoch, cut them every L tokens.
 
-    The continuation of sequence `(epoch * num_columns + column) * num_rows + row` comes `num_rows` sequences later:
+    The continuation of sequence `(epoch * num_columns + column) * num_rows + row` is `num_rows` sequences later:
     batches of `num_rows` sequences, read as packed, are contiguous. A sequence has L + 1 tokens; its last token is the
     first of its continuation: every token except a rotated row's first is a target, as in the article. All rows have
     equally many tokens; the remaining tokens, fewer than `num_rows`, are dropped. A padded last sequence of a row makes
@@ -36,7 +36,7 @@ def partial_shuffle(
 
     Args:
         num_rows: rows, which is the batch size of training.
-        num_epochs: passes over the stream, each with offsets of its own.
+        num_epochs: passes over the stream, each with other offsets.
         last_sequence: drop or pad a row's last sequence if it is not full.
 
     Raises:
@@ -44,9 +44,9 @@ def partial_shuffle(
 
     Example:
         >>> segments = partial_shuffle(np.array([12]), np.array([0]), 2, num_rows=2)
-        >>> segments.num_sequences, segments.sequence_length   # 6 tokens a row: two sequences of two targets
+        >>> segments.num_sequences, segments.sequence_length   # 6 tokens per row: two sequences of two targets
         (4, 3)
-        >>> segments.document_offset[:2].tolist()   # row 0 starts at token 5 and goes on at 0
+        >>> segments.document_offset[:2].tolist()   # row 0 starts at token 5 and continues at 0
         [5, 0]
     """
     num_rows = as_whole_number("num_rows", num_rows, least=1)
@@ -59,7 +59,7 @@ def partial_shuffle(
             f"{num_rows}; choose the batch size of training."
         )
     row_length = total // num_rows
-    # A row's first token is not a target, so that it counts in no sequence.
+    # A row's first token is not a target: it is not counted.
     num_columns = num_filled(max(row_length - 1, 0), sequence_length, last_sequence)
     if not num_columns:
         num_rows = 0  # without tokens any number of rows is allowed: make no arrays of that size

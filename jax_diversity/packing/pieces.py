@@ -16,7 +16,7 @@ from jax_diversity.foundation.checks import as_whole_number, check_one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Segments
 
-_EXCHANGES = 32  # rounds in which atoms are exchanged
+_EXCHANGES = 32  # rounds of exchanges of atoms
 _ROWS = 1 << 20  # pieces cut together; the result does not depend on it
 
 
@@ -45,7 +45,7 @@ def as_atom_size(atom_size: Any, sequence_length: int, least: int = 1) -> int:
 
 
 def atom_order(num_atoms: int, seed: int) -> Int64[np.ndarray, " atom"]:
-    """The shuffled order of atoms; it depends on the seed and on their number alone."""
+    """The shuffled order of atoms; it depends only on the seed and on their number."""
     return np.random.default_rng(seed).permutation(num_atoms)
 
 
@@ -60,10 +60,10 @@ def apart_atoms(
 
     Args:
         order: the atoms in their order.
-        per_sequence: how many make a sequence.
+        per_sequence: atoms per sequence.
         atom: the atom that holds every piece of the documents that appear several times.
         document: the pieces' documents.
-        seed: of the exchanges.
+        seed: the seed of the exchanges.
     """
     order, rng = order.copy(), np.random.default_rng([seed, 1])
     for _ in range(_EXCHANGES):
@@ -92,7 +92,7 @@ def whole_documents(
 def split_documents(
     document_lengths: Int64[np.ndarray, " document"], document_order: Int64[np.ndarray, " chosen"], size: int
 ) -> Pieces:
-    """The documents cut every `size` tokens from their beginnings on; empty ones are left out."""
+    """The documents, each cut every `size` tokens from its beginning; empty documents are left out."""
     lengths = document_lengths[document_order]
     place, number = expand(-(-lengths // size))
     offset = number * size
@@ -120,7 +120,7 @@ def cut_stream(
 
 
 def expand(counts: Int64[np.ndarray, " row"]) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " entry"]]:
-    """Every row as many times as it counts, and which time it is: [2, 0, 1] gives [0, 0, 2] and [0, 1, 0]."""
+    """Every row as often as its count, and the number of the repetition: [2, 0, 1] gives [0, 0, 2] and [0, 1, 0]."""
     row = np.repeat(np.arange(len(counts)), counts)
     # In place, here and below: these columns are the largest temporary arrays of a packing.
     number = np.arange(len(row))
@@ -135,7 +135,7 @@ def repeated(documents: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " docume
 
 
 def occurrences(values: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
-    """How often every row's value came before: [3, 5, 3, 3] gives [0, 0, 1, 2]."""
+    """How often every row's value occurs in the rows before it: [3, 5, 3, 3] gives [0, 0, 1, 2]."""
     by_value = np.argsort(values, kind="stable")
     ordered = values[by_value]
     before = np.empty(len(values), np.int64)
@@ -154,13 +154,13 @@ def run_starts(values: Integer[np.ndarray, " row"]) -> Int64[np.ndarray, " run"]
 
 
 def num_filled(num_places: int, sequence_length: int, last_sequence: str) -> int:
-    """The number of sequences of so many places; drops or pads the unfilled last one, and checks `last_sequence`."""
+    """The number of sequences for that many places; drops or pads an unfilled last one, and checks `last_sequence`."""
     check_one_of("last_sequence", last_sequence, ("drop", "pad"))
     return num_places // sequence_length if last_sequence == "drop" else -(-num_places // sequence_length)
 
 
 def fill(pieces: Pieces, start: Int64[np.ndarray, " piece"], num_sequences: int, sequence_length: int) -> Segments:
-    """Put every piece at its place, in the order of places; drop what lies beyond the last sequence."""
+    """Put every piece at its place, in the order of places; drop tokens beyond the last sequence."""
     # A million pieces at a time: the temporary columns of `_cut` are several times as large as the result's.
     blocks = []
     for row in range(0, len(start), _ROWS):

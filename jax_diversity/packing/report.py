@@ -16,7 +16,7 @@ _ROWS = 1 << 20  # segments counted together; the result does not depend on it
 
 @dataclass(frozen=True)
 class PackingReport:
-    """What happened to the tokens of the documents that were packed.
+    """The numbers of kept, lost and padded tokens of the packed documents.
 
     Every place of every sequence is counted: `num_sequences` x tokens a sequence holds = `num_tokens_kept` +
     `num_tokens_repeated` + `num_inserted_ends` + `num_padding_tokens`.
@@ -29,8 +29,8 @@ class PackingReport:
         num_tokens_repeated: further places of tokens (several appearances or epochs, samples that overlap).
         num_inserted_ends: end tokens that packing inserted inside documents.
         num_padding_tokens: empty places.
-        num_documents_cut: documents in more than one sequence; with repeated documents, documents of which a
-            sequence contains only a part.
+        num_documents_cut: documents in more than one sequence; with repeated documents, documents that a sequence
+            contains only in part.
         num_sequences: sequences made.
         num_segments: runs of documents in them.
         clusters_per_sequence: mean number of topic clusters in a sequence; None without
@@ -72,7 +72,7 @@ def report_packing(
     *,
     repeats: bool = False,
 ) -> PackingReport:
-    """Count what happened to the chosen documents' tokens; with `repeats` a token may be in several sequences."""
+    """Count kept and lost tokens of the chosen documents; with `repeats` a token may be in several sequences."""
     num_tokens = int(document_lengths[document_order].sum())
     num_ends = int(segments.inserted_ends(document_lengths).sum())
     num_taken = int(segments.length.sum())
@@ -98,7 +98,7 @@ def report_packing(
 def documents_cut(
     segments: Segments, document_lengths: Int64[np.ndarray, " document"], *, repeats: bool = False
 ) -> Bool[np.ndarray, " document"]:
-    """The documents in more than one sequence; with `repeats`, documents of which a sequence has only a part."""
+    """The documents in more than one sequence; with `repeats`, documents that a sequence has only in part."""
     if repeats:
         cut = np.zeros(len(document_lengths), bool)
         cut[segments.document_index[segments.length < document_lengths[segments.document_index]]] = True
@@ -122,7 +122,7 @@ def _num_distinct(segments: Segments, document_lengths: Int64[np.ndarray, " docu
 
 
 def cluster_mix(segments: Segments, clusters: Int32[np.ndarray, " document"]) -> ClusterMix | None:
-    """The number of topics in a sequence, and the largest one's share; None without tokens."""
+    """The number of topics in a sequence, and the share of the largest; None without tokens."""
     num_sequences, num_pairs, shares, start = 0, 0, 0.0, 0
     num_clusters = int(clusters.max(initial=0)) + 1
     sequence_index = segments.sequence_index

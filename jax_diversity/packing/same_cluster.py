@@ -1,6 +1,6 @@
 """Same cluster: the documents of a sequence are of one topic.
 
-Concatenate and split within every topic cluster; what is left of the clusters is concatenated across them. Models
+Concatenate and split within every topic cluster; the clusters' rests are concatenated. Models
 then see related documents in one context, as in packing by nearest neighbours, at the cost of a sort.
 """
 
@@ -15,7 +15,7 @@ from jax_diversity.packing.neighbors import mean_units, nearest_rows, path_of_ne
 from jax_diversity.packing.pieces import cut_stream, end_to_end, fill, num_filled, reorder_sequences, whole_documents
 from jax_diversity.schema import Segments
 
-_NUM_NEIGHBORS = 10  # clusters, among which the next rest is looked for
+_NUM_NEIGHBORS = 10  # clusters in which the next rest is searched
 _NUM_CANDIDATES = 4096
 
 
@@ -28,12 +28,12 @@ def same_cluster(
     clusters: Int32[np.ndarray, " document"],
     vectors: Float32[np.ndarray, "document feature"] | None = None,
 ) -> Segments:
-    """Fill sequences from one cluster each.
+    """Fill every sequence from one cluster.
 
     At the end of every cluster less than one sequence is left over. These rests make the last sequences: neighbouring
     clusters' rests follow one another if vectors are given, else the clusters' numbers give the order. Only the
     unfilled last sequence's tokens can be lost. The other sequences are numbered in the order in which they become full
-    when the documents come one by one, so that the packed order is as mixed as the documents' order.
+    when the documents are read one by one, so that the packed order is as mixed as the documents' order.
 
     Raises:
         UserError: a vector with NaN or infinity.

@@ -20,7 +20,7 @@ class PackingConfig:
     options: dict[str, int | float | bool | str] = field(default_factory=dict)
     """The method's own options, such as `atom_size 256`; other options have their defaults."""
     sequence_length: int = 512
-    """L: tokens a sequence."""
+    """L: tokens per sequence."""
     document_order: Literal["shuffle", "corpus", "spacing"] = "shuffle"
     """How documents follow one another: in a random order, as in the corpus, or spaced by topic cluster
     (`document_spacing`: every cluster near its share all along, short documents first)."""

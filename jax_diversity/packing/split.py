@@ -20,8 +20,8 @@ def validation_mask(
     for key in ids:
         digests += hashlib.blake2b(key.encode(), digest_size=16).digest()
     halves = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
-    # The document with the smallest first half decides for its group, by its second half. Were it one half for both, a
-    # large group's smallest would be small, and large groups would be chosen more often than single documents.
+    # The document with the smallest first half decides for its group, by its second half. If one half were used for
+    # both, large groups, whose smallest value is small, would be chosen more often than single documents.
     by_group = np.lexsort((halves[:, 0], duplicate_group))
     first_of_group = np.diff(duplicate_group[by_group], prepend=-1) != 0
     deciding = np.empty(len(halves), np.int64)

@@ -1,7 +1,7 @@
 """Spread: the documents of a sequence come from different topic clusters.
 
-Documents are taken so that every cluster always keeps its share and is in a sequence no more often than necessary;
-then they are concatenated and split. If a cluster has half of the remaining documents, it is taken every other time, as
+Documents are taken so that every cluster always keeps its share and is in a sequence no more often than necessary.
+Then they are concatenated and split. If a cluster has half of the remaining documents, it is taken every other time, as
 in rearranging a string so that equal letters do not touch.
 """
 
@@ -32,9 +32,9 @@ def spread(
     clusters: Int32[np.ndarray, " document"],
     advance: Advance = ignore,
 ) -> Segments:
-    """Put as many topics into a sequence as its documents allow.
+    """Fill every sequence with as many topics as its documents allow.
 
-    Two documents of one cluster never follow one another, unless the cluster has more than half of the documents.
+    Two documents of one cluster are never neighbours, unless the cluster has more than half of the documents.
     Only the unfilled last sequence's tokens can be lost.
 
     Example:
@@ -43,7 +43,7 @@ def spread(
         >>> clusters[segments.document_index].tolist()
         [1, 0, 1, 0, 1, 0]
     """
-    # Checked here, too: `concat` checks it only after all documents are arranged.
+    # Also checked here: `concat` checks it only after all documents are arranged.
     check_one_of("last_sequence", last_sequence, ("drop", "pad"))
     order = document_order[document_lengths[document_order] > 0]
     turns = _Turns(document_lengths[order], clusters[order], sequence_length)
@@ -57,7 +57,7 @@ def spread(
 
 
 class _Turns:
-    """The order of the documents: next is the first due one whose cluster has not had its share of the sequence.
+    """The order of the documents: the first due one of the clusters that have not had their share of the sequence.
 
     A cluster with remaining documents is in one of three places: `_ready`, a heap of first rows by their due times;
     `_held`, the last taken cluster, until another one is taken; `_resting`, the clusters that had their share of the
@@ -67,24 +67,24 @@ class _Turns:
     def __init__(
         self, lengths: Int64[np.ndarray, " document"], clusters: Int32[np.ndarray, " document"], sequence_length: int
     ) -> None:
-        self.document = np.argsort(clusters, kind="stable")  # of every row: rows lie cluster after cluster
+        self.document = np.argsort(clusters, kind="stable")  # of every row: rows are sorted by cluster
         _, cluster, counts = np.unique(clusters[self.document], return_inverse=True, return_counts=True)
         length, first = lengths[self.document], end_to_end(counts)
         before, total = end_to_end(length), int(length.sum())
         tokens = np.diff(np.append(before[first], total))
-        # When a row's turn is, in [0, 1]: a cluster's documents are spaced evenly by their tokens. Clusters begin at
-        # different times, or single documents would all be due in the middle; multiples of the golden ratio,
+        # The due time of a row, in [0, 1]: a cluster's documents are spaced evenly by their tokens. Clusters begin at
+        # different times, otherwise single documents would all be due in the middle; multiples of the golden ratio,
         # modulo 1, are spaced evenly for any number of clusters.
         phase = np.modf((np.arange(len(counts)) + 1) * _GOLDEN)[0]
         due = (before - before[first][cluster] + phase[cluster] * length) / tokens[cluster]
-        # How often each cluster may stand in a sequence: as often as it must on average, rounded up.
+        # How often each cluster may occur in a sequence: its average, rounded up.
         self._share = (-(-counts * sequence_length // max(total, 1))).tolist()
-        # Views, not lists: a Python object a document would take several times the memory.
+        # Views, not lists: a Python object per document would take several times the memory.
         self._cluster, self._length, self._due = cluster.data, length.data, due.data
         self._head, self._stop = first.tolist(), (first + counts).tolist()
         self._ready = [(self._due[row], row) for row in self._head]
         heapify(self._ready)
-        # The largest cluster first, by minus the documents left; brought up to date when one comes to the top.
+        # A heap by minus the documents left, the largest cluster first; an entry is updated when it reaches the top.
         self._sizes = [(-count, cluster) for cluster, count in enumerate(counts.tolist())]
         heapify(self._sizes)
         self._held: int | None = None
@@ -97,7 +97,7 @@ class _Turns:
     def next_row(self) -> int:
         """Take the next document and return its row."""
         cluster, size = self._largest()
-        # The number of other clusters' documents beyond those needed between the largest cluster's documents.
+        # The number of other clusters' documents that are not needed between the largest cluster's documents.
         spare = self._num_left + 1 - 2 * size
         if spare < 0 and self._held == cluster:  # too few: two of its documents must be neighbours, possibly here
             self._return_held()
@@ -112,7 +112,7 @@ class _Turns:
             self._held = None
         self._return_held()
         self._room -= self._length[row]
-        if self._room <= 0:  # a new sequence begins with what is left of the document, or with the next one
+        if self._room <= 0:  # a new sequence begins with the rest of the document, or with the next one
             self._taken = {cluster: int(self._room % self._sequence_length != 0)}
             self._room = self._sequence_length - -self._room % self._sequence_length
             self._make_ready(list(self._resting))
@@ -136,7 +136,7 @@ class _Turns:
             heapreplace(self._sizes, (now, cluster))
 
     def _next_due(self) -> int:
-        """The cluster that is due first; where all had their share of the sequence, they begin a new share."""
+        """The cluster that is due first; if all had their share of the sequence, they begin a new share."""
         while True:
             while self._ready:
                 _, row = heappop(self._ready)

@@ -1,4 +1,4 @@
-"""The stage `pack`: documents' tokens -> segments, training and validation apart."""
+"""The stage `pack`: documents' tokens -> segments, training and validation separately."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COUNTED = (
     "num_padding_tokens",
     "num_documents_cut",
 )
-"""What is counted over training and validation sequences together."""
+"""The counts of training and validation sequences together."""
 _VALIDATION_OPTIONS = {"num_epochs": 1, "num_samples": None, "num_rows": 1}
 """Options for validation documents, which are packed once and in one row."""
 
@@ -50,10 +50,10 @@ def pack_documents(context: Context, partial: Path) -> Counts:
     if (weights := weigh_documents(context)) is not None:
         appearances = draw_appearances(weights, dataset.document_store.ids(), config.seed)
         appearances[validation] = 0
-        # Validation documents appear once; documents that never appear are in neither part.
+        # Validation documents appear once; documents that never appear are left out of both parts.
         chosen, validation = appearances > 0, validation & (weights > 0)
         write_array(partial / APPEARANCES, appearances)
-    # Packed apart: no sequence holds tokens of both, whatever the method.
+    # They are packed separately: with any method, no sequence holds tokens of both.
     with context.progress.task("pack documents", len(lengths), "documents") as advance:
         training = _packed(context, dataset, chosen, advance, appearances)
         apart = _packed(context, dataset, validation, advance, once=True)
@@ -61,7 +61,7 @@ def pack_documents(context: Context, partial: Path) -> Counts:
         raise UserError(
             f"Expected a corpus of at least one training sequence, packing.sequence_length="
             f"{config.sequence_length} tokens for packing.method={config.method}, found "
-            f"{training.report.num_tokens} tokens; choose shorter sequences or more text."
+            f"{training.report.num_tokens} tokens; choose shorter sequences or add text."
         )
     for name, part in ((SEGMENTS, training.segments), (VALIDATION, apart.segments)):
         columns = {column: getattr(part, column) for column in part.COLUMNS}

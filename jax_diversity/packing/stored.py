@@ -45,7 +45,7 @@ def read_appearances(stored: StoredStages) -> Int64[np.ndarray, " document"] | N
 
 
 def stored_length(stored: StoredStages) -> int:
-    """Tokens of a stored sequence: what a model sees, and the overlap with the next sequence."""
+    """Tokens of a stored sequence: the model's input, and the overlap with the next sequence."""
     return stored.number("pack", "sequence_length") + stored.number("pack", "overlap")
 
 

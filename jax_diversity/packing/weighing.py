@@ -1,4 +1,4 @@
-"""Every document's weight, by the rules of the settings, from what is stored of the documents."""
+"""Every document's weight, by the rules of the settings, from the stored documents' fields and groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jax_diversity.foundation.stage import Context
 from jax_diversity.packing.weights import WeightRule, check_largest, field_weights, numbers, parse_rules
 
 WEIGHT = "weight"
-"""The metadata field in which a step of preparation stores weights."""
+"""The metadata field where a step of preparation stores weights."""
 _COLUMNS = ("source", "language")
 
 
@@ -21,7 +21,7 @@ def weigh_documents(context: Context, *, with_clusters: bool = True) -> Float64[
     """Every document's weight; None without weights in the settings.
 
     Args:
-        context: of the stage `pack`.
+        context: the context of the stage `pack`.
         with_clusters: whether clusters exist already; otherwise rules about clusters do not count.
 
     Raises:
@@ -58,7 +58,7 @@ def weigh_documents(context: Context, *, with_clusters: bool = True) -> Float64[
             holds = rule.holds_of_means(np.concatenate(parts[rule]), stored.groups(rule.family)[1])
         if not holds.any():
             raise UserError(
-                f"Expected documents that {rule.text!r} of packing.weights means, found none; leave it out."
+                f"Expected documents that match the rule {rule.text!r} of packing.weights, found none; leave it out."
             )
         weights[holds] *= rule.factor
     if len(counted) == len(rules):  # a factor that does not count yet may be below 1

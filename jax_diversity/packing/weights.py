@@ -18,7 +18,7 @@ from jax_diversity.foundation.checks import as_weight
 from jax_diversity.foundation.errors import UserError, quoted
 
 LARGEST = 1000
-"""Most appearances of a document in one packing; more are taken for a mistake."""
+"""The maximum of appearances of a document in one packing; more are treated as a mistake."""
 _RULE = re.compile(r"(?P<name>[^<>=@]+)(@(?P<family>[^<>=@]+))?(?P<sign>>=|<=|=|<|>)(?P<value>.*)", re.DOTALL)
 _COMPARE: dict[str, Callable[..., Any]] = {
     ">=": operator.ge,
@@ -36,7 +36,7 @@ class WeightRule:
         text: the rule as in the settings, such as `source=web-*`, `quality>=0.8`, `quality@cluster>=0.8`.
         name: `source`, `language`, a clustering or a metadata field.
         family: the groups whose mean of the field is compared; None compares each document's own value.
-        sign: `=` compares texts, in which `*` stands for any; others compare numbers.
+        sign: `=` compares texts, in which `*` matches any characters; other signs compare numbers.
         value: the value to compare with.
         factor: the factor of the weights.
     """
@@ -50,11 +50,11 @@ class WeightRule:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that it uses: a family or a field, and the family of the means."""
+        """The names that the rule uses: a family or a field, and the family of the means."""
         return (self.name,) if self.family is None else (self.name, self.family)
 
     def holds(self, values: Sequence[Any]) -> Bool[np.ndarray, " document"]:
-        """Whether it matches documents with these values; None never matches.
+        """Whether the rule matches documents with these values; None never matches.
 
         Raises:
             UserError: a value that cannot be compared with a number.
@@ -70,7 +70,7 @@ class WeightRule:
     def holds_of_means(
         self, values: Float64[np.ndarray, " document"], group: Integer[np.ndarray, " document"]
     ) -> Bool[np.ndarray, " document"]:
-        """Whether it matches the mean of every document's group; documents without a value do not count."""
+        """Whether the rule matches the mean of every document's group; documents without a value do not count."""
         known = ~np.isnan(values)
         counts = np.bincount(group[known], minlength=int(group.max(initial=-1)) + 1)
         sums = np.bincount(group[known], values[known], minlength=len(counts))
@@ -136,7 +136,7 @@ def field_weights(values: Sequence[Any], names: Callable[[int], str], field: str
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= _as_float(value) < math.inf:
             raise UserError(
-                f"Expected a finite number >= 0 in the metadata field {field!r}, which packing.weight_field takes for "
+                f"Expected a finite number >= 0 in the metadata field {field!r}, which packing.weight_field uses as "
                 f"the document's weight, found {quoted(value)} in document {names(place)!r}."
             )
         found[place] = value

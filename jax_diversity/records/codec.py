@@ -4,18 +4,18 @@ A record, little-endian, for L tokens of 2 (uint16) or 4 (int32) bytes each:
 
 | bytes | content |
 |---|---|
-| 4 | `JD`, format version, bytes a token, plus 16 with a loss mask |
+| 4 | `JD`, format version, bytes per token, plus 16 with a loss mask |
 | 12 | number of tokens, number of segments, L, each uint32 |
 | 8 | the sequence's index, int64: a record in the wrong place is found when it is read |
 | 8 | identity, uint64: the build of these sequences, so that a later build's records are refused |
 | L x 2 or 4 | tokens; the first place of a run of padding holds -1 (65,535 in two bytes), the others 0 |
-| ceil(L / 8) | one bit a place, lowest first: where a segment or a run of padding starts |
-| ceil(L / 8) | only with a loss mask: one bit a place, whether its token counts |
+| ceil(L / 8) | one bit per place, lowest first: where a segment or a run of padding starts |
+| ceil(L / 8) | only with a loss mask: one bit per place, whether its token counts |
 | 8 | XXH3 (64 bits) of all of the above |
 | 8 a segment | the segments' document indices, int64 |
 
 All but the last part, the *body*, has one size, so a batch of bodies is a matrix, which is checked and decoded
-without a Python loop over tokens or segments. A body has a checksum of its own because it is read from a memory map:
+without a Python loop over tokens or segments. A body has a separate checksum because it is read from a memory map:
 ArrayRecord's checksums are of whole records and are only compared by its own reader.
 
 Padding may lie between segments as well as at the end. The value at its first place, which no token has, distinguishes
@@ -32,7 +32,7 @@ from xxhash import xxh3_64_intdigest
 
 _HEADER = np.dtype(
     [
-        ("mark", "<u4"),  # `JD`, format version, bytes a token
+        ("mark", "<u4"),  # `JD`, format version, bytes per token
         ("num_tokens", "<u4"),
         ("num_segments", "<u4"),
         ("sequence_length", "<u4"),
@@ -63,7 +63,7 @@ class Bodies(NamedTuple):
 
     num_tokens: Int64[np.ndarray, " row"]
     tokens: Integer[np.ndarray, "row token"]
-    starts: UInt8[np.ndarray, "row byte"]  # one bit a place, lowest first: where a segment or a run of padding starts
+    starts: UInt8[np.ndarray, "row byte"]  # one bit per place, lowest first: where a segment or a run of padding starts
     loss_mask: UInt8[np.ndarray, "row byte"] | None = None  # bits as above: whether a token counts; None: all do
 
     def of_rows(self, rows: slice) -> Bodies:
@@ -121,7 +121,8 @@ def encode(
 
     `loss_mask` says which tokens count; without it all do. Padding never counts.
 
-    A ValueError for empty segments, segments that overlap within their sequence, and the value that marks padding.
+    Raises a ValueError for empty segments, for segments that overlap within their sequence, and for tokens with the
+    value that marks padding.
     """
     num_rows = len(sequence_indices)
     row = np.repeat(np.arange(num_rows), num_segments)
@@ -132,7 +133,7 @@ def encode(
     start, end = first + position, first + position + length
     free = np.maximum(first, np.concatenate([[0], end])[:-1])
     if (length < 1).any() or (start < free).any() or (end > first + sequence_length).any():
-        raise ValueError(f"Segments must be non-empty, one behind another, within {sequence_length} places.")
+        raise ValueError(f"Segments must be non-empty, in order, within {sequence_length} places.")
     if len(tokens) != num_tokens.sum() or (tokens == _padding(tokens.dtype)).any():
         raise ValueError("Expected the tokens of all segments, none of them the value that marks padding.")
 
@@ -144,7 +145,7 @@ def encode(
     header["sequence_length"], header["sequence_index"] = sequence_length, sequence_indices
     header["identity"] = identity_number(identity)
     stored, starts, loss_mask_bits = _parts(bodies, sequence_length, tokens.dtype, has_loss_mask)
-    # 1 where a segment starts, -1 behind its end: the running sum is 1 on segments, 0 on padding.
+    # 1 where a segment starts, -1 after its end: the running sum is 1 on segments, 0 on padding.
     edges = np.zeros(num_rows * sequence_length + 1, np.int8)
     edges[start] += 1
     edges[end] -= 1
@@ -180,13 +181,13 @@ def check_bodies(
     """Check that bodies are whole, of the build and of the expected sequences.
 
     A body with a right checksum is as `encode` made it, so only the values that distinguish whole records are compared.
-    Bodies of another length or type of tokens have their checksum at another place. None for
-    `expected` (the sequences' indices) or `identity` checks nothing.
+    Bodies of another length or type of tokens have their checksum at another place. If
+    `expected` (the sequences' indices) or `identity` is None, it is not checked.
     """
     header = np.ascontiguousarray(bodies[:, :HEADER_BYTES]).view(_HEADER)[:, 0]
     checksum = np.ascontiguousarray(bodies[:, -_CHECKSUM_BYTES:]).view("<u8")[:, 0]
-    # First the checksum: without it no other number of the header can be trusted.
-    _refuse(checksum != _checksums(bodies), CorruptRecordError, "its checksum does not fit its content")
+    # The checksum is checked first: if it is wrong, the numbers of the header may be wrong too.
+    _refuse(checksum != _checksums(bodies), CorruptRecordError, "its checksum does not match its content")
     mark = _mark(dtype, has_loss_mask)
     _refuse(header["mark"] != mark, CorruptRecordError, "its format is not version {}, {} tokens", _VERSION, dtype)
     if identity is not None:

@@ -19,7 +19,7 @@ FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "i
 """The fields of a batch that `decode` makes; all by default."""
 
 LossMask = Literal["all", "answers"]
-"""Which tokens are targets: all, or of chats the answers alone."""
+"""Which tokens are targets: all tokens, or only the answers in chats."""
 
 Arrays = dict[str, Int32[np.ndarray, "row token"]]
 """Arrays of a batch by field name, see `decode`."""
@@ -30,7 +30,7 @@ _MOST_SIZES = 4  # a loader has one or two sizes; parts of batches of several da
 
 
 def as_fields(fields: Any) -> tuple[str, ...]:
-    """The fields that were asked for; a `UserError` for one that does not exist, and for none."""
+    """The requested fields; a `UserError` if one does not exist or the list is empty."""
     listed = isinstance(fields, Collection) and not isinstance(fields, str)
     unknown = [field for field in fields if field not in FIELDS] if listed else fields
     if unknown or not listed or not fields:
@@ -39,7 +39,7 @@ def as_fields(fields: Any) -> tuple[str, ...]:
 
 
 def as_loss(loss_mask: str, has_loss_mask: bool) -> LossMask:
-    """Which tokens are targets; a `UserError` for a loss on answers where no dataset says which tokens are theirs."""
+    """Which tokens are targets; a `UserError` for a loss on answers if no dataset has a loss mask."""
     check_one_of("loss_mask", loss_mask, get_args(LossMask))
     if loss_mask == "answers" and not has_loss_mask:
         raise UserError(
@@ -69,11 +69,11 @@ class BufferPool:
                 free = self._free.setdefault(size, deque(maxlen=_MOST_ARRAYS))
                 if len(self._free) > _MOST_SIZES:
                     del self._free[next(iter(self._free))]  # the oldest
-        try:  # not asked first whether there is any: another thread may take the last one in between
+        try:  # no check before: another thread could take the last array in between
             memory = free.pop()
         except IndexError:
             memory = np.empty(size, np.int32)
-        if not size:  # nothing that could return
+        if not size:  # an array without memory to return
             return memory.reshape(shape)
         # All views of `lease` refer to it and not to `memory` itself, so it is finalized with the last of them.
         lease = np.frombuffer(memory.data, np.int32)
@@ -95,7 +95,7 @@ def decode(
     `inputs`: tokens, padding 0. `inputs_segmentation`: 1, 2 ... for the segments of a sequence, 0 on padding.
     `inputs_position`: place within the segment, 0 on padding. `targets`: the next token of the same segment; without
     one, 0 and `targets_segmentation` 0, which masks it. `merge_segments` joins a sequence's segments
-    into one, so that documents see earlier documents: positions are then places in the sequence, and a token
+    into one, so that documents attend to earlier documents: positions are then places in the sequence, and a token
     before padding has no target. `loss_mask="answers"` also masks targets that do not count: `targets_segmentation` is
     0 there, but `targets` still has the token. Without a pool, memory is fresh.
     """
@@ -126,14 +126,14 @@ def _runs(bodies: Bodies, merge_segments: bool) -> tuple[np.ndarray, np.ndarray,
     row, column = np.divmod(8 * byte[bit >> 3] + (bit & 7), 8 * row_bytes)
     start = row * length + column
     held = ~bodies.is_padding(start) if (bodies.num_tokens < length).any() else np.ones(len(start), np.bool_)
-    if merge_segments:  # a segment that follows another is one with it
+    if merge_segments:  # a segment is joined with the segment directly before it
         apart = (column == 0) | ~held
         apart[1:] |= ~held[:-1]
         start, held = start[apart], held[apart]
         number = np.ones(len(start), np.int64)
     else:
         number = np.cumsum(held)
-        # Segments are counted over all rows, less those in the rows before. Every row begins with a run.
+        # Segments are counted over all rows, minus the segments in the previous rows. Every row begins with a run.
         first = np.flatnonzero(column == 0)
         number -= (number - held)[first][row]
     number[~held] = 0
@@ -158,7 +158,7 @@ def _fill(batch: Mapping[str, np.ndarray], bodies: Bodies, merge_segments: bool)
         for array in segmentation:
             array[:] = number
     if position := [array for field, array in batch.items() if field.endswith("_position")]:
-        # Merged segments are counted from their sequence's first place, also behind padding.
+        # Merged segments are counted from their sequence's first place, even after padding.
         origin = np.zeros(len(run_start), narrow) if merge_segments else (run_start % length).astype(narrow)
         place = np.repeat(origin, run_length).reshape(tokens.shape)
         np.subtract(np.arange(length, dtype=narrow), place, out=place)

@@ -3,7 +3,7 @@
 An ArrayRecord file is a Riegeli file: chunks end to end, interrupted by a block header of 24 bytes at every 64 KiB.
 `write_records` puts one uncompressed record into each chunk: 40 bytes of header, a zero (not compressed), the length
 of the length (one byte), the length, the record as it is. A footer near the file's end gives the size of every
-record, and the last block says where the footer begins. Nothing else is read: every record has a checksum
+record, and the last block has the footer's place. Nothing else is read: every record has a checksum
 (`records.codec`), so this module only makes sure that no byte outside the file is touched.
 
 Sources: github.com/google/riegeli/blob/master/doc/riegeli_records_file_format.md,
@@ -44,7 +44,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class RecordFile:
-    """An open record file. It stays the file that was opened, also when another one gets its name.
+    """An open record file. It keeps reading the same file, even if another file gets its name.
 
     A UserError refuses a file that is missing, cannot be opened or mapped, is damaged, holds another number of
     records or shorter ones, or was not written by `write_records`.
@@ -88,7 +88,7 @@ class RecordFile:
     def is_whole(self) -> bool:
         """Whether the file is as long as when it was opened.
 
-        Reading what is mapped beyond a file's end kills the process (SIGBUS): call this before every read. A removed
+        Reading the map beyond the file's end kills the process (SIGBUS): call this before every read. A removed
         or replaced file is whole: the map keeps it.
         """
         try:
@@ -108,10 +108,10 @@ class RecordFile:
             return rows
         starts = self._starts[places].astype(np.int64)
         # Row i of `windows` is the bytes from i on. One gather of such rows copies each record once and holds the
-        # interpreter's lock only once a batch, so other threads continue while pages come from the disk.
+        # interpreter's lock only once a batch, so other threads continue while pages are read from the disk.
         shape = len(self._bytes) - self._body_bytes + 1, self._body_bytes
         rows = np.ndarray(shape, np.uint8, self._bytes.data, strides=(1, 1))[starts]
-        crossing = starts % _BLOCK + self._body_bytes > _BLOCK  # these hold block headers, too: copied again
+        crossing = starts % _BLOCK + self._body_bytes > _BLOCK  # these also hold block headers: copied again
         for row in np.flatnonzero(crossing).tolist():
             self.copy_body(int(places[row]), rows[row])
         return rows
@@ -242,7 +242,7 @@ def _without_headers(position: int) -> int:
 def _unreadable(path: Path, error: OSError) -> UserError:
     if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
         return UserError(f"Expected the record file {path}, found none; {REPAIR}.")
-    remedy = "make it readable, or copy it to a disk from which files can be mapped, then read again"
+    remedy = "make it readable, or copy it to a disk that supports memory maps, then read again"
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         remedy = (
             "raise the limit (`ulimit -n` for open files, `vm.max_map_count` for maps), or write fewer, larger files "

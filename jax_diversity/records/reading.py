@@ -155,7 +155,7 @@ class RecordReader:
     def read_tokens(self, places: Rows, *, expected: Rows | None = None) -> Integer[np.ndarray, "row token"]:
         """The tokens of the records at some places, as they are stored (uint16 or int32), padding 0.
 
-        Rows are `sequence_length` tokens long. They are checked as in `read_batch`, which says what is raised.
+        Rows are `sequence_length` tokens long. The checks and the errors are those of `read_batch`.
 
         Example:
             >>> open_dataset("out/").records.read_tokens(np.arange(64)).shape
@@ -181,7 +181,7 @@ class RecordReader:
                 records += readers[number].read(record, record + 1)  # a list of places takes longer in a larger file
             except (RuntimeError, ValueError, IndexError) as error:
                 raise self._damaged(number, record, str(error).split(";")[0]) from None
-        # `_file` found no record shorter than a body; in a file that is replaced meanwhile there may be one.
+        # `_file` checked that no record is shorter than a body; a file that was replaced since may have one.
         bodies = [np.frombuffer(record[: self._body_bytes].ljust(self._body_bytes), np.uint8) for record in records]
         self._check(np.array(bodies, np.uint8).reshape(-1, self._body_bytes), places, expected)
         return records
@@ -196,19 +196,19 @@ class RecordReader:
     @cached_property
     def _order(self) -> Int64[np.ndarray, " place"]:
         """The sequence at every place, mapped from its file."""
-        # It is not checked here that this is the written order: every record has its sequence's index.
+        # This does not check that it is the written order: every record has its sequence's index.
         path = Path(self.layout or "")
         if self.fetch is not None:
             self.fetch(path)
         try:
-            # Unlike this call, np.load takes other files for pickles and advises to allow them.
+            # Unlike this call, np.load treats other files as pickles and advises to allow them.
             order = np.lib.format.open_memmap(path, mode="r")
             if order.shape != (len(self),):
                 raise ValueError(f"an array of shape {order.shape}")
         except NO_ARRAY as error:
             raise UserError(
-                f"Expected the {len(self)} sequences in the order in which their records lie at {path}, found none "
-                f"that can be read ({in_one_line(error)}); restore the file, or run `jax-diversity order` and `write` "
+                f"Expected the {len(self)} sequences in the order of their records at {path}, found no readable file "
+                f"({in_one_line(error)}); restore the file, or run `jax-diversity order` and `write` "
                 "again."
             ) from None
         return order
@@ -251,7 +251,7 @@ class RecordReader:
             if isinstance(error, codec.OtherBuildError):
                 raise UserError(
                     f"{self.paths[number]} was written again after the dataset was opened ({error}); "
-                    "open the dataset again, and restart what was reading it."
+                    "open the dataset again, and restart the programs that read it."
                 ) from None
             raise self._damaged(number, int(places[error.row] - self._starts[number]), str(error)) from None
 

@@ -24,7 +24,7 @@ from jax_diversity.records.files import RecordFile
 from jax_diversity.schema import Segments
 
 Gather = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""(document_index, document_offset, length), one row a segment -> a value for each token of the segments end to end."""
+"""(document_index, document_offset, length), one row per segment -> a value per token of the segments end to end."""
 
 _OPTIONS = "group_size:1,uncompressed"  # `records.files` reads no other layout
 _CHUNK_BYTES = 2 * 2**20
@@ -84,7 +84,7 @@ def write_records(
             tokens, loss_mask = gather(*runs), None if read_loss_mask is None else read_loss_mask(*runs)
             if inserted_ends is not None and (inserted := inserted_ends[rows]).any():
                 # Packing ended these segments with an end token in the middle of their documents. The token gathered
-                # in that place is the document's next one, with which the next segment begins.
+                # in that place is the document's next one, the first token of the next segment.
                 tokens, places = np.array(tokens), np.cumsum(length)[inserted] - 1
                 tokens[places] = end_id
                 if loss_mask is not None:
@@ -109,7 +109,7 @@ def write_records(
             chunks = encoded(order[starts[index] :][:count])
             write_array_record(path, chunks, count, _OPTIONS, count_of=count_of, advance=advance)
 
-    # One writer needs no thread of its own, and an interrupt reaches it at once.
+    # One writer runs in this thread: an interrupt reaches it at once.
     if min(num_writers, len(counts)) > 1:
         _side_by_side(write, len(counts), num_writers, advance)
     else:
@@ -190,7 +190,7 @@ def write_array_record(
 def _num_sequences(path: Path, *, sequence_length: int, dtype: np.dtype, identity: str, has_loss_mask: bool) -> int:
     """Records in a file whose first record is of that build; 0 in any other file."""
     # Both readers must accept it. ArrayRecord's own proves that the file is a true ArrayRecord file. Ours reads
-    # only one layout: if a later version of ArrayRecord writes another, the error comes now, not when training starts.
+    # only one layout: if a later version of ArrayRecord writes another, the error is raised now and not in training.
     try:
         file = RecordFile(path, num_records(path), body_bytes(sequence_length, dtype, has_loss_mask))
         body = file.bodies(np.zeros(1, np.int64))

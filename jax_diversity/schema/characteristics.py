@@ -18,7 +18,7 @@ from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.schema.orderings import as_integers
 
 MADE_BY = "Characteristics; make them with jd.Characteristics.from_counts"
-"""What messages say if an argument is not a `Characteristics`."""
+"""The end of the error for an argument that is not a `Characteristics`."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Characteristics:
         sequence_length: L, the unit of every measure, in tokens.
         documents: the document of every sequence, as any number; negative if a sequence holds several documents. None
             if unknown. Orderings keep the sequences of one document apart.
-        copies: the groups of copies (equal or nearly equal documents) of which every sequence holds a part, as any
+        copies: the groups of copies (equal or nearly equal documents) that have parts in every sequence, as any
             distinct numbers; unused places are negative. None if unknown. Orderings keep the sequences of one group
             apart.
-        turns: for sequences of one document with equal counts, numbers that say in which order they should come in
-            training; negative for all others. None if any order will do.
+        turns: for sequences of one document with equal counts, numbers that give their order in training;
+            negative for all others. None if any order will do.
 
     Build one with `Characteristics.from_counts`. Pickles and copies are read-only too.
     """
@@ -80,8 +80,8 @@ class Characteristics:
             documents: the document of every sequence, whole numbers; negative if a sequence holds several.
             copies: the groups of copies that every sequence holds, whole numbers (sequence, member) or, with one group
                 per sequence, (sequence,); unused places are negative.
-            turns: for sequences of one document with equal counts, whole numbers that say in which order they should
-                come; negative for all others.
+            turns: for sequences of one document with equal counts, whole numbers that give their order in training;
+                negative for all others.
 
         Raises:
             ValueError: not a mapping, no family; negative, NaN, infinite, fractional or enormous counts; families that
@@ -123,7 +123,7 @@ class Characteristics:
             if len(documents) != len(first_totals):
                 raise UserError(
                     f"Expected the documents of {len(first_totals)} sequences, found {len(documents)}; give one number "
-                    "a sequence, negative where it holds several documents."
+                    "per sequence, negative if it holds several documents."
                 )
         if copies is not None:
             copies = _as_copies(copies, len(first_totals))
@@ -131,8 +131,8 @@ class Characteristics:
             turns = as_integers("turns", turns, least=-(2**63)).copy()
             if len(turns) != len(first_totals):
                 raise UserError(
-                    f"Expected the turns of {len(first_totals)} sequences, found {len(turns)}; give one number a "
-                    "sequence, negative for none."
+                    f"Expected the turns of {len(first_totals)} sequences, found {len(turns)}; give one number "
+                    "per sequence, negative without a turn."
                 )
         return cls(matrices, _as_weights(weights, matrices), length, documents, copies, turns)
 
@@ -190,7 +190,7 @@ class Characteristics:
     @property
     def fingerprint(self) -> str:
         """Hash of the counts, weights, sequence length, documents, copies and turns."""
-        # int64 whatever the stored index type: SciPy chooses int32 or int64 by size, which must not change the hash.
+        # int64 for every stored index type: SciPy chooses int32 or int64 by size, which must not change the hash.
         digest = hashlib.sha256(json.dumps([dict(self.weights), self.sequence_length]).encode())
         for name, matrix in self.counts.items():
             digest.update(f"{name} {matrix.shape}".encode())
@@ -218,8 +218,8 @@ def _as_counts(name: str, matrix: Any) -> csr_array:
         if entries.ndim == 2 and issparse(entries):
             # Before the first conversion: SciPy's compiled code reads and writes wherever indices point.
             _check_indices(entries)
-        # As entries: a conversion to CSR would sum entries of one place before they are checked, and in the user's own
-        # type, where uint8 counts overflow.
+        # Entries are checked first: a conversion to CSR would add up the entries of one place, in the user's own type,
+        # in which uint8 counts overflow.
         if entries.ndim == 2 and not (issparse(entries) and entries.format == "csr"):
             entries = entries.tocoo() if issparse(entries) else coo_array(entries)
             _check_indices(entries)
@@ -241,7 +241,7 @@ def _as_counts(name: str, matrix: Any) -> csr_array:
     if len(values) and values.max() > _MAX_COUNT:
         raise UserError(f"Family {name!r} must hold token counts up to 2^53, found {values.max()}.")
     data = values.astype(np.int64)
-    # Copies: later changes of the user's matrix must not reach what was checked, nor the other way round.
+    # Copies: later changes of the user's matrix must not change the checked one, nor the reverse.
     if entries.format == "csr":
         rows = csr_array((data, entries.indices.copy(), entries.indptr.copy()), shape=entries.shape)
     else:
@@ -249,10 +249,10 @@ def _as_counts(name: str, matrix: Any) -> csr_array:
     # One canonical form: equal counts give equal fingerprints, however the user stored them.
     rows.sum_duplicates()
     rows.eliminate_zeros()
-    # In float64, which does not overflow: the sums of int64 below are right then.
+    # Checked in float64, which does not overflow; then the sums of int64 below are right.
     largest = np.asarray(rows.astype(np.float64).sum(axis=1)).max(initial=0.0)
     if largest > _MAX_COUNT:
-        raise UserError(f"Family {name!r} must hold at most 2^53 tokens a sequence, found {largest:.0f}.")
+        raise UserError(f"Family {name!r} must hold at most 2^53 tokens per sequence, found {largest:.0f}.")
     return rows
 
 
@@ -264,7 +264,7 @@ def _as_copies(copies: Any, num_sequences: int) -> Int64[np.ndarray, "sequence m
     if groups.ndim not in (1, 2) or len(groups) != num_sequences:
         raise UserError(
             f"Expected the groups of copies of {num_sequences} sequences (sequence, member), found the shape "
-            f"{groups.shape}; give a row of numbers a sequence, negative where it holds fewer."
+            f"{groups.shape}; give a row of numbers per sequence, negative in unused places."
         )
     shape = groups.shape if groups.ndim == 2 else (num_sequences, 1)
     groups = as_integers("copies", groups.ravel(), least=-(2**63)).reshape(shape).copy()
@@ -284,7 +284,7 @@ def _check_indices(matrix: Any) -> None:
         parts = (matrix.data, matrix.indices, matrix.indptr)
         if any(part.dtype.kind not in "iu" for part in parts[1:]):
             raise ValueError(f"its indices are {matrix.indices.dtype} and {matrix.indptr.dtype}, expected integers")
-        # A shallow copy: the check itself cuts off what is stored beyond the last entry.
+        # A shallow copy: the check itself removes the values beyond the last entry.
         type(matrix)(parts, shape=matrix.shape, copy=False).check_format(full_check=True)
     elif matrix.format == "coo":
         for places, size in zip((matrix.row, matrix.col), matrix.shape, strict=True):

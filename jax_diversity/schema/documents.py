@@ -24,7 +24,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Segments:
-    """Which tokens of which document lie where in which sequence: the result of packing, as columns of one table.
+    """The result of packing: the runs of documents' tokens in every sequence, as columns of one table.
 
     Rows are sorted by (`sequence_index`, `position`). Places that no segment takes are padding, which
     belongs to no document.

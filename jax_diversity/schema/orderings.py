@@ -1,4 +1,4 @@
-"""Orderings: which sequence comes at which position, each once.
+"""Orderings: the sequence at every position; every sequence occurs once.
 
 An ordering is stored as `NAME.npy`, which any program can read, and `NAME.json` with how it was made and a
 fingerprint that shows whether the array was changed since it was saved.
@@ -27,7 +27,7 @@ _DERIVED = ("num_sequences", "fingerprint")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ordering:
-    """A bijection from positions of training to sequence indices; reads as the array of them.
+    """A bijection from positions of training to sequence indices; usable as the array of these indices.
 
     Attributes:
         indices: the sequence at every position, read-only.
@@ -62,7 +62,7 @@ class Ordering:
                 f"An ordering of {num_sequences} sequences must hold each once, found {repeated} {times[repeated]} "
                 "times; positions that repeat sequences are a run: make_run(dataset, positions=...)."
             )
-        # A copy: the user's array stays writable, and what is written to it later does not reach this value.
+        # A copy: the user's array stays writable, and later changes of it do not change this value.
         indices = np.array(indices)
         indices.setflags(write=False)
         object.__setattr__(self, "indices", indices)
@@ -71,7 +71,7 @@ class Ordering:
     def __len__(self) -> int:
         return len(self.indices)
 
-    # Read as the array of its indices, so that whatever takes a sequence or an array takes an ordering.
+    # An ordering reads as the array of its indices: functions that take a sequence or an array accept it.
     def __getitem__(self, position: Any) -> Any:
         return self.indices[position]
 
@@ -90,7 +90,7 @@ class Ordering:
 
     @property
     def num_sequences(self) -> int:
-        """Number of sequences of the dataset; each comes once."""
+        """Number of sequences of the dataset; each occurs once."""
         return len(self)
 
     @property
@@ -104,7 +104,7 @@ class Ordering:
         Each file is replaced atomically; `load` refuses a new .npy beside an old .json.
 
         Raises:
-            ValueError: the name does not end in .npy; `info` holds what JSON cannot (nothing is written then).
+            ValueError: the name does not end in .npy; `info` holds values that JSON cannot store; nothing is written.
         """
         path = Path(path)
         if path.suffix != ".npy":
@@ -115,21 +115,21 @@ class Ordering:
         try:
             text = json.dumps(about, indent=2, sort_keys=True, default=_plain_value) + "\n"
         except (TypeError, ValueError) as error:
-            raise UserError(f"An ordering's info must be what JSON can hold, found: {error}.") from None
+            raise UserError(f"Expected an ordering's info to hold JSON values, found: {error}.") from None
         # A kill between the two leaves an old fingerprint beside the new array, which `load` finds.
         write_array(path, self.indices)
         write_text(path.with_suffix(".json"), text)
 
     @classmethod
     def load(cls, path: str | Path) -> Ordering:
-        """Read what `save` wrote, or any one-axis .npy of integers that has no .json beside it.
+        """Read the files of `save`, or any one-axis .npy of integers without a .json beside it.
 
         Raises:
             ValueError: not such a file, not a bijection, changed since it was saved, or the .json of another ordering.
         """
         path = Path(path)
         try:
-            # Not np.load: it takes other files for pickles and advises to allow pickles.
+            # Not np.load: it treats other files as pickles and advises to allow pickles.
             values = np.lib.format.open_memmap(path, mode="r")
         except FileNotFoundError:
             raise UserError(f"Expected an ordering at {path}, found no such file.") from None
@@ -141,11 +141,11 @@ class Ordering:
             loaded = cls(indices, {key: value for key, value in about.items() if key not in _DERIVED})
         except ValueError as error:
             raise UserError(f"Expected an ordering (.npy) at {path}: {error}") from None
-        # Also finds a .npy that a killed `save` replaced while the .json is still that of the earlier array.
+        # Also finds a .npy that a killed `save` replaced while the .json still belongs to the earlier array.
         if about and about["fingerprint"] != loaded.fingerprint:
             raise UserError(
                 f"{path} was changed after it was saved: its fingerprint is {loaded.fingerprint[:16]}, "
-                f"{path.stem}.json says {about['fingerprint'][:16]}; restore the file or delete the .json."
+                f"{path.stem}.json has {about['fingerprint'][:16]}; restore the file or delete the .json."
             )
         return loaded
 
@@ -163,7 +163,7 @@ class Positions:
     """
 
     def __init__(self, indices: Any, num_sequences: int, info: Mapping[str, Any] | None = None) -> None:
-        # A copy: the user's array stays writable, and what is written to it later does not reach this value.
+        # A copy: the user's array stays writable, and later changes of it do not change this value.
         self.indices = np.array(as_integers("positions", indices, below=num_sequences))
         self.indices.setflags(write=False)
         self.num_sequences, self.info = num_sequences, dict(info or {})
@@ -188,7 +188,7 @@ def check_ordering(name: str, value: Any) -> None:
 
 
 def as_integers(name: str, values: Any, least: int = 0, below: int = 2**63) -> Int64[np.ndarray, " value"]:
-    """A user's values, checked to be one axis of integers; not copied if they are int64 already."""
+    """Check that a user's values are one axis of integers; they are not copied if they are int64 already."""
     try:
         values = np.asarray(values)
     except Exception as error:  # rows of different lengths; errors of other libraries' arrays
@@ -220,7 +220,7 @@ def _read_about(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError, OSError) as error:
-        raise UserError(f"Expected {path} to describe its ordering, found no JSON ({error}); delete it.") from None
+        raise UserError(f"Expected {path} to describe its ordering, found invalid JSON ({error}); delete it.") from None
     if not isinstance(about, dict) or not isinstance(about.get("fingerprint"), str):
         raise UserError(f"Expected {path} to describe its ordering, found no fingerprint in it; move it elsewhere.")
     return about

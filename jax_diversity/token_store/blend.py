@@ -1,4 +1,4 @@
-"""Blends of Megatron datasets in the words of Megatron's command line: prefixes, alone or after their weights."""
+"""Blends of Megatron datasets in the syntax of Megatron's command line: prefixes, alone or after their weights."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def read_blend(arguments: Sequence[str]) -> Blend:
     # A prefix may look like a number, such as 2024 for `./2024.idx`.
     if not weighted and any(_weight(word) is not None and not Path(f"{word}.idx").exists() for word in words):
         raise UserError(
-            f"Expected prefixes alone, or a weight before each, found {' '.join(words)}; weigh all of them or none."
+            f"Expected prefixes alone, or a weight before each, found {' '.join(words)}; give all a weight or none."
         )
     if len(set(prefixes)) != len(prefixes):
         twice = next(prefix for prefix in prefixes if prefixes.count(prefix) > 1)
-        raise UserError(f"Expected every prefix once, found {twice} again; add its weights up.")
+        raise UserError(f"Expected every prefix once, found {twice} repeated; add up its weights.")
     files = tuple(TokenFile(Path(prefix)) for prefix in prefixes)
     if weighted:
         shares = np.array(weights, np.float64)

@@ -1,4 +1,4 @@
-"""Tokens on disk: Megatron's indexed dataset, a `.bin` of raw tokens and an `.idx` that says where documents begin.
+"""Tokens on disk: Megatron's indexed dataset, a `.bin` of raw tokens and an `.idx` with the documents' places.
 
 Little-endian layout of the `.idx`: the magic `MMIDIDX` and two zero bytes, u64 version 1, u8 dtype code, u64 number
 of sequences S, u64 length of the document indices (documents + 1); then i32[S] lengths, i64[S] byte offsets in the
@@ -38,7 +38,7 @@ class TokenWriter:
     """Write documents' tokens as `prefix.bin` and `prefix.idx`, in a stream.
 
     Both files get their names when the block ends without an error, the `.idx` last: an `.idx` is always complete.
-    Four bytes a document are held in memory.
+    Four bytes per document are held in memory.
 
     Args:
         prefix: path without `.bin` and `.idx`.
@@ -60,7 +60,7 @@ class TokenWriter:
             known = ", ".join(str(known) for known in _DTYPES.values() if known.kind in "iu")
             raise UserError(f"Expected a token type that .bin files can hold ({known}), found {self.dtype}.")
         self._code = codes[0]
-        self._lengths = array("i")  # grows in place; a list would hold an object a document
+        self._lengths = array("i")  # grows in place; a list would hold an object per document
         self._loss_runs = array("q") if with_loss_mask else None
         self._num_tokens = 0
         self._files = ExitStack()
@@ -81,7 +81,7 @@ class TokenWriter:
         if self._loss_runs is not None:  # before the .idx: if it exists, the others are complete
             write_array(_path(self.prefix, LOSS_MASK), np.array(self._loss_runs, "<i8"))
         lengths = np.frombuffer(self._lengths, np.intc).astype("<i4")
-        with self._files, self._index_path.open("wb") as file:  # a fault of the index withdraws both files
+        with self._files, self._index_path.open("wb") as file:  # an error in the index removes both files
             file.write(_HEADER.pack(MAGIC, VERSION, self._code, len(lengths), len(lengths) + 1))
             file.write(lengths.data)
             file.write(_starts(lengths.astype(np.int64) * self.dtype.itemsize)[:-1].astype("<i8").data)
@@ -185,7 +185,7 @@ class TokenFile:
     def sequence_lengths(self) -> Int64[np.ndarray, " sequence"]:
         """Number of tokens of every stored sequence in Megatron's sense, read from the file.
 
-        Equal to `lengths` unless documents consist of several sequences; `GPTDataset` takes each one for a document.
+        Equal to `lengths` unless documents consist of several sequences; `GPTDataset` treats each one as a document.
         """
         content = _read_bytes(_path(self.prefix, ".idx"))
         return np.frombuffer(content, "<i4", _HEADER.unpack_from(content)[3], _HEADER.size).astype(np.int64)
@@ -207,12 +207,12 @@ class TokenFile:
 
     @property
     def has_loss_mask(self) -> bool:
-        """Whether a loss mask lies beside the tokens; without one all tokens count."""
+        """Whether there is a loss mask; without one all tokens count."""
         return _path(self.prefix, LOSS_MASK).exists()
 
     def loss_mask(self, places: Int64[np.ndarray, " token"]) -> Bool[np.ndarray, " token"]:
         """Whether the tokens at some places of the `.bin` count towards the loss."""
-        # Before the place of such a token there is one more begin than ends.
+        # Up to such a token there is one more begin than ends.
         return (np.searchsorted(self._loss_runs, places, "right") & 1).astype(np.bool_)
 
     def num_loss_tokens_before(self, places: Int64[np.ndarray, " place"]) -> Int64[np.ndarray, " place"]:
@@ -327,7 +327,7 @@ class TokenStore:
         document_offset: Int64[np.ndarray, " run"],
         length: Int64[np.ndarray, " run"],
     ) -> Bool[np.ndarray, " token"]:
-        """Which tokens of some runs count towards the loss, in the order of `gather`, which explains runs."""
+        """Which tokens of some runs count towards the loss, in the order of `gather`; it defines runs."""
         return self._gather(np.dtype(np.bool_), TokenFile.loss_mask, document_index, document_offset, length)
 
     def num_loss_tokens_of(
@@ -398,7 +398,7 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
 
 
 def run_positions(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """`begin[0], begin[0] + 1, ...` for `length[0]` positions, then those of the next run, and so on."""
+    """`begin[0], begin[0] + 1, ...` for `length[0]` positions, then the positions of the next run, and so on."""
     # `arange` counts through all runs: a run's first position is `ends - length` there, and must become `begin`.
     ends = np.cumsum(length)
     return np.repeat(begin - ends + length, length) + np.arange(length.sum())
@@ -434,7 +434,7 @@ def _read_index(index_path: Path, bin_path: Path) -> tuple[np.dtype, Int64[np.nd
     bounds = np.frombuffer(content, "<i8", num_bounds, _HEADER.size + 12 * num_runs)
     check(not num_runs or int(lengths.min()) >= 0, "expected lengths of zero and more, found a negative one")
     starts = _starts(lengths)
-    # Lengths determine offsets: a file in which they differ is damaged.
+    # Lengths determine offsets: if they differ, the file is damaged.
     begins = starts[:-1] * dtype.itemsize
     if (wrong := offsets != begins).any():
         run = int(np.argmax(wrong))

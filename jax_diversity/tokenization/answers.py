@@ -1,4 +1,4 @@
-"""Chats -> tokens: each part of a chat is encoded on its own, so that the answers' tokens are known exactly."""
+"""Chats -> tokens: each part of a chat is encoded separately, so that the answers' tokens are known exactly."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def encode_answers(
 ) -> tuple[list[Integer[np.ndarray, " _"]], list[list[tuple[int, int]]]]:
     """Tokens of every text, and the spans of the tokens that count towards the loss, as starts and stops.
 
-    Turns and the template's marks are encoded apart, as when a model writes an answer after a prompt of tokens. The
-    end token counts if an answer ends the text. A text whose spans are None is not a chat: all of its tokens count.
+    Turns and the template's marks are encoded separately, as when a model writes an answer after a prompt of tokens.
+    The end token counts if an answer ends the text. A text whose spans are None is not a chat: all of its tokens count.
     """
     parts = [[*_parts(text, of_text)] for text, of_text in zip(texts, spans, strict=True)]
     encoded = tokenizer.encode_parts([[part[:2] for part in of_text] for of_text in parts])
@@ -40,7 +40,7 @@ def encode_answers(
         if not is_chat:
             loss_runs.append([(0, len(tokens))])
             continue
-        # The start token comes before the parts, the end token after them.
+        # The start token is before the parts, the end token after them.
         bounds = np.cumsum([int(tokenizer.start_id is not None), *lengths]).tolist()
         runs = [run for run, part in zip(pairwise(bounds), of_text, strict=True) if part.in_loss]
         if of_text and of_text[-1].in_loss:

@@ -22,7 +22,7 @@ from jax_diversity.tokenization import tensorflow_text
 from jax_diversity.tokenization.cutting import batches, lines_and_blanks
 
 SETTINGS_NAME = "tokenizer.meta.json"
-# The order of the search: a vocabulary may have several; tokens that end only documents come first.
+# The order of the search: a vocabulary may have several; tokens that end only documents are first.
 USUAL_END_TOKENS = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -46,7 +46,7 @@ class Tokenizer:
     its file (`save_file`), which bytes determine its ids (`_identity`), and optionally where to cut texts (`_cut`).
 
     Attributes:
-        kind: the setting that tells `load_saved` how to read the tokenizer's file.
+        kind: the setting that determines how `load_saved` reads the tokenizer's file.
         vocab_size: number of ids; all are below it.
         end_id: the token that ends every document and occurs nowhere else in it.
         end_token: its name in the vocabulary.
@@ -131,7 +131,7 @@ class Tokenizer:
     ) -> list[tuple[Integer[np.ndarray, " _"], list[int]]]:
         """Tokens of documents in parts, as in `encode_documents`, and the number of tokens of each part.
 
-        Every part is normalised and encoded on its own: no token extends over a part's end, and a tokenizer's prefix of
+        Every part is normalised and encoded separately: no token extends over a part's end, and a tokenizer's prefix of
         a text, such as the mark of a blank, precedes every part. Start and end tokens belong to no part.
 
         Args:
@@ -165,7 +165,7 @@ class Tokenizer:
         for batch in batches(texts, self._cut):
             pieces = [piece for piece, _ in batch]
             for piece, ids, (_, is_last) in zip(pieces, self._encode(pieces), batch, strict=True):
-                # The search is in the ids: only the library knows which texts become these tokens.
+                # The search is in the ids: only the library defines which texts become these tokens.
                 if any((ids == token).any() for token in self._forbidden):
                     ids = self._encode_halved(piece)
                 ids_of_pieces.append(ids)
@@ -208,7 +208,7 @@ class Tokenizer:
         raise NotImplementedError
 
     def _decode(self, ids: list[int]) -> str:
-        """The text of ids, none of which is the start or the end token."""
+        """The text of ids; the start and the end token are not among them."""
         raise NotImplementedError
 
     def _cut(self, text: str) -> Iterator[str]:
@@ -219,7 +219,7 @@ class Tokenizer:
         """Tokens of text that contains the name of the start or the end token: the name is cut in two."""
         names = [name for name in (self.start_token, self.end_token) if name is not None]
         found = re.finditer("|".join(map(re.escape, names)), piece)
-        # "a</s>b" becomes "a</" and "s>b": encoded apart, the halves are not the token.
+        # "a</s>b" becomes "a</" and "s>b": encoded separately, the halves are not the token.
         cuts = [0, *((match.start() + match.end()) // 2 for match in found), len(piece)]
         halves = [piece[start:stop] for start, stop in pairwise(cuts)]
         ids = np.concatenate([*self._encode(halves, marks=marks)])
@@ -243,7 +243,7 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 
 def find_end_token(vocabulary: Iterable[str], wanted: str | None, name: str) -> str:
-    """The end-of-document token of a vocabulary: the `wanted` one, or the first of the usual names that it has.
+    """The end-of-document token of a vocabulary: the `wanted` one, or the first usual name in the vocabulary.
 
     Messages call the tokenizer by `name`.
     """

@@ -50,7 +50,7 @@ def _last_cut(text: str, start: int, end: int, places: tuple[re.Pattern[str], ..
 
 
 def batches(texts: Iterable[str], cut: Callable[[str], Iterable[str]]) -> Iterator[list[tuple[str, bool]]]:
-    """Lists of pieces, each of about `BATCH_CHARACTERS` at most; every piece says whether it ends its text."""
+    """Lists of pieces, each of about `BATCH_CHARACTERS` at most; every piece has a flag whether it ends its text."""
     batch: list[tuple[str, bool]] = []
     num_characters = 0
     for text in texts:

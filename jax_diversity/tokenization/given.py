@@ -1,4 +1,4 @@
-"""A corpus that came as tokens: the stored ids, every document with its end token."""
+"""A corpus of tokens: the stored ids, every document with its end token."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TokenLists = Callable[..., Iterator[tuple[Int32[np.ndarray, " token"], Int64[np.
 
 
 def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -> Counts:
-    """Write the documents' own token ids, one file pair a document file, and a given tokenizer beside them."""
+    """Write the documents' own token ids, one file pair per document file, and a given tokenizer beside them."""
     config = _of_reference(context)
     prepared = context.counts("prepare")
     token_lists: TokenLists = context.dataset.document_store.token_lists
@@ -73,7 +73,7 @@ def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -
 
 
 def _of_reference(context: Context) -> TokenizerConfig:
-    """The settings; with `features_from`, end token and tokenizer come from that dataset."""
+    """The settings; with `features_from`, they have that dataset's end token and tokenizer."""
     config: TokenizerConfig = context.config.tokenizer
     if (reference := context.reference) is None:
         return config
@@ -84,7 +84,7 @@ def _of_reference(context: Context) -> TokenizerConfig:
 def _end_id(config: TokenizerConfig, token_lists: TokenLists, last_ids: Counter[int]) -> tuple[int, int]:
     """The id that ends documents, and how often it occurs elsewhere in them.
 
-    It is the id of the settings, or the one that nearly all documents end with. An id that also occurs inside
+    It is the id of the settings, or the id that ends nearly all documents. An id that also occurs inside
     many documents, such as the id of a line end, is not an end token.
     """
     given = config.end_id
@@ -95,7 +95,7 @@ def _end_id(config: TokenizerConfig, token_lists: TokenLists, last_ids: Counter[
     # The smallest of several equally frequent ids.
     end_id = min(last_ids, key=lambda token: (-last_ids[token], token)) if given is None else given
     share = last_ids[end_id] / last_ids.total()
-    how = "set tokenizer.end_id to the id that ends documents; those that lack it get it appended"
+    how = "set tokenizer.end_id to the id that ends documents; it is appended to documents that lack it"
     if given is None and share < _LEAST_SHARE_THAT_ENDS:
         raise UserError(
             f"Expected documents that end with one token, found documents without an end token: the most frequent "
@@ -107,8 +107,8 @@ def _end_id(config: TokenizerConfig, token_lists: TokenLists, last_ids: Counter[
         num_inside += int(np.count_nonzero(found)) - int(np.count_nonzero(found[np.cumsum(lengths) - 1]))
     if given is None and num_inside > _MOST_SHARE_INSIDE * last_ids.total():
         raise UserError(
-            f"Expected an end token that stands at documents' ends alone, found documents without an end token: "
-            f"{end_id}, which ends {100 * share:.1f} % of them, stands inside them {num_inside} times; {how}."
+            f"Expected an end token that occurs only at documents' ends, found documents without an end token: "
+            f"{end_id} ends {100 * share:.1f} % of them, but occurs {num_inside} times inside them; {how}."
         )
     return end_id, num_inside
 

@@ -26,7 +26,7 @@ from jax_diversity.tokenization.base import Tokenizer, find_end_token, find_star
 from jax_diversity.tokenization.cutting import blanks
 from jax_diversity.tokenization.tensorflow_text import implementation, import_libraries, sentence_ends
 
-# A BPE model uses some hundred bytes a character while it merges.
+# A BPE model uses some hundred bytes per character while it merges.
 PIECE_CHARACTERS = 2**18
 # Large enough to hide a call's fixed cost, and small enough that every thread gets work.
 _CALL_CHARACTERS = 2**18
@@ -106,13 +106,13 @@ def _values(message: int | memoryview) -> dict[int, int | memoryview]:
 
 def _content(value: int | bytes | memoryview) -> bytes | memoryview:
     if isinstance(value, int):
-        raise ValueError("a number stands where text or a message is expected")
+        raise ValueError("expected text or a message, found a number")
     return value
 
 
 def _number(value: int | memoryview) -> int:
     if not isinstance(value, int):
-        raise ValueError("text stands where a number is expected")
+        raise ValueError("expected a number, found text")
     return value
 
 
@@ -181,7 +181,7 @@ class SentencePieceTokenizer(ModelTokenizer):
 class TensorflowTextTokenizer(ModelTokenizer):
     """A .model file read by tensorflow-text's `SentencepieceTokenizer`.
 
-    Its ids are those of the sentencepiece package, except where several ways of cutting a word have the same score:
+    Its ids are equal to the sentencepiece package's, except if several ways of cutting a word have the same score:
     a unigram model then takes one or the other, as in `***`, which may be `* **` or `** *`.
     """
 
@@ -197,7 +197,7 @@ class TensorflowTextTokenizer(ModelTokenizer):
             raise self._unreadable(error.message) from None
 
     def _encode(self, pieces: list[str], *, marks: bool = False) -> Iterator[np.ndarray]:
-        # Pieces whose first characters lie in the same stretch of `_CALL_CHARACTERS` go into one call.
+        # One call encodes the pieces that begin in the same stretch of `_CALL_CHARACTERS`.
         starts = accumulate(map(len, pieces), initial=0)
         groups = groupby(zip(starts, pieces, strict=False), lambda start: start[0] // _CALL_CHARACTERS)
         calls = [[piece for _, piece in group] for _, group in groups]

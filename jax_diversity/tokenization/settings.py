@@ -15,8 +15,8 @@ _TOKEN_FORMATS = ("megatron", "tokens")
 _MODEL_KINDS = ("sentencepiece", "tensorflow-text")
 _FILE_KINDS = ("file", *_MODEL_KINDS)
 _LARGEST_VOCABULARY = 2**24
-"""The `tokenizers` library reserves memory for the whole vocabulary before it trains, and ends the process if it gets
-none; a model's embedding of more tokens would have billions of weights."""
+"""The `tokenizers` library reserves memory for the whole vocabulary before it trains, and ends the process if it does
+not get it; a model's embedding of more tokens would have billions of weights."""
 
 
 def tokenizer_files(path: str | Path) -> tuple[Path, ...]:
@@ -50,7 +50,7 @@ class TokenizerConfig:
     the SentencePiece model; for kind `stored`, optionally a tokenizer of the first two sorts that turns tokens into
     text for embeddings and reports."""
     end_token: str | None = _only_for(
-        (*_FILE_KINDS, "stored"), None, "leave the setting out: trained BPE and bytes bring an end token of their own"
+        (*_FILE_KINDS, "stored"), None, "leave the setting out: trained BPE and bytes have their own end token"
     )
     """The end-of-document token of a tokenizer that `path` names; None looks for the usual names."""
     start_token: str | None = _only_for(
@@ -71,14 +71,14 @@ class TokenizerConfig:
     normalization: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = _only_for(
         ("bpe", "bytes", *_FILE_KINDS),
         "none",
-        "leave the setting out: tokens that a corpus brings are not made from its text",
+        "leave the setting out: a corpus of tokens is stored as it is",
     )
     """Unicode normalisation of the text before it is tokenised, by tensorflow-text; not for kind `stored`."""
     cut_at: Literal["blanks", "sentences"] = _only_for(_MODEL_KINDS, "blanks", "leave the setting out")
     """Where texts too long to be tokenised at once are cut (SentencePiece models): before a blank, or after a
     sentence, which tensorflow-text finds."""
     num_processes: int = 0
-    """Processes that tokenise side by side; 0 takes one a core, or only this one if starting others would cost
+    """Processes that tokenise side by side; 0 takes one per core, or only this one if starting others would cost
     more than it saves. The result is the same."""
 
     def check(self, reads_files: bool = True) -> None:
@@ -97,7 +97,7 @@ class TokenizerConfig:
                     f"with {self.kind}; {setting.metadata['advice']}."
                 )
         if self.start_token == "":
-            raise UserError("Expected tokenizer.start_token to be the name of a token, such as '<s>', found no letter.")
+            raise UserError("Expected tokenizer.start_token to be the name of a token, such as '<s>', found ''.")
         least = 257 + (self.start_token is not None)
         if not least <= self.vocab_size <= _LARGEST_VOCABULARY:
             marks = "the end token" if self.start_token is None else "the start and the end token"
@@ -124,21 +124,21 @@ class TokenizerConfig:
         has_tokens = corpus_format in _TOKEN_FORMATS
         if has_tokens and other.kind != "stored":
             raise UserError(
-                f"Expected texts, of which the tokenizer of the dataset of features_from makes tokens, found "
+                f"Expected texts for the tokenizer of the dataset of features_from, found "
                 f"corpus.format={corpus_format}; name the texts in corpus.paths."
             )
         if not has_tokens and other.kind == "stored":
             if other.path is None:
                 raise UserError(
                     "Expected a corpus of tokens (corpus.format=megatron or tokens), since the dataset of "
-                    f"features_from came as tokens and has no tokenizer, found corpus.format={corpus_format}; bring "
-                    "the documents' tokens, or build that dataset with tokenizer.path."
+                    f"features_from was built from tokens and has no tokenizer, found corpus.format={corpus_format}; "
+                    "use the documents' tokens, or build that dataset with tokenizer.path."
                 )
             other = replace(other, kind="file", end_id=None)
         return adopt_settings("tokenizer", self, other, own=("num_processes",))
 
     def check_corpus(self, corpus_format: str, has_environment: bool) -> None:
-        """Refuse a corpus of tokens without the kind `stored`, or that kind with anything else."""
+        """Refuse a corpus of tokens without the kind `stored`, or `stored` with another corpus."""
         if (corpus_format in _TOKEN_FORMATS) != (self.kind == "stored"):
             raise UserError(
                 f"Expected tokenizer.kind=stored with corpus.format=megatron or tokens and with no other, found "
@@ -173,5 +173,5 @@ class TokenizerConfig:
             if not file.is_file():
                 raise UserError(
                     f"Expected {file.name} beside {self.path}, found no such file; a vocabulary alone does "
-                    "not say how words become tokens: put both files of the tokenizer into one folder."
+                    "not define how words become tokens: put both files of the tokenizer into one folder."
                 )

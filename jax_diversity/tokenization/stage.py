@@ -26,7 +26,7 @@ _POOL_BYTES_TENSORFLOW = 2**30  # its import takes every process ten seconds and
 
 
 def tokenize(context: Context, partial: Path) -> Counts:
-    """Write every document's tokens, one file pair a document file, and the tokenizer that made them."""
+    """Write every document's tokens, one file pair per document file, and the tokenizer that made them."""
     from jax_diversity.token_store.megatron import TokenStore
 
     paths = context.dataset.document_store.paths
@@ -82,7 +82,8 @@ def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
     config: TokenizerConfig = context.config.tokenizer
     if (tokenizer := load_unchanged(partial)) is not None:
         return tokenizer
-    # Files of a run without a tokenizer, or with another version of its library: a new tokenizer may have other ids.
+    # These are files of a run without a tokenizer, or with another version of its library: a new tokenizer may have
+    # other ids.
     for leftover in partial.iterdir():
         leftover.unlink()
     if context.reference is not None:
@@ -105,7 +106,7 @@ def _training_texts(context: Context, text_bytes: int, advance: Advance) -> Iter
 
 
 def _num_processes(config: TokenizerConfig, text_bytes: int, num_files: int) -> int:
-    """Processes to work in; 1 is this one."""
+    """The number of processes that tokenize; 1 is this one alone."""
     uses_tensorflow = config.kind == "tensorflow-text" or config.normalization != "none" or config.cut_at == "sentences"
     worthwhile = text_bytes >= (_POOL_BYTES_TENSORFLOW if uses_tensorflow else _POOL_BYTES)
     wanted = config.num_processes or (num_cores() if worthwhile else 1)
@@ -113,7 +114,7 @@ def _num_processes(config: TokenizerConfig, text_bytes: int, num_files: int) -> 
 
 
 def _statistics(store: TokenStore, text_bytes: int, unknown_id: int | None) -> Counts:
-    """Counts of all tokens, start and end tokens included; those of text only where there is text."""
+    """Counts of all tokens, start and end tokens included; counts that need text only if there is text."""
     import numpy as np
 
     num_tokens, lengths = store.num_tokens, store.document_lengths

@@ -24,7 +24,7 @@ def open_tokens(stored: StoredStages) -> TokenStore:
 
 
 def read_tokenizer(stored: StoredStages) -> Tokenizer | None:
-    """The tokenizer that made the tokens; None where the corpus came as tokens without it."""
+    """The tokenizer that made the tokens; None if the corpus consists of tokens and no tokenizer was given."""
     from jax_diversity.tokenization.factory import load_saved
 
     return load_saved(stored.root / TOKENS) if stored.files("tokenize", f"{TOKENS}/tokenizer.") else None

@@ -1,6 +1,6 @@
 """tensorflow-text for any tokenizer: Unicode normalisation and sentence ends.
 
-The library comes with all of TensorFlow, whose import takes about ten seconds and 600 MB. It is imported at
+The library needs all of TensorFlow, whose import takes about ten seconds and 600 MB. It is imported at
 its first use and cannot use the accelerators, which belong to JAX.
 """
 

@@ -6,7 +6,7 @@ A document's tokens are the start token, if there is one, its text's, and the en
 are ignored.
 
 GPT-2's pair is `vocab.json`, the tokens and their ids, and `merges.txt`, the pairs of tokens to join. In both, letters
-stand for bytes (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners"). Every
+represent bytes (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners"). Every
 line is checked: a truncated list of merges, or one of another vocabulary, would make other tokens than the model's.
 """
 
@@ -38,8 +38,8 @@ _MOST_SHARE_WITHOUT_MERGE = 0.05
 class JsonTokenizer(Tokenizer):
     """A tokenizer of the `tokenizers` library, made by `train_bpe`, `byte_tokenizer` or `load_tokenizer`.
 
-    Texts of more than a million characters are encoded in pieces, cut after a line end or before a blank that
-    stands between other characters, where byte-level BPE always starts a new word: the ids are the same. A
+    Texts of more than a million characters are encoded in pieces, cut after a line end or before a blank
+    between other characters, where byte-level BPE always starts a new word: the ids are the same. A
     tokenizer that puts a mark before each text puts one at each cut, and a million characters without such a place
     are cut after the million. `definition` is the content of a tokenizer.json.
     """
@@ -80,7 +80,7 @@ class JsonTokenizer(Tokenizer):
 
     @cached_property
     def _marking(self) -> tokenizers.Tokenizer:
-        """The same tokenizer, which finds special tokens."""
+        """The same tokenizer, but it turns the names of special tokens into these tokens."""
         backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
         backend.encode_special_tokens = False
         return backend
@@ -186,7 +186,7 @@ def _with_marks(backend: tokenizers.Tokenizer, start_token: str | None) -> JsonT
     for mark in marks:
         if backend.token_to_id(mark) is not None:
             raise UserError(
-                f"Expected tokenizer.start_token to be no token of the vocabulary's own, found {mark!r}; choose "
+                f"Expected tokenizer.start_token to be absent from the trained vocabulary, found {mark!r}; choose "
                 "another name, such as '<s>'."
             )
         backend.add_special_tokens([mark])
@@ -194,7 +194,7 @@ def _with_marks(backend: tokenizers.Tokenizer, start_token: str | None) -> JsonT
 
 
 def _is_byte_tokenizer(content: dict[str, Any]) -> bool:
-    """Tell whether ids are bytes, which need no library."""
+    """Return whether ids are bytes, which need no library."""
     model, words = content["model"], content.get("pre_tokenizer") or {}
     return (
         model.get("vocab") == _byte_letters()
@@ -237,17 +237,18 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else [None]
     if not all(type(token) is int and 0 <= token < 2**31 for token in ids) or len(set(ids)) < len(ids):
         raise UserError(
-            f"Expected {path} to be a vocabulary, every token with an id of its own below 2^31, found other "
+            f"Expected {path} to be a vocabulary, every token with a distinct id below 2^31, found other "
             "JSON; a tokenizer.json needs a name that does not end in vocab.json."
         )
-    # Without a token for each byte it could not write every text; words that end in </w> are not split as GPT-2's are.
+    # Without a token for each byte it could not encode every text. Tokens in </w> mean another way to split words than
+    # GPT-2's.
     letters = _byte_letters()
     num_lacking = sum(letter not in vocabulary for letter in letters)
     if num_lacking or any(f"{letter}</w>" in vocabulary for letter in letters):
         found = f"none for {num_lacking} of them" if num_lacking else "tokens that end in </w>"
         raise UserError(
             f"Expected a vocabulary of byte-level BPE in {path}, with a token for each of the 256 bytes, found "
-            f"{found}; bring the tokenizer as a tokenizer.json."
+            f"{found}; use the tokenizer's tokenizer.json."
         )
     return vocabulary
 
@@ -272,6 +273,6 @@ def _read_merges(path: Path, vocabulary: dict[str, int]) -> list[tuple[str, str]
     if without > max(_MOST_TOKENS_WITHOUT_MERGE, _MOST_SHARE_WITHOUT_MERGE * longer):
         raise UserError(
             f"Expected merges for the {longer} tokens of more than one byte in {path}, found none for {without} of "
-            "them; the file is cut off, or another vocabulary's: fetch it again."
+            "them; the file is cut off, or belongs to another vocabulary: fetch it again."
         )
     return merges

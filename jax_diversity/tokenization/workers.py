@@ -31,7 +31,7 @@ _FILES_AT_A_TIME = 2
 
 
 def is_finished(prefix: Path) -> bool:
-    """Tell whether both files of a prefix are there: they get their names when they are complete."""
+    """Return whether both files of a prefix exist: they get their names when they are complete."""
     return all(prefix.with_name(prefix.name + ending).exists() for ending in (".bin", ".idx"))
 
 
@@ -45,7 +45,7 @@ def encode_here(
 ) -> None:
     """Encode files in this process: the library's own threads use all cores.
 
-    Two files are in work at a time: while the library encodes one, this process reads or writes the other.
+    Two files are processed at a time: while the library encodes one, this process reads or writes the other.
     """
     lock = threading.Lock()  # `advance` is called by two threads
     stopping = threading.Event()

@@ -319,7 +319,7 @@ def test_zero_vectors_are_counted(config: BuildConfig, monkeypatch: pytest.Monke
     [
         ("word2vec", "Unknown embedding method 'word2vec': expected one of hashing, precomputed, qwen3, tfidf_svd"),
         ("", "Unknown embedding method ''"),
-        ("nowhere:Embedder", "No module named 'nowhere'; is the module's folder in PYTHONPATH"),
+        ("nowhere:Embedder", "No module named 'nowhere'; check that the module's folder is in PYTHONPATH"),
         (f"{__name__}:Nothing", "has no attribute 'Nothing'"),
         (":Nothing", "a function in it, `module:name`, found ':Nothing'"),
         (f"{__name__}:", "a function in it, `module:name`, found"),

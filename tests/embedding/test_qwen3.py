@@ -296,7 +296,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "tokenizer broken": (tokenizer_of("{}"), "Expected a tokenizer of the `tokenizers` library"),
     "tokenizer without end": (
         tokenizer_of(byte_tokenizer(appends_end=False, knows_end=False).to_str()),
-        re.escape(f"append an end token or to know {END_TOKEN}, found neither"),
+        re.escape(f"append an end token or to have {END_TOKEN}, found neither"),
     ),
     "tokenizer too large": (config_with(vocab_size=256), "token ids below 256, .* found 256"),
 }

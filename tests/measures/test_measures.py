@@ -522,7 +522,7 @@ def test_windows_of_tokens_where_sequences_differ() -> None:
         assert abs(tv - np.abs(held / held.sum() - target).sum() / 2) < 3 / size
     compared = compare(chars, {"one": order}, windows=(16,))
     assert compared.value("one", "topic", "tv_mean", 16, "tokens") == found.window_tv_tokens["topic"][16].mean()
-    assert "of as many tokens as so many sequences have" in compared.table()
+    assert "windows of equal tokens" in compared.table()
     equal = Characteristics.from_counts({"topic": np.eye(5, dtype=int)[topic] * 7})
     assert measure(equal, order, windows=(16,)).window_tv_tokens["topic"] == {}
-    assert "of as many tokens" not in compare(equal, {"one": order}, windows=(16,)).table()
+    assert "windows of equal tokens" not in compare(equal, {"one": order}, windows=(16,)).table()

@@ -113,9 +113,9 @@ def test_datasets_may_lie_in_another_order_than_they_come() -> None:
 @pytest.mark.parametrize(
     ("offsets", "sentence"),
     [
-        ([0, 4], "one at the offset 4 where the one before ends at 3"),
-        ([0, 2], "one at the offset 2 where the one before ends at 3"),
-        ([1, 4], "one at the offset 1 where the one before ends at 0"),
+        ([0, 4], "one at the offset 4, but the previous one ends at 3"),
+        ([0, 2], "one at the offset 2, but the previous one ends at 3"),
+        ([1, 4], "one at the offset 1, but the previous one ends at 0"),
         ([0], "an offset for each of 2 orderings, found 1"),
         ([-1, 0], "offsets to be a whole number >= 0, found -1"),
         ([0, 3.0], re.escape("offsets to be a whole number >= 0, found 3.0")),

@@ -251,9 +251,9 @@ def test_the_epoch_before_is_checked() -> None:
     second = jd.order(chars, "greedy", previous=np.array([0, 3, 1, 4, 2, 5]))
     assert chars.documents is not None
     assert chars.documents[second.indices].tolist() == [0, 1, 0, 1, 0, 1]
-    with pytest.raises(jd.UserError, match="epoch before as an ordering of 6 sequences, found one of 3"):
+    with pytest.raises(jd.UserError, match="previous epoch as an ordering of 6 sequences, found one of 3"):
         jd.order(chars, "greedy", previous=np.array([0, 2, 1]))
-    with pytest.raises(jd.UserError, match="go on from earlier sequences"):
+    with pytest.raises(jd.UserError, match="continue from earlier sequences"):
         jd.order(chars, "uniform_shuffle", previous=np.arange(6))
 
 

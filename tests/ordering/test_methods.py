@@ -212,7 +212,7 @@ def test_pool_sizes_of_numpys_types_are_plain_in_the_info(method: str, chars: Ch
 @pytest.mark.parametrize("method", sorted(set(METHODS) - set(PLANNED)))
 def test_methods_that_follow_no_plan_name_those_that_do(method: str, chars: Characteristics) -> None:
     able = "balance, greedy, greedy_pool"
-    cannot = f"Method '{method}' cannot follow targets or go on from earlier sequences; expected one of {able}."
+    cannot = f"Method '{method}' cannot follow targets or continue from earlier sequences; expected one of {able}."
     asked: tuple[dict[str, Any], ...] = ({"consumed": [0]}, {"consumed": []}, {"targets": {"length": [1, 1, 1, 1]}})
     for arguments in asked:
         with pytest.raises(UserError) as caught:

@@ -276,8 +276,8 @@ def test_a_group_without_tokens_is_told() -> None:
     chars = jd.Characteristics.from_counts({"topic": np.array([[8, 0]] * 9)})
     (shortage,) = shortages(chars, phases([0], [[1, 1]]))
     assert shortage.sentence("law", 0) == (
-        "The targets ask for the tokens of topic 'law', of which there are none, from 0% of the run on; what "
-        "comes then is what is left."
+        "The targets ask for the tokens of topic 'law' from 0% of the run on, but the corpus has none. "
+        "The remaining sequences follow."
     )
 
 
@@ -308,7 +308,7 @@ MISTAKES = {
     "a block of none": ({"method": "greedy_block_shuffle", "options": {"block_size": 0}}, "Expected block_size to be"),
     "targets of a shuffle": (
         {"method": "uniform_shuffle", "targets": {"shares": {"cluster": [EVEN]}}},
-        "cannot follow targets or go on from earlier sequences; expected one of balance, greedy, greedy_pool.",
+        "cannot follow targets or continue from earlier sequences; expected one of balance, greedy, greedy_pool.",
     ),
     "devices for a shuffle": (
         {"method": "uniform_shuffle", "devices": 1},
@@ -431,5 +431,5 @@ def test_published_objectives_take_the_weights_of_their_own_families() -> None:
 
 def test_python_says_what_targets_lack() -> None:
     chars = jd.Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
-    with pytest.warns(UnmetTargets, match="2.00 times the tokens of topic '0'.* use them up after 50% of the run"):
+    with pytest.warns(UnmetTargets, match="2.00 times the tokens of topic '0', which are used up after 50% of the run"):
         jd.order(chars, targets={"topic": [1.0, 0.0]})

@@ -165,7 +165,7 @@ def test_info_that_json_cannot_hold_changes_no_file(info: dict, tmp_path) -> Non
     path = tmp_path / "mine.npy"
     Ordering(np.arange(3)).save(path)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    with pytest.raises(ValueError, match="An ordering's info must be what JSON can hold"):
+    with pytest.raises(ValueError, match="Expected an ordering's info to hold JSON values"):
         Ordering(np.array([2, 1, 0]), info).save(path)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
@@ -188,8 +188,8 @@ def test_a_save_that_fails_leaves_the_old_files(tmp_path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"{", "found no JSON"),
-        (b"\xff\xfe", "found no JSON"),
+        (b"{", "found invalid JSON"),
+        (b"\xff\xfe", "found invalid JSON"),
         (b"[1, 2]", "found no fingerprint"),
         (b"3", "found no fingerprint"),
         (b'{"other": "program"}', "found no fingerprint"),

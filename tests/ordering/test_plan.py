@@ -137,8 +137,8 @@ def test_linear_targets_begin_and_end_where_they_should(num_phases: int, more: i
     ("first", "last", "num_positions", "num_phases", "sentence"),
     [
         ({"a": [1, 1]}, {"b": [1, 1]}, 100, 4, "first and last shares of the same families"),
-        ({"a": [1]}, {"a": [1, 1]}, 100, 4, "as many groups of 'a', found 1 and 2"),
-        ({"a": [1, 1, 1]}, {"a": [1, 1]}, 100, 4, "as many groups of 'a', found 3 and 2"),
+        ({"a": [1]}, {"a": [1, 1]}, 100, 4, "equal numbers of first and last shares of 'a', found 1 and 2"),
+        ({"a": [1, 1, 1]}, {"a": [1, 1]}, 100, 4, "equal numbers of first and last shares of 'a', found 3 and 2"),
         ({"a": [1, -1]}, {"a": [1, 1]}, 100, 4, "target shares of 'a' >= 0"),
         ({"a": [1, 1]}, {"a": [1, 1]}, 3, 4, "Expected 1 to 3 phases, found 4"),
         ({"a": [1, 1]}, {"a": [1, 1]}, 100, 0, "Expected 1 to 100 phases, found 0"),

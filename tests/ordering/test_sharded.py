@@ -181,7 +181,7 @@ def test_hosts_mistakes_are_explained() -> None:
     three = Ordering(np.arange(3))
     with pytest.raises(UserError, match="at least one part"):
         merge_orderings([])
-    with pytest.raises(UserError, match="part 1's ordering to be of its 2 sequences, found 3"):
+    with pytest.raises(UserError, match="part 1's ordering to have its 2 sequences, found 3"):
         merge_orderings([([0, 1, 2], three), ([3, 4], three)])
     with pytest.raises(UserError, match=r"each sequence in one of them: .* found 2 2 times"):
         merge_orderings([([0, 1, 2], three), ([2, 3, 4], three)])

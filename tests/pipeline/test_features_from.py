@@ -472,7 +472,7 @@ def test_an_embedder_of_ones_own_has_to_be_the_same(
     with pytest.raises(jd.UserError, match=r"Expected the files with which embedding.method=own_plain:shares made"):
         run(new)
     run(dataclasses.replace(config, embedding=EmbeddingConfig(method="own_learning:shares")))
-    with pytest.raises(jd.UserError, match=r"Expected what embedding.method=own_learning:shares has learnt"):
+    with pytest.raises(jd.UserError, match=r"Expected the fitted state of embedding.method=own_learning:shares in"):
         run(new)
 
 
@@ -480,6 +480,6 @@ def test_a_field_of_numbers_stays_one(folder: Path, tmp_path: Path) -> None:
     corpus = shutil.copytree(folder / "other", tmp_path / "corpus")
     for path in corpus.glob("*.jsonl"):
         path.write_text(path.read_text().replace('"quality": ', '"quality": true, "old": '))
-    with pytest.raises(jd.UserError, match=r"Expected numbers in the metadata field 'quality', as in .*; bring"):
+    with pytest.raises(jd.UserError, match=r"Expected numbers in the metadata field 'quality', as in .*; use"):
         run(following(folder / "reference", corpus, tmp_path / "new"))
     assert set(OutputFolder(tmp_path / "new").stages) < {*TO_CHARACTERIZE}

@@ -216,7 +216,7 @@ def test_no_sequences_make_no_files(tmp_path):
 def test_segments_that_overlap_or_leave_their_sequence_are_refused(tmp_path, position, length):
     zeros = np.zeros(2, np.int64)
     segments = Segments(zeros, np.array(position), zeros, zeros, np.array(length), np.zeros(2, bool), 1, L)
-    with pytest.raises(ValueError, match="one behind another, within 16 places"):
+    with pytest.raises(ValueError, match="in order, within 16 places"):
         write(segments, make_store([9]), np.array([0]), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -395,11 +395,11 @@ def damaged(record: bytes, offset: int, value: int) -> bytes:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda record: b"XX" + record[2:], "checksum does not fit"),
+        (lambda record: b"XX" + record[2:], "checksum does not match"),
         (lambda record: sealed(b"JD\2" + record[3:]), "format is not version 4, uint16 tokens"),
         (lambda record: sealed(record[:3] + b"\4" + record[4:]), "format is not version 4, uint16 tokens"),
-        (lambda record: damaged(record, 4, 0), "checksum does not fit"),
-        (lambda record: damaged(record, 12, 32), "checksum does not fit"),
+        (lambda record: damaged(record, 4, 0), "checksum does not match"),
+        (lambda record: damaged(record, 12, 32), "checksum does not match"),
         (lambda record: record[:-8] + bytes(8), None),  # a document's index is no part of the body
         (lambda record: sealed(damaged(record, 16, 77)), "sequence 5 expected, 77 found"),
     ],
@@ -448,7 +448,7 @@ def test_sequences_are_read_wherever_their_records_lie(tmp_path):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (None, "none that can be read"),
+        (None, "found no readable file"),
         (np.arange(3), "an array of shape"),
         ("last", "sequence 0 expected"),
     ],

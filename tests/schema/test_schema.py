@@ -100,7 +100,7 @@ def test_row_bounds_that_contradict_themselves(indptr: list) -> None:
 
 
 def test_a_sequence_of_more_tokens_than_can_be_summed() -> None:
-    with pytest.raises(ValueError, match=r"at most 2\^53 tokens a sequence"):
+    with pytest.raises(ValueError, match=r"at most 2\^53 tokens per sequence"):
         Characteristics.from_counts({"topic": np.full((1, 2048), 2**53)})
 
 

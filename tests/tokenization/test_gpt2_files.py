@@ -104,12 +104,12 @@ def test_line_ends_do_not_matter(pair: Path, tokenizer: Tokenizer, tmp_path: Pat
 @pytest.mark.parametrize(
     ("vocabulary", "what"),
     [
-        (lambda tokens: [*tokens], "every token with an id of its own"),
-        (lambda tokens: tokens | {"far": 3}, "every token with an id of its own"),
-        (lambda tokens: tokens | {"far": -1}, "every token with an id of its own"),
-        (lambda tokens: tokens | {"far": 2**31}, "every token with an id of its own below"),
-        (lambda tokens: tokens | {"far": True}, "every token with an id of its own"),
-        (lambda tokens: tokens | {"far": 1.5}, "every token with an id of its own"),
+        (lambda tokens: [*tokens], "every token with a distinct id"),
+        (lambda tokens: tokens | {"far": 3}, "every token with a distinct id"),
+        (lambda tokens: tokens | {"far": -1}, "every token with a distinct id"),
+        (lambda tokens: tokens | {"far": 2**31}, "every token with a distinct id below"),
+        (lambda tokens: tokens | {"far": True}, "every token with a distinct id"),
+        (lambda tokens: tokens | {"far": 1.5}, "every token with a distinct id"),
         (
             lambda tokens: {"model": {"type": "BPE"}},
             "a tokenizer.json needs a name that does not end in vocab.json",

@@ -158,14 +158,14 @@ def test_a_start_token_of_a_given_vocabulary(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a", "<|endoftext|>"])
 def test_a_start_token_that_is_a_token_already_is_refused(name: str) -> None:
     for make in (byte_tokenizer, lambda start: train_bpe(TEXTS, 400, start)):
-        with pytest.raises(UserError, match="to be no token of the vocabulary's own, found"):
+        with pytest.raises(UserError, match="to be absent from the trained vocabulary, found"):
             make(name)
 
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"start_token": ""}, "tokenizer.start_token to be the name of a token, such as '<s>', found no letter"),
+        ({"start_token": ""}, "tokenizer.start_token to be the name of a token, such as '<s>', found ''"),
         ({"start_token": "<s>", "vocab_size": 257}, r">= 258 \(256 bytes and the start and the end token\)"),
         ({"kind": "stored", "start_token": "<s>"}, "tokenizer.start_token with tokenizer.kind=bpe or .* with stored"),
     ],

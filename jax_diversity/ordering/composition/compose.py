@@ -1,9 +1,9 @@
 """Orderings made of existing orderings.
 
-Batches in random order stay balanced; windows of several batches and prefixes do not. Reversed, windows are the same
-windows, and a prefix is as balanced: an ordering's deviation ends at zero. Parts one after another are balanced if
-every part holds the same mixture (`duplicates.separate_duplicates`). `info` says under `of` what an ordering was made
-from.
+Batches in random order stay balanced; windows of several batches and prefixes do not. A reversed
+ordering has the same windows, and its prefixes are as balanced: an ordering's deviation ends at zero. Concatenated
+parts are balanced if every part holds the same mixture (`duplicates.separate_duplicates`). The entry `of` of `info`
+describes what an ordering was made from.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def concatenate(orderings: Sequence[Ordering], offsets: Sequence[int] | None = N
     """Datasets one after another, each in its own ordering, as one ordering over all their sequences.
 
     Args:
-        orderings: of the datasets, in the order of training.
+        orderings: the datasets' orderings, in the order of training.
         offsets: the index of each dataset's first sequence among all; None stacks the datasets in the given order.
 
     Raises:
-        UserError: no ordering; offsets that leave gaps between the datasets or lay them over one another.
+        UserError: no ordering; offsets with gaps or overlaps between the datasets.
 
     Example:
         >>> concatenate([Ordering(np.array([1, 0])), Ordering(np.array([0, 2, 1]))]).indices.tolist()
@@ -89,18 +89,18 @@ def _as_offsets(offsets: Sequence[int], sizes: Sequence[int]) -> list[int]:
     starts = [as_whole_number("offsets", offset, 0) for offset in offsets]
     if len(starts) != len(sizes):
         raise UserError(f"Expected an offset for each of {len(sizes)} orderings, found {len(starts)}.")
-    # In order of their offsets each must begin where the one before ends; datasets without sequences may share one.
+    # In the order of offsets each must begin where the previous one ends; datasets without sequences may share one.
     end = 0
     for start, size in sorted(zip(starts, sizes, strict=True)):
         if start != end:
             raise UserError(
-                f"Expected datasets that lie one after another, found one at the offset {start} where the one "
-                f"before ends at {end}; leave the offsets out to stack them."
+                f"Expected datasets that lie one after another, found one at the offset {start}, but the "
+                f"previous one ends at {end}; leave the offsets out to stack them."
             )
         end = start + size
     return starts
 
 
 def origin(ordering: Ordering) -> dict[str, Any]:
-    """What a composition's `info` keeps of what it was made from."""
+    """The description of an ordering that was composed, for the composition's `info`."""
     return {**ordering.info, "fingerprint": ordering.fingerprint}

@@ -1,18 +1,18 @@
-"""Duplicates kept apart: documents split into parts of equal mixture, none of which holds a document twice.
+"""Duplicates kept apart: documents split into parts of equal mixture, each of which holds a document at most once.
 
-A document that occurs k times in a corpus should come once in each of k epochs, not k times at random. So the
+A document that occurs k times in a corpus should occur once in each of k epochs, not k times at random. So the
 *documents* are split, before packing, into as many parts as the largest duplication count; each part is packed and
 ordered alone, and the parts follow one another (`compose.concatenate`).
 
-Every part should hold every cluster's share of tokens in the corpus. With `R[c, p]` the tokens of cluster c that
-part p lacks of an equal share, and `R[p]` the same over all clusters:
+Every part should hold every cluster's share of tokens in the corpus. `R[c, p]` is the number of tokens of
+cluster c that part p lacks to an equal share, and `R[p]` the same over all clusters:
 
-1. Duplicates are assigned first, the largest groups first and within a group the longest first: each document goes to
-   the part, of those that hold none of its group, where `R[c, p] + R[p]` is largest. This is the step that most lowers
-   `Σ R[c, p]² + Σ R[p]²`.
+1. Duplicates are assigned first, the largest groups first and within a group the longest first: of
+   the parts without a document of its group, each document goes to the one with the largest `R[c, p] + R[p]`. This
+   choice lowers `Σ R[c, p]² + Σ R[p]²` most.
 2. All other documents fill the parts. The documents of a cluster, the longest first, go one by one to the part that
-   lacks most; all clusters advance at once, as lanes of one table (large clusters are several lanes). With A active
-   lanes each uses `R[c, p] + R[p] / A`, plus a small preference for parts that differ from lane to lane.
+   lacks most. All clusters advance at once, as lanes of one table (large clusters are several lanes). If A lanes
+   are active, each uses `R[c, p] + R[p] / A`, plus a small preference for parts that differ from lane to lane.
 
 Time is documents x (log documents + parts); memory beyond the documents' own is clusters x parts.
 """
@@ -51,19 +51,19 @@ def separate_duplicates(
     """Split documents into parts of equal mixture so that no part holds two documents of a group.
 
     Args:
-        groups: every document's group of duplicates, -1 (or a group of its own) for a document without. With several
-            arrays, such as of exact and of near duplicates, documents are kept apart if any array joins them,
+        groups: every document's group of duplicates, -1 (or a separate group) for a document without duplicates. With
+            several arrays, such as of exact and of near duplicates, documents are kept apart if any array joins them,
             directly or through others.
         clusters: every document's cluster, or any other group whose mixture the parts should share.
         lengths: every document's number of tokens.
-        num_parts: how many parts; None takes as many as the largest group has documents, the least possible.
-        advance: told the number of documents assigned since it was last called.
+        num_parts: how many parts; None takes the least possible, the number of documents in the largest group.
+        advance: called with the number of documents assigned since its last call.
 
     Returns:
         The part of every document, 0 .. num_parts - 1; the result is the same for the same input.
 
     Raises:
-        UserError: arrays of different lengths; anything but whole numbers; clusters or lengths below 0, groups
+        UserError: arrays of different lengths; numbers that are not whole; clusters or lengths below 0, groups
             below -1; fewer parts than the largest group has documents; so many parts that duplicates must be
             removed.
 
@@ -103,7 +103,7 @@ def separate_duplicates(
 
 
 def merge_groups(groups: Groups) -> Int64[np.ndarray, " document"]:
-    """Groups, from 0, of documents that any of the arrays joins, directly or through others; -1 for those alone.
+    """Groups, from 0, of documents that any of the arrays joins, directly or through others; -1 for single documents.
 
     Example:
         >>> merge_groups([np.array([7, 7, -1, -1]), np.array([-1, 0, 0, 3])]).tolist()
@@ -190,7 +190,7 @@ def _assign_others(
     first_lane = np.cumsum(lanes_of_cluster) - lanes_of_cluster
     lane = first_lane[cluster] + rank % lanes_of_cluster[cluster]
     lane_lengths = np.bincount(lane, minlength=int(lanes_of_cluster.sum()))
-    # From here on the longest lane comes first.
+    # From here on the longest lane is the first.
     lane_order = np.argsort(-lane_lengths, kind="stable")
     documents = documents[np.argsort(np.argsort(lane_order)[lane], kind="stable")]
     lane_lengths = lane_lengths[lane_order]
@@ -199,13 +199,13 @@ def _assign_others(
     num_lanes, num_parts = len(lane_lengths), lacking.shape[1]
     lacking_in_all = lacking.sum(axis=0)
     by_lane = lacking[lane_cluster] / lanes_of_cluster[lane_cluster][:, None]
-    # All lanes choose at once and do not see each other's choices. If parts lack about the same, each lane prefers
-    # another part; otherwise all would put their longest documents into the same one. The preference is a fraction of
+    # All lanes choose at once, without the other lanes' choices. If parts lack similar amounts, each lane prefers
+    # another part; otherwise all would put their longest documents into the same part. The preference is a fraction of
     # the document's length, so that it becomes small with the last, short documents.
     preference = (np.arange(num_parts) - np.arange(num_lanes)[:, None]) % num_parts / (2 * num_parts)
     shortest_last = -lane_lengths  # ascending, as `searchsorted` needs: lanes are sorted by length
     for step in range(int(lane_lengths.max(initial=0))):
-        # Lanes are sorted by length, the longest first: those that still have a document are a prefix.
+        # Lanes are sorted by length, the longest first: the lanes that still have a document are a prefix.
         active = int(np.searchsorted(shortest_last, -step))
         chosen = documents[lane_starts[:active] + step]
         length = lengths[chosen].astype(np.float64)

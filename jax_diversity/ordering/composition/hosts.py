@@ -2,8 +2,9 @@
 
     partition_sequences -> one part a host: select_sequences -> jd.order -> merge_orderings
 
-Hosts do not communicate. The parts' deviations are independent: that of the merged stream is about the square root of
-their number times that of one ordering. A run on one mesh of several hosts (`jd.order(..., mesh=...)`) loses nothing.
+Hosts do not communicate. The parts' deviations are independent: the merged stream's deviation is about the deviation of
+one ordering times the square root of their number. A run on one mesh of several hosts (`jd.order(..., mesh=...)`) loses
+nothing.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def partition_sequences(
 
     Args:
         characteristics: token counts; all families are balanced, by their weights.
-        num_parts: how many, such as the number of hosts.
-        seed: of the order among similar sequences.
+        num_parts: number of parts, such as the number of hosts.
+        seed: decides the order among similar sequences.
 
     Returns:
         Every part's sequence indices, ascending.
@@ -76,8 +77,8 @@ def select_sequences(characteristics: Characteristics, sequences: Int64[np.ndarr
 def merge_orderings(parts: Sequence[tuple[Any, Ordering]]) -> Ordering:
     """Interleave the orderings of parts evenly into one ordering of all their sequences.
 
-    Of W parts of one size, position p comes from part p mod W; the i-th of a smaller part's n sequences comes at
-    `(i + 1/2) / n` of the way.
+    If W parts have one size, position p holds a sequence of part p mod W. In general the i-th of a part's n sequences
+    is placed at the fraction `(i + 1/2) / n` of all positions.
 
     Args:
         parts: every part's sequence indices among all sequences, and the ordering of the part, whose own indices
@@ -102,7 +103,7 @@ def merge_orderings(parts: Sequence[tuple[Any, Ordering]]) -> Ordering:
         indices = as_integers(f"part {number}'s sequences", sequences)
         if len(indices) != len(ordering):
             raise UserError(
-                f"Expected part {number}'s ordering to be of its {len(indices)} sequences, found {len(ordering)}."
+                f"Expected part {number}'s ordering to have its {len(indices)} sequences, found {len(ordering)}."
             )
         streams.append(indices[ordering.indices])
     sizes = [len(stream) for stream in streams]

@@ -1,7 +1,7 @@
 """Orders without an objective: methods in common use, and references for plots.
 
-The arguments are those of `base.Method`. The shuffles of streams, which see only a part of the corpus at a time, are in
-`buffers`.
+The arguments are those of `base.Method`. The shuffles of streams, which read only a part of the corpus at a time, are
+in `buffers`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def uniform_shuffle(
 def corpus_order(
     characteristics: Characteristics, *, seed: int = 0, objective: Objective, advance: Advance = ignore
 ) -> Int64[np.ndarray, " sequence"]:
-    """Sequences as they were packed; neither seed nor objective is used."""
+    """Sequences in the packed order; seed and objective are not used."""
     advance(characteristics.num_sequences)
     return np.arange(characteristics.num_sequences, dtype=np.int64)
 
@@ -38,7 +38,7 @@ def cluster_sorted(
     """One group after another: the worst order, for comparison in plots.
 
     Sequences are sorted by the heaviest group of the first family, within a group in corpus order; sequences
-    without tokens come last. Neither seed nor objective is used.
+    without tokens are last. Seed and objective are not used.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[0, 2], [2, 0], [1, 1], [0, 2]]})
@@ -58,24 +58,24 @@ def stratified(
     advance: Advance = ignore,
     second_family: str | None = None,
 ) -> Int64[np.ndarray, " sequence"]:
-    """Every group spread evenly over the order, with jitter; in two ways if a second family is named.
+    """Spread every group evenly over the order, with jitter; also the groups of a second family if one is named.
 
     A group is the sequences with the same heaviest group in the first family. Its n members get the keys `(i + u) / n`
     with u uniform in [0, 1), and all sequences are sorted by their keys, ties by index. In any interval of keys of
     width x a group has `n x` members with an error below 2, while a shuffle's error grows with the square root. A
     sequence's other groups are not balanced.
 
-    Which member is the i-th is random, or decided by a second family: the k sequences of each of its groups get keys
-    `(j + u) / k` in the same way, and the members are taken in the order of these. With `second_family="duplicate"`
-    clusters are evenly spaced, and so are the copies of a document: two copies lie half an order apart on average
-    instead of a third, and seldom close together.
+    The order of a group's members is random, or decided by a second family: the k sequences of each of its groups get
+    keys `(j + u) / k` in the same way, and the members are taken in the order of these keys. With
+    `second_family="duplicate"` clusters are evenly spaced, as are the copies of a document: two copies lie half an
+    order apart on average instead of a third, and seldom close together.
 
     One draw in each of n equal strata is jittered sampling (Cook, Stochastic sampling in computer graphics, 1986). The
     seed decides the order of members and their places; the objective is not used.
 
     Args:
         seed: for the members' order and the jitter.
-        second_family: the family of the characteristics whose groups are spaced within those of the first, such as
+        second_family: the family of the characteristics whose groups are spaced within the groups of the first, such as
             `duplicate`; None takes the members in random order.
 
     Raises:
@@ -101,7 +101,7 @@ def _spaced(
     jitter: Float64[np.ndarray, " sequence"],
 ) -> Float64[np.ndarray, " sequence"]:
     """Every sequence's key `(i + jitter) / n`, where it is the i-th of its group's n in the order `members`."""
-    # A stable sort by group: members of a group stand together, in their order.
+    # A stable sort by group: members of a group are neighbours, in their order.
     members = members[np.argsort(groups[members], kind="stable")]
     sizes = np.bincount(groups)
     before = np.cumsum(sizes) - sizes

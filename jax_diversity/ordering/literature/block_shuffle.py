@@ -33,14 +33,14 @@ def greedy_block_shuffle(
 
     Args:
         seed: for the greedy order and the order of its blocks.
-        block_size: sequences of a block, as a rule the batch size of training. A last block that is not full stays
+        block_size: sequences of a block, usually the batch size of training. A last block that is not full stays
             last; if the corpus fills no block, the greedy order stays.
         ties: as in `greedy`.
 
     Raises:
         ValueError: a block size that is not a whole number >= 1, unknown `ties`.
     """
-    block_size = as_whole_number("block_size", block_size, 1)  # before the greedy, which takes long
+    block_size = as_whole_number("block_size", block_size, 1)  # before the greedy, which takes a long time
     order = greedy(
         characteristics, seed=seed, objective=objective, advance=advance, checkpoint=checkpoint, mesh=mesh, ties=ties
     )

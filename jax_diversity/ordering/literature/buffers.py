@@ -1,8 +1,8 @@
-"""Shuffles of streams: orders made by loaders that see only a part of the corpus at a time.
+"""Shuffles of streams: orders of loaders that read only a part of the corpus at a time.
 
-They mix sequences within their buffer. If neighbours in the corpus are alike, as in a corpus that was written source by
-source, windows of training stay as uneven as the corpus is at the buffer's scale. Objective and counts
-are not used, only the number of sequences.
+They mix sequences within their buffer. If neighbours in the corpus are similar, as in a corpus that was written source
+by source, training windows stay as uneven as the corpus is at the scale of the buffer. Objective and counts are not
+used, only the number of sequences.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def buffer_shuffle(
     batch_size: int = 1,
     epoch: int = 0,
 ) -> Int64[np.ndarray, " sequence"]:
-    """The order of a loader with workers: each fills a buffer, shuffles it and empties it before it reads on.
+    """The order of a loader with workers: each fills a buffer, shuffles it and empties it before it continues to read.
 
-    Sequence i goes to worker i mod W. A worker shuffles each bufferful of its sequences, also the last, smaller one,
-    and puts them into batches of B in that order. The workers are read in turn, a whole batch at a time, as PyTorch's
-    `DataLoader` reads the workers of an iterable dataset: batch r of worker w comes after batch r of worker w - 1. A
-    worker's last batch may be smaller; it comes in its turn of the last round, since nothing is dropped. (With
+    Sequence i goes to worker i mod W. A worker shuffles each bufferful of its sequences, including the last, smaller
+    one, and puts them into batches of B in that order. The workers are read in turn, a whole batch at a time, as
+    PyTorch's `DataLoader` reads the workers of an iterable dataset: batch r of worker w follows batch r of worker w -
+    1. A worker's last batch may be smaller; it keeps its turn in the last round, since nothing is dropped. (With
     `drop_last=True` PyTorch's loader drops it, one of every worker: https://github.com/pytorch/pytorch/issues/33413.)
-    With batches of 1, position p comes from worker p mod W.
+    With batches of 1, position p is filled by worker p mod W.
 
     Every worker has its own random generator, spawned from the seed by epoch and worker. A buffer that holds all
     of a worker's sequences is a full shuffle of them; with one worker, of the corpus.
@@ -80,10 +80,10 @@ def window_shuffle(
     advance: Advance = ignore,
     window_size: int = 10_000,
 ) -> Int64[np.ndarray, " sequence"]:
-    """Consecutive windows of the corpus's order, each shuffled by itself, also the shorter last one.
+    """Consecutive windows of the corpus's order, each shuffled separately, including the shorter last one.
 
-    No sequence leaves its window. A window of the whole corpus or more is a full shuffle, a window of 1 the
-    corpus's order.
+    No sequence leaves its window. A window of at least the whole corpus gives a full shuffle, a window of 1
+    keeps the corpus's order.
 
     Args:
         seed: for the shuffles.
@@ -102,7 +102,7 @@ def window_shuffle(
 def _shuffle_runs(
     indices: Int64[np.ndarray, " sequence"], size: int, rng: np.random.Generator
 ) -> Int64[np.ndarray, " sequence"]:
-    """Shuffle every run of `size` sequences by itself, and the shorter last one."""
+    """Shuffle every run of `size` sequences separately, and the shorter last one."""
     # All whole runs are rows of one matrix, so that one call shuffles them.
     size = min(size, max(len(indices), 1))
     whole = len(indices) // size * size
@@ -113,11 +113,11 @@ def _shuffle_runs(
 def _batches_in_turn(
     indices: Int64[np.ndarray, " sequence"], num_workers: int, batch_size: int
 ) -> Int64[np.ndarray, " sequence"]:
-    """From one sequence of every worker in turn to a batch of every worker in turn."""
-    # No worker has more sequences than there are, and no more workers than that have any.
+    """Convert turns of one sequence per worker to turns of one batch per worker."""
+    # The number of sequences bounds a worker's sequences, and the number of workers that have any.
     num_workers, batch_size = (min(number, max(len(indices), 1)) for number in (num_workers, batch_size))
     whole = len(indices) // (num_workers * batch_size) * num_workers * batch_size
     rounds = indices[:whole].reshape(-1, batch_size, num_workers).swapaxes(1, 2)
-    # Numbers of sequences differ by one at most: in the last round each worker gives what it has left.
+    # Numbers of sequences differ by one at most: in the last round each worker gives its remaining sequences.
     last = [indices[whole + worker :: num_workers] for worker in range(num_workers)]
     return np.concatenate([rounds.ravel(), *last])

@@ -1,4 +1,4 @@
-"""Spacing: at every step the document or sequence that keeps the shares nearest to the target.
+"""Spacing: every step places the document or sequence that keeps the shares nearest to the target.
 
 `document_spacing` orders whole documents before they are packed, `sequence_spacing` sequences of unequal lengths.
 """
@@ -17,19 +17,19 @@ from jax_diversity.schema import Characteristics
 def document_spacing(
     characteristics: Characteristics, *, seed: int = 0, objective: Objective, advance: Advance = ignore
 ) -> Int64[np.ndarray, " document"]:
-    """At every step the document that leaves its own cluster nearest to its share.
+    """Place, at every step, the document that leaves its own cluster nearest to its share.
 
-    Rows are documents here, of any number of tokens. With T_c the tokens of cluster c placed so far, S all tokens
-    placed, τ_c the cluster's share of the corpus's tokens and l_d a document's tokens, the next is
+    Rows are documents here, of any number of tokens. T_c is the number of tokens of cluster c placed so far, S of all
+    tokens placed, τ_c the cluster's share of the corpus's tokens, l_d the tokens of document d. The next document is
 
         argmin_d |(T_c + l_d) - τ_c (S + l_d)|,  c the cluster of d, ties to the lowest index.
 
     A document's cluster is its heaviest group in the first family, and all its tokens count there, in τ as well.
-    Documents without tokens change no share and come first; if all documents are of one cluster, the corpus's order
-    stays. Neither seed nor objective is used.
+    Documents without tokens change no share and are placed first. If all documents are of one cluster, they keep the
+    corpus's order. Seed and objective are not used.
 
     The rule considers only the document's own cluster. For a cluster that lacks few tokens the shortest document is the
-    best choice, so that short documents tend to come first and the longest at the end.
+    best choice, so that short documents tend to be first and the longest last.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
@@ -52,7 +52,7 @@ def sequence_spacing(
     """The published f1 for sequences of unequal lengths: exact greedy on the first family alone.
 
     The given objective is replaced by `Objective.f1()`: no norm column, no windows, self weight 1, weight 1. A sequence
-    counts with the tokens that it has, `c_s - τ t_s`. Time grows with the square of the number of sequences.
+    counts with its own tokens, `c_s - τ t_s`. Time grows with the square of the number of sequences.
 
     Args:
         seed: decides between equal scores.
