@@ -396,7 +396,7 @@ def test_an_interrupted_ordering_goes_on_with_the_same_command(
 
     interrupted = run("SIGINT")
     assert interrupted.returncode == 130, interrupted.stderr
-    sentence = "jax-diversity: interrupted; run the same command again to go on where it stopped.\n"
+    sentence = "jax-diversity: interrupted; run the same command again to continue where it stopped.\n"
     assert interrupted.stderr == sentence
     assert run("SIGKILL").returncode == -signal.SIGKILL
     monkeypatch.setattr("jax_diversity.ordering.running.STEPS_PER_CALL", 64)  # near-ties fall as in the other run
