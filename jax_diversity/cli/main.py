@@ -155,7 +155,7 @@ def _overview() -> str:
         "`jax-diversity VERB --help` lists a verb's options with their defaults.\n\n"
         "Start with:\n"
         "  jax-diversity demo                          # from texts on this machine\n"
-        "  jax-diversity measure --out demo --profile  # compares its ordering with a shuffle\n"
+        "  jax-diversity measure --out demo --profile  # its ordering and a shuffle\n"
         "  jax-diversity build --corpus.paths 'texts/*.jsonl.gz' --out dataset"
     )
 
