@@ -104,9 +104,7 @@ def write_olmo(
         epochs, ends = [order.indices[:length]] * config.num_epochs, ""
     names = [indices_name(config, num_instances, sequence_length, epoch) for epoch in range(1, len(epochs) + 1)]
     paths = [folder / name for name in names]
-    with (
-        ExitStack() as files
-    ):  # all files or none: an order for half of the epochs would not be noticed
+    with ExitStack() as files:  # all files or none: an order for half of the epochs would not be noticed
         for path, indices in zip(paths, epochs, strict=True):
             files.enter_context(new_file(path, overwrite=overwrite)).write_bytes(indices.astype("<u4").data)
     more = f" and {len(paths) - 1} for later epochs" if len(paths) > 1 else ""
