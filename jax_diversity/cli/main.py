@@ -212,7 +212,7 @@ def _run(name: str, arguments: list[str]) -> None:
     text = verb.help
     if verb.sections:
         hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", *verb.sections)]
-        text += "\n\nAlso accepted: all other options of `jax-diversity build`, which are stored for their stages."
+        text += "\n\nAll other options of `jax-diversity build` are stored for their stages."
     text += methods_list(verb.stage) if asks_help and verb.stage is not None else ""
     verb.run(parse_options(_defaults(verb, arguments, asks_help), name, arguments, text, hidden=hidden))
 

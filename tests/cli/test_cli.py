@@ -279,7 +279,7 @@ def test_help_of_every_verb(capsys: pytest.CaptureFixture, monkeypatch) -> None:
 def test_help_lists_comparisons_after_the_methods_of_our_own(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit):
         main(["order", "--help"])
-    own, literature = capsys.readouterr().out.split("Methods, and the options")[1].split("for comparison:")
+    own, literature = capsys.readouterr().out.split("Methods, and their options")[1].split("for comparison:")
     assert "\n  balance " in own
     assert "\n  uniform_shuffle\n" in literature
 
