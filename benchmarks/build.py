@@ -22,7 +22,7 @@ import results_file
 
 
 def build(paths: list[str], out: Path) -> tuple[dict[str, float], float]:
-    """Seconds of every stage and peak memory in MB."""
+    """Return the seconds of every stage, and the peak memory in MB."""
     command = [
         sys.executable,
         "-m",
@@ -45,7 +45,7 @@ def build(paths: list[str], out: Path) -> tuple[dict[str, float], float]:
 
 
 def main() -> None:
-    """Print the table; with --write, keep it."""
+    """Print the table; with --write, store it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paths", nargs="+", help="JSONL files or globs")
     parser.add_argument("--write", action="store_true", help="write results/build.json")
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def print_row(name: str, once: float, twice: float) -> None:
-    """One line of the table."""
+    """Format one line of the table."""
     print(f"{name:<24}{once:>9.1f}{twice:>9.1f}{twice / max(once, 1e-3):>8.2f}")
 
 

@@ -30,7 +30,7 @@ REFERENCE_SEQUENCES = 20_000
 
 
 def peak_gigabytes() -> float:
-    """The largest resident memory of this process so far."""
+    """Return the largest resident memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
@@ -43,7 +43,7 @@ def make_corpus(num_sequences: int) -> tuple[np.ndarray, Segments]:
 
 
 def dictionary_join(segments: Segments, group: np.ndarray, num_sequences: int) -> float:
-    """Seconds a segment of the obvious loop."""
+    """Return the seconds per segment of the plain loop."""
     num_segments = int(np.searchsorted(segments.sequence_index, num_sequences))
     columns = (segments.sequence_index, segments.document_index, segments.length)
     rows = list(zip(*(column[:num_segments].tolist() for column in columns), strict=True))
@@ -55,13 +55,13 @@ def dictionary_join(segments: Segments, group: np.ndarray, num_sequences: int) -
 
 
 def blocks(values: list[str]) -> Iterator[list[str]]:
-    """The values as the pipeline reads them, a stored group at a time."""
+    """Yield the values as the pipeline reads them, one stored group at a time."""
     for start in range(0, len(values), 1000):
         yield values[start : start + 1000]
 
 
 def run(num_sequences: int) -> dict[str, float]:
-    """The figures of one size."""
+    """Measure one size."""
     lengths, segments = make_corpus(num_sequences)
     rng = np.random.default_rng(1)
     clusters = np.minimum(rng.zipf(1.3, len(lengths)) - 1, 999).astype(np.int32)
@@ -95,12 +95,12 @@ def run(num_sequences: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the figures; with --write, keep them."""
+    """Print the figures; with --write, store them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sequences", type=int, default=1_000_000)
     parser.add_argument("--write", action="store_true", help="write results/characteristics.json")
     options = parser.parse_args()
-    with multiprocessing.get_context("spawn").Pool(1) as pool:  # a peak of its own
+    with multiprocessing.get_context("spawn").Pool(1) as pool:  # so that its peak is measured separately
         values = pool.apply(run, (options.sequences,))
     for name, value in values.items():
         print(f"{name:<24}{value:>14,}")

@@ -1,4 +1,4 @@
-"""K-means beside faiss and scikit-learn; memory at a million rows; assigning; two levels against one.
+"""K-means compared with faiss and scikit-learn; memory at a million rows; assignment; two levels and one.
 
     python benchmarks/clustering.py [--write] [--parts passes,memory,assign,levels] [--vectors embeddings.npy ...]
 
@@ -9,7 +9,7 @@
 - assign: 1,000,000 rows from a memory map to 1,000 centroids, documents a second.
 - levels: k = 10,000 in two levels against one on 100,000 rows, by inertia and seconds.
 
-Needs faiss-cpu for `passes`. Timings want a quiet machine: the load average is written beside them. All parts take
+Needs faiss-cpu for `passes`. Timings need a quiet machine: the load average is stored with them. All parts take
 some minutes on two cores, most of them for ten thousand clusters in one level.
 """
 
@@ -36,7 +36,7 @@ LARGEST_RATIO, LARGEST_EXCESS, MOST_GIGABYTES = 1.2, 0.005, 4.0
 
 
 def clustered_rows(num_rows: int, num_topics: int = 3000, seed: int = 0) -> np.ndarray:
-    """Rows of length one around centres of unequal weights, as embeddings of documents are."""
+    """Rows of length one around centres of unequal weights, similar to embeddings of documents."""
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((num_topics, WIDTH)).astype(np.float32)
     weights = 1 / np.arange(1, num_topics + 1) ** 0.7
@@ -60,7 +60,7 @@ def inertia_of(rows: np.ndarray, centroids: np.ndarray) -> float:
 
 
 def measure_passes(rows: np.ndarray, num_passes: int, repeats: int) -> dict[str, Any]:
-    """Seconds a pass and inertia, all from the same rows as starting centroids."""
+    """Measure seconds per pass and inertia, from the same starting centroids for all."""
     start = rows[np.sort(np.random.default_rng(1).choice(len(rows), NUM_CLUSTERS, replace=False))]
     found: dict[str, Any] = {"rows": list(rows.shape), "num_clusters": NUM_CLUSTERS, "num_passes": num_passes}
     by_name = {"ours": ours, "faiss": faiss_kmeans}
@@ -68,7 +68,7 @@ def measure_passes(rows: np.ndarray, num_passes: int, repeats: int) -> dict[str,
     centroids: dict[str, np.ndarray] = {}
     for run in by_name.values():
         run(rows[:2048], start, 1)  # compiled, threads started
-    for _ in range(repeats):  # in turns, so that a busy minute hits both
+    for _ in range(repeats):  # alternately, so that a busy minute affects both
         for name, run in by_name.items():
             seconds, centroids[name] = run(rows, start, num_passes)
             best[name] = min(best[name], seconds / num_passes)
@@ -108,7 +108,7 @@ def faiss_kmeans(rows: np.ndarray, start: np.ndarray, num_passes: int) -> tuple[
 
 
 def whole_run(rows: np.ndarray, method: str) -> dict[str, Any]:
-    """Start, training and assignment with the usual settings, but for fewer passes."""
+    """Measure start, training and assignment with the default settings but fewer passes."""
     from jax_diversity.clustering.base import cluster
 
     began = time.perf_counter()
@@ -132,7 +132,7 @@ def in_child(name: str, path: Path) -> dict[str, Any]:
 
 
 def memory_child(path: Path) -> dict[str, Any]:
-    """Peak memory of clustering the whole map; two passes, because memory does not grow with them."""
+    """Measure the peak memory of clustering the whole map; two passes, because memory does not grow with them."""
     from jax_diversity.clustering.base import cluster
 
     vectors = np.load(path, mmap_mode="r")
@@ -150,7 +150,7 @@ def memory_child(path: Path) -> dict[str, Any]:
 
 
 def assign_child(path: Path) -> dict[str, Any]:
-    """Documents a second to the nearest of a thousand centroids."""
+    """Measure the documents per second that are assigned to the nearest of a thousand centroids."""
     from jax_diversity.clustering.assignment import assign
 
     vectors = np.load(path, mmap_mode="r")
@@ -163,7 +163,7 @@ def assign_child(path: Path) -> dict[str, Any]:
 
 
 def measure_levels(rows: np.ndarray, num_clusters: int, max_iterations: int) -> dict[str, Any]:
-    """Two levels against one."""
+    """Compare two levels with one."""
     from jax_diversity.clustering.base import cluster
 
     found: dict[str, Any] = {
@@ -187,7 +187,7 @@ def measure_levels(rows: np.ndarray, num_clusters: int, max_iterations: int) -> 
 
 
 def main() -> None:
-    """Measure the parts asked for; with --write, keep them."""
+    """Measure the requested parts; with --write, store the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write results/clustering.json")
     parser.add_argument("--parts", default=",".join(PARTS))

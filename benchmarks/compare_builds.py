@@ -3,9 +3,9 @@
     python benchmarks/compare_builds.py BEFORE AFTER
 
 Documents, tokens, clusters, segments, counts, orderings, measured figures and exports are compared by their values:
-tables by columns, arrays by elements, all other files by bytes. Records hold the fingerprint of their packing, so that
-the batches that the loader makes of them are compared instead, in every ordering. What names versions or settings
-(manifest, report, fingerprints) may differ. Prints how much was compared and what differs; status 1 if anything does.
+tables by columns, arrays by elements, all other files by bytes. Records hold the fingerprint of their packing. So
+the loader's batches are compared instead, in every ordering. Files with versions or settings (manifest, report,
+fingerprints) may differ. The script prints the compared amount and the differences; the status is 1 if there are any.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FREE_KEYS = ("fingerprint", "characteristics", "identity", "options", "dataset_
 
 
 def difference(before: Path, after: Path) -> str | None:
-    """What differs between two files, or None."""
+    """Describe the difference of two files; None if they are equal."""
     if before.suffix == ".parquet":
         tables = pq.read_table(before), pq.read_table(after)
         if tables[0].column_names != tables[1].column_names:
@@ -41,7 +41,7 @@ def difference(before: Path, after: Path) -> str | None:
             stored = np.load(before), np.load(after)
             pairs = [(stored[0][name], stored[1][name]) for name in stored[0].files]
         return None if all(map(_same_array, *zip(*pairs, strict=True))) else "values"
-    if before.suffix == ".npy" and before.read_bytes()[:6] == b"\x93NUMPY":  # OLMo-core's have no header
+    if before.suffix == ".npy" and before.read_bytes()[:6] == b"\x93NUMPY":  # OLMo-core's files have no header
         arrays = np.load(before, mmap_mode="r"), np.load(after, mmap_mode="r")
         return None if _same_array(*arrays) else "values"
     if before.suffix == ".json":
@@ -63,7 +63,7 @@ def _without_free_keys(value: Any) -> Any:
 
 
 def compare(before: Path, after: Path) -> int:
-    """Print what was compared and what differs; the number of files that differ."""
+    """Print the compared amount and the differences; return the number of files that differ."""
     files = sorted(path.relative_to(before) for path in before.rglob("*") if path.is_file())
     num_bytes, faults = 0, []
     for name in files:
@@ -81,7 +81,7 @@ def compare(before: Path, after: Path) -> int:
 
 
 def differing_batches(before: Path, after: Path) -> list[str]:
-    """The orderings in which the batches of two datasets differ, each with the first step that does."""
+    """Find the orderings in which the batches of two datasets differ, each with the first different step."""
     faults = []
     for name in jd.open_dataset(before).orderings:
         loaders = [jd.make_loader(root, ordering=name, global_batch_size=64, num_epochs=1) for root in (before, after)]

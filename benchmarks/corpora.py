@@ -1,7 +1,7 @@
 """The corpora that benchmarks order: a synthetic one of any size, and a built dataset's.
 
-The synthetic corpus has the shape of real ones where it matters to an ordering: documents of log-normal length,
-topics of very unequal sizes (Zipf), documents cut where a sequence ends.
+The synthetic corpus resembles real corpora in the properties that matter to an ordering: documents of log-normal
+length, topics of very unequal sizes (Zipf), documents that are cut at the end of a sequence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jax_diversity.packing.concat import concat
 # clusters, 100 length bins and sequences of 2,048 tokens that makes 5.7 non-zeros a sequence over both families.
 LOG_MEAN, LOG_DEVIATION = 6.25, 1.2
 SHORTEST = 8
-SEQUENCES_PER_CHUNK = 200_000  # that are packed and counted at a time; bounds memory, changes nothing
+SEQUENCES_PER_CHUNK = 200_000  # packed and counted at a time; this limits memory and does not change the result
 
 
 def synthetic(
@@ -39,11 +39,11 @@ def synthetic(
     minute of one core and 2.5 GB.
 
     Args:
-        num_sequences: how many.
+        num_sequences: number of sequences.
         sequence_length: L in tokens.
         num_clusters: groups of the family `cluster`.
-        num_bins: groups of the family `length`; fewer where lengths coincide.
-        seed: of lengths and clusters.
+        num_bins: groups of the family `length`; fewer if lengths are equal.
+        seed: seed of lengths and clusters.
 
     Example:
         >>> synthetic(1000)
@@ -70,7 +70,7 @@ def synthetic(
         for family, whole in codes.items():
             counts = count_tokens(segments, Codes(whole.group[low:high], whole.names))
             parts[family].append(with_int32_indices(counts))
-    # What is handed over is not kept, so that both families are never held twice.
+    # The argument is not kept, so that the two families are never in memory twice.
     stacked = {family: sparse.vstack(parts.pop(family), format="csr") for family in codes}
     held_by = np.concatenate(documents)
     return jd.Characteristics.from_counts(stacked, sequence_length=sequence_length, documents=held_by)
@@ -85,7 +85,7 @@ def with_int32_indices(counts: sparse.csr_array) -> sparse.csr_array:
 def draw_documents(
     num_tokens: int, num_clusters: int, seed: int
 ) -> tuple[Int64[np.ndarray, " document"], Int32[np.ndarray, " document"]]:
-    """Lengths and clusters of the first documents that hold at least `num_tokens` together, and of none beyond."""
+    """Lengths and clusters of the first documents, as many as are needed for `num_tokens` tokens."""
     rng = np.random.default_rng(seed)
     mean = np.exp(LOG_MEAN + LOG_DEVIATION**2 / 2)
     blocks, drawn = [], 0

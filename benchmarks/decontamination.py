@@ -1,11 +1,11 @@
-"""Evaluation data in a corpus: how much of what was planted is found, what else is removed, documents a second.
+"""Evaluation data in a corpus: the share of planted examples that is found, other removals, documents per second.
 
     python benchmarks/decontamination.py FILES.jsonl.gz ... [--number 1000] [--write]
 
-*planted*: examples of words drawn from the corpus, so that no document holds them by itself; each is put into one
-document by 13 of its words, in other case, with other punctuation, and with other words around them. *natural*:
-passages of documents that are taken out of the corpus, looked for in the others: what is found there are copies and
-phrases that many documents have. Seconds are the processor's.
+*planted*: examples of words drawn from the corpus, so that no document contains them; 13 words of each are put
+into one document, in other case, with other punctuation, and with other words around them. *natural*: passages of
+documents that are taken out of the corpus and searched in the others; matches are copies and common phrases. Seconds
+are processor time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jax_diversity.schema import Document
 
 
 def through(texts: list[str], examples: list[str]) -> tuple[float, list[int], dict[str, int]]:
-    """Seconds, the documents removed, and in how many documents each example was found."""
+    """Return seconds, the removed documents, and the number of documents in which each example was found."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "examples.jsonl"
         path.write_text("".join(json.dumps({"text": example}) + "\n" for example in examples), encoding="utf-8")
@@ -39,7 +39,7 @@ def through(texts: list[str], examples: list[str]) -> tuple[float, list[int], di
 
 
 def dressed(rng: random.Random, words: list[str]) -> str:
-    """The words in other case and with other marks between them."""
+    """Join the words in other case and with other marks between them."""
     shown = [rng.choice([str.upper, str.title, str])(word) for word in words]
     return "".join(word + rng.choice([" ", ", ", " - ", "; ", "\n", ' "', ") "]) for word in shown)
 

@@ -1,9 +1,9 @@
-"""Embeddings of a corpus: documents and megabytes a second beside bare scikit-learn, and clusters' purity.
+"""Embeddings of a corpus: documents and megabytes per second compared with bare scikit-learn, and clusters' purity.
 
     python benchmarks/embedding.py 'texts/*.jsonl.gz' [--label domain] [--out FOLDER] [--write]
 
-Documents are prepared first (into FOLDER if given, which another run finds again). Every method reads the first 1,024
-tokens of its own. The bare calls, on the same texts in the same process:
+Documents are prepared first (into FOLDER if given, which a later run reuses). Every method reads the first 1,024 of its
+own tokens. The bare calls, on the same texts in the same process:
 
 - tfidf_svd: `TfidfVectorizer` (the same terms, `sublinear_tf`, two documents at least, 50,000 terms) and
   `TruncatedSVD`(128, two iterations), `fit` on the same documents, then `transform` of all;
@@ -51,7 +51,7 @@ Embed = Callable[[], np.ndarray]
 
 
 def read_beginnings(paths: list[str], label: str, out: str) -> tuple[list[str], list[str], list[str], float]:
-    """The documents' beginnings, labels (sources where there is none) and ids; seconds that the beginnings took."""
+    """Read the documents' beginnings, labels (or sources) and ids; also the seconds for the beginnings."""
     settings = CorpusConfig(paths=tuple(paths), duplicate_ids="rename")
     build = Build(BuildConfig(out=out, corpus=settings, orders=(OrderConfig(),)), Progress())
     for stage in ("prepare", "tokenize"):
@@ -69,14 +69,14 @@ def read_beginnings(paths: list[str], label: str, out: str) -> tuple[list[str], 
 
 
 def drawn(texts: list[str], config: EmbeddingConfig) -> list[str]:
-    """The documents that the stage would fit on."""
+    """Choose the documents that the stage would fit on."""
     count = min(FIT_DOCUMENTS, len(texts))
     chosen = np.random.default_rng(config.seed).choice(len(texts), count, replace=False)
     return [texts[index] for index in np.sort(chosen).tolist()]
 
 
 def tfidf_svd(texts: list[str], config: EmbeddingConfig) -> tuple[Embed, Embed]:
-    """Ours and the bare one: fitting and applying."""
+    """Measure our method and the bare call: fitting and applying."""
     from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.pipeline import make_pipeline
@@ -99,7 +99,7 @@ def tfidf_svd(texts: list[str], config: EmbeddingConfig) -> tuple[Embed, Embed]:
 
 
 def hashing(texts: list[str], config: EmbeddingConfig) -> tuple[Embed, Embed]:
-    """Ours and the bare one."""
+    """Measure our method and the bare call."""
     embedder = hashing_method.hashing(seed=config.seed, max_tokens=config.max_tokens, dimensions=DIMENSIONS)
     embedder.embed(["signs are drawn at the first call"])
     signs = hashing_method.make_signs(DIMENSIONS, config.seed)
@@ -108,7 +108,7 @@ def hashing(texts: list[str], config: EmbeddingConfig) -> tuple[Embed, Embed]:
 
 
 def precomputed(vectors: np.ndarray, ids: list[str], folder: Path) -> tuple[Embed, Embed]:
-    """Copying a .npy, checked, and NumPy's own reading of it."""
+    """Measure a checked copy of a .npy, and NumPy's reading of it."""
     path = folder / "vectors.npy"
     np.save(path, vectors)
 
@@ -123,7 +123,7 @@ def precomputed(vectors: np.ndarray, ids: list[str], folder: Path) -> tuple[Embe
 
 
 def timed(embed: Embed) -> tuple[np.ndarray, float]:
-    """What it gives, and the CPU seconds of the better of two runs."""
+    """Return the result of a call, and the CPU seconds of the better of two runs."""
     seconds = []
     vectors = np.zeros((0, 0), np.float32)
     with threadpool_limits(1, user_api="blas"):

@@ -1,9 +1,10 @@
-"""How fast ordered sequences are written for MaxText, and what reading them there costs.
+"""The speed of writing ordered sequences for MaxText, and the cost of reading them there.
 
     python benchmarks/exports.py [--num-sequences 100000] [--sequence-length 512] [--write]
 
 A synthetic dataset is written to a temporary folder, exported in a random order, and read through Grain's own
-source, whose time a record grows with the number of groups in the file. The growth of peak memory is the export's.
+source, whose time per record grows with the number of groups in the file. The growth of peak memory is that of the
+export alone.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ VOCABULARY = 50_000
 
 
 def make_dataset(root: Path, num_sequences: int, length: int) -> None:
-    """Records and an ordering, and as much of a manifest as exports look at."""
+    """Write records, an ordering, and the part of a manifest that exports read."""
     rng = np.random.default_rng(0)
     index = np.arange(num_sequences)
     zeros = np.zeros(num_sequences, np.int64)
@@ -72,7 +73,7 @@ def publish(folder: OutputFolder, stage: str, partial: Path, destination: str, c
 
 
 def export_alone(root: Path, target: Path) -> None:
-    """The export in a process of its own: seconds and the growth of its peak memory."""
+    """Export in a separate process; return seconds and the growth of its peak memory."""
     run = jd.make_run(root, "balance")
     _ = jd.SequenceSource(run)[0]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -83,7 +84,7 @@ def export_alone(root: Path, target: Path) -> None:
 
 
 def read_seconds(path: Path, num_reads: int = 300) -> float:
-    """Seconds a record in random order through Grain's source, the page cache warm."""
+    """Measure seconds per record in random order through Grain's source, with a warm page cache."""
     source: Any = grain.sources.ArrayRecordDataSource([str(path)])
     places = np.random.default_rng(1).integers(0, len(source), num_reads).tolist()
     _ = source[0]
@@ -94,7 +95,7 @@ def read_seconds(path: Path, num_reads: int = 300) -> float:
 
 
 def grouped(path: Path, group_size: int, copy: Path) -> Path:
-    """The same records with another group size."""
+    """Write the same records with another group size."""
     reader = array_record_module.ArrayRecordReader(str(path))
     writer = array_record_module.ArrayRecordWriter(str(copy), f"group_size:{group_size},uncompressed")
     for first in range(0, reader.num_records(), 4096):

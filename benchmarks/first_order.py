@@ -2,9 +2,9 @@
 
     python benchmarks/first_order.py [--sizes 2048 8192 49152] [--repeats 3] [--write]
 
-Three processes are timed in turn: `off` keeps no programs, `empty` compiles and keeps them in an empty folder, `filled`
-finds what `empty` has kept. The corpus is synthetic; importing and making it is not timed. The figures are the medians
-of the repeats.
+Three processes are timed in turn: `off` stores no programs, `empty` compiles and stores them in an empty folder,
+`filled` uses the programs that `empty` has stored. The corpus is synthetic; importing and making it is not timed. The
+figures are the medians of the repeats.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 import results_file
 
 MODES = ("off", "empty", "filled")
-TARGET_SECONDS = 3.0  # of the first order of a later process, below 50,000 sequences
+TARGET_SECONDS = 3.0  # target for the first order of a later process, below 50,000 sequences
 
 
 def child(num_sequences: int, method: str, folder: str) -> None:
@@ -43,7 +43,7 @@ def child(num_sequences: int, method: str, folder: str) -> None:
 
 
 def in_fresh_process(num_sequences: int, method: str, folder: str) -> list[float]:
-    """Seconds of the first and the second order of a process that keeps programs in a folder, or nowhere (`""`)."""
+    """Measure the first and the second order of a process that stores programs in a folder, or nowhere (`""`)."""
     environment = {name: value for name, value in os.environ.items() if "COMPILATION_CACHE" not in name}
     command = [sys.executable, __file__, "--child", str(num_sequences), method, folder]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
@@ -51,9 +51,9 @@ def in_fresh_process(num_sequences: int, method: str, folder: str) -> list[float
 
 
 def measure(num_sequences: int, method: str, repeats: int) -> dict[str, dict[str, float]]:
-    """Median seconds of both orders, by what was kept before."""
+    """Median seconds of both orders, for each kind of process."""
     runs: dict[str, list[list[float]]] = {mode: [] for mode in MODES}
-    for _ in range(repeats):  # in turn, so that other work on the machine meets all of them
+    for _ in range(repeats):  # in turn, so that other work on the machine affects all of them
         with tempfile.TemporaryDirectory() as folder:
             for mode in MODES:
                 runs[mode].append(in_fresh_process(num_sequences, method, "" if mode == "off" else folder))

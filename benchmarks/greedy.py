@@ -1,9 +1,9 @@
-"""A step of the exact greedy beside compiled scalar code (numba) that does the same arithmetic, in one run.
+"""A step of the exact greedy compared with compiled scalar code (numba) of the same arithmetic, in one run.
 
     python benchmarks/greedy.py [--write]
 
 Eight features a row over 1,100 groups plus the norm column, as in a corpus of 1,000 clusters and 100 length bins.
-Compilation is timed apart. On a machine with an accelerator, JAX runs there; numba stays on the processor.
+Compilation is timed separately. On a machine with an accelerator, JAX runs there; numba stays on the processor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TARGETS = {10_000: 60.0, 100_000: 450.0}  # microseconds a step
 
 
 def make_characteristics(num_sequences: int) -> Characteristics:
-    """Four clusters and four length bins a sequence, 2,048 tokens in all."""
+    """Make sequences with four clusters and four length bins each, 2,048 tokens in all."""
     rng = np.random.default_rng(0)
     counts = {}
     for family, num_groups in (("cluster", 1000), ("length", 100)):
@@ -39,7 +39,7 @@ def make_characteristics(num_sequences: int) -> Characteristics:
 
 @numba.njit(fastmath=True)
 def scalar_steps(columns, values, norms, own_costs, targets, weights, num_steps, tokens):
-    """The same rule, a sequence at a time, float32 state without compensation."""
+    """The same rule, one sequence at a time, with a float32 state without compensation."""
     deviation = np.zeros(len(targets), np.float32)
     costs = own_costs.copy()
     order = np.zeros(num_steps, np.int64)
@@ -62,7 +62,7 @@ def scalar_steps(columns, values, norms, own_costs, targets, weights, num_steps,
 
 
 def padded_rows(features: Features) -> tuple[np.ndarray, np.ndarray]:
-    """Row-major tables, the layout that suits scalar code."""
+    """Make row-major tables, which suit scalar code."""
     widths = np.diff(features.row_starts)
     used = np.arange(widths.max()) < widths[:, None]
     columns, values = np.zeros(used.shape, np.int32), np.zeros(used.shape, np.float32)
@@ -71,7 +71,7 @@ def padded_rows(features: Features) -> tuple[np.ndarray, np.ndarray]:
 
 
 def microseconds(run, num_steps: int, repeats: int = 5) -> float:
-    """The best of some runs, a step."""
+    """Return the best time of some runs, per step."""
     best = np.inf
     for _ in range(repeats):
         start = time.perf_counter()
@@ -81,7 +81,7 @@ def microseconds(run, num_steps: int, repeats: int = 5) -> float:
 
 
 def measure(num_sequences: int) -> dict[str, float]:
-    """Microseconds a step of both."""
+    """Return the microseconds per step of both."""
     chars, objective = make_characteristics(num_sequences), Objective()
     features = Features.build(chars, objective)
     num_steps = min(2000, 20_000_000 // num_sequences)
@@ -117,7 +117,7 @@ def measure(num_sequences: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the table; with --write, keep it."""
+    """Print the table; with --write, store it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write results/greedy.json")
     write = parser.parse_args().write

@@ -1,9 +1,9 @@
-"""How fast batches come from one file, beside stock Grain and NumPy's memory map, and how long training waits.
+"""Batches per second from one file, compared with stock Grain and NumPy's memory map, and the waits of training.
 
     python benchmarks/loader.py [--num-records 200000] [--dataset OUT] [--write]
 
 One file of records of 2,048 uint16 tokens (4 KiB), batches of 64, everything in the page cache, one process. All
-readers see the same order. The stock loader is `grain.DataLoader` over `ArrayRecordDataSource`, with the faster of
+readers follow the same order. The stock loader is `grain.DataLoader` over `ArrayRecordDataSource`, with the faster of
 its default read options and none; it stacks token rows and decodes nothing else.
 
 Compare it with our rows that do the same work, token rows (as stored; every record's sum, number and build are
@@ -12,9 +12,9 @@ them takes three times as long as reading. The aims are 60 times stock Grain and
 row by row in random order, and, for records that lie in the order of reading, 0.6 of a gather of whole batches from
 the memory map.
 
-Prefetching only costs a consumer that does nothing else and has few cores; what it is for shows where the consumer
-computes: how much of its time goes by waiting, for a consumer that is busy for some milliseconds a batch, for the
-laboratory's small GPT, and for an accelerator of a million tokens a second (see loader_waits.py).
+Prefetching only costs time if the consumer does nothing else on few cores. Its benefit appears if the consumer
+computes. So the share of waiting time is measured for a consumer that is busy for some milliseconds per batch, for the
+lab's small GPT, and for an accelerator of a million tokens a second (see loader_waits.py).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def ours(
 
 
 def raw_rows(path: Path, order: np.ndarray, *, in_sequence: bool = False) -> Iterator[np.ndarray]:
-    """The reader alone: whole records' tokens as a matrix, checked, as the other readers give them."""
+    """Use only the reader: whole records' tokens as a matrix, checked, as from the other readers."""
     reader = opened(path, len(order), in_sequence)
     for start in range(0, len(order) - B + 1, B):
         rows = order[start : start + B]
@@ -105,7 +105,7 @@ def raw_rows(path: Path, order: np.ndarray, *, in_sequence: bool = False) -> Ite
 
 
 def opened(path: Path, num_records: int, in_sequence: bool) -> RecordReader:
-    """As a loader opens it: one that follows the order that records lie in reads ahead."""
+    """Open records as a loader does: if the order is that of the records, it reads ahead."""
     reader = RecordReader([path], [num_records], sequence_length=L, dtype="uint16")
     return reader.forward() if in_sequence else reader
 
@@ -142,21 +142,21 @@ def stock(path: Path, order: np.ndarray, options: grain.ReadOptions) -> Iterator
 
 
 def memmap_rows(path: Path, order: np.ndarray) -> Iterator[np.ndarray]:
-    """Row by row into a new batch, the plainest loader there is."""
+    """Read row by row into a new batch: the simplest loader."""
     tokens = np.memmap(path, np.uint16, "r").reshape(-1, L)
     for start in range(0, len(order) - B + 1, B):
         yield np.stack([tokens[index] for index in order[start : start + B]])
 
 
 def memmap_gather(path: Path, order: np.ndarray) -> Iterator[np.ndarray]:
-    """A whole batch at once, the fastest that NumPy does."""
+    """Gather a whole batch at once, NumPy's fastest way."""
     tokens = np.memmap(path, np.uint16, "r").reshape(-1, L)
     for start in range(0, len(order) - B + 1, B):
         yield tokens[order[start : start + B]]
 
 
 def rate(batches: Callable[[], Iterable[np.ndarray]], seconds: float) -> float:
-    """Records a second over about that many seconds, the first batch not counted."""
+    """Records per second over about this many seconds, without the first batch."""
     iterator = iter(batches())
     next(iterator)
     start, done = time.perf_counter(), 0
@@ -168,7 +168,7 @@ def rate(batches: Callable[[], Iterable[np.ndarray]], seconds: float) -> float:
 def best_rates(
     readers: dict[str, Callable[[], Iterable[np.ndarray]]], seconds: float, turns: int = 6
 ) -> dict[str, float]:
-    """Every reader's best of some turns, so that what else the machine does falls on all of them."""
+    """The best rate of every reader over some turns, so that other work on the machine affects all of them."""
     best = dict.fromkeys(readers, 0.0)
     for _ in range(turns):
         for label, reader in readers.items():
@@ -177,7 +177,7 @@ def best_rates(
 
 
 def wait_share(batches: Iterable[np.ndarray], seconds: float) -> float:
-    """Share of its time that a consumer waits which computes between batches, the first batch not counted."""
+    """Share of waiting time of a consumer that computes between batches, without the first batch."""
     iterator = iter(batches)
     next(iterator)
     matrix = np.ones((512, 512), np.float32)
@@ -206,7 +206,7 @@ def random_readers(path: Path, raw: Path, order: np.ndarray) -> dict[str, Callab
 
 
 def sequential_readers(path: Path, raw: Path, num_records: int) -> dict[str, Callable[[], Iterable[np.ndarray]]]:
-    """Of records that lie in the order that they are read in."""
+    """Rates for records that are stored in the order of reading."""
     order = np.arange(num_records)
     return {
         GATHER: lambda: memmap_gather(raw, order),
@@ -240,7 +240,7 @@ def main() -> None:
     parser.add_argument("--dataset", help="a built dataset to train on; a small one is built where not given")
     parser.add_argument("--write", action="store_true", help="write results/loader.json")
     arguments = parser.parse_args()
-    before = environment("grain", "array_record", "numpy")  # the load without our own
+    before = environment("grain", "array_record", "numpy")  # the load without this benchmark
     rates, waits = measure(arguments.num_records, arguments.seconds)
     best_stock = max(rates[label] for label in STOCK)
     memmap, gather = rates[ROW_BY_ROW], rates[GATHER]

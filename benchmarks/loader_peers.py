@@ -1,12 +1,12 @@
-"""Our loader beside others', on the same records: random order and one after another.
+"""Our loader compared with other loaders, on the same records: in random order and in sequence.
 
     python benchmarks/loader_peers.py [--num-records 200000] [--write]
 
 Records of 2,048 uint16 tokens (4 KiB), batches of 64 as one matrix, everything local and in the page cache, one
-process; each library's own files, made here. What each does:
+process; each library reads its own files, made here:
 
-- **ours**: one record file. `token rows` are what the others give; `inputs` and `all six arrays` do more (int32,
-  targets, segments, positions). In sequence: records in the order of their file.
+- **ours**: one record file. the others also read `token rows`; `inputs` and `all six arrays` do more
+  (int32, targets, segments, positions). In sequence: records in the order of their file.
 - **stock Grain**: `DataLoader` over `ArrayRecordDataSource` of the same file, the faster of two read options.
 - **Megatron-style**: samples cut out of documents end to end by a sample index, in a shuffle index's order; every
   piece is a view of the memory map, and a sample that crosses documents is put together from its pieces.
@@ -14,11 +14,11 @@ process; each library's own files, made here. What each does:
   order and batches of it, or batches of the whole.
 - **MosaicML streaming**: local MDS shards of 16,384 records at most; `shuffle=True` (an order of its own, that
   mixes neighbouring shards) or not.
-- **WebDataset**: one tar of one file a record. It reads forwards only: in random order it has nothing, and with a
-  shuffle buffer of 1,000 records something else.
+- **WebDataset**: one tar with one file per record. It only reads forwards: it has no random order; a
+  shuffle buffer of 1,000 records is measured instead.
 
-The slow ones get fewer records (`--num-slow-records`): their rates do not depend on the number, stock Grain's falls
-with it. Needs benchmarks/requirements.txt.
+Slow libraries get fewer records (`--num-slow-records`). Their rates do not depend on the number, except stock Grain's,
+which falls with it. Needs benchmarks/requirements.txt.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ Readers = dict[str, Callable[[], Iterable[np.ndarray]]]
 
 @dataclass(frozen=True)
 class Files:
-    """The same records in everybody's form.
+    """The same records in the formats of all libraries.
 
     Attributes:
         records: our record file.
         raw: bare tokens.
-        folder: of the others' files.
-        tokens: of the slow ones, (record, token).
+        folder: folder of the other libraries' files.
+        tokens: tokens for the slow libraries, (record, token).
     """
 
     records: Path
@@ -63,7 +63,7 @@ class Files:
 
 
 def megatron_style(raw: Path, order: np.ndarray) -> Iterator[np.ndarray]:
-    """A sample is L tokens of documents of 340 on average, found by where it begins."""
+    """A sample is L tokens of documents with 340 tokens on average; an index holds its begin."""
     buffer = np.memmap(raw, np.uint8, "r").data
     lengths = np.random.default_rng(2).integers(40, 640, len(order) * L // 320)
     ends = np.minimum(np.cumsum(lengths), len(order) * L)
@@ -102,7 +102,7 @@ def hugging_face(path: Path, order: np.ndarray | None) -> Iterator[np.ndarray]:
 
 
 class _Absent(ModuleType):
-    """Stands for a module whose classes are named at import and not used."""
+    """Replaces a module whose classes are named at import but not used."""
 
     __all__: tuple[str, ...] = ()
 
@@ -113,7 +113,7 @@ class _Absent(ModuleType):
 
 
 def streaming() -> ModuleType:
-    """MosaicML streaming without its ready-made datasets, which want torchvision and transformers."""
+    """Import MosaicML streaming without its ready-made datasets, which need torchvision and transformers."""
     if "streaming" not in sys.modules:
         names = ["streaming.vision", "streaming.text", "streaming.multimodal"]
         models = ["transformers", "transformers.feature_extraction_utils", "transformers.tokenization_utils_base"]
@@ -125,7 +125,7 @@ def streaming() -> ModuleType:
             module = importlib.import_module("streaming")  # the library, not the benchmark of that name
         finally:
             sys.path[:] = path
-        # An iterator that is left leaves a thread that looks for its files, which are gone at the end.
+        # An unfinished iterator leaves a thread that looks for its files, which are removed at the end.
         logging.getLogger("concurrent.futures").setLevel(logging.CRITICAL)
         for name in set(models) & absent.keys():
             del sys.modules[name]
@@ -215,7 +215,7 @@ def make_all(folder: Path, num_records: int, num_slow: int) -> Files:
 
 
 def check(files: Files, in_order: Readers, in_sequence: Readers, order: np.ndarray, slow_order: np.ndarray) -> None:
-    """Everybody's first batch is the right one; orders that are a library's own hold records at least."""
+    """Check the first batch of every library; for a library's own order, only that the rows are records."""
     raw = np.memmap(files.raw, np.uint16, "r").reshape(-1, L)
     for readers, fast, slow in ((in_order, order, slow_order), (in_sequence, np.arange(B), np.arange(B))):
         for label, reader in readers.items():
@@ -237,7 +237,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write results/loader-peers.json")
     arguments = parser.parse_args()
     packages = ("grain", "array_record", "numpy", "datasets", "mosaicml-streaming", "webdataset", "torch")
-    before = environment(*packages)  # the load without our own
+    before = environment(*packages)  # the load without this benchmark
     num_slow = min(arguments.num_slow_records, arguments.num_records)
     with tempfile.TemporaryDirectory() as name:
         files = make_all(Path(name), arguments.num_records, num_slow)

@@ -1,4 +1,4 @@
-"""How long training waits for the loader: the laboratory's GPT, a simulated accelerator, the first batch of all."""
+"""How long training waits for the loader: the lab's GPT, a simulated accelerator, and the first batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import jax_diversity as jd
 from jax_diversity.lab.settings import TrainConfig
 
 TOKENS_PER_SECOND = 1_000_000  # the simulated accelerator's
-LATE_SECONDS = 1e-3  # a batch that takes longer has starved it
+LATE_SECONDS = 1e-3  # after a longer wait a batch counts as late
 WARM_UP_BATCHES = 2
 NUM_BATCHES = 40
 
@@ -38,16 +38,16 @@ iterator.close()
 
 @dataclass(frozen=True)
 class TrainingWaits:
-    """What training sees of the loader.
+    """Waiting times of training.
 
     Attributes:
-        lab_wait_share: of the time of the laboratory's steps, the first left out.
-        lab_step_seconds: median.
+        lab_wait_share: share of the time of the lab's steps, without the first.
+        lab_step_seconds: median of the steps.
         num_late: batches that a simulated accelerator waited for more than `LATE_SECONDS`.
-        num_batches: that it took.
-        worst_wait_seconds: its longest.
-        import_seconds: until the loader is imported, in a new process.
-        first_batch_seconds: from there to the first batch.
+        num_batches: number of its batches.
+        worst_wait_seconds: its longest wait.
+        import_seconds: time to import the loader, in a new process.
+        first_batch_seconds: time from the import to the first batch.
     """
 
     lab_wait_share: float
@@ -77,7 +77,7 @@ class TrainingWaits:
 
 @contextmanager
 def small_dataset(folder: str | None) -> Iterator[Path]:
-    """The dataset in a folder; without one, 2,000 documents of drawn words, built like the demonstration's."""
+    """Open the dataset in a folder, or build one of 2,000 documents of random words, like the demonstration's."""
     if folder is not None:
         yield Path(folder)
         return
@@ -120,7 +120,7 @@ def _lab(root: Path, num_steps: int) -> tuple[float, float]:
 
 
 def _accelerator(batches: Callable[[], Iterable[Any]], seconds_per_batch: float) -> np.ndarray:
-    """Seconds that each batch was waited for, the first few left out, by a consumer that sleeps between them."""
+    """Seconds of waiting for each batch, without the first few, for a consumer that sleeps between batches."""
     iterator = iter(batches())
     waits = []
     for _ in range(WARM_UP_BATCHES + NUM_BATCHES):

@@ -3,7 +3,7 @@
     python benchmarks/measure.py [--large] [--write]
 
 The synthetic corpus of `corpora.py`: 1,000 clusters and 100 length bins, 2,048 tokens a sequence. Every size runs
-in a process of its own, whose peak of resident memory is noted before and after; the corpus itself is part of both.
+in a separate process, whose peak of resident memory is noted before and after; both include the corpus.
 With --large, ten million sequences as well.
 """
 
@@ -27,19 +27,19 @@ WINDOWS = (64, 192, 256, 1024)
 
 
 def peak_gigabytes() -> float:
-    """The largest resident memory of this process so far."""
+    """Return the largest resident memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """One run: at these sizes nothing is gained from more."""
+    """One run is enough at these sizes."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
 
 
 def measure(num_sequences: int) -> dict[str, float]:
-    """Seconds and gigabytes of both, after making the corpus."""
+    """Measure seconds and gigabytes of both, after making the corpus."""
     chars = corpora.synthetic(num_sequences)
     corpus_gigabytes = peak_gigabytes()
     rng = np.random.default_rng(0)
@@ -68,7 +68,7 @@ def main() -> None:
     print("".join(f"{title:>13}" for title in titles))
     rows = []
     for num_sequences in (*SIZES, *((LARGE,) if options.large else ())):
-        # A fresh process a size: a peak never falls.
+        # A new process for every size, because a peak never falls.
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             rows.append(pool.apply(measure, (num_sequences,)))
         print("".join(f"{value:>13,}" for value in rows[-1].values()), flush=True)

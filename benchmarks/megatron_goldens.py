@@ -2,7 +2,7 @@
 
     python benchmarks/megatron_goldens.py tests/support/data/megatron
 
-Needs megatron-core and torch, nothing of jax-diversity; docs/megatron.md has the recipe. The opt-in test compares
+Needs megatron-core and torch, but not jax-diversity; docs/megatron.md has the recipe. The opt-in test compares
 `CASES` with an installed megatron-core.
 """
 
@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-# name -> dtype, number of stored sequences, mean length, sequences that are one document with the one before
+# name -> dtype, number of stored sequences, mean length, sequences that continue the document before
 STORES = {
     "short": ("uint16", 40, 9, ()),
     "long": ("int32", 12, 70, ()),
     "ragged": ("uint16", 30, 12, (3, 4, 11, 29)),  # with empty sequences, and documents of several
 }
 
-# case -> store, the range of its sequences that is read, Megatron's arguments
+# case -> store, the range of sequences to read, Megatron's arguments
 CASES: dict[str, dict[str, Any]] = {
     "one_epoch": {"store": "short", "sequence_length": 16, "seed": 1234, "num_samples": None},
     "one_epoch_asked": {"store": "short", "sequence_length": 16, "seed": 7, "num_samples": 5},
@@ -95,7 +95,7 @@ def gpt_indices(folder: Path, case: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def padded_sample_index(folder: Path, case: dict[str, Any]) -> np.ndarray:
-    """One epoch's sample index with an unfilled last sample, as Megatron can have it for validation."""
+    """Build one epoch's sample index with an unfilled last sample, as Megatron can do for validation."""
     from megatron.core.datasets import helpers
     from megatron.core.datasets.indexed_dataset import IndexedDataset
 

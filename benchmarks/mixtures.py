@@ -1,4 +1,4 @@
-"""Joint orders of two datasets of one feature space, beside the same shares mixed by position, and a shuffle.
+"""Joint orders of two datasets of one feature space, compared with a mixture by position and with a shuffle.
 
     python benchmarks/mixtures.py --datasets FIRST SECOND [--write]
 
@@ -28,7 +28,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def figures(chars: jd.Characteristics, numbers: np.ndarray) -> dict[str, Any]:
-    """Windows, prefixes, repeats of documents, and gaps of repeated sequences as parts of an even spacing."""
+    """Measure windows, prefixes, repeats of documents, and gaps of repeated sequences relative to an even spacing."""
     times = np.bincount(numbers, minlength=chars.num_sequences)
     shares = {family: (counts.T @ times) / (chars.tokens @ times) for family, counts in chars.counts.items()}
     balance = jd.measure(chars, jd.make_run(chars, positions=numbers), windows=WINDOWS, targets=shares)
@@ -55,7 +55,7 @@ def figures(chars: jd.Characteristics, numbers: np.ndarray) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the figures; with --write, keep them."""
+    """Print the figures; with --write, store them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--datasets", type=Path, nargs=2, required=True, help="two built datasets' folders")
     parser.add_argument("--write", action="store_true", help="write results/mixtures.json")

@@ -1,12 +1,13 @@
-"""Every order of one corpus by one yardstick: time, prefixes, windows of many sizes, ratios to the exact greedy f3.
+"""All orders of one corpus, measured equally: time, prefixes, windows of many sizes, ratios to the exact greedy f3.
 
     python benchmarks/orderings.py [--corpus synthetic --num-sequences 20000 | --dataset OUT] [--write]
 
-Prints Markdown: a summary, all measures, the ratios, and the targets as reached or not. A ratio of windows is the
-larger of two, that of aligned windows and that of windows half a window later; for windows of 256 also the largest
-over eight offsets. Every order is made twice; `seconds` are the second run's, `compile` is what the first took
-longer. Orders that take more than a minute are made once, compilation included. The exact greedy reads the square
-of the number of sequences: beyond `--exact-up-to` sequences only its steps are timed, and its time is reckoned.
+Prints Markdown: a summary, all measures, the ratios, and whether each target was reached. A ratio of windows is the
+larger of two ratios: of aligned windows, and of windows half a window later; for windows of 256 also the largest over
+eight offsets. Every order is made twice; `seconds` is the time of the second run, `compile` the extra time of the
+first. Orders that take more than a minute are made once, compilation included. The time of the exact greedy grows with
+the square of the number of sequences: beyond `--exact-up-to` sequences only some steps are timed, and its time is
+estimated.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ REPACKED_ABOVE = 65_536  # remaining sequences above which the exact greedy buil
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an order is made.
+    """The recipe of an order.
 
     Attributes:
         label: its name in the table.
@@ -59,13 +60,13 @@ class Recipe:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def about(self) -> dict[str, Any]:
-        """For the results' file."""
+        """Return the recipe for the results' file."""
         return {"method": self.method, "objective": dataclasses.asdict(self.objective), "options": self.options}
 
 
 @dataclass(frozen=True)
 class Run:
-    """An order and its time; no order where the time is reckoned from some steps."""
+    """An order and its time; without the order if the time is estimated from some steps."""
 
     recipe: Recipe
     ordering: jd.Ordering | None
@@ -95,13 +96,13 @@ REFERENCES = ("uniform shuffle", "exact f3")
 
 
 def chosen_recipes(methods: Sequence[str] | None) -> list[Recipe]:
-    """The recipes of some methods or all, the references among them."""
+    """The recipes of some methods or all, including the references."""
     return [recipe for recipe in RECIPES if methods is None or recipe.method in methods or recipe.label in REFERENCES]
 
 
 def timed(make: Callable[[], jd.Ordering]) -> tuple[jd.Ordering, float, float | None]:
-    """An order, its seconds, and the seconds to compile where it was made twice."""
-    jax.clear_caches()  # so that no order finds its loop compiled by the one before
+    """An order, its seconds, and the seconds to compile if it was made twice."""
+    jax.clear_caches()  # so that no order uses a loop that was compiled for the order before
     start = time.perf_counter()
     ordering = make()
     first = time.perf_counter() - start
@@ -115,7 +116,7 @@ def timed(make: Callable[[], jd.Ordering]) -> tuple[jd.Ordering, float, float | 
 
 def make_order(chars: jd.Characteristics, recipe: Recipe, exact_up_to: int) -> Run:
     """Make an order and time it."""
-    METHODS.find(recipe.method)  # loads what it needs
+    METHODS.find(recipe.method)  # loads its modules
     if recipe.method == "greedy" and chars.num_sequences > exact_up_to:
         return Run(recipe, None, *reckoned(chars, recipe))
     return Run(recipe, *timed(lambda: jd.order(chars, recipe.method, objective=recipe.objective, **recipe.options)))
@@ -126,7 +127,7 @@ class _Enough(Exception):
 
 
 def reckoned(chars: jd.Characteristics, recipe: Recipe) -> tuple[float, float]:
-    """Seconds of the exact greedy out of those of a few thousand warm steps, and about what compiling takes."""
+    """Estimate the seconds of the exact greedy from a few thousand warm steps, and the time to compile."""
     jax.clear_caches()
     times = [time.perf_counter()]
 
@@ -142,7 +143,7 @@ def reckoned(chars: jd.Characteristics, recipe: Recipe) -> tuple[float, float]:
 
 
 def steps_of_full_size(num_sequences: int) -> float:
-    """How many steps that read all sequences cost what the exact greedy's do, whose tables shrink by halves."""
+    """The number of full-size steps that cost as much as the exact greedy, whose tables are halved repeatedly."""
     left, rows = float(num_sequences), 0.0
     while left > REPACKED_ABOVE:
         rows += left * left / 2
@@ -161,7 +162,7 @@ def every_offset(chars: jd.Characteristics, ordering: jd.Ordering) -> dict[str, 
 
 
 def measured(chars: jd.Characteristics, runs: Mapping[str, Run]) -> tuple[jd.Comparison, dict[str, Any]]:
-    """The comparison of all orders that were made, and of every run the results' entry."""
+    """The comparison of all orders that were made, and the results' entry of every run."""
     orderings = {label: run.ordering for label, run in runs.items() if run.ordering is not None}
     windows = [size for size in WINDOWS if size <= chars.num_sequences]
     comparison = jd.compare(chars, orderings, windows)
@@ -191,13 +192,13 @@ def repeats(documents: Int64[np.ndarray, " sequence"], ordering: jd.Ordering) ->
 
 
 def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table, its first column to the left."""
+    """Format a table with its first column aligned to the left."""
     cells = [list(header), ["---", *["---:"] * (len(header) - 1)], *map(list, lines)]
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def summary(entries: Mapping[str, Any], family: str, second: str) -> str:
-    """One line an order: time, prefixes, drift and windows of 256."""
+    """One line per order: time, prefixes, drift and windows of 256."""
     header = ("order", "seconds", "compile", f"prefix max {family} / {second}", "norm drift")
     header += (f"{family} TV {BATCH} mean / worst", "half a window later", "gap closed")
     return markdown(header, [_summary_line(label, entry, family, second) for label, entry in entries.items()])
@@ -223,7 +224,7 @@ def _summary_line(label: str, entry: Mapping[str, Any], family: str, second: str
 
 
 def documents_table(entries: Mapping[str, Any], family: str, second: str) -> str:
-    """One line an order: how its documents lie beside its mixture; nothing where the documents are not known."""
+    """One line per order: the spread of its documents, and its mixture; empty if the documents are unknown."""
     known = {label: entry for label, entry in entries.items() if DOCUMENT in entry}
     if not known:
         return ""
@@ -274,7 +275,7 @@ def ratio_tables(ratios: Mapping[str, verdicts.Figures], families: Sequence[str]
 
 
 def verdict_table(judged: Sequence[Mapping[str, Any]], families: Sequence[str]) -> str:
-    """The targets; the second family is shown and not judged where a target speaks of the first alone."""
+    """The targets; if a target is for the first family alone, the second is only shown."""
     header = ("order", "measure", "at most", "found", "verdict", f"{families[-1]}, not judged")
     lines = []
     for line in judged:
@@ -285,7 +286,7 @@ def verdict_table(judged: Sequence[Mapping[str, Any]], families: Sequence[str]) 
 
 
 def rounded(value: Any) -> Any:
-    """For JSON: the same with every number to five significant digits, None where it is none."""
+    """For JSON: the same values with five significant digits, and None for numbers that are not finite."""
     if isinstance(value, float):
         return None if math.isnan(value) else float(f"{value:.5g}")
     if isinstance(value, Mapping):
@@ -294,9 +295,9 @@ def rounded(value: Any) -> Any:
 
 
 def main() -> None:
-    """Print the tables; with --write, keep them."""
+    """Print the tables; with --write, store them."""
     arguments = _parse()
-    about = results_file.environment("jax", "numpy", "scipy")  # before our own load
+    about = results_file.environment("jax", "numpy", "scipy")  # before this benchmark's load
     if arguments.dataset is not None:
         chars, name = corpora.from_dataset(arguments.dataset), arguments.dataset.resolve().name
     else:

@@ -1,13 +1,13 @@
-"""What packing takes, and what every method keeps, loses, pads and cuts.
+"""Time and memory of packing, and the tokens that every method keeps, loses, pads and cuts.
 
     python benchmarks/packing.py [--quick] [--write]            # seconds and memory
     python benchmarks/packing.py --dataset FOLDER [--write]     # figures of a built dataset, as in docs/packing.md
 
 Speed: documents' lengths are log-normal, 700 tokens in the mean, L = 2048; topics are 1,000 Zipf clusters. Every
-method runs in a process of its own. Seconds are of the whole of `jd.pack`, the report and its counts included; the
-peak of resident memory is the process's, lengths, order and result included. Beside it, on fewer documents and in
-this process, a plain loop over documents that makes the same sequences (as many, and as full), and how many times
-longer it takes.
+method runs in a separate process. Seconds include all of `jd.pack`, with the report and its counts; the peak of
+resident memory is that of the process, with lengths, order and result. For comparison, a plain loop over fewer
+documents in this process makes the same sequences (as many, and as full); the table shows how many times longer it
+takes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOOP_DOCUMENTS = {"concat": 200_000, "pad": 200_000, "first_fit": 20_000, "best_
 
 
 class Case(NamedTuple):
-    """A method with options on so many documents, and what it may take."""
+    """A method with options and a number of documents, and its limits."""
 
     method: str
     num_documents: int
@@ -77,7 +77,7 @@ FIGURES: list[tuple[str, dict[str, Any]]] = [
 
 
 class Corpus(NamedTuple):
-    """What methods may want to know of documents."""
+    """Facts on documents that methods may need."""
 
     lengths: np.ndarray
     order: np.ndarray
@@ -103,12 +103,12 @@ def draw_corpus(num_documents: int, needs: tuple[str, ...] = ()) -> Corpus:
 
 
 def needs_of(method: str) -> tuple[str, ...]:
-    """What a method cannot do without."""
+    """The facts that a method needs."""
     return {"nearest": ("clusters", "vectors"), "same_cluster": ("clusters",), "spread": ("clusters",)}.get(method, ())
 
 
 def pack(corpus: Corpus, length: int, method: str, options: Mapping[str, Any]) -> jd.Packed:
-    """`jd.pack` of a corpus, with all that is known of it."""
+    """Call `jd.pack` for a corpus, with all facts on it."""
     return jd.pack(
         corpus.lengths,
         length,
@@ -121,7 +121,7 @@ def pack(corpus: Corpus, length: int, method: str, options: Mapping[str, Any]) -
 
 
 def run_case(case: Case) -> dict[str, Any]:
-    """Seconds and peak memory of one case, in this process."""
+    """Measure seconds and peak memory of one case, in this process."""
     corpus = draw_corpus(case.num_documents, needs_of(case.method))
     before = peak_gigabytes()
     start, cpu_start = time.perf_counter(), time.process_time()
@@ -146,7 +146,7 @@ def peak_gigabytes() -> float:
 
 
 def in_a_process(case: Case) -> dict[str, Any]:
-    """The same in a process of its own."""
+    """Measure one case in a separate process."""
     command = [sys.executable, __file__, "--case", json.dumps(case)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
@@ -215,7 +215,7 @@ LOOPS: dict[str, Callable[[list[int], int], tuple[int, int]]] = {
 
 
 def against_loop(method: str) -> dict[str, float]:
-    """How many times longer the plain loop takes.
+    """Measure how many times longer the plain loop takes.
 
     Raises:
         ValueError: it makes other sequences.
@@ -238,7 +238,7 @@ def against_loop(method: str) -> dict[str, float]:
 
 
 def measure_speed(quick: bool) -> dict[str, Any]:
-    """Every case's row, printed as it is done."""
+    """Measure every case and print its row."""
     print(f"{'method':<44}{'documents':>12}{'seconds':>9}{'CPU s':>8}{'peak GB':>9}  verdict")
     rows = []
     for case in CASES:
@@ -268,7 +268,7 @@ def named(method: str, options: Mapping[str, Any]) -> str:
 
 
 def measure_dataset(folder: Path, length: int | None) -> dict[str, Any]:
-    """What every method makes of all documents of a built dataset, as a Markdown table."""
+    """A Markdown table of every method's packing of a built dataset."""
     dataset = jd.open_dataset(folder)
     length = length or dataset.sequence_length
     lengths = dataset.tokens.document_lengths
@@ -309,7 +309,7 @@ def measure_dataset(folder: Path, length: int | None) -> dict[str, Any]:
 
 
 def share(value: float) -> str:
-    """Per cent, with as many digits as tell small ones from none."""
+    """Per cent, with enough digits to show small values."""
     return f"{value:.1%}" if value >= 0.001 or not value else f"{value:.3%}"
 
 

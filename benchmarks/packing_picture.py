@@ -1,9 +1,9 @@
-"""Every packing method as a picture: what it really makes of ten small documents, drawn as SVG.
+"""Every packing method as a picture: its real result for ten small documents, drawn as SVG.
 
     python benchmarks/packing_picture.py [--out FOLDER]
 
-A row of sequences for each method. A colour is a document, a hue a topic; hatched is padding; a dark last token is
-the document's end token, a ringed one was inserted; a line across is a cut: the document goes on elsewhere.
+Each method has a row of sequences. A colour is a document, a hue a topic; hatching is padding. A dark last token is
+the document's end token; a ringed end token was inserted. A line across is a cut: the document continues elsewhere.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ PICTURES = [
 
 
 def packed(picture: Picture) -> jd.Packed:
-    """What the method makes of the documents."""
+    """Pack the documents by the method."""
     return jd.pack(
         LENGTHS,
         SEQUENCE_LENGTH,
@@ -90,7 +90,7 @@ def packed(picture: Picture) -> jd.Packed:
 
 
 def vectors() -> np.ndarray:
-    """A direction for every document, those of a topic near one another."""
+    """A direction for every document; documents of a topic have near directions."""
     turns = (TOPICS * 2.1 + 0.12 * np.arange(len(TOPICS))).astype(np.float64)
     return np.round(np.stack([np.cos(turns), np.sin(turns), np.full(len(turns), 0.2)], axis=1), 4).astype(np.float32)
 
@@ -106,14 +106,14 @@ def draw(picture: Picture) -> str:
         x, y = places[segments.sequence_index[row]]
         parts += _segment(segments, row, x + TOKEN * int(segments.position[row]), y, bool(inserted[row]))
     if segments.overlap:
-        for x, y in places[max(picture.num_rows, 1) :]:  # all that go on from another
+        for x, y in places[max(picture.num_rows, 1) :]:  # all that continue another
             parts.append(_rect("shared", x, y, segments.overlap))
     bottom = max(y for _, y in places) + HEIGHT
     return _framed(picture.name, parts, caption(done.report), bottom)
 
 
 def _place(sequence: int, segments: Segments, num_rows: int) -> tuple[float, float]:
-    """Where a sequence's upper left corner is."""
+    """The upper left corner of a sequence."""
     if num_rows:
         column, row = divmod(sequence, num_rows)
     else:
@@ -122,7 +122,7 @@ def _place(sequence: int, segments: Segments, num_rows: int) -> tuple[float, flo
 
 
 def _segment(segments: Segments, row: int, x: float, y: float, inserted: bool) -> Iterator[str]:
-    """A document's part: its colour and number, its end, the cuts at both sides."""
+    """Draw a part of a document: its colour and number, its end, the cuts at both sides."""
     document, length = int(segments.document_index[row]), int(segments.length[row])
     offset = int(segments.document_offset[row])
     yield _rect(f"d{document}", x, y, length)
@@ -149,7 +149,7 @@ def _cut(x: float, y: float) -> str:
 
 
 def caption(report: jd.PackingReport) -> str:
-    """The figures in words, what there is none of left out."""
+    """The figures in words, without zeros."""
     counted = [
         (report.num_sequences, "sequence", "s"),
         (report.num_tokens_dropped, "token", "s lost"),
@@ -164,7 +164,7 @@ def caption(report: jd.PackingReport) -> str:
 
 
 def draw_documents() -> str:
-    """The documents one by one, and what the marks mean."""
+    """Draw the documents one by one, and the meaning of the marks."""
     parts, x, y = [], float(LEFT), float(TOP)
     for document, length in enumerate(LENGTHS.tolist()):
         if x + TOKEN * length > WIDTH - LEFT:

@@ -1,10 +1,10 @@
-"""What packing by topic brings together, and what its search for neighbours finds and takes.
+"""The effect of packing by topic, and the recall and time of its search for neighbours.
 
     python benchmarks/packing_topics.py [--documents 20000 100000 ...] [--write]     # speed
     python benchmarks/packing_topics.py --dataset FOLDER [--sequence-length L ...]   # figures of a built dataset
 
-Speed: vectors of 128 features in 1,000 Zipf clusters, all those of a cluster about equally far from one another, so
-that neighbours are harder to find than among texts. *Recall* is the share of the exact neighbours of 300 documents
+Speed: vectors of 128 features in 1,000 Zipf clusters. Vectors of a cluster are about equally far from one another, so
+neighbours are harder to find than among texts. *Recall* is the share of the exact neighbours of 300 documents
 that the search within cells finds. Seconds are of the whole method; for a million documents pass `--documents
 1000000` and wait some minutes.
 """
@@ -67,7 +67,7 @@ def neighbor_cosine(segments: Any, vectors: np.ndarray) -> float:
 
 
 def recall(vectors: np.ndarray, num_neighbors: int = 10, num_candidates: int = 4096, num_asked: int = 300) -> float:
-    """Share of some documents' exact neighbours that are found."""
+    """Share of some documents' exact neighbours that the search finds."""
     whole = neighbors.rounded_units(vectors, np.arange(len(vectors)))
     graph = neighbors.nearest_rows(whole, num_neighbors, num_candidates)
     asked = np.random.default_rng(0).choice(len(vectors), num_asked, replace=False)
@@ -81,7 +81,7 @@ def recall(vectors: np.ndarray, num_neighbors: int = 10, num_candidates: int = 4
 
 
 def measure_speed(sizes: list[int]) -> list[dict[str, Any]]:
-    """Every method's seconds, and how near `nearest` comes."""
+    """Measure every method's seconds, and the recall of `nearest`."""
     rows = []
     print(f"{'documents':>10}  {'method':<24}{'seconds':>9}{'cosine':>8}{'recall':>8}")
     for num_documents in sizes:
@@ -106,7 +106,7 @@ def measure_speed(sizes: list[int]) -> list[dict[str, Any]]:
 
 
 def measure_dataset(folder: Path, sequence_lengths: list[int]) -> list[dict[str, Any]]:
-    """What every method brings together of a built dataset's documents, as a Markdown table."""
+    """A Markdown table of every method's sequences for a built dataset."""
     lengths = jd.open_dataset(folder).tokens.document_lengths
     corpus = {
         "lengths": lengths,
@@ -140,7 +140,7 @@ def measure_dataset(folder: Path, sequence_lengths: list[int]) -> list[dict[str,
 
 
 def named(method: str, needs: tuple[str, ...]) -> str:
-    """`same_cluster, vectors`: the method, and the vectors where it could do without."""
+    """The label of a case, such as `same_cluster, vectors`: the method, and the vectors if they are optional."""
     return f"{method}, vectors" if needs == ("clusters", "vectors") else method
 
 

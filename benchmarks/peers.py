@@ -1,25 +1,26 @@
-"""Our orders beside those of coreax (kernel herding) and GraB (gradient balancing), on the same sequences.
+"""Our orders compared with those of coreax (kernel herding) and GraB (gradient balancing), on the same sequences.
 
     pip install --no-deps -r benchmarks/requirements.txt      # into the environment of `make lint`
     python benchmarks/peers.py [--num-sequences 8000] [--write]
 
 All order the synthetic corpus of `corpora.py`. The peers read it as dense float32 rows `c_s / L` (1,000 clusters
-and 100 length bins), which is all they take, ours as sparse counts. All runs in one process on the same cores.
+and 100 length bins), the only form that they accept; our orders use sparse counts. Everything runs in one process on
+the same cores.
 
 - coreax's `KernelHerding` with the linear kernel, a coreset of all rows and `unique=True` (a row once chosen is
-  out), jitted as in its own timing script (`eqx.filter_jit(solver.reduce)`). The coreset's indices stand in the
-  order in which they were chosen: that is its ordering. It chooses the smallest `2 <D, v_s> - 2 <μ, v_s>`, which
+  out), jitted as in its own timing script (`eqx.filter_jit(solver.reduce)`). The coreset's indices are in
+  the order of choice, which is its ordering. It chooses the smallest `2 <D, v_s> - 2 <μ, v_s>`, which
   is the published greedy (f3) without `||c_s||²`. Compared with `greedy` under `Objective.f3()`: the same columns.
 - grab-sampler's `MeanBalance`, the published GraB (Lu, Guo, De Sa, NeurIPS 2022, https://arxiv.org/abs/2205.10733):
-  it is told every row as if it were a gradient, in ten passes, and the order that it gives next counts. Beside it
-  `PairBalance`, its successor, which needs no mean of the last pass. Both are driven as the package's `GraBSampler`
-  drives them, which itself stumbles over the torch of today. Compared with `greedy` and, where it exists, `balance`
+  it reads every row as if it were a gradient, in ten passes, and its next order is compared. `PairBalance`, its
+  successor, needs no mean of the last pass and is also compared. Both are called as in the package's `GraBSampler`,
+  which itself fails with current versions of torch. Compared with `greedy` and, where it exists, `balance`
   in every measure.
 
-Prefix deviation at a position is that of both families together (the norm over all columns), which is what f3 and
-kernel herding make small. Seconds are the best of three runs, CPU seconds that run's of all threads (they hold on a
-machine with other work). Compilation is timed apart: for coreax by compiling first, for ours as what an earlier run
-took longer than the best; `greedy` finds its loop compiled for f3 already.
+Prefix deviation at a position is that of both families together (the norm over all columns), which f3 and kernel
+herding minimise. Seconds are the best of three runs; CPU seconds are those of the best run over all threads (other work
+on the machine hardly changes them). Compilation is timed separately: for coreax by compiling first, for ours as the
+extra time of an earlier run; the loop of `greedy` was already compiled for f3.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ WINDOWS = (64, 256, 1024)
 REPEATS = 3
 PASSES = 10
 AVERAGED = 256  # positions over which two prefix curves are averaged before they are compared
-ROWS_PER_STEP = 256  # rows that GraB is told at a time; its result does not depend on it
+ROWS_PER_STEP = 256  # rows that GraB reads at a time; its result does not depend on it
 WINDOW_MEASURES = (
     "tv_mean",
     "tv_worst",
@@ -56,7 +57,7 @@ WINDOW_MEASURES = (
 
 @dataclass(frozen=True)
 class Run:
-    """An order and the time that it took."""
+    """An order and its time."""
 
     indices: np.ndarray
     seconds: float = 0.0
@@ -65,7 +66,7 @@ class Run:
 
 
 def timed(compute: Callable[[], Any]) -> tuple[Any, float, float]:
-    """A result, the seconds of the best run and its CPU seconds."""
+    """Return a result, the seconds of the best run and its CPU seconds."""
     result, runs = None, []
     for _ in range(REPEATS):
         start, cpu_start = time.perf_counter(), time.process_time()
@@ -81,7 +82,7 @@ def dense_rows(chars: jd.Characteristics) -> np.ndarray:
 
 
 def run_ours(chars: jd.Characteristics, method: str, objective: jd.Objective) -> Run:
-    """The whole of `jd.order`, tables included."""
+    """Run all of `jd.order`, including its tables."""
     start = time.perf_counter()
     jd.order(chars, method, objective=objective)
     first = time.perf_counter() - start
@@ -107,8 +108,8 @@ def run_coreax(rows: np.ndarray) -> Run:
 
 
 def run_grab(rows: np.ndarray, name: str, seed: int = 0) -> Run:
-    """The order after ten passes over rows that stay as they are; torch on the processor."""
-    # The package imports torch_sparse, which takes many minutes to build, for a projection that is not used here.
+    """The order after ten passes over unchanged rows, with torch on the processor."""
+    # The package imports torch_sparse for a projection that is not used here; torch_sparse takes many minutes to build.
     torch_sparse = types.ModuleType("torch_sparse")
     torch_sparse.__dict__["SparseTensor"] = object
     sys.modules.setdefault("torch_sparse", torch_sparse)
@@ -152,7 +153,7 @@ def joint_prefix(chars: jd.Characteristics, run: Run) -> np.ndarray:
 
 
 def compare_prefixes(chars: jd.Characteristics, ours: Run, peer: Run) -> dict[str, float]:
-    """Ours beside a peer: the curves themselves and their running maxima, position by position."""
+    """Compare ours with a peer: the curves and their running maxima, position by position."""
     our_curve, peer_curve = joint_prefix(chars, ours), joint_prefix(chars, peer)
     rounding = 1e-9  # both curves end at zero
     running = np.maximum.accumulate(our_curve) > np.maximum.accumulate(peer_curve) + rounding
@@ -188,7 +189,7 @@ def run_all(chars: jd.Characteristics) -> dict[str, Run]:
 
 
 def print_table(runs: dict[str, Run], measures: dict[str, dict[str, float]]) -> None:
-    """One column an order."""
+    """A table with one column per order."""
     width = max(map(len, next(iter(measures.values())))) + 2
     print(" " * width + "".join(f"{label:>16}" for label in runs))
     times = {"seconds": "seconds", "CPU seconds": "cpu_seconds", "seconds to compile": "compile_seconds"}
@@ -223,13 +224,13 @@ def compare(chars: jd.Characteristics, runs: dict[str, Run], measures: dict[str,
 
 
 def main() -> None:
-    """Print the table; with --write, keep it."""
+    """Print the table; with --write, store it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-sequences", type=int, default=8000)
     parser.add_argument("--write", action="store_true", help="write results/peers.json")
     arguments = parser.parse_args()
     packages = ("jax", "coreax", "equinox", "torch", "grab-sampler", "numpy")
-    about = results_file.environment(*packages)  # before our own load
+    about = results_file.environment(*packages)  # before this benchmark's load
     chars = corpora.synthetic(arguments.num_sequences)
     runs = run_all(chars)
     measures = {label: flat_measures(chars, run) for label, run in runs.items()}

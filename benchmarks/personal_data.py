@@ -1,12 +1,12 @@
-"""Personal data: what is found of that which was planted, and in how many documents something is found otherwise.
+"""Personal data: the share of planted data that is found, and the number of other documents with finds.
 
     python benchmarks/personal_data.py FILES.jsonl.gz ... [--number 3000] [--write]
 
-*recall*: the share of planted addresses, numbers and keys of which nothing is left in clear. They are made with right
-checksums and put between words of the documents, in brackets, quotes, markup and the like; of each document 4,000
-characters are taken. *found*: documents without anything planted in which a kind is found. What of it is no personal
-data was read by eye in samples, one find a document (`sample` of them): `wrong` are finds that are no address or number
-of that kind at all; examples of manuals (alice@example.com, 8.8.8.8) are not counted as wrong.
+*recall*: the share of planted addresses, numbers and keys that are masked completely. They have correct checksums and
+are put between words of the documents, in brackets, quotes, markup and the like; 4,000 characters of each document are
+used. *found*: documents without planted data in which a kind is found. Samples of these finds were checked by eye, one
+find per document (`sample` of them). `wrong` counts finds that are not an address or number of that kind; examples of
+manuals (alice@example.com, 8.8.8.8) are not counted as wrong.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def read(paths: Sequence[Path]) -> list[str]:
 
 
 def recall(kind: str, number: int, texts: list[str]) -> dict[str, Any]:
-    """How many of the planted are gone, and some that are left."""
+    """Count the planted values that are gone, and return some that are left."""
     pairs = list(planted.plants(kind, number, texts))
     chain = Chain([("personal_data", {})])
     left = list(chain.through(Document(str(index), text, "") for index, (text, _) in enumerate(pairs)))

@@ -1,10 +1,10 @@
-"""Quality against time: one labelled point an order, drawn as SVG from the results of `orderings.py`.
+"""Quality against time: one labelled point per order, drawn as SVG from the results of `orderings.py`.
 
     python benchmarks/picture.py benchmarks/results/orderings-synthetic-200000.json [--out PICTURE.svg]
 
-Across: seconds, logarithmic. Upwards: how much of the distance between a uniform shuffle and the floor an order
-closes, by the mean cluster TV of windows of 256 sequences, the larger of that of aligned windows and that of those
-half a window later, so that an order made for one alignment shows what it costs at the other.
+Horizontal axis: seconds, logarithmic. Vertical axis: the part of the distance between a uniform shuffle and the floor
+that an order closes, by the mean cluster TV of windows of 256 sequences. The larger TV of aligned windows and of
+windows half a window later counts, so an order made for one alignment shows its cost at the other.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ WINDOW = "256"
 MEASURE = "mean cluster TV of 256-sequence windows, at the worse of two offsets"
 WIDTH, HEIGHT = 860, 620
 LEFT, RIGHT, TOP, BOTTOM = 64, 836, 76, 490
-RADIUS, LETTER, LINE = 5.0, 6.9, 15.0  # pixels; at 12 pixels a sans-serif's letters are no wider in the mean
+RADIUS, LETTER, LINE = 5.0, 6.9, 15.0  # pixels; letters of a sans-serif font at 12 pixels are not wider on average
 MOST_ROUNDS = 20
-DEEPEST = -0.12  # what lies below is named under the picture
+DEEPEST = -0.12  # points below this are named under the picture
 KINDS = {
     "mixing": ("shuffles", {"corpus_order", "uniform_shuffle", "buffer_shuffle", "stratified"}),
     "linear": ("pools, linear time", {"greedy_pool", "balance"}),
@@ -69,17 +69,17 @@ class Box:
     bottom: float
 
     def meets(self, other: Box) -> bool:
-        """Whether they share any area."""
+        """Whether two rectangles overlap."""
         return (
             self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
         )
 
     def nearest(self, point: Place) -> Place:
-        """The point inside, a little off the upper and lower edges, that is nearest to another."""
+        """The nearest point inside to another point, a little away from the upper and lower edges."""
         return min(max(point[0], self.left), self.right), min(max(point[1], self.top + 3), self.bottom - 3)
 
     def within(self, other: Box) -> bool:
-        """Whether it lies wholly inside."""
+        """Whether the rectangle is completely inside."""
         return (
             other.left <= self.left
             and self.right <= other.right
@@ -92,7 +92,7 @@ PLOT = Box(LEFT, TOP - 6, RIGHT, BOTTOM - 2)
 
 
 def points_of(results: Mapping[str, Any]) -> tuple[list[Point], float]:
-    """The measured orders, and the part of the gap that the bound leaves open to any order."""
+    """The measured orders, and the largest part of the gap that any order can close by the bound."""
     families = {
         label: next(iter(entry["families"].values()))["windows"][WINDOW]
         for label, entry in results["orders"].items()
@@ -145,9 +145,9 @@ class Scale:
 
 
 def place_labels(at: Sequence[Place], labels: Sequence[str]) -> list[Box]:
-    """A box for every label near its point, over no label, point or line of another.
+    """Place a box for every label near its point, without covering labels, points or lines of others.
 
-    Every label in turn takes the place that is least bad as the others lie, until none moves.
+    Every label in turn takes the best place given the others, until no label moves.
     """
     places = [
         [box for box in _places(*point, LETTER * len(label)) if box.within(PLOT)]
@@ -165,7 +165,7 @@ def place_labels(at: Sequence[Place], labels: Sequence[str]) -> list[Box]:
 
 
 def _badness(at: Sequence[Place], chosen: Sequence[Box], index: int, box: Box) -> float:
-    """Of a label's place: what it hides, lines that cross labels, points nearer than its own, the distance."""
+    """The cost of a label's place: hidden things, lines that cross labels, points nearer than its own, the distance."""
     point, marks = at[index], [_mark(*other) for other in at]
     others = [other for other in range(len(at)) if other != index]
     distance = math.dist(point, box.nearest(point))
@@ -177,7 +177,7 @@ def _badness(at: Sequence[Place], chosen: Sequence[Box], index: int, box: Box) -
 
 
 def _mark(x: float, y: float) -> Box:
-    """What a point's circle takes."""
+    """The box of a point's circle."""
     return Box(x - RADIUS - 2, y - RADIUS - 1, x + RADIUS + 2, y + RADIUS + 1)
 
 
@@ -190,12 +190,13 @@ def crosses(point: Place, label: Box, other: Box) -> bool:
 
 
 def _places(x: float, y: float, width: float) -> Iterator[Box]:
-    """Boxes around a point, farther and farther away."""
+    """Yield boxes around a point at growing distances."""
     for distance in range(9, 150, 8):
         for angle in (0, 180, 90, -90, 30, -30, 150, -150, 60, -60, 120, -120):
             toward, upward = math.cos(math.radians(angle)), math.sin(math.radians(angle))
             middle = y - (distance + 3) * upward
-            left = x + distance * toward - width * (1 - toward) / 2  # beside the point its near edge, above its middle
+            # A label beside the point has its near edge there, a label above the point its middle.
+            left = x + distance * toward - width * (1 - toward) / 2
             yield Box(left, middle - LINE / 2, left + width, middle + LINE / 2)
 
 
@@ -212,7 +213,7 @@ def draw(points: Sequence[Point], bound: float, title: str, caption: Sequence[st
 
 
 def _frame(scale: Scale, title: str) -> Iterator[str]:
-    """Title, grid, ticks and what the axes mean."""
+    """Draw title, grid, ticks and the axes' titles."""
     yield text(LEFT - 44, 28, title, "title")
     yield text(LEFT - 44, 50, f"How far from a uniform shuffle to the floor: {MEASURE}", "quiet")
     for percent in range(0, 101, 20):
@@ -228,14 +229,14 @@ def _frame(scale: Scale, title: str) -> Iterator[str]:
 
 
 def _limits(scale: Scale, bound: float) -> Iterator[str]:
-    """The line that no order can lie above."""
+    """Draw the upper bound of all orders."""
     y = scale.down(min(bound, 1.0))
     yield line("limit", LEFT, y, RIGHT, y)
     yield text(RIGHT, y - 6, "no order can lie above", "quiet", "end")
 
 
 def _points(scale: Scale, points: Sequence[Point]) -> Iterator[str]:
-    """Marks and labels, with a thin line between them where they are apart."""
+    """Draw marks and labels, with a thin line between them if they are apart."""
     at = [(scale.across(point.seconds), scale.down(point.closed)) for point in points]
     boxes = place_labels(at, [point.label for point in points])
     for (x, y), box in zip(at, boxes, strict=True):
@@ -254,7 +255,7 @@ def _points(scale: Scale, points: Sequence[Point]) -> Iterator[str]:
 
 
 def _legend(points: Sequence[Point]) -> Iterator[str]:
-    """The kinds that are there, in one line."""
+    """Draw the legend of the present kinds in one line."""
     x = float(LEFT)
     for kind, (words, _) in KINDS.items():
         if any(point.kind == kind for point in points):
@@ -264,7 +265,7 @@ def _legend(points: Sequence[Point]) -> Iterator[str]:
 
 
 def caption_of(results: Mapping[str, Any]) -> list[str]:
-    """What was ordered, and on what."""
+    """Describe the corpus and the machine."""
     corpus = results["corpus"]
     groups = corpus.get("num_groups_cluster")
     counted = f"{corpus['num_sequences']:,} sequences of {corpus['sequence_length']:,} tokens"

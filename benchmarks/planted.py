@@ -1,7 +1,7 @@
-"""Made-up personal data of every kind, with right checksums, and the contexts in which such things stand in texts.
+"""Invented personal data of every kind, with correct checksums, and typical contexts of such data in texts.
 
-Check digits are found by the published rules as they read, without the code that is measured: a number is drawn until
-its rule holds, or every check digit is tried.
+Check digits follow the published rules and do not use the measured code: a number is drawn until its rule holds, or
+every check digit is tried.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def ip_4(rng: random.Random) -> str:
 
 
 def ip_6(rng: random.Random) -> str:
-    """Of the networks that are in use, written short, in full, or in capitals."""
+    """An address of a network in use, written short, in full, or in capitals."""
     network = rng.choice([0x2001_4860, 0x2A00_1450, 0x2606_4700, 0x2620_0000, 0x2804_0014, 0x2C0F_F248, 0x2400_CB00])
     host = rng.getrandbits(96) if rng.random() < 0.6 else rng.getrandbits(16)
     address = ipaddress.IPv6Address((network << 96) + host)
@@ -64,7 +64,7 @@ def ip_6(rng: random.Random) -> str:
 
 # ---- Numbers with checksums.
 def luhn_sum(number: str) -> int:
-    """Double every second digit from the right, add the digits of all."""
+    """Double every second digit from the right, then add the digits of all results."""
     total = 0
     for place, digit in enumerate(reversed(number)):
         total += sum(map(int, str(int(digit) * (2 if place % 2 else 1))))
@@ -106,7 +106,7 @@ def gb(rng: random.Random) -> str:
 
 
 def de(rng: random.Random) -> str:
-    """One digit twice, one not at all; the check digit as the tax office's table of steps finds it."""
+    """One digit occurs twice, one does not occur; the check digit follows the tax office's table of steps."""
     while True:
         chosen = rng.sample(string.digits, 9)
         chosen.insert(rng.randrange(10), rng.choice(chosen))
@@ -148,7 +148,7 @@ def fr(rng: random.Random) -> str:
     body = (
         f"{rng.choice('12')}{born.year % 100:02}{born.month:02}{place}{rng.randint(1, 900):03}{rng.randint(1, 999):03}"
     )
-    # Of Corsica, the letter is read as 0, and a million or two are taken off.
+    # For Corsica, the letter is read as 0, and one or two million are subtracted.
     value = int(body.replace(place, "20")) - 10**6 * " AB".index(place[1]) if place[1].isalpha() else int(body)
     key = 97 - value % 97
     spaced = f"{body[0]} {body[1:3]} {body[3:5]} {body[5:7]} {body[7:10]} {body[10:]} {key:02}"
@@ -156,7 +156,7 @@ def fr(rng: random.Random) -> str:
 
 
 def dihedral(one: int, other: int) -> int:
-    """The product in the group of the turns and reflections of a pentagon, of which Verhoeff's scheme consists."""
+    """The product in the group of rotations and reflections of a pentagon, used by Verhoeff's scheme."""
     if one < 5:
         return (one + other) % 5 if other < 5 else 5 + (one + other) % 5
     return 5 + (one - other) % 5 if other < 5 else (one - other) % 5
@@ -197,13 +197,13 @@ def china(rng: random.Random) -> str:
 
 
 def behind(words: str, make: Make) -> Make:
-    """The number with one of the words before it."""
+    """The number after one of the words."""
     return lambda rng: f"{rng.choice(words.split('|'))} {make(rng)}"
 
 
 # ---- Telephones.
 def phone(rng: random.Random) -> str:
-    """A number that may be in use somewhere, as it is written abroad, or behind a word."""
+    """A possible telephone number, in international form or after a word."""
     import phonenumbers
 
     while True:
@@ -246,7 +246,7 @@ def pem(rng: random.Random) -> str:
 
 
 def assigned(rng: random.Random) -> str:
-    """A value as a generator of passwords or keys makes it, given to a name."""
+    """A value like that of a generator of passwords or keys, assigned to a name."""
     value = rng.choice(
         [
             lambda: letters(rng, rng.randint(20, 64)),
@@ -281,11 +281,11 @@ KINDS: dict[str, Make] = {
     "secret_key": key,
     "secret_assigned": assigned,
 }
-"""Kind -> what makes one; the part behind the last space of a word before it is what must not be left."""
+"""Kind -> its generator. A word may come first; the part after its last space must not be left in the text."""
 
 
 def bare(made: str) -> str:
-    """What was planted, without the word before it."""
+    """The planted value, without the word before it."""
     first, _, rest = made.partition(" ")
     return made if first[-1:].isdigit() or "@" in made or "=" in made or not rest else rest
 
@@ -294,18 +294,18 @@ CONTEXTS = [
     *("{}", "{}", "{}.", "{},", "({})", "<{}>", '"{}"', "'{}'", "[{}]", "{};", "{}!", "{}?", "**{}**", "|{}|", "- {}"),
     *("contact: {}", "is {} now", "{} or", "{}\n", "\n{}\n", "\t{}\t", "{}:", "<td>{}</td>", '{{"value": "{}"}}'),
 ]
-"""What stands around it; spaces stand around that."""
+"""The text around the planted value; spaces are around both."""
 
 
 def plant(rng: random.Random, text: str, made: str) -> str:
-    """The text with something in one of its gaps between words, in one of the contexts."""
+    """The text with a planted value between two words, in one of the contexts."""
     gaps = [at for at, letter in enumerate(text) if letter.isspace()] or [len(text)]
     at = rng.choice(gaps)
     return f"{text[:at]} {rng.choice(CONTEXTS).format(made)} {text[at:]}"
 
 
 def plants(kind: str, number: int, texts: list[str], seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Texts, each with something planted in it, and what was planted."""
+    """Texts with a planted value each, and these values."""
     rng = random.Random(json.dumps([kind, seed]))
     for _ in range(number):
         made = KINDS[kind](rng)

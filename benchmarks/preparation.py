@@ -1,13 +1,13 @@
-"""Steps of preparation: documents a second on one core, what they remove, and the ratio to datatrove.
+"""Steps of preparation: documents per second on one core, removed documents, and the ratio to datatrove.
 
     python benchmarks/preparation.py FILES.jsonl.gz ... [--peer-documents 1000] [--write]
 
-Seconds are the processor's, since others may use the machine. Every step gets all documents, which are in memory
-already, and splits their words itself; `filters` are the four rules of FineWeb's recipe one behind another, which
-split them once. *peer* is datatrove (pip install datatrove spacy 'xxhash<4') where it is installed, on some documents
-spread over all files, which the step gets as well for the ratio: with its default word tokenizer (spaCy), and with the
-words and sentences of this package, which shows what the rules alone cost. `equal_verdicts` is the share of documents
-that both keep or both remove.
+Seconds are processor time, because other programs may use the machine. Every step gets all documents, which are in
+memory already, and splits their words itself; `filters` are the four rules of FineWeb's recipe in sequence, which split
+them once. *peer* is datatrove (pip install datatrove spacy 'xxhash<4') if it is installed, on some documents spread
+over all files; for the ratio our step gets the same documents. It runs with its default word tokenizer (spaCy), and
+with the words and sentences of this package, which shows the cost of the rules alone. `equal_verdicts` is the share of
+documents that both keep or both remove.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def read(paths: Sequence[str]) -> list[str]:
 
 
 def ours(steps: Steps, texts: Iterable[str]) -> tuple[float, set[int], Chain]:
-    """Seconds, the documents kept, and the chain with its account."""
+    """Return seconds, the kept documents, and the chain with its counts."""
     chain = Chain(steps, num_processes=1)
     documents = [Document(str(index), text, "") for index, text in enumerate(texts)]
     start = time.process_time()
@@ -71,7 +71,7 @@ def ours(steps: Steps, texts: Iterable[str]) -> tuple[float, set[int], Chain]:
 
 
 def peers() -> dict[str, Callable[[str | Any], list[Any]]]:
-    """Of the steps that datatrove has: its own, made with a language or a word tokenizer."""
+    """datatrove's version of a step, made with a language or a word tokenizer."""
     from datatrove.pipeline import filters  # type: ignore[import-not-found]
 
     made: dict[str, Callable[[str | Any], list[Any]]] = {
@@ -91,7 +91,7 @@ def peers() -> dict[str, Callable[[str | Any], list[Any]]]:
 
 
 def same_words() -> Any:
-    """This package's words and sentences as datatrove takes them."""
+    """This package's words and sentences in datatrove's interface."""
     from datatrove.utils.word_tokenizers import WordTokenizer  # type: ignore[import-not-found]
 
     class SameWords(WordTokenizer):
@@ -108,7 +108,7 @@ def same_words() -> Any:
 
 
 def theirs(rules: Sequence[Any], texts: Sequence[str]) -> tuple[float, set[int]]:
-    """Seconds, and the documents kept; a document at which a rule fails is removed."""
+    """Return seconds and the kept documents; a document that makes a rule fail is removed."""
     from datatrove.data import Document as Theirs  # type: ignore[import-not-found]
 
     start, kept = time.process_time(), set()
@@ -123,7 +123,7 @@ def theirs(rules: Sequence[Any], texts: Sequence[str]) -> tuple[float, set[int]]
 
 
 def signatures(words: Any, texts: Sequence[str]) -> float:
-    """Seconds that datatrove's MinHash takes to sign, without its sorting and joining."""
+    """Seconds of datatrove's MinHash for signatures, without sorting and joining."""
     import tempfile
 
     from datatrove.pipeline.dedup.minhash import MinhashDedupSignature  # type: ignore[import-not-found]
@@ -138,7 +138,7 @@ def signatures(words: Any, texts: Sequence[str]) -> float:
 
 
 def compare(name: str, steps: Steps, texts: Sequence[str], made: Mapping[str, Any]) -> dict[str, Any]:
-    """A step beside datatrove's, with its own words and with ours."""
+    """Compare a step with datatrove's, with datatrove's words and with ours."""
     seconds, kept, _ = ours(steps, texts)
     found = {}
     for words, tokenizer in (("spacy", "en"), ("same_words", same_words())):

@@ -1,14 +1,14 @@
-"""Copies among many documents: seconds, memory, and how many of the planted copies are found.
+"""Copies among many documents: seconds, memory, and the share of planted copies that is found.
 
     python benchmarks/preparation_scale.py FILES.jsonl.gz ... [--documents 500000 1000000] [--write]
 
-Documents are made from real ones: parts of two of them end to end. One in ten is followed by a copy of it, later in the
-corpus, and one in ten by a near copy of which 5 % of the words were edited. The stage `prepare` removes exact and near
-duplicates with all cores. Seconds are those of the clock, reading and storing included; memory is the largest of this
-process and the sum of the largest of its workers.
+Documents are made from real ones: parts of two of them end to end. One in ten has a copy later in the corpus, and one
+in ten has a near copy with 5 % of the words edited. The stage `prepare` removes exact and near
+duplicates with all cores. Seconds are wall time, with reading and storing; memory is the peak of this process
+and the sum of its workers' peaks.
 
-Recall is taken from real documents: of those of 50 words and more, 2,000 get a copy of which 5 % of the words were
-edited. `unrelated` counts pairs of one group that are neither planted nor share a tenth of their runs of five words.
+Recall is measured on real documents: 2,000 documents of 50 words or more get a copy with 5 % of the words edited.
+`unrelated` counts pairs of a group that are not planted and share less than a tenth of their runs of five words.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read(paths: list[Path]) -> list[str]:
 
 
 def edited(words: list[str], rng: np.random.Generator, share: float = 0.05) -> list[str]:
-    """A share of the words, at least one, changed."""
+    """Change a share of the words, at least one."""
     copy = words.copy()
     for place in rng.choice(len(words), max(1, round(share * len(words))), replace=False):
         copy[place] = f"edited{rng.integers(10**6)}"
@@ -59,7 +59,7 @@ def edited(words: list[str], rng: np.random.Generator, share: float = 0.05) -> l
 
 
 def made(texts: list[str], number: int, seed: int = 0) -> Iterator[str]:
-    """So many texts; the planted copies among them come some thousands after their originals."""
+    """Yield a number of texts; planted copies follow some thousands after their originals."""
     rng = np.random.default_rng(seed)
     words = [text.split(" ") for text in texts]
     waiting: list[str] = []
@@ -109,10 +109,10 @@ class Memory:
 
 
 def _anonymous_bytes(process: str) -> int:
-    """Memory that a process holds, files that are mapped into it left out: the system takes these back."""
+    """Memory of a process without mapped files, which the system can reclaim."""
     try:
         status = Path(f"/proc/{process}/status").read_text()
-    except OSError:  # it has just ended
+    except OSError:  # the process has just ended
         return 0
     return next((1024 * int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon")), 0)
 
@@ -147,7 +147,7 @@ def _processor_seconds() -> float:
 
 
 def recall(texts: list[str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The share of planted near copies that come into the group of their originals."""
+    """The share of planted near copies that are in the group of their originals."""
     rng = np.random.default_rng(1)
     candidates = [index for index, text in enumerate(texts) if len(text.split(" ")) >= 50]
     planted = rng.choice(candidates, PLANTED, replace=False)

@@ -1,9 +1,9 @@
-"""Steps that score by the user's own texts: documents a second on one core, seconds of learning, medians by source.
+"""Steps that score by the user's texts: documents per second on one core, seconds of learning, medians by source.
 
     python benchmarks/preparation_scores.py FILES.jsonl.gz ... --good GOOD --bad BAD --reference TEXTS [--write]
 
-Seconds are the processor's, since others may use the machine. Documents are in memory already, and each step splits
-their words itself; learning is timed apart.
+Seconds are processor time, because other programs may use the machine. Documents are in memory already, and each step
+splits their words itself; learning is timed separately.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read(paths: list[Path]) -> list[Document]:
 
 
 def measured(step: str, options: dict[str, Any], learning: float, documents: list[Document]) -> dict[str, Any]:
-    """What a step that learns for so many seconds does with the documents."""
+    """Apply a step that learned for some seconds to the documents."""
     chain = Chain([(step, options)], num_processes=1)
     start = time.process_time()
     left = list(chain.through(documents))
@@ -54,7 +54,7 @@ def measured(step: str, options: dict[str, Any], learning: float, documents: lis
 
 
 def seconds_to_learn(step: LearningStep) -> tuple[float, dict[str, Any]]:
-    """Seconds, and the step's own report with its megabytes on disk."""
+    """Return seconds, and the step's report with its megabytes on disk."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time()
         step.learn(Path(folder))

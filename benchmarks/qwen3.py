@@ -5,7 +5,8 @@
 `--scale 1` has the shape of Qwen3-Embedding-0.6B (28 blocks of width 1024, 151,669 token ids: 1.2 GB of weights,
 written to a temporary folder); a smaller scale shrinks widths, blocks and ids alike, for processors: 0.125 takes a
 minute on two cores. `--folder` takes a checkpoint of your own instead. Documents' lengths are log-normal, cut at
-`--max-tokens`; tokens are counted without padding. Compilation is measured apart: the documents are embedded twice.
+`--max-tokens`; tokens are counted without padding. Compilation is measured separately: the documents are embedded
+twice.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FULL = {
 
 
 def scaled(scale: float) -> dict[str, Any]:
-    """The configuration of Qwen3-Embedding-0.6B with every size but a head's multiplied."""
+    """The configuration of Qwen3-Embedding-0.6B with all sizes multiplied, except that of a head."""
     config: dict[str, Any] = {name: max(round(size * scale), 1) for name, size in FULL.items()}
     config["vocab_size"] = max(config["vocab_size"], 1_000)
     config["num_key_value_heads"] = max(config["num_attention_heads"] // 2, 1)
@@ -43,7 +44,7 @@ def scaled(scale: float) -> dict[str, Any]:
 
 
 def tensor_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Name -> shape, as Qwen3-Embedding's checkpoints name them."""
+    """Name -> shape, with the names of Qwen3-Embedding's checkpoints."""
     width, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
     block = {
@@ -66,7 +67,7 @@ def tensor_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def write_checkpoint(folder: Path, config: dict[str, Any]) -> None:
-    """A folder as it is downloaded: bfloat16 weights, a tokenizer of one word a token."""
+    """Make a folder like a downloaded one: bfloat16 weights, a tokenizer with one word per token."""
     (folder / "config.json").write_text(json.dumps(config))
     words = {f"w{index}": index for index in range(config["vocab_size"] - 2)}
     tokenizer = Tokenizer(models.WordLevel({**words, "?": len(words)}, "?"))
@@ -93,7 +94,7 @@ def write_checkpoint(folder: Path, config: dict[str, Any]) -> None:
 
 
 def make_texts(num_documents: int, max_tokens: int) -> list[str]:
-    """Texts of words that are a token each."""
+    """Make texts whose words are one token each."""
     random = np.random.default_rng(1)
     lengths = np.minimum(random.lognormal(5.8, 1.0, num_documents).astype(np.int64) + 1, max_tokens - 1)
     words = np.array([f"w{index}" for index in range(990)])
@@ -101,13 +102,13 @@ def make_texts(num_documents: int, max_tokens: int) -> list[str]:
 
 
 def products_a_token(config: dict[str, Any]) -> int:
-    """Multiplications of parameters with a token's states: the table of token vectors takes none."""
+    """Multiplications of parameters with a token's states; the table of token vectors needs none."""
     shapes = tensor_shapes(config)
     return sum(int(np.prod(shape)) for name, shape in shapes.items() if len(shape) > 1 and "embed" not in name)
 
 
 def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Seconds to load, to embed first, and to embed again."""
+    """Seconds to load, to embed the first time, and to embed again."""
     import jax
 
     from jax_diversity.embedding.qwen3 import BatchPlan, qwen3
@@ -150,7 +151,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the figures; with --write, keep them."""
+    """Print the figures; with --write, store them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write results/qwen3.json")
     parser.add_argument("--scale", type=float, default=1.0)

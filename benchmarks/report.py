@@ -3,8 +3,8 @@
     python benchmarks/report.py [--dataset FOLDER] [--num-sequences N] [--write]
 
 Without a dataset, one is built first: documents of made-up words, of the lengths and topics of `corpora.py` scaled
-to sequences of 128 bytes, 1,000 clusters, two orderings. What is timed runs in a process of its own; on a busy
-machine the processor's seconds say more than the clock's.
+to sequences of 128 bytes, 1,000 clusters, two orderings. Timed work runs in a separate process; on a busy
+machine processor seconds are more reliable than wall time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from jax_diversity.report.stage import draw_report
 from jax_diversity.tokenization.settings import TokenizerConfig
 
 SEQUENCE_LENGTH = 128
-SCALE = 2048 // SEQUENCE_LENGTH  # that much shorter than the documents of `corpora.py`
+SCALE = 2048 // SEQUENCE_LENGTH  # factor by which documents are shorter than in `corpora.py`
 NUM_CLUSTERS = 1000
 WORD_BYTES = 8
 PROFILE_SEQUENCES = 1_000_000
@@ -48,7 +48,7 @@ _Made = TypeVar("_Made")
 
 
 def documents(num_sequences: int) -> Iterator[dict[str, Any]]:
-    """Records of documents that fill so many sequences: half of the words belong to a document's topic."""
+    """Records of documents that fill a number of sequences; half of the words belong to a document's topic."""
     lengths, topics = corpora.draw_documents(num_sequences * SEQUENCE_LENGTH * SCALE, NUM_CLUSTERS, seed=0)
     num_words = np.maximum(lengths // SCALE // WORD_BYTES, 1)
     rng = np.random.default_rng(0)
@@ -60,7 +60,7 @@ def documents(num_sequences: int) -> Iterator[dict[str, Any]]:
 
 
 def build(num_sequences: int, folder: Path) -> Path:
-    """A dataset of about so many sequences, with everything that the report reads."""
+    """A dataset of about this many sequences, with everything that the report reads."""
     texts = folder / "documents.jsonl"
     with texts.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(document) + "\n" for document in documents(num_sequences))
@@ -84,7 +84,7 @@ def build(num_sequences: int, folder: Path) -> Path:
 
 
 def report_figures(dataset: Path) -> dict[str, float]:
-    """One report on a built dataset, written elsewhere."""
+    """Write one report on a built dataset to another folder."""
     # Its libraries are loaded before the clock starts, as they are in a build.
     import pyarrow.parquet  # noqa: F401
 
@@ -125,13 +125,13 @@ def timed(run: Callable[[], object]) -> dict[str, float]:
 
 
 def in_own_process(function: Callable[..., _Made], *arguments: object) -> _Made:
-    """A peak of memory never falls, and a child begins with its parent's: all work has a fresh process."""
+    """Run work in a new process: a peak of memory never falls, and a child starts with its parent's peak."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)
 
 
 def main() -> None:
-    """Print the figures; with --write, keep them."""
+    """Print the figures; with --write, store them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", type=Path, help="a built dataset; none: one is built")
     parser.add_argument("--num-sequences", type=int, default=200_000, help="of the dataset that is built")

@@ -1,4 +1,4 @@
-"""Benchmark results with what they depend on: device, cores, versions, commit."""
+"""Benchmark results with their conditions: device, cores, versions, commit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-# Compilation is timed apart: what an earlier run compiled must not be found.
+# Compilation is timed separately, so programs of earlier runs must not be used.
 os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
 RESULTS = Path(__file__).parent / "results"
 
 
 def environment(*packages: str) -> dict[str, Any]:
-    """The machine and the versions that a figure was taken with."""
+    """The machine and the versions of a measurement."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),

@@ -1,11 +1,11 @@
-"""How `balance` grows with the corpus: seconds and peak memory from 50,000 sequences to a million.
+"""Growth of `balance` with the corpus: seconds and peak memory from 50,000 sequences to a million.
 
     python benchmarks/scaling.py [--large] [--write]
 
-The synthetic corpus of `corpora.py`: 1,000 clusters and 100 length bins, 2,048 tokens a sequence. Every size runs
-in a process of its own and is ordered twice: `compile` is what the first took longer. The corpus is part of the
-peak of resident memory, and stands beside it. The exponent is the slope of a straight line through the logarithms
-of sizes and seconds. With --large, ten million sequences as well, ordered once and measured.
+The synthetic corpus of `corpora.py`: 1,000 clusters and 100 length bins, 2,048 tokens a sequence. Every size runs in a
+process of its own and is ordered twice: `compile` is the extra time of the first. The peak of resident memory includes
+the corpus, which is also shown alone. The exponent is the slope of a straight line through the logarithms of sizes and
+seconds. With --large, ten million sequences as well, ordered once and measured.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def order_and_measure(num_sequences: int, repeat: bool, measure: bool) -> dict[s
 
 
 def growth_exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
-    """p of the best `seconds = c * size ** p`, by least squares of the logarithms."""
+    """The exponent p of the best `seconds = c * size ** p`, by least squares of the logarithms."""
     slope, _ = np.polyfit(np.log(np.asarray(sizes, float)), np.log(np.asarray(seconds, float)), 1)
     return float(slope)
 
@@ -108,18 +108,18 @@ def print_row(row: Mapping[str, float]) -> None:
 
 
 def main() -> None:
-    """Print the table; with --write, keep it."""
+    """Print the table; with --write, store it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--large", action="store_true", help="ten million sequences as well, ordered and measured")
     parser.add_argument("--sizes", type=int, nargs="+", default=[*SIZES, MILLION], help="numbers of sequences")
     parser.add_argument("--write", action="store_true", help="write results/scaling.json")
     arguments = parser.parse_args()
-    about = results_file.environment("jax", "numpy", "scipy")  # before our own load
+    about = results_file.environment("jax", "numpy", "scipy")  # before this benchmark's load
     print("".join(f"{title:>12}" for title in COLUMNS.values()))
     rows = []
     for size in (*arguments.sizes, *((LARGE,) if arguments.large else ())):
         large = size >= LARGE
-        # A fresh process a size: a peak never falls.
+        # A new process for every size, because a peak never falls.
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             rows.append(pool.apply(order_and_measure, (size, not large, large)))
         print_row(rows[-1])

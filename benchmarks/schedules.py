@@ -1,11 +1,11 @@
-"""Stored schedules of runs: the time to make, open and follow them, beside orders and loaders without a schedule.
+"""Stored schedules of runs: the time to make, open and follow them, and the time without a schedule.
 
     python benchmarks/schedules.py --dataset OUT [--num-epochs 5] [--write]
 
 Ratios: a schedule of epochs to the orders that it holds; a loader of the schedule to one of the plain ordering, in
 turn; the plan of a mixture of many datasets to the plain loop of its rule. A hundred epochs of a million synthetic
-sequences: one is ordered by `balance`, which gives the time of an order; all are shuffled and stored, which gives what
-a schedule takes besides its orders, and opened.
+sequences: one is ordered by `balance`, for the time of an order; all are shuffled, stored and opened, for the time
+of a schedule without its orders.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ SCHEDULE_TARGET, LOADER_TARGET, OPEN_TARGET, MIXTURE_TARGET = 1.05, 0.95, 1.0, 1
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """Of one call."""
+    """Return the seconds of one call."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def making(dataset: jd.Dataset, num_epochs: int, folder: Path, repeats: int) -> dict[str, float]:
-    """Seconds of the epochs' orders alone, and of the stored schedule of them, in turn, at best."""
+    """Best seconds of the epochs' orders alone, and of their stored schedule, measured alternately."""
     chars = dataset.characteristics
 
     def orders() -> None:
@@ -56,7 +56,7 @@ def making(dataset: jd.Dataset, num_epochs: int, folder: Path, repeats: int) -> 
 
 
 class Synthetic(jd.Dataset):
-    """Token counts without texts, as a dataset that can be ordered."""
+    """Make a dataset of token counts without texts, which can be ordered."""
 
     def __init__(self, root: Path, num_sequences: int) -> None:
         super().__init__(root)
@@ -69,7 +69,7 @@ class Synthetic(jd.Dataset):
 
 
 def large(num_sequences: int, num_epochs: int, folder: Path) -> dict[str, float]:
-    """Seconds of many epochs of a large dataset: by their orders, besides them, and to open the schedule."""
+    """Seconds for many epochs of a large dataset: for the orders, for the rest, and to open the schedule."""
     dataset, shuffled = Synthetic(folder, num_sequences), {"method": "uniform_shuffle"}
     chars = dataset.characteristics
     jd.order(chars)  # compiles
@@ -94,7 +94,7 @@ def large(num_sequences: int, num_epochs: int, folder: Path) -> dict[str, float]
 
 
 def following(dataset: jd.Dataset, folder: Path, repeats: int) -> dict[str, float]:
-    """Records a second of a loader of a schedule and of one of the same ordering, in turn, at best."""
+    """Best records per second of a loader of a schedule and of a loader of the same ordering, measured alternately."""
     run = jd.create_schedule(folder / "one", dataset, ordering="balance")
     rates: dict[str, list[float]] = {"ordering": [], "schedule": []}
     settings = {"global_batch_size": 256, "fields": ("inputs",), "num_epochs": 10}
@@ -109,7 +109,7 @@ def following(dataset: jd.Dataset, folder: Path, repeats: int) -> dict[str, floa
 
 
 def mixing(num_datasets: int, num_positions: int) -> dict[str, float]:
-    """Seconds to plan a mixture, compilation included, and of the plain loop by a part of it."""
+    """Seconds to plan a mixture, with compilation, and of the plain loop, estimated from a part of it."""
     weights = np.random.default_rng(0).random(num_datasets)
     planned = seconds(lambda: interleave(weights, num_positions))
     part = min(num_positions, interleaving._SHORT - 1)
@@ -118,7 +118,7 @@ def mixing(num_datasets: int, num_positions: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the figures; with --write, keep them."""
+    """Print the figures; with --write, store them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", type=Path, required=True, help="a built dataset's folder")
     parser.add_argument("--num-epochs", type=int, default=5)

@@ -3,7 +3,7 @@
     python benchmarks/sharded.py [--write] [--sequences 100000] [--steps 2000]
 
 On a machine with several accelerators the meshes are made of those; elsewhere of emulated devices, which share the
-processor's cores: what they show is the price of a step's collective, not what devices of their own would gain. A
+processor's cores. Emulated devices show the cost of a step's collective, not the gain of real devices. A
 row also says whether the sequences chosen are those that one device chooses without a mesh.
 """
 
@@ -24,7 +24,7 @@ NUM_FLAG = "--xla_force_host_platform_device_count="
 
 
 def emulate(flags: str, num_devices: int) -> str:
-    """XLA's flags with so many emulated devices."""
+    """XLA's flags with this number of emulated devices."""
     return " ".join([*(flag for flag in flags.split() if not flag.startswith(NUM_FLAG)), f"{NUM_FLAG}{num_devices}"])
 
 
@@ -89,7 +89,7 @@ def measure(num_sequences: int, num_steps: int, repeats: int) -> list[dict[str, 
 
 
 def main() -> None:
-    """Print the table; with --write, keep it."""
+    """Print the table; with --write, store it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write results/sharded.json")
     parser.add_argument("--sequences", type=int, default=100_000)
@@ -100,7 +100,7 @@ def main() -> None:
     if arguments.measure:
         print(json.dumps(measure(arguments.sequences, arguments.steps, arguments.repeats)))
         return
-    # XLA reads the number of emulated devices once, when it starts: in a process of its own.
+    # XLA reads the number of emulated devices once, when it starts, so each number needs a new process.
     environment = {**os.environ, "XLA_FLAGS": emulate(os.environ.get("XLA_FLAGS", ""), max(NUM_DEVICES))}
     command = [sys.executable, __file__, "--measure"]
     command += [f"--{name}={getattr(arguments, name)}" for name in ("sequences", "steps", "repeats")]

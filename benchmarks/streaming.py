@@ -1,17 +1,17 @@
-"""How fast a large dataset opens, and how fast records come in the order in which they lie.
+"""The time to open a large dataset, and the rate of reading records in their stored order.
 
     python benchmarks/streaming.py [--num-sequences 10000000] [--num-records 100000] [--write]
 
 Opening: a dataset of ten million sequences in files of 65,536, in the packed layout read through a random ordering
-and in the ordered layout, each in a process of its own that has imported everything: the time until the first batch
-of 64 is there, and by how much the process's resident memory grew at most. Record files that the batches do not
-touch are holes of a whole file's size. With a cold cache the disk adds what it takes to read 80 MB.
+and in the ordered layout, each in a separate process that has imported everything: the time until the first batch
+of 64, and the largest growth of the process's resident memory. Record files that the batches do not read are holes of
+a whole file's size. With a cold cache, add the disk's time to read 80 MB.
 
 Streaming: records of 2,048 uint16 tokens (4 KiB) in files of 16,384, in the ordered layout, batches of 64, all in
-the page cache. Beside it NumPy's gather of whole batches from a memory map of the bare tokens: in the same
-sequence, where it is little but a copy, and in random order. `token rows` do the work of these: read and lay side
-by side; `inputs` are widened to int32 and checked to be the right sequences. The object store is fsspec's memory
-file system: what is left there is the cost of fetching, hashing, writing and removing files, without a network.
+the page cache. For comparison: NumPy's gather of whole batches from a memory map of the bare tokens, in the same
+sequence, where it is little more than a copy, and in random order. `token rows` do the same work; `inputs` are
+converted to int32 and checked to be the right sequences. The object store is fsspec's memory file system: this measures
+the cost of fetching, hashing, writing and removing files, without a network.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ IDENTITY = "5a" * 32
 def make_dataset(
     root: Path, order: np.ndarray, layout: str, length: int, per_file: int, files: Iterable[int], gather: Any
 ) -> None:
-    """A dataset of as little as the loader reads: records (only some of their files), an ordering, a manifest."""
+    """Write only the files that the loader reads: records (only some files), an ordering, a manifest."""
     counts = file_counts(len(order), per_file)
     (root / "records").mkdir(parents=True)
     paths = record_paths(root / "records", "train", len(counts))
@@ -61,7 +61,7 @@ def make_dataset(
     (root / "orderings").mkdir()
     ordering = Ordering(order, {"method": "random"})
     ordering.save(root / "orderings" / "random.npy")
-    whole = len(files) == len(paths)  # hashes are of files that are fetched alone
+    whole = len(files) == len(paths)  # only fetched files need hashes
     about = {"layout": layout, "ordering": "random" if layout == "ordered" else None, "dtype": "uint16"}
     stages = {
         "pack": stage({"sequence_length": length, "num_sequences": len(order), "overlap": 0}),
@@ -75,7 +75,7 @@ def make_dataset(
 
 
 def write_one(path: Path, sequences: np.ndarray, num_sequences: int, length: int, gather: Any) -> None:
-    """One file of one-segment sequences, by way of a folder where it is the only one."""
+    """Write one file of one-segment sequences, through a folder in which it is the only file."""
     rows = np.sort(sequences)
     zeros = np.zeros(len(rows), np.int64)
     lengths, ends = np.full(len(rows), length), np.ones(len(rows), bool)
@@ -159,7 +159,7 @@ def measure_opening(folder: Path, num_sequences: int) -> dict[str, dict[str, flo
 
 
 def token_rows(reader: RecordReader) -> Iterator[np.ndarray]:
-    """The reader alone: whole records' tokens as a matrix, checked."""
+    """Use only the reader: whole records' tokens as a matrix, checked."""
     for start in range(0, len(reader) - B + 1, B):
         yield reader.read_tokens(np.arange(start, start + B))
 
@@ -171,7 +171,7 @@ def memmap_batches(path: Path, order: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def rate(batches: Callable[[], Iterable[Any]], repeats: int = 3) -> float:
-    """Megabytes of stored tokens a second over a whole pass, opening included, the best of some."""
+    """Megabytes of stored tokens per second over a whole pass, with opening; the best of some passes."""
     best = 0.0
     for _ in range(repeats):
         start, done = time.perf_counter(), 0
@@ -183,7 +183,7 @@ def rate(batches: Callable[[], Iterable[Any]], repeats: int = 3) -> float:
 
 def measure_streaming(folder: Path, num_records: int) -> dict[str, float]:
     order = np.random.default_rng(1).permutation(num_records)
-    raw = folder / "tokens.bin"  # as the records lie: both readers go forward
+    raw = folder / "tokens.bin"  # in stored order: both readers read forwards
     raw.write_bytes(np.random.default_rng(2).integers(1, 60_000, num_records * LONG, np.uint16).tobytes())
     tokens = np.memmap(raw, np.uint16, "r").reshape(-1, LONG)
     place = np.argsort(order)

@@ -1,15 +1,15 @@
-"""The stage of the tokens against the bare libraries: MB of text a second, and the ratio.
+"""The stage `tokenize` compared with the bare libraries: MB of text per second, and the ratio.
 
     python benchmarks/tokenization.py [FILES.jsonl.gz ...] [--megabytes 64] [--kinds bpe unigram] [--write]
 
 Without files the corpus is the text of the installed Python packages. The models are trained on a part of it.
 
-*bare* is the library alone on texts that are in memory already, its ids thrown away: once with its own threads in
+*bare* is the library alone on texts that are in memory already, without keeping the ids: once with its own threads in
 one process (`encode_batch_fast`; `encode(..., return_type="numpy", num_threads=...)`; `tokenize`, which has none;
-`encode` of strings for bytes), once in a pool of processes over lists of texts, the pool's start not counted; the
-faster of both is what the stage is compared with. *stage* is what the build does: read the Parquet files, encode,
-write .bin and .idx and flush them to the disk; once in one process, once in several, their start counted. The best
-of some runs each; for `bytes` there is no library, the bare rate is that of Python's own conversion.
+`encode` of strings for bytes), once in a pool of processes over lists of texts, without the pool's start; the
+stage is compared with the faster of both. *stage* is the work of the build: read the Parquet files, encode,
+write .bin and .idx and flush them to the disk; once in one process, once in several, with their start. The best
+of some runs counts. For `bytes` there is no library: the bare rate is that of Python's conversion.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from jax_diversity.tokenization.tokenizer_json import spread_texts
 KINDS = ("bytes", "bpe", "unigram", "sentencepiece-bpe", "tensorflow-unigram", "tensorflow-bpe")
 VOCAB_SIZE = 16_384
 TRAIN_BYTES = 4 * 2**20
-CHUNK_CHARACTERS = 2**20  # of a list of texts that a pool's worker encodes at a time
+CHUNK_CHARACTERS = 2**20  # size of a list of texts that a pool's worker encodes at a time
 Encode = Callable[[list[str]], object]
 
 
 def prepare(paths: Sequence[str], num_bytes: int, folder: Path) -> None:
-    """Store the corpus as the build does; files of 4 MB, so that no last file decides the time."""
+    """Store the corpus as the build does, in files of 4 MB, so that the last file hardly affects the time."""
     config = CorpusConfig(paths=tuple(paths) or (PYTHON_ENVIRONMENT,), max_bytes=num_bytes, duplicate_ids="rename")
     write_documents(read_documents(config, ReadReport()), folder, 4 * 2**20)
 
@@ -68,7 +68,7 @@ def chunks(folder: Path) -> list[list[str]]:
 
 
 def train_model(texts: Sequence[str], model_type: str, path: Path) -> None:
-    """A SentencePiece model, trained with the trainer's defaults."""
+    """Train a SentencePiece model with the trainer's defaults."""
     import sentencepiece
 
     lines = [line for text in texts for line in text.splitlines() if 0 < len(line) < 4000]
@@ -100,7 +100,7 @@ def save_tokenizer(kind: str, folder: Path, texts: Sequence[str]) -> None:
 
 
 def bare(kind: str, folder: Path, num_threads: int) -> Encode:
-    """The library's own call that encodes a list of texts."""
+    """The library's call that encodes a list of texts."""
     if kind == "bytes":
         return lambda texts: [np.frombuffer(text.encode(), np.uint8) for text in texts]
     if kind == "bpe":
@@ -132,7 +132,7 @@ def start_worker(kind: str, folder: Path) -> None:
 
 
 def encode_chunk(index: int) -> None:
-    """Encode one list of texts and forget the ids."""
+    """Encode one list of texts and discard the ids."""
     encode, texts = _worker
     encode(texts[index])
 

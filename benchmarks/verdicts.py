@@ -1,6 +1,6 @@
-"""Ratios of measured orders to the exact greedy f3, and the targets that they are judged by.
+"""Ratios of measured orders to the exact greedy f3, and the targets for them.
 
-Pure functions of what `orderings.py` writes: `orders` of a results' file, by label.
+Pure functions of `orders` in a results' file of `orderings.py`, by label.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Figures = Mapping[str, Mapping[str, float]]  # measure -> family -> figure
-Entries = Mapping[str, Any]  # label -> what a results' file holds of an order
+Entries = Mapping[str, Any]  # label -> an order's values in a results' file
 
 REFERENCE = "exact f3"
 EVERY_OFFSET = "mean TV 256, every offset"
@@ -19,13 +19,13 @@ EVERY_OFFSET = "mean TV 256, every offset"
 
 @dataclass(frozen=True)
 class Target:
-    """What an order is to reach.
+    """The target for an order.
 
     Attributes:
         order: its label.
         measure: a name of its ratios to exact f3, "seconds" among them; or "norm drift", in sequences.
-        at_most: how large the figure may be, the first family's or the largest of all families.
-        all_families: which of both.
+        at_most: the largest allowed figure.
+        all_families: whether it is the largest figure of all families, or the first family's.
         from_sequences: size of the corpus from which on the target holds.
     """
 
@@ -37,7 +37,7 @@ class Target:
 
 
 def targets(synthetic: bool) -> list[Target]:
-    """The linear-time method's and the window-aware rule's; all but drifts relative to exact f3."""
+    """Targets of the linear-time method and of the window-aware rule; all except drifts are relative to exact f3."""
     found = [
         Target("balance 4096", "seconds", 1 / 20, from_sequences=200_000 if synthetic else 0),
         Target("balance 4096", "prefix max", 1.0, all_families=True),
@@ -56,7 +56,7 @@ def targets(synthetic: bool) -> list[Target]:
 
 
 def all_ratios(entries: Entries, families: Sequence[str]) -> dict[str, Figures]:
-    """Every measured order's ratios to exact f3; none where that was not measured."""
+    """Every measured order's ratios to exact f3; empty if f3 was not measured."""
     reference = entries[REFERENCE]
     if "families" not in reference:
         return {}
@@ -64,7 +64,7 @@ def all_ratios(entries: Entries, families: Sequence[str]) -> dict[str, Figures]:
 
 
 def ratios_to(entry: Mapping[str, Any], reference: Mapping[str, Any], families: Sequence[str]) -> Figures:
-    """Measure -> family -> ratio; that of windows is the larger of aligned ones' and those half a window later."""
+    """Measure -> family -> ratio; for windows the larger of aligned windows and windows half a window later."""
     share: float = entry["seconds"] / reference["seconds"]
     figures = {"seconds": dict.fromkeys(families, share)}
     for family in families:
@@ -85,7 +85,7 @@ def _by_offset(ours: Mapping[str, Any], theirs: Mapping[str, Any], name: str) ->
 
 
 def _ratio(ours: float | None, theirs: float | None) -> float:
-    """Not a number where either is not defined, or there is nothing to divide by."""
+    """NaN if either is undefined or the divisor is 0."""
     return ours / theirs if ours is not None and theirs else math.nan
 
 
@@ -100,9 +100,9 @@ def judge(
     num_sequences: int,
     synthetic: bool,
 ) -> list[dict[str, Any]]:
-    """Every target whose order and measure are there: what was found, and the verdict in words.
+    """For every target with a measured order: the figure, and the verdict in words.
 
-    `beside` is the last family's figure where the target speaks of the first family alone.
+    `beside` is the last family's figure if the target is for the first family alone.
     """
     judged = []
     for target in targets(synthetic):
@@ -128,7 +128,7 @@ def _verdict(target: Target, found: float, num_sequences: int) -> str:
 def _figures(
     target: Target, entries: Entries, ratios: Mapping[str, Figures], families: Sequence[str]
 ) -> Mapping[str, float] | None:
-    """A target's figure by family; of time and drift there is one, the first family's."""
+    """A target's figure by family; time and drift have only one, under the first family."""
     entry = entries.get(target.order)
     if entry is None:
         return None
@@ -140,7 +140,7 @@ def _figures(
 
 
 def best_everywhere(ratios: Mapping[str, Figures]) -> str:
-    """The order whose largest mean ratio over all window sizes is least, of those with no worse prefix."""
+    """The order with the smallest largest mean ratio over all window sizes, among orders whose prefix is not worse."""
     largest = {}
     for label, figures in ratios.items():
         means = {name: next(iter(value.values())) for name, value in figures.items() if name.startswith("mean TV")}

@@ -3,5 +3,5 @@
     python -m benchmarks.reliability [NAME ...] [--scale quick|full] [--write]
 
 A module holds one kind of attack: `kills`, `corruption`, `faults`, `hostile`, `fuzz`, `elastic`. Each has a function
-`attack(folder, count, seed)` that returns counts. What must not happen is listed in `tally.FAULTS`.
+`attack(folder, count, seed)` that returns counts. `tally.FAULTS` lists the events that must not happen.
 """

@@ -22,11 +22,11 @@ COUNTS = {
     "fuzz": {"quick": 1, "full": 600},
     "elastic": {"quick": 14, "full": 140},
 }
-"""How many attacks a scale has; of `fuzz` the seconds a reader."""
+"""The number of attacks for each scale; for `fuzz` the seconds per reader."""
 
 
 def main() -> int:
-    """Run what the command line names; 1 if anything happened that must not."""
+    """Run the attacks named on the command line; return 1 after any fault."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reliability", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[[], *COUNTS], metavar="NAME", help=f"of {', '.join(COUNTS)}")
     parser.add_argument("--scale", choices=("quick", "full"), default="quick")
@@ -69,7 +69,7 @@ def show(name: str, result: dict) -> None:
 
 
 def write(results: dict) -> None:
-    """Enter results beside those of the other kinds, which may be of an earlier run."""
+    """Add results to those of the other kinds, which may be from an earlier run."""
     path = results_file.RESULTS / "reliability.json"
     former = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     machine = results_file.environment("jax", "numpy", "pyarrow", "grain", "orbax-checkpoint")

@@ -1,4 +1,4 @@
-"""Damaged files: `verify` names each, and every reader refuses it or reads what it reads of the undamaged dataset.
+"""Damaged files: `verify` names each; every reader refuses it or reads the same values as from undamaged files.
 
 One attack damages one or two of the stored files of a dataset, or of its training run's checkpoints. All readers of
 Python then read the dataset, and some verbs, drawn at random, run on a copy of it.
@@ -30,13 +30,13 @@ VERBS = {
 }
 _VERBS_EACH = 2
 _COSTS = {"train": 0.15, "build": 0.15, "report": 0.5}
-"""How often a verb is drawn, where it is not as often as others: these take seconds."""
+"""The rates of verbs that are drawn less often than others, because they take seconds."""
 
 Rng = np.random.Generator
 
 
 def _flip(content: bytearray, rng: Rng) -> None:
-    """One bit, half of the times near an end, where headers and footers are."""
+    """Flip one bit, half of the times near an end, where headers and footers are."""
     size = len(content)
     edge = min(size, 256)
     place = int(rng.integers(size)) if rng.random() < 0.5 else int(rng.integers(edge)) - (rng.random() < 0.5) * edge
@@ -44,7 +44,7 @@ def _flip(content: bytearray, rng: Rng) -> None:
 
 
 def _noise(content: bytearray, rng: Rng) -> None:
-    """Some bytes that follow one another."""
+    """Choose some consecutive bytes."""
     start = int(rng.integers(len(content)))
     stop = min(len(content), start + int(rng.integers(1, 65)))
     content[start:stop] = bytes(byte ^ int(rng.integers(1, 256)) for byte in content[start:stop])
@@ -63,7 +63,7 @@ _CHANGES: tuple[Callable[[bytearray, Rng], None], ...] = (_flip, _flip, _flip, _
 
 
 def damage(root: Path, kinds: Mapping[str, list[Path]], rng: Rng) -> tuple[str, list[Path]]:
-    """Damage a file of a kind drawn at random; returns what was done, and the files that are not as they were."""
+    """Damage a file of a random kind; return a description of the damage, and the changed files."""
     names = sorted(kinds)
     path = kinds[names[rng.integers(len(names))]][0:]
     path = path[rng.integers(len(path))]
@@ -93,7 +93,7 @@ def kinds_of_files(root: Path) -> dict[str, list[Path]]:
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root)
         if not path.is_file() or name.parts[0] in (".lock", "build.log", ".cache") or path.name == "log.jsonl":
-            continue  # a log of a run grows with every step: it has no sum
+            continue  # the log of a run grows with every step, so it has no hash
         kinds.setdefault(f"{name.parts[0]} {path.suffix}", []).append(path)
     return kinds
 
@@ -131,7 +131,7 @@ def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) ->
         for verb in _chosen_verbs(names, rng):
             outcome, made = _products(VERBS[verb], damaged.copied_to(folder / "run"))
             differs = small.differing(made, products[verb][1])
-            # A build keeps what it does not read; what is made of it has to be what it was.
+            # A build keeps files that it does not read; results made from them must be unchanged.
             _judge(tally, fail, verb, outcome, not set(differs) - {f"dataset/{name}" for name in names})
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -171,7 +171,7 @@ def _judge(tally: Tally, fail: Callable[..., None], verb: str, outcome: Outcome,
 
 
 class _Readings:
-    """What each reader read; `last` is the one at which the process ended, if it did not end well."""
+    """The values of each reader; `last` is the reader at which the process crashed, if it did."""
 
     def __init__(self, outcome: Outcome, lines: list[str]) -> None:
         self.outcome = outcome
@@ -194,9 +194,9 @@ def _readings(root: Path, log: Path) -> _Readings:
 
 
 def _products(task: Task, place: Place) -> tuple[Outcome, dict[str, str]]:
-    """How a verb ended, and hashes of what it printed and made."""
+    """The end of a verb, and hashes of its output and its files."""
     outcome = in_fork(task.run(place))
     made = {name: hashed for name, hashed in small.tree(place.root).items() if fnmatch(name, task.products)}
-    if not task.products:  # what it prints is all that it makes
+    if not task.products:  # its output is its only result
         made["output"] = hashlib.sha256(outcome.output.encode("utf-8", "backslashreplace")).hexdigest()
     return outcome, made

@@ -1,7 +1,7 @@
-"""Every sequence exactly once: loaders of many shapes, and runs that go on in another shape, against plain NumPy.
+"""Every sequence exactly once: loaders of many shapes, and runs that continue in another shape.
 
 The reference reads the stored files with NumPy and PyArrow alone: token files, segments and the ordering. Row j of the
-batch at position p has to be the tokens of sequence `ordering[p + j]`, for any hosts, threads, workers and batches.
+batch at position p must be the tokens of sequence `ordering[p + j]`, for any hosts, threads, workers and batches.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from benchmarks.reliability.tally import Tally
 
 _TOKEN_TYPES = {4: np.int32, 8: np.uint16}
 _WORKERS_EVERY = 6
-"""One shape in so many has worker processes: they take seconds to start."""
+"""One shape in this number has worker processes, which take seconds to start."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How a run reads: on how many hosts, with which batches, threads and processes."""
+    """The shape of a run: hosts, batches, threads and processes."""
 
     num_hosts: int
     batch_size: int
@@ -37,13 +37,13 @@ class Shape:
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, *, with_workers: bool) -> Shape:
-        """Any shape."""
+        """Draw any shape."""
         hosts = int(rng.choice([1, 2, 3, 4, 5, 8]))
         return cls(hosts, hosts * int(rng.integers(1, 13)), int(rng.integers(1, 5)), 2 if with_workers else 0)
 
 
 def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) -> dict[str, object]:
-    """Four in seven attacks are whole runs, the others runs that go on twice in other shapes."""
+    """Four in seven attacks are whole runs, the others are runs that continue twice in other shapes."""
     sound = small.build(folder / "sound") if dataset is None else dataset
     tally = Tally(seed)
     num_runs = count * 4 // 7
@@ -85,7 +85,7 @@ def reference_rows(root: Path) -> np.ndarray:
 
 
 def _check(root: Path, ordering: str, shapes: list[Shape], rng: np.random.Generator) -> tuple[str, str]:
-    """Run in one shape after the other; each part but the last ends after a random number of batches."""
+    """Run in one shape after the other; each part except the last ends after a random number of batches."""
     order = np.load(root / "orderings" / f"{ordering}.npy")
     num_epochs = int(rng.integers(1, 4))
     expected = reference_rows(root)[np.tile(order, num_epochs)]
@@ -98,7 +98,7 @@ def _check(root: Path, ordering: str, shapes: list[Shape], rng: np.random.Genera
         batches, state = _run(root, ordering, shape, num_epochs, state, most)
         found += batches
         if is_last:
-            # What does not fill a batch is dropped, the same on all hosts.
+            # Rows that do not fill a batch are dropped, the same on all hosts.
             expected = expected[: len(expected) - left % shape.batch_size]
     rows = np.concatenate([np.zeros_like(expected[:0]), *found])
     if rows.shape != expected.shape:
@@ -140,7 +140,7 @@ def _run(
 
 
 def _together(hosts: list[Any], most: int | None) -> Iterator[tuple[dict[str, np.ndarray], ...]]:
-    """A batch of every host at a time; all hosts have to end together."""
+    """Yield a batch of every host at a time; all hosts must end together."""
     number = 0
     while most is None or number < most:
         parts = [next(batches, None) for batches in hosts]

@@ -1,9 +1,9 @@
-"""A disk that is full, read-only or fails, and several processes at once: one sentence, and nothing half written.
+"""A disk that is full, read-only or fails, and several processes at once: one sentence, and no incomplete files.
 
-After every attack the cause is taken away and the same command is run again: the end state is that of a run that met no
-fault, byte for byte. `count` is the number of sizes of the full disk; as many failing operations of each command are
-tried, all of them from 20 on. Disks of their own need the right to mount; without it, a limit on the size of files
-takes the place of the full disk and the read-only disk is an error that is injected.
+After every attack the cause is removed and the same command is run again: the end state equals that of a run without
+faults, byte for byte. `count` is the number of sizes of the full disk. The same number of failing operations of each
+command is tried, and all of them from 20 on. Separate disks need the right to mount; without it, a limit on the size of
+files replaces the full disk, and an injected error replaces the read-only disk.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Attack:
         self._before = sound.copied_to(folder / "before")
         if task is small.BUILD:
             small.remove(self._before.dataset)
-        in_fork(task.run(self._fresh()))  # compiles what there is to compile
+        in_fork(task.run(self._fresh()))  # compiles all programs
         place = self._fresh()
         used = _size(place.root)
         if in_fork(task.run(place)).status != 0:
@@ -67,7 +67,7 @@ class _Attack:
         return self._before.copied_to(self._run)
 
     def all(self, count: int, number: int, seed: int) -> None:
-        """Every kind; where not all sizes and operations are tried, other commands get other ones."""
+        """Yield every kind; if not all sizes and operations are tried, other commands get others."""
         every = count >= _EVERY
         sizes = [round(self._added * share) for share in np.linspace(0, 1, count)]
         for size in sizes if every else sizes[number % 3 :: 3]:
@@ -81,7 +81,7 @@ class _Attack:
         """So many bytes are left."""
         place = self._fresh()
         if self._resize is None:
-            most = max(size, 4096)  # the file of its answer is limited, too
+            most = max(size, 4096)  # the file of its answer is also limited
             outcome = in_fork(self._task.run(place, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))))
         else:
             state = os.statvfs(place.root)
@@ -104,7 +104,7 @@ class _Attack:
         self._judge(place, outcome, "read-only disk")
 
     def failing_operations(self, most: int | None, seed: int) -> None:
-        """One operation after the other fails; some, drawn at random, where `most` says so."""
+        """One operation after the other fails; at most `most` of them, drawn at random."""
         place = self._fresh()
         in_fork(self._task.run(place, count_operations(place.root, self._log, reads=True)))
         operations = self._log.read_text().splitlines()
@@ -117,7 +117,7 @@ class _Attack:
             self._judge(place, outcome, "failing operation", operation=f"{number}: {operations[number - 1]}")
 
     def at_once(self, num_processes: int) -> None:
-        """Several processes run the command in one folder; one at least is done with it."""
+        """Several processes run the command in one folder; at least one must succeed."""
         place = self._fresh()
         running = [Running(self._task.run(place)) for _ in range(num_processes)]
         outcomes = [each.outcome() for each in running]
@@ -148,7 +148,7 @@ def _size(root: Path) -> int:
 
 
 def _always(root: Path, code: int) -> Callable[[], None]:
-    """Patches for a fork: every operation that changes a file fails."""
+    """Patch a fork so that every operation that changes a file fails."""
 
     def install() -> None:
         def act(number: int, name: str) -> None:
@@ -161,7 +161,7 @@ def _always(root: Path, code: int) -> Callable[[], None]:
 
 @contextmanager
 def disk(path: Path) -> Iterator[Resize | None]:
-    """A disk of its own; gives a function that sets its size (None: read-only), or None without the right to mount."""
+    """Mount a disk; yield a function that sets its size (None: read-only), or None without the right to mount."""
     path.mkdir()
     is_mounted = _mount("-t", "tmpfs", "-o", f"size={_DISK}", "reliability", str(path))
     try:

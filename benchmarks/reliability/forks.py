@@ -1,6 +1,6 @@
-"""Work in a fork of this process: a command costs no start of Python, and its crash ends nothing else.
+"""Work in a fork of this process: a command needs no start of Python, and its crash ends only the fork.
 
-This process imports what the commands need, but starts no accelerator and keeps no threads of its own.
+This process imports the commands' modules, but starts no accelerator and keeps no threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import jax_diversity
 
 PATIENCE = 120.0
-"""Seconds after which a command counts as one that does not end; each takes a few on two busy cores."""
+"""Seconds after which a command counts as endless; each takes a few seconds on two busy cores."""
 _MOST_OUTPUT = 2**24
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _LONGEST_SENTENCE = 1500
@@ -32,7 +32,7 @@ _LONGEST_SENTENCE = 1500
 
 @dataclass(frozen=True)
 class Outcome:
-    """How work ended: its status (negative for a signal, None where it did not end), what it printed, its value."""
+    """The end of work: its status (negative for a signal, None if it did not end), its output, its value."""
 
     status: int | None
     output: str
@@ -46,7 +46,7 @@ class Outcome:
 
     @property
     def fault(self) -> str | None:
-        """The fault in how a command ended: it has to be done, or refused in one sentence."""
+        """The fault in a command's end: it must succeed, or refuse in one sentence."""
         if self.status is None:
             return "hangs"
         if "Traceback (most recent call last)" in self.error or (self.status not in (0, 2) and self.status > 0):
@@ -64,12 +64,12 @@ class Outcome:
 
     @property
     def said(self) -> str:
-        """The end of what it printed as an error, shown without control characters."""
+        """The end of its error output, without control characters."""
         return ascii(self.error.strip()[-300:])[1:-1]
 
 
 class Running:
-    """Work that was begun in a fork."""
+    """Work that was started in a fork."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="reliability-")
@@ -87,7 +87,7 @@ class Running:
         try:
             for number, path in zip((1, 2), self._files, strict=False):
                 os.dup2(os.open(path, os.O_WRONLY), number)
-            # As Python opens them: what standard output cannot encode is an error.
+            # As Python opens them: characters that standard output cannot encode raise an error.
             sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
             value = work()
@@ -103,11 +103,11 @@ class Running:
             os._exit(status)
 
     def kill(self) -> None:
-        """End it at once, as `kill -9` does."""
+        """Kill it at once, as `kill -9` does."""
         os.kill(self._process, signal.SIGKILL)
 
     def outcome(self, patience: float = PATIENCE, *, then_kill: bool = False) -> Outcome:
-        """Wait so many seconds; `then_kill` says that an end by our own SIGKILL is what the caller wants."""
+        """Wait a number of seconds; with `then_kill` the caller expects an end by our SIGKILL."""
         handle = os.pidfd_open(self._process)
         poll = select.poll()
         poll.register(handle, select.POLLIN)
@@ -132,7 +132,7 @@ def _text(path: Path) -> str:
 
 
 def in_new_process(arguments: Sequence[str], folder: Path, patience: float = PATIENCE) -> Outcome:
-    """`jax-diversity ARGUMENTS` in a Python of its own, as a user starts it."""
+    """Run `jax-diversity ARGUMENTS` in a new Python, as a user does."""
     command_line = [sys.executable, "-m", "jax_diversity", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(Path(jax_diversity.__file__).parents[1])}
     try:
@@ -150,7 +150,7 @@ def in_fork(work: Callable[[], Any], patience: float = PATIENCE, *, then_kill: b
 
 
 def command(arguments: Sequence[str], before: Callable[[], None] | None = None) -> Callable[[], int]:
-    """`jax-diversity ARGUMENTS` as work for a fork, after `before` has changed its process."""
+    """Make `jax-diversity ARGUMENTS` work for a fork, after `before` has changed its process."""
 
     def work() -> int:
         from jax_diversity.cli.main import main
@@ -163,9 +163,9 @@ def command(arguments: Sequence[str], before: Callable[[], None] | None = None) 
 
 
 def import_everything() -> None:
-    """Import all of the package and what it reads files with, so that forks need not."""
+    """Import the whole package and its libraries for files, so that forks need not."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    # Programs are compiled once: forks share them, as the tests do.
+    # Programs are compiled once, and forks share them, as in the tests.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[2] / ".pytest_cache" / "jax"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")

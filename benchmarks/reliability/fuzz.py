@@ -1,6 +1,6 @@
-"""Files that Hypothesis makes up, for every reader: it reads them, or raises a `UserError`.
+"""Files that Hypothesis generates, for every reader: it reads them, or raises a `UserError`.
 
-A reader of a dataset's own files, whose sums the manifest holds, also has to read what was written. `count` is the
+A reader of a dataset's files, whose hashes are in the manifest, must also read the original values. `count` is the
 number of seconds for each reader; all run under a limit of their memory.
 """
 
@@ -32,7 +32,7 @@ from jax_diversity.foundation import artifacts
 
 _MEMORY = 2 * 2**30
 _ROUND = 200
-"""Examples of one run of Hypothesis; each run draws others."""
+"""Number of examples of one run of Hypothesis; each run draws other examples."""
 
 _LEAVES = st.one_of(
     st.none(),
@@ -50,7 +50,7 @@ _VALUES = st.recursive(
 
 @st.composite
 def changed_bytes(draw: Any, valid: bytes) -> bytes:
-    """Valid bytes with some edits; now and then any bytes."""
+    """Generate valid bytes with some edits; sometimes any bytes."""
     if draw(st.integers(0, 19)) == 0:
         return draw(st.binary(max_size=200))
     content = bytearray(valid)
@@ -79,7 +79,7 @@ def changed_bytes(draw: Any, valid: bytes) -> bytes:
 
 @st.composite
 def changed_manifest(draw: Any, valid: Any) -> bytes:
-    """A manifest in which one value, or one key, is another; often with a hash of its own that fits."""
+    """Generate a manifest with one changed value or key; often its own hash is made to fit."""
     document = json.loads(json.dumps(valid))
     inner, path = document, []
     while isinstance(inner, dict | list) and inner and (not path or draw(st.integers(0, 3))):
@@ -129,7 +129,7 @@ def tables(draw: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Reader:
-    """What makes files up, and what reads one; `expected` is the hash that `read` gives of the valid file."""
+    """A generator of files and a reader; `expected` is the hash that `read` gives for the valid file."""
 
     files: st.SearchStrategy[Any]
     read: Callable[[Any], str | None]
@@ -216,7 +216,7 @@ def _manifest(place: Place) -> Reader:
 
 
 def _checkpoint(place: Place) -> Reader:
-    """A file of the last checkpoint is changed; the run continues from it with the same losses, or not at all."""
+    """Change a file of the last checkpoint; the run must continue with the same losses, or not at all."""
     from jax_diversity.lab.training import train
 
     small.begin_training(place)
@@ -257,7 +257,7 @@ READERS: Mapping[str, Callable[[Path, Place], Reader]] = {
 
 
 def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) -> dict[str, object]:
-    """So many seconds for each reader."""
+    """Fuzz each reader for a number of seconds."""
     sound = small.build(folder / "sound") if dataset is None else dataset
     tally = Tally(seed)
     hypothesis.find(st.text(), lambda text: True)  # makes the tables of characters, which takes seconds
@@ -294,7 +294,7 @@ def _fuzz(
 
 
 def _rounds(make: Callable[[Path, Place], Reader], place: Place, log: Path, seconds: float, first_seed: int) -> None:
-    """Rounds of examples until the time is over; a fault is shrunk once, and passed over afterwards."""
+    """Run rounds of examples until the time is over; a fault is shrunk once and then skipped."""
     folder = place.root / "files"
     folder.mkdir(exist_ok=True)
     os.chdir(folder)
@@ -316,7 +316,7 @@ def _rounds(make: Callable[[Path, Place], Reader], place: Place, log: Path, seco
 
 
 def _one_round(reader: Reader, seed: int, end: float, seen: set[str], counted: list[int]) -> dict[str, str] | None:
-    """The first fault of a round, its input shrunk; None where there is none that was not seen."""
+    """The first new fault of a round, with a shrunk input; None if there is no new fault."""
     latest: dict[str, str] = {}
 
     @hypothesis.seed(seed)

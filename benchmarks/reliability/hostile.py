@@ -1,6 +1,6 @@
 """Bad inputs: the command line answers with one sentence and status 2, the API with an error that names the argument.
 
-Nothing may be written by what is refused, and no control characters of data may reach a terminal.
+A refused command must not write anything, and no control characters of data may reach a terminal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MEMORY = 6 * 2**30
 _IN_PROGRESS = (".lock", "build.log", ".cache", ".partial")
 _PATIENCE = 60.0
 _NEW_PROCESS_EVERY = 40
-"""One command line in so many runs in a Python of its own, which takes seconds to start."""
+"""One command line in this number runs in a new Python, which takes seconds to start."""
 
 
 def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) -> dict[str, object]:
@@ -70,7 +70,7 @@ def attack_lines(tally: Tally, sound: Place, folder: Path, count: int, rng: np.r
 def _limit(root: Path) -> Callable[[], None]:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        os.chdir(root)  # a name that is taken for a relative path ends in the place that is looked at
+        os.chdir(root)  # a name that is used as a relative path ends in the checked folder
 
     return limit
 

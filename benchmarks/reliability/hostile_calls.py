@@ -1,6 +1,6 @@
-"""Bad calls of the API: every public function, each argument in turn replaced by values that make no sense there.
+"""Bad calls of the API: every public function, each argument in turn is replaced by invalid values.
 
-The answer has to be a `UserError`, `TypeError` or `ValueError` whose message names the argument.
+The answer must be a `UserError`, `TypeError` or `ValueError` whose message names the argument.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class _Maybe:
 
 
 class _Odd:
-    """An object that is nothing that any function takes."""
+    """An object that no function accepts."""
 
     def __repr__(self) -> str:
         return "_Odd()"
 
 
 def _bad_counts() -> dict[str, Any]:
-    """Matrices that SciPy makes without a word, though some of their parts lie outside of them."""
+    """Matrices that SciPy makes without an error, though some of their entries are out of range."""
 
     def raw(data: Any, indices: Any, indptr: Any, shape: tuple[int, int], kind: type = np.int32) -> csr_array:
         matrix = csr_array(shape, dtype=np.int64)
@@ -116,12 +116,12 @@ _ALSO = {
     "first": ("target",),
     "last": ("target",),
 }
-"""What a sentence may also call an argument."""
+"""Other names of an argument that a sentence may use."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function with arguments that are right, and what may take the place of each."""
+    """A function with valid arguments, and replacements for each."""
 
     name: str
     function: Callable[..., Any]
@@ -130,7 +130,7 @@ class Call:
 
 
 def calls(place: Place) -> list[Call]:
-    """Every public function that users call with values of their own."""
+    """All public functions that users call with their own values."""
     counts = np.random.default_rng(0).integers(0, 9, (40, 3)) + 1
     chars = jd.Characteristics.from_counts({"cluster": counts})
     ordering = jd.Ordering(np.random.default_rng(1).permutation(40))
@@ -357,7 +357,7 @@ def _work(call: Call, name: str, value: Any, folder: str) -> Callable[[], tuple[
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
         try:
             answer = call.function(**{**call.arguments, name: value.value if isinstance(value, _Maybe) else value})
-            if hasattr(answer, "batches"):  # a loader reads when it is asked for batches
+            if hasattr(answer, "batches"):  # a loader reads when batches are requested
                 next(iter(answer))
         except (TypeError, ValueError, OSError) as error:
             text = str(error)

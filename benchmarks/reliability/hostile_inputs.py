@@ -37,7 +37,7 @@ class Input:
     arguments: Callable[[Place], list[str]]
     prepare: Callable[[Place], None] = field(default=lambda place: None)
     may_succeed: bool = True
-    """Whether it is valid for all that this table knows: what counts then is that it ends without a traceback."""
+    """Whether the table allows it to be valid; then it must only end without a traceback."""
 
 
 def _out(verb: str, place: Place) -> list[str]:
@@ -50,7 +50,7 @@ def _out(verb: str, place: Place) -> list[str]:
 
 
 def option_inputs() -> Iterator[Input]:
-    """Every option of every verb with values of no sense."""
+    """Every option of every verb with invalid values."""
     from jax_diversity.cli.main import all_verbs
     from jax_diversity.cli.options import list_options
 
@@ -60,14 +60,14 @@ def option_inputs() -> Iterator[Input]:
         for option, kind, _, _ in list_options(about.options):
             section = option.removeprefix("--").split(".")[0]
             if verb in _VERBS[1:-1] and section not in (*about.sections, "windows"):
-                continue  # the other sections are those of another verb
+                continue  # the other sections belong to another verb
             if verb == "build" and section in ("out", "train"):
                 continue
             values = _NUMBERS if ("int" in str(kind) or "float" in str(kind)) and "str" not in str(kind) else _TEXTS
             if "dict" in str(kind):
                 values = ("one", "a b c", f"{RED} 1", "dimensions x", "dimensions 0", f"dimensions {HUGE}", LONG)
             if option == "--train.num-steps":
-                values = [value for value in values if not value.isdigit()]  # a run that long is no mistake
+                values = [value for value in values if not value.isdigit()]  # a run of this length is valid
             for value in values:
                 yield Input(f"{verb} {option} {value!r}", _with_option(verb, option, value))
 
@@ -81,7 +81,7 @@ def _words(value: str) -> list[str]:
 
 
 def _line_inputs() -> Iterator[Input]:
-    """Command lines that are wrong as a whole."""
+    """Command lines that are invalid as a whole."""
     for words in (
         ["nothing"],
         ["--out"],
@@ -316,7 +316,7 @@ def _parquet(columns: dict[str, list[Any]]) -> bytes:
 
 
 def corpus_inputs() -> Iterator[Input]:
-    """Corpora, each prepared with and without `strict`, and built where it is no nonsense."""
+    """Corpora, each prepared with and without `strict`, and built if it is valid."""
     corpora = _corpora()
     for about, (name, content) in corpora.items():
         for verb, extra in (("build", ()), ("prepare", ("--corpus.strict",))):
@@ -424,7 +424,7 @@ def _with_name(verb: str, option: str, name: str) -> Callable[[Place], list[str]
 
 
 def manifest_inputs() -> Iterator[Input]:
-    """Manifests of another's making, for verbs that read, write and delete."""
+    """Manifests from other sources, for verbs that read, write and delete."""
     for about, change in _MANIFEST_CHANGES.items():
         for verb, options in (
             ("verify", ()),
@@ -450,8 +450,8 @@ def _rewritten(change: Callable[[dict[str, Any]], Any]) -> Callable[[Place], Non
         changed = change(copy.deepcopy(manifest))
         text = changed if isinstance(changed, str) else json.dumps(changed)
         text = text.replace(_VICTIM, victim)
-        with suppress(ValueError, RecursionError, AttributeError):  # what is no mapping can have no hash
-            text = json.dumps(artifacts.signed(json.loads(text)))  # so that it is no damage, but made on purpose
+        with suppress(ValueError, RecursionError, AttributeError):  # only a mapping can have a hash
+            text = json.dumps(artifacts.signed(json.loads(text)))  # so that it is not damaged, but made on purpose
         path.write_text(text)
 
     return prepare
@@ -480,7 +480,7 @@ def _with_names(rename: Callable[[str], str]) -> Callable[[dict[str, Any]], Any]
 
 
 _VICTIM = "/path-of-the-victim"
-"""Stands for the absolute path of a file beside the dataset, which nothing may remove."""
+"""A placeholder for the absolute path of a file outside the dataset, which must not be removed."""
 _MANIFEST_CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a file above": _with_names(lambda name: "../beside/victim.txt"),
     "an absolute file": _with_names(lambda name: _VICTIM),

@@ -1,6 +1,6 @@
 """Commands that are killed, then run again: the end state is that of a run that was not killed, byte for byte.
 
-One attack in two comes at a random moment, the others before every file operation of each command in turn; where the
+Half of the attacks are at random moments, the others before every file operation of each command in turn. If the
 count is smaller than the number of operations, they are spread evenly. Losses of training are equal bit for bit.
 """
 
@@ -36,7 +36,7 @@ def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) ->
 
 
 def _before(task: Task, sound: Place, folder: Path) -> Place:
-    """What a task starts from: a corpus alone, or a dataset."""
+    """The start of a task: a corpus alone, or a dataset."""
     place = sound.copied_to(folder)
     if task is small.BUILD:
         small.remove(place.dataset)
@@ -48,7 +48,7 @@ def _attack_task(
 ) -> None:
     place = before.copied_to(folder / "run")
     names = folder / "operations"
-    in_fork(task.run(place, count_operations(place.root, names)))  # compiles what there is to compile
+    in_fork(task.run(place, count_operations(place.root, names)))  # compiles all programs
     operations = names.read_text().splitlines()
     place = before.copied_to(folder / "run")
     start = time.monotonic()

@@ -1,6 +1,6 @@
-"""File operations of a process, counted, so that a kill or an error comes at exactly the n-th.
+"""File operations of a process, counted, so that a kill or an error occurs at exactly the n-th.
 
-Operations of Python alone are seen: what compiled libraries write is reached by kills at random moments.
+Only operations of Python are counted; kills at random moments also reach the writes of compiled libraries.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Operations:
         self._number = 0
 
     def install(self) -> None:
-        """Patch this process, for good."""
+        """Patch this process permanently."""
         for name in _CHANGES:
             setattr(os, name, self._wrapped(getattr(os, name), name))
         opened = io.open
@@ -76,7 +76,7 @@ class Operations:
 
 
 def count_operations(folder: Path, log: Path, *, reads: bool = False) -> Callable[[], None]:
-    """Patches for a fork that write the name of every operation into a log."""
+    """Patch a fork to write the name of every operation into a log."""
 
     def install() -> None:
         handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC)
@@ -86,7 +86,7 @@ def count_operations(folder: Path, log: Path, *, reads: bool = False) -> Callabl
 
 
 def kill_at(folder: Path, number: int) -> Callable[[], None]:
-    """Patches for a fork: it ends by SIGKILL just before its n-th operation."""
+    """Patch a fork to end by SIGKILL just before its n-th operation."""
 
     def install() -> None:
         process = os.getpid()
@@ -101,7 +101,7 @@ def kill_at(folder: Path, number: int) -> Callable[[], None]:
 
 
 def fail_at(folder: Path, number: int, code: int = errno.EIO) -> Callable[[], None]:
-    """Patches for a fork: its n-th operation, reads included, raises an error of the disk."""
+    """Patch a fork so that its n-th operation, including reads, raises an error of the disk."""
 
     def install() -> None:
         def act(current: int, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Everything that reads a dataset through Python: each reader gives a hash of the values that it read."""
+"""All readers of a dataset in Python: each gives a hash of the values that it read."""
 
 from __future__ import annotations
 

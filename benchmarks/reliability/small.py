@@ -1,4 +1,4 @@
-"""The small dataset that is attacked, the commands that are run on it, and what a folder holds."""
+"""The small dataset for the attacks, the commands that run on it, and the content of a folder."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TRAINING = {
     "validation-batches": 1,
 }
 _OWN = (".lock", "build.log", ".cache")
-"""What a dataset's folder holds besides artifacts: process numbers, times, remembered hashes."""
+"""Files in a dataset's folder that are not artifacts: process numbers, times, cached hashes."""
 
 
 def write_corpus(folder: Path, num_documents: int = 80, seed: int = 0) -> None:
@@ -64,7 +64,7 @@ def write_corpus(folder: Path, num_documents: int = 80, seed: int = 0) -> None:
 
 
 def options(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Settings as words of a command line."""
+    """Settings as arguments of a command line."""
     words = [[f"--{prefix}{name}", *str(value).split()] for name, value in settings.items()]
     return [word for option in words for word in option]
 
@@ -85,7 +85,7 @@ class Task:
         return words + (["--target", str(place.exported)] if self.verb == "export" else [])
 
     def run(self, place: Place, before: Callable[[], None] | None = None) -> Callable[[], int]:
-        """The command as work for a fork."""
+        """Make the command work for a fork."""
         return command(self.arguments(place), before)
 
 
@@ -111,7 +111,7 @@ class Place:
         return self.root / "export"
 
     def copied_to(self, root: Path) -> Place:
-        """The same in another folder, which is emptied first."""
+        """Copy it to another folder, which is emptied first."""
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(self.root, root, symlinks=True)
         return Place(root)
@@ -173,7 +173,7 @@ def remove(folder: Path) -> None:
 
 
 def tree(root: Path) -> dict[str, str]:
-    """Every file's hash; of training runs the losses and what is left over, since logs and checkpoints hold times."""
+    """Every file's hash; for training runs the losses and leftover files, because logs and checkpoints hold times."""
     found = {}
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root)
@@ -200,5 +200,5 @@ def losses(log: Path) -> bytes:
 
 
 def differing(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
-    """The names of files that only one has, or that differ."""
+    """The names of files that only one folder has, or that differ."""
     return sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))

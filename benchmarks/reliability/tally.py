@@ -1,4 +1,4 @@
-"""Counts of attacks: what held, and every fault with what is needed to see it again."""
+"""Counts of attacks: successes, and every fault with the values that reproduce it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SECONDS_OF_SILENCE = 60
 
 
 class Tally:
-    """Counts of one kind of attacks; faults, and now and then the counts, are also printed while they are made."""
+    """Counts of one kind of attacks; faults, and sometimes the counts, are also printed during the run."""
 
     def __init__(self, seed: int) -> None:
         self._seed, self._attacks, self._told = seed, 0, time.monotonic()
@@ -34,15 +34,15 @@ class Tally:
             print(f"  {self._attacks} attacks: {dict(self._counts)}", file=sys.stderr, flush=True)
 
     def add(self, outcome: str, number: int = 1) -> None:
-        """Count something that is no fault, such as `refused`."""
+        """Count an event that is not a fault, such as `refused`."""
         self._counts[outcome] += number
 
     def fail(self, fault: str, **about: Any) -> None:
-        """Count a fault; `about` says where."""
+        """Count a fault; `about` is its place."""
         if fault not in FAULTS:
             raise KeyError(fault)
         self._counts[fault] += 1
-        # Tracebacks name files: the same wherever the project lies.
+        # Tracebacks contain paths, which must not depend on the project's folder.
         told = {name: value.replace(_ROOT, "") if isinstance(value, str) else value for name, value in about.items()}
         failure = {"fault": fault, **told}
         print(f"  {json.dumps(failure)}", file=sys.stderr, flush=True)
@@ -51,7 +51,7 @@ class Tally:
 
     @property
     def result(self) -> dict[str, Any]:
-        """All counts, the faults' also where they are 0, and the first failures."""
+        """All counts, including faults with count 0, and the first failures."""
         held = {name: number for name, number in sorted(self._counts.items()) if name not in FAULTS}
         faults = {name: self._counts[name] for name in FAULTS}
         return {"attacks": self._attacks, "seed": self._seed, **held, **faults, "failures": self._failures}

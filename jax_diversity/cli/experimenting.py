@@ -23,7 +23,7 @@ from jax_diversity.pipeline.settings import BuildConfig
 
 
 def run_lab(options: LabRunOptions) -> str:
-    """Build missing datasets, do the runs without a row, and return a summary."""
+    """Build missing datasets, do the missing runs, and return a summary."""
     from jax_diversity.lab.experiments.running import accelerator, design_sentence, run_experiment
 
     experiment = _experiment(options)
@@ -54,7 +54,7 @@ def run_lab(options: LabRunOptions) -> str:
 
 
 def show_lab(options: LabShowOptions) -> str:
-    """The results of an experiment's rows; with `--page` also written as a page."""
+    """The results from an experiment's rows; with `--page` they are also written as a page."""
     from jax_diversity.lab.experiments.page import experiment_text, write_page
 
     experiment = _experiment(options)

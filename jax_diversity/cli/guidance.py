@@ -15,23 +15,23 @@ from jax_diversity.pipeline.settings import BuildConfig
 
 
 def next_steps(config: BuildConfig) -> str:
-    """Three commands to try with a dataset that was just built and trained on, each with a comment."""
+    """Three commands to try on a dataset after building and training, each with a comment."""
     out = Path(config.out)
     quoted = shlex.quote(str(out))
     texts = shlex.quote(str(out / "documents" / "*.parquet"))
     again = shlex.quote(f"{out}-again")
     steps = (
-        ("the ordering beside a shuffle, at all window sizes", f"measure --out {quoted} --profile"),
+        ("the ordering compared with a shuffle, at all window sizes", f"measure --out {quoted} --profile"),
         (
-            "the documents of one batch of training, and how good a batch it is",
+            "the documents of one training batch, and its deviation",
             f"inspect --out {quoted} --batch-size {config.train.batch_size} --step {config.train.num_steps // 2}",
         ),
         (
-            "a dataset of Parquet or JSONL files: these texts, until you name your own",
+            "a dataset of Parquet or JSONL files: here the demo's texts; name your own",
             f"build --corpus.paths {texts} \\\n    --out {again}",
         ),
     )
-    # The program's name where the shell finds it, else the path that it was started by.
+    # The program's name if the shell finds it, else the path by which it was started.
     name = "jax-diversity"
     program = name if shutil.which(name) or not sys.argv[0].endswith(name) else sys.argv[0]
     return "\n".join(f"  # {shows}\n  {program} {arguments}" for shows, arguments in steps)
@@ -46,5 +46,5 @@ def show_report(folder: Path, opens: bool) -> None:
     show(f"\nReport: {address if here else report}")
     has_display = sys.platform in ("darwin", "win32") or {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ)
     if opens and not (has_display and webbrowser.open(address)):
-        advice = f"copy {report} to a machine that has one: the page is that one file."
+        advice = f"copy {report} to a machine that has one: the page is a single file."
         show(f"No browser could be opened here; {advice}", sys.stderr)

@@ -44,7 +44,7 @@ def batch_table(batch: BatchView, run: Run, num_rows: int, deviations: Deviation
 
 def _head(head: str, batch: BatchView) -> str:
     """The first line: the place of the batch, and its repeated documents."""
-    repeats = "no document comes twice"
+    repeats = "no document occurs twice"
     if batch.num_repeats:
         repeats = f"{batch.num_repeats:,} of them continue a document that another row holds"
     if batch.num_copies:
@@ -57,7 +57,7 @@ def _rest(size: int, num_rows: int) -> list[str]:
 
 
 def _ranks_table(batch: BatchView, deviations: Deviations) -> str:
-    """Every family's TV beside the TV of all batches."""
+    """Every family's TV, compared with the TV of all batches."""
     numbers = ("TV", "worse are", f"best of {len(next(iter(deviations.values()))):,} batches", "mean", "worst")
     table = plain_table("family", *numbers, numbers=numbers)
     for family, view in batch.families.items():
@@ -112,7 +112,7 @@ def _rows_table(batch: BatchView, num_rows: int, several: bool) -> str:
 
 
 def _clean(text: str) -> str:
-    """The corpus's text as one line of a table; cleaned before the columns' widths are counted."""
+    """The corpus's text as one line of a table; it is cleaned before the columns' widths are computed."""
     return clean(text).replace("\n", "\ufffd")
 
 
@@ -138,7 +138,7 @@ def uses_table(document: str, run: Run, uses: Sequence[DocumentUse], appearances
 
 
 def as_json(value: BatchView | Sequence[DocumentUse], deviations: Deviations | None = None) -> str:
-    """The content of the tables, and all sequences of the batch, as JSON."""
+    """The content of the tables and all sequences of the batch, as JSON."""
     if isinstance(value, Sequence):
         return json.dumps([dataclasses.asdict(use) for use in value], indent=2, default=_plain)
     plain: dict[str, Any] = dataclasses.asdict(value)

@@ -1,8 +1,8 @@
 """The command line: parse and dispatch.
 
 `jax-diversity VERB` runs the verb's function below. The stages' verbs, with their sentences and options, come from the
-list of stages; the others stand at the end of this module. A user's mistake ends with status 2 and one sentence; only
-bugs give tracebacks. Nothing heavy is imported before a verb needs it.
+list of stages; the other verbs are at the end of this module. A user's mistake ends the program with status 2 and one
+sentence; only bugs give tracebacks. Nothing heavy is imported before a verb needs it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 _REFUSALS = {
     **dict.fromkeys(
         (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
-        ("no space left on the disk", "free some and run the same command again to go on."),
+        ("no space left on the disk", "free some space and run the same command again to continue."),
     ),
     **dict.fromkeys(
         (errno.EACCES, errno.EPERM, errno.EROFS),
@@ -69,7 +69,7 @@ _REFUSALS = {
 }
 """Errors of the operating system by number: the reason, and what to do."""
 _LAST_POSITION = 2**62
-"""The largest position of `inspect`; positions are 64-bit integers."""
+"""The largest position that `inspect` accepts; positions are 64-bit integers."""
 _MOST_FAULTS = 5
 """The largest number of damaged files in the error of `verify`."""
 
@@ -78,7 +78,7 @@ _MOST_FAULTS = 5
 class Verb:
     """One verb: `options` holds its options' defaults, `run` takes the options that were given.
 
-    `sections` are a stage's own parts of a build's settings, those that the help shows.
+    `sections` are the stage's parts of a build's settings, which the help shows.
     """
 
     help: str
@@ -90,7 +90,7 @@ class Verb:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0 done, 2 a user's mistake, 130 interrupted."""
-    if arguments is None:  # as a program: what ends it with a traceback is printed in the same way as all else
+    if arguments is None:  # as a program: errors with a traceback are printed in the same way as all other output
         sys.excepthook = _show_traceback
         keep_compiled_programs()
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -115,12 +115,12 @@ def _answer(given: list[str]) -> int:
     except UserError as error:
         return _fail(str(error))
     except KeyboardInterrupt:
-        return _fail("interrupted; run the same command again to go on where it stopped.", status=130)
+        return _fail("interrupted; run the same command again to continue where it stopped.", status=130)
     except BrokenPipeError:  # the program that reads the output, such as `head`, has ended
         # Python flushes standard output once more at its end, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        otherwise = ("a file cannot be used", "look at it and its disk, then run the same command again to go on.")
+        otherwise = ("a file cannot be used", "check the file and the disk, then repeat the command to continue.")
         refusal, advice = _REFUSALS.get(error.errno or 0, otherwise)
         return _fail(f"{refusal} ({in_one_line(error)}); {advice}")
     except MemoryError as error:
@@ -154,8 +154,8 @@ def _overview() -> str:
         f"verbs:\n{verbs}\n\n"
         "`jax-diversity VERB --help` lists a verb's options with their defaults.\n\n"
         "Start with:\n"
-        "  jax-diversity demo                          # of texts that this machine has\n"
-        "  jax-diversity measure --out demo --profile  # its ordering beside a shuffle\n"
+        "  jax-diversity demo                          # from texts on this machine\n"
+        "  jax-diversity measure --out demo --profile  # its ordering and a shuffle\n"
         "  jax-diversity build --corpus.paths 'texts/*.jsonl.gz' --out dataset"
     )
 
@@ -187,15 +187,15 @@ def all_verbs() -> dict[str, Verb]:
         else:
             run, options = _STAGE_VERBS.get(stage.verb, (_run_stage, StageOptions()))
             verbs[stage.verb] = Verb(stage.help, partial(run, stage), options, (stage.section, *stage.also), stage)
-    look = "Show a batch and how good it is, or where a document is used."
+    look = "Show a batch and its deviation, or the uses of a document."
     return verbs | {
         "inspect": Verb(look, _run_inspect, InspectOptions()),
-        "repack": Verb("Pack a dataset's documents anew, into another one.", _run_repack, RepackOptions()),
+        "repack": Verb("Pack a dataset's documents again, into a new dataset.", _run_repack, RepackOptions()),
         "schedule": Verb("Make, change or show the schedule of a run.", _run_schedule, ScheduleOptions()),
         "export": Verb("Write an order or ordered sequences for another stack.", _run_export, ExportOptions()),
         "verify": Verb("Compare every stored file with its size and hash.", _run_verify, VerifyOptions()),
-        "train": Verb("Train the lab's small GPT, from its last checkpoint on.", _run_train, TrainOptions()),
-        "lab run": Verb("Run an experiment's training runs that have no row yet.", _run_lab, LabRunOptions()),
+        "train": Verb("Train the lab's small GPT, or continue its training.", _run_train, TrainOptions()),
+        "lab run": Verb("Run the missing training runs of an experiment.", _run_lab, LabRunOptions()),
         "lab show": Verb("Show an experiment: tables, figures, a page.", _show_lab, LabShowOptions()),
     }
 
@@ -212,19 +212,19 @@ def _run(name: str, arguments: list[str]) -> None:
     text = verb.help
     if verb.sections:
         hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", *verb.sections)]
-        text += "\n\nBesides, any option of `jax-diversity build`, which its own stage will use."
+        text += "\n\nAll other options of `jax-diversity build` are stored for their stages."
     text += methods_list(verb.stage) if asks_help and verb.stage is not None else ""
     verb.run(parse_options(_defaults(verb, arguments, asks_help), name, arguments, text, hidden=hidden))
 
 
 def _defaults(verb: Verb, arguments: list[str], asks_help: bool) -> Any:
-    """A verb's options where none is given: those of the file that `--config` names, of the dataset, or of the verb."""
+    """The defaults of a verb's options: from the file in `--config`, from the dataset, or from the verb."""
     options = verb.options
     if not isinstance(options, FromFile):
         return options
     first = first_options(arguments, ("config", "out"))
     settings = options.settings
-    # The first stage starts a dataset; of a later one the settings that the dataset's folder records are the defaults.
+    # The first stage starts a dataset; a later stage's defaults are the settings recorded in the dataset's folder.
     if verb.stage not in (None, STAGES[0]) and not asks_help:
         from jax_diversity.pipeline.build import recorded_config
 
@@ -313,7 +313,7 @@ def _run_dry(config: BuildConfig, progress: Progress, sample: int | None) -> Non
 
 
 def _run_build(options: BuildOptions, *, trains: bool = False) -> None:
-    # Imported here, after the options are known to be right: `--help` and mistakes are answered at once.
+    # Imported here, after the options were checked, so that `--help` and mistakes are answered quickly.
     from jax_diversity.dataset import open_dataset
     from jax_diversity.pipeline.build import Build
 
@@ -388,11 +388,11 @@ def _run_schedule(options: ScheduleOptions) -> None:
     show(schedule_table(run))
     if options.seen is not None:
         table = run.seen(options.seen, options.out)
-        show(f"\n{table.num_rows:,} documents were met before position {options.seen:,}: {options.out}")
+        show(f"\n{table.num_rows:,} documents were read before position {options.seen:,}: {options.out}")
 
 
 def _open_run(options: Any, ordering: str | None = None) -> Run:
-    """The run that `--out` names: a stored one, or a dataset in an ordering."""
+    """The run in `--out`: a stored run, or a dataset with an ordering."""
     from jax_diversity.run.run import make_run
     from jax_diversity.run.stored import open_schedule
 
@@ -477,7 +477,7 @@ def _run_inspect(options: InspectOptions) -> None:
         )
     inspector = Inspector(run, size)
     if options.document is not None:
-        document = valid_name(options.document)  # ids made of files' names are valid text
+        document = valid_name(options.document)  # ids that were made of files' names are valid text
         uses = inspector.uses(document)
         show(as_json(uses) if options.json else uses_table(document, run, uses, inspector.appearances(document)))
         return
@@ -532,8 +532,8 @@ def _run_verify(options: VerifyOptions) -> None:
             show("\n".join(map(str, faults)))
             named += " and others, which standard output lists"
         raise UserError(
-            f"{len(faults)} files in {options.out} are not as they were written: {named}; restore them, or delete them "
-            "and run again what makes them (`jax-diversity build`, or `train` for a checkpoint)."
+            f"{len(faults)} files in {options.out} were damaged or changed: {named}; restore them, or delete them "
+            "and run the command that makes them (`jax-diversity build`, or `train` for a checkpoint)."
         )
     show(f"{options.out}: {len(sizes)} files, {sum(sizes):,} bytes, all as they were written.")
 

@@ -25,12 +25,15 @@ def measures_legend(chosen: Chosen) -> str:
     chars = chosen.characteristics
     run = ""
     if chosen.targets is not None:
-        run = " The corpus is the run's: the sequences of all positions. Groups of one name are one in all datasets."
+        run = (
+            " The corpus is that of the run: the sequences of all positions. Groups of one name are one group in "
+            "all datasets."
+        )
     return textwrap.fill(
-        f"{chars.num_sequences:,} sequences of {chars.sequence_length:,} tokens. Prefix L2: how far all that was "
-        "seen deviates from the corpus's mixture at most, in sequences' lengths. Window TV: half the L1 distance "
+        f"{chars.num_sequences:,} sequences of {chars.sequence_length:,} tokens. Prefix L2: the largest deviation "
+        "of all tokens read so far from the corpus's mixture, in sequence lengths. Window TV: half the L1 distance "
         "between a window's token shares and the corpus's. No ordering's mean is below the floor, nor below the "
-        f"bound. Smaller is better, but for the gap closed and the groups per batch.{run}",
+        f"bound. Smaller is better, except for the gap closed and the groups per batch.{run}",
         width=80,
     )
 
@@ -54,9 +57,9 @@ def targets_table(name: str, measured: Mapping[str, Mapping[str, FollowedBalance
 
 
 def training_curves(curves: Mapping[str, Curves]) -> str:
-    """Every ordering (ordering -> family -> its curves) as a line of characters along an epoch, one scale a block.
+    """Every ordering (ordering -> family -> its curves) as a line of characters along an epoch; a block has one scale.
 
-    Of the window sizes the middle one is drawn; a column shows its largest value: no bad window is averaged away.
+    The middle window size is drawn. A column shows its largest value, so bad windows remain visible.
     """
     blocks = ["From start to end; each column shows its largest value."]
     for family in next(iter(curves.values()), {}):
@@ -67,14 +70,14 @@ def training_curves(curves: Mapping[str, Curves]) -> str:
             windows = {name: curve.window_tv[size] for name, curve in of_family.items()}
             blocks.append(_block(f"{family}: TV of windows of {size:,}", windows, 3))
         prefixes = {name: curve.prefix_l2 for name, curve in of_family.items()}
-        blocks.append(_block(f"{family}: prefix deviation, in sequences' lengths", prefixes, 1, low=0.0))
+        blocks.append(_block(f"{family}: prefix deviation, in sequence lengths", prefixes, 1, low=0.0))
     return "\n\n".join(blocks)
 
 
 def _block(
     title: str, envelopes: Mapping[str, Mapping[str, Sequence[float]]], decimals: int, low: float | None = None
 ) -> str:
-    """One line an ordering: name, curve, its range; `low` is where the scale begins, None for the least value."""
+    """One line per ordering: name, curve and its range. The scale begins at `low`; None takes the least value."""
     least = {name: min(points["min"], default=0.0) for name, points in envelopes.items()}
     most = {name: max(points["max"], default=0.0) for name, points in envelopes.items()}
     bottom, top = min(least.values()) if low is None else low, max(most.values())
@@ -92,7 +95,7 @@ def _short(name: str) -> str:
 
 
 def profile_tables(profiles: Mapping[str, Mapping[str, Mapping[int, float]]]) -> str:
-    """Mean window TV (family -> ordering or limit -> window size -> TV), a table and a block of curves a family."""
+    """Mean window TV (family -> ordering or limit -> window size -> TV): a table and curves for each family."""
     lines = []
     for family, of_family in profiles.items():
         sizes = sorted({size for values in of_family.values() for size in values})
@@ -135,7 +138,7 @@ def sparkline(values: Sequence[float] | Float[np.ndarray, " value"], low: float,
 
 
 def size_label(size: int) -> str:
-    """A window size in up to four characters: 256, 1k, 16k, 1M (of 1,024 each, where that is exact)."""
+    """A window size in up to four characters: 256, 1k, 16k, 1M (in units of 1,024 if that is exact)."""
     for scale, sign in ((1 << 20, "M"), (1 << 10, "k")):
         if size >= scale and size % scale == 0:
             return f"{size // scale}{sign}"

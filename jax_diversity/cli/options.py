@@ -1,4 +1,4 @@
-"""The verbs' options: typed dataclasses that tyro reads from the command line; a mistake is told in one sentence."""
+"""The verbs' options: typed dataclasses that tyro fills from the command line; an error is one sentence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from jax_diversity.run.settings import ScheduleConfig
 _Options = TypeVar("_Options")
 _Part = TypeVar("_Part")
 POSITIONAL = {"positional": True}
-"""Of a field that is given without its name."""
+"""A marker for a field that is given without its name."""
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", type(None): "None"}
 
 
@@ -39,13 +39,13 @@ class FromFile:
     """Options of the verbs whose settings a file can hold."""
 
     config: str | None = None
-    """A YAML file with settings; options that are given on the command line come before it."""
+    """A YAML file with settings; options on the command line override it."""
     quiet: bool = False
     """Show no progress."""
 
     @property
     def settings(self) -> Any:
-        """The settings alone: a `BuildConfig` or a `ScheduleConfig`."""
+        """The settings: a `BuildConfig` or a `ScheduleConfig`."""
         (kind,) = {BuildConfig, ScheduleConfig} & set(type(self).__mro__)
         return part_of(self, kind)
 
@@ -65,31 +65,31 @@ class StageOptions(FromFile, BuildConfig):
 
 @dataclass(frozen=True)
 class PrepareOptions(StageOptions):
-    """The first stage, which may also be tried."""
+    """The options of the first stage, which also has a dry run."""
 
     dry_run: bool = False
-    """Show what the steps leave, and write nothing."""
+    """Show what the steps would keep, and write nothing."""
     sample: int | None = None
-    """In a dry run: read about so many documents, of all files; None reads all."""
+    """In a dry run: approximate number of documents to read, from all files; None reads all."""
 
 
 @dataclass(frozen=True)
 class ReportOptions(StageOptions):
-    """The page of a dataset or of a run."""
+    """The options of the page of a dataset or of a run."""
 
     open: bool = False
     """Show the page in the browser."""
     version: int | None = None
     """Of a run: its version; None takes the last."""
     families: tuple[str, ...] = ()
-    """Of a run: families to measure; where none is given, all that the datasets balance."""
+    """For a run: families to measure; by default all families that the datasets balance."""
     target: str | None = None
-    """Of a run: the folder that takes report.html and report.json; None takes the run's."""
+    """For a run: the folder for report.html and report.json; None takes the run's folder."""
 
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """Which dataset to verify; all verbs that work on a finished dataset take these."""
+    """The dataset to verify; all verbs that work on a finished dataset have these options."""
 
     out: str = "out"
     """The dataset's folder."""
@@ -99,17 +99,17 @@ class VerifyOptions:
 
 @dataclass(frozen=True)
 class OrderOptions(VerifyOptions, OrderConfig):
-    """One more ordering of a built dataset."""
+    """The options of one more ordering of a built dataset."""
 
     @property
     def order(self) -> OrderConfig:
-        """The ordering's settings alone."""
+        """The ordering's settings."""
         return part_of(self, OrderConfig)
 
 
 @dataclass(frozen=True)
 class RepackOptions(VerifyOptions):
-    """A dataset's documents packed again, into another dataset."""
+    """The options for packing a dataset's documents again, into another dataset."""
 
     to: str = "repacked"
     """The new dataset's folder."""
@@ -121,7 +121,7 @@ class RepackOptions(VerifyOptions):
 
 @dataclass(frozen=True)
 class ScheduleOptions(FromFile, ScheduleConfig):
-    """A stored run: made, changed, or shown where nothing is to be made or changed."""
+    """The options of a stored run, which is made, changed, or only shown if nothing is to be made or changed."""
 
     seen: int | None = None
     """Also write the documents that training has read before this position."""
@@ -131,18 +131,18 @@ class ScheduleOptions(FromFile, ScheduleConfig):
 
 @dataclass(frozen=True)
 class MeasureOptions(VerifyOptions):
-    """Which orderings to measure, and how to show it."""
+    """The orderings to measure, and the form of the output."""
 
     orderings: tuple[str, ...] = ()
     """Names of the dataset's orderings, or .npy files; default: all of the dataset's orderings."""
     order: tuple[str, ...] = ()
-    """Orderings of your own to measure beside them: .npy files of sequence indices."""
+    """Your own orderings, which are also measured: .npy files of sequence indices."""
     windows: tuple[int, ...] = ()
-    """Window sizes in sequences, such as your batch size; default: the sizes that the dataset was built with and that
-    fit twice into it."""
+    """Window sizes in sequences, such as your batch size; default: the sizes that the dataset was built with, if
+    two windows fit into it."""
     families: tuple[str, ...] = ()
-    """Families to measure, out of all stored ones; default: the families that the dataset balances. The norm drift is
-    measured in the first."""
+    """Families to measure, from all stored ones; default: the families that the dataset balances. The norm drift is
+    measured in the first family."""
     version: int | None = None
     """The version of a run; None takes the last."""
     targets: str | None = None
@@ -159,7 +159,7 @@ class MeasureOptions(VerifyOptions):
 
 @dataclass(frozen=True)
 class InspectOptions:
-    """A batch to show, or a document to find."""
+    """The batch to show, or the document to find."""
 
     out: str = "out"
     """The folder of a dataset, or of a run."""
@@ -170,11 +170,11 @@ class InspectOptions:
     step: int = 0
     """The step of training, counted from 0 over all epochs."""
     batch_size: int | None = None
-    """Sequences of a batch over all hosts; None takes the dataset's own batch size, or else 64."""
+    """Number of sequences in a batch over all hosts; None takes the dataset's batch size, or 64 if it has none."""
     rank: int | None = None
-    """Show only what this host reads, counted from 0; goes with `num_hosts`."""
+    """Show only the rows that this host reads, counted from 0; it needs `num_hosts`."""
     num_hosts: int = 1
-    """Hosts that share the batch."""
+    """Number of hosts that share the batch."""
     document: str | None = None
     """The id of a document: show where training reads it, instead of a batch."""
     rows: int = 10
@@ -187,7 +187,7 @@ class InspectOptions:
 
 @dataclass(frozen=True)
 class ExportOptions(VerifyOptions, ExportConfig):
-    """What to export, for which stack."""
+    """The run to export, and the stack that will read it."""
 
     version: int | None = None
     """The version of a run; None takes the last."""
@@ -195,7 +195,7 @@ class ExportOptions(VerifyOptions, ExportConfig):
 
 @dataclass(frozen=True)
 class TrainOptions(VerifyOptions):
-    """A training run of the lab."""
+    """The options of a training run of the lab."""
 
     version: int | None = None
     """Of a run: its version; None takes the last."""
@@ -205,19 +205,19 @@ class TrainOptions(VerifyOptions):
 
 @dataclass(frozen=True)
 class LabOptions:
-    """An experiment and where its rows are."""
+    """The experiment, and the folder of its rows."""
 
     file: str = field(default="", metadata=POSITIONAL)
     """The experiment's file, such as configs/experiments/orders.yaml."""
     out: str = "lab"
-    """Folder of all experiments: rows stand in OUT/NAME/results.parquet, datasets in OUT/datasets."""
+    """Folder of all experiments: rows are in OUT/NAME/results.parquet, datasets in OUT/datasets."""
     size: Literal["tiny", "small", "gpu"] | None = None
     """Size of all models (230 thousand, 10 and 161 million parameters); None takes the file's."""
 
 
 @dataclass(frozen=True)
 class LabShowOptions(LabOptions):
-    """What to make of an experiment's rows."""
+    """The output from an experiment's rows."""
 
     page: str | None = None
     """Write the experiment's page (Markdown) and figures (SVG) into this folder."""
@@ -225,16 +225,16 @@ class LabShowOptions(LabOptions):
 
 @dataclass(frozen=True)
 class LabRunOptions(LabOptions):
-    """Which of an experiment's runs to do."""
+    """The runs of an experiment to do."""
 
     data: str = "."
-    """The folder from which the paths of corpora and tasks count."""
+    """The folder to which the paths of corpora and tasks are relative."""
     processes: int = 0
-    """Runs side by side, each on one core; 0 takes as many as there are cores, or one where there is an accelerator."""
+    """Number of parallel runs, each on one core; 0 takes the number of cores, or 1 on an accelerator."""
     arms: tuple[str, ...] = ()
-    """Run these arms alone."""
+    """Run only these arms."""
     runs: int | None = None
-    """Do at most so many runs now."""
+    """Largest number of runs to do now."""
     quiet: bool = False
     """Show no progress."""
 
@@ -271,10 +271,10 @@ def parse_options(
     *,
     hidden: Collection[str] = (),
 ) -> _Options:
-    """Parse a verb's options; `--help` prints them and ends the process with status 0, a mistake is a `UserError`.
+    """Parse a verb's options; `--help` prints them and ends the process with status 0; a mistake raises a `UserError`.
 
-    `default` is a dataclass that holds the options, `text` stands above them in the help, which leaves out the
-    top-level fields `hidden`.
+    `default` is a dataclass that holds the options. The help shows `text` above them, and leaves out the top-level
+    fields `hidden`.
     """
     import tyro
 
@@ -301,20 +301,20 @@ def parse_options(
     def parse(words: Sequence[str]) -> tuple[_Options, list[str]] | None:
         """The options, and the unknown words; None if an option does not take its value."""
         try:
-            with redirect_stderr(io.StringIO()):  # where tyro draws its own message
+            with redirect_stderr(io.StringIO()):  # discards the message that tyro draws
                 return call(args=words, return_unknown_args=True)
         except SystemExit:
             return None
 
     parsed = parse(arguments)
     if parsed is not None and not parsed[1]:
-        # tyro checks types alone; what holds for the values of a settings file holds for these, too.
+        # tyro checks only types; the values are then checked like those of a settings file.
         return settings_from_plain(type(default), dataclasses.asdict(typing.cast(Any, parsed[0])))
     known = {option: kind for option, kind, _, _ in list_options(default)}
     if parsed is not None:
         mistake = f"`jax-diversity {verb}` has no {_unknown(verb, parsed[1], known)}"
     else:
-        # tyro says what is wrong only in a drawing, so each option is parsed alone to find the one that fails.
+        # tyro shows errors only as a drawing, so each option is parsed alone to find the one that fails.
         starts = [index for index, word in enumerate(arguments) if word.startswith("--")]
         given = [list(arguments[start:end]) for start, end in itertools.pairwise([*starts, len(arguments)])]
         wrong = next((words for words in given if parse(words) is None), None)
@@ -352,7 +352,7 @@ def _wrong_value(words: Sequence[str], known: dict[str, Any]) -> str:
 
 
 def _in_words(kind: Any) -> str:
-    """The values that an option of a type takes, in words."""
+    """A description of the values that an option of a type takes."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is dict:
         return "names and values in YAML" if _is_nested(kind) else "pairs of a name and its value"
@@ -367,17 +367,17 @@ def _in_words(kind: Any) -> str:
 
 
 def _is_nested(kind: Any) -> bool:
-    """Whether settings hold values by names within values by names, which pairs of words cannot give."""
+    """Whether settings hold mappings within mappings, which pairs of words cannot express."""
     return typing.get_origin(kind) is dict and typing.get_origin(typing.get_args(kind)[1]) is tuple
 
 
 def _takes_words_or_names(kind: Any) -> bool:
-    """Whether settings take a list, which words can give, or values by names, which only YAML can."""
+    """Whether settings take a list, which words can express, or a mapping, which only YAML can express."""
     return {tuple, dict} <= {typing.get_origin(part) for part in typing.get_args(kind)}
 
 
 def _holds_lists(kind: Any) -> bool:
-    """Whether the values of a dict may be lists beside single values."""
+    """Whether the values of a dict may be both lists and single values."""
     return any(typing.get_origin(each) is tuple for each in typing.get_args(typing.get_args(kind)[1]))
 
 
@@ -406,7 +406,7 @@ def _unknown(verb: str, words: Sequence[str], known: Collection[str]) -> str:
 
 
 def _registry(default: Any, hidden: Collection[str]) -> Any:
-    """How tyro reads dataclasses: fields of pairs as one option, the texts' lines joined."""
+    """The rules by which tyro reads dataclasses: a field of pairs is one option, and the lines of texts are joined."""
     import tyro
 
     registry = tyro.constructors.ConstructorRegistry()
@@ -434,7 +434,7 @@ def _registry(default: Any, hidden: Collection[str]) -> Any:
         )
 
     def as_pairs() -> Any:
-        """Names and values where a value may also be a list or mapping, which stays YAML text here."""
+        """Pairs of names and values; a value may also be a list or mapping, which stays YAML text here."""
         return tyro.constructors.PrimitiveConstructorSpec(
             nargs="*",
             metavar="[NAME VALUE [NAME VALUE ...]]",
@@ -457,7 +457,7 @@ def _registry(default: Any, hidden: Collection[str]) -> Any:
                 kind = Annotated[Any, as_yaml(kind)]
             elif typing.get_origin(kind) is dict and _holds_lists(kind):
                 kind = Annotated[Any, as_pairs()]
-            elif typing.get_origin(kind) is dict:  # of a dict that is not empty, tyro makes an option for each key
+            elif typing.get_origin(kind) is dict:  # for a dict that is not empty, tyro makes an option for each key
                 kind = GenericAlias(MutableMapping, typing.get_args(kind))
             if each.metadata == POSITIONAL:
                 kind = tyro.conf.Positional[Annotated[kind, tyro.conf.arg(metavar=each.name.upper())]]

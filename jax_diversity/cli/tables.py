@@ -33,7 +33,7 @@ _REPEATS = ("window", "repeats mean", "worst", "floor")
 
 
 def build_table(results: Sequence[StageResult]) -> str:
-    """One row a stage: its counts and its seconds."""
+    """One row per stage: its counts and its seconds."""
     table = plain_table("stage", "made", "seconds", numbers={"seconds"})
     for result in results:
         table.add_row(result.stage, result.summary, "kept" if result.kept else f"{result.seconds:.1f}")
@@ -75,7 +75,7 @@ def orderings_table(dataset: Dataset) -> str:
 
 
 def funnel_table(account: Mapping[str, Any]) -> str:
-    """Documents after every step of preparation, removed by each rule, and left of each source and language."""
+    """Tables of documents: after every step of preparation, removed by each rule, left of each source and language."""
     flow = plain_table("step", "documents", "words", "MB", "kept", numbers={"documents", "words", "MB", "kept"})
     rules = plain_table("step", "rule", "removed", "share", numbers={"removed", "share"})
     for index, step in enumerate(account["steps"]):
@@ -116,7 +116,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def methods_list(stage: Stage) -> str:
-    """For the end of a help: every method of a stage, its options with their defaults, and its first sentence.
+    """The end of a help text: every method of a stage, its options with their defaults, and its first sentence.
 
     Orderings from the literature, which serve as comparisons, have a heading of their own.
     """
@@ -124,7 +124,7 @@ def methods_list(stage: Stage) -> str:
         return ""
     methods: Methods = import_module(f"jax_diversity.{stage.methods}").METHODS
     compared = {name for name, module in methods.items() if module.startswith("literature.")}
-    lines = ["\n\nMethods, and the options of their own with the defaults:"]
+    lines = ["\n\nMethods, and their options with the defaults:"]
     for name in sorted(methods, key=lambda name: (name in compared, name)):
         if compared and name == min(compared):
             lines.append("\nMethods of the literature, for comparison:")
@@ -161,11 +161,11 @@ def printed(table: Table) -> str:
     )
     console.print(table)
     text = "\n".join(line.rstrip() for line in target.getvalue().rstrip().splitlines())
-    return text if speaks_unicode() else text.replace("…", "~")  # where rich has cut a cell
+    return text if speaks_unicode() else text.replace("…", "~")  # rich has cut a cell here
 
 
 def end_of(text: str, width: int) -> str:
-    """The end of a text in at most `width` characters: paths and addresses differ at their ends."""
+    """The end of a text in at most `width` characters, because paths and addresses differ at their ends."""
     return text if len(text) <= width else f"...{text[len(text) - width + 3 :]}"
 
 

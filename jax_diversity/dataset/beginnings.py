@@ -1,6 +1,6 @@
 """Documents' beginnings as text, for embeddings and clusters' names.
 
-A document's beginning is its text, cut after so many characters. A corpus of tokens may lack texts: then its documents'
+A document's beginning is its text, cut after a number of characters. If a corpus of tokens has no texts, its documents'
 first tokens are decoded. Without a tokenizer, token ids replace words (`t17 t4 ...`).
 """
 
@@ -25,7 +25,7 @@ _CHARACTERS_PER_TOKEN = 4
 
 
 class Beginnings:
-    """The first characters of documents, at most `max_characters`, a stored file at a time."""
+    """The first characters of documents, at most `max_characters` each, one stored file at a time."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Beginnings:
     def _decoded(self, document_index: int) -> str:
         tokens, tokenizer = self._tokens.document(document_index), self._tokenizer()
         num_tokens = self.max_characters // _CHARACTERS_PER_TOKEN + 1
-        while True:  # usually once: only as much of a long document is decoded as is needed
+        while True:  # usually once: of a long document, only the needed part is decoded
             part = tokens[:num_tokens]
             if tokenizer is None:
                 text = " ".join([f"t{token}" for token in part.tolist() if token != self._end_id])

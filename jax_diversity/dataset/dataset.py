@@ -1,4 +1,4 @@
-"""A built dataset as one value: every artifact an attribute, read when first asked for."""
+"""A built dataset as one object: every artifact is an attribute, which is read at its first use."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def open_dataset(path: str | Path, *, cache_folder: str | Path | None = None, memory_map: bool = True) -> Dataset:
-    """Open a built dataset; only its manifest is read now.
+    """Open a built dataset; this reads only its manifest.
 
     A process compares every other file with its SHA-256 before it first reads it (about a second a gigabyte), except
     records, which have their own checksums.
@@ -78,8 +78,8 @@ class Dataset:
     verb that makes it. Get one with `open_dataset`.
 
     Attributes:
-        root: its folder; of a dataset on an object store the local folder that its files are fetched into.
-        remote: where its files are fetched from; None for a local dataset.
+        root: its folder; for a dataset on an object store, the local folder for its downloaded files.
+        remote: the source of its files; None for a local dataset.
         stored: the finished stages: their counts and their files.
     """
 
@@ -88,7 +88,7 @@ class Dataset:
         self.stored = StoredStages(root, remote)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A process that unpickles opens the dataset itself: memory maps and tables are not pickled.
+        # A process that unpickles opens the dataset again, because memory maps and tables are not pickled.
         again = partial(open_dataset, memory_map=self._memory_map)
         if self.remote is None:
             return again, (self.root.absolute(),)
@@ -111,7 +111,7 @@ class Dataset:
 
     @property
     def batch_size(self) -> int | None:
-        """The global batch size that it was built for; None if its settings name none."""
+        """The global batch size that it was built for; None if its settings contain no batch size."""
         return self.settings.get("batch_size")
 
     @cached_property
@@ -127,15 +127,15 @@ class Dataset:
     def feature_space(self) -> str:
         """Hash of the documents' features: tokenizer, embedder, centroids, bounds of bins, families.
 
-        A dataset and the datasets that were built with `features_from` it have one feature space: groups of one name
-        have one meaning. Sequence length, packing and the families' weights do not matter.
+        A dataset and the datasets that were built from it with `features_from` have one feature space: groups with the
+        same name have the same meaning. Sequence length, packing and the families' weights do not matter.
         """
         stages = ("tokenize", "embed", "cluster", "characterize")
         return fingerprint("features", [self.counts(stage)["features"] for stage in stages])
 
     @property
     def sequence_length(self) -> int:
-        """L, the number of a sequence's tokens that a model sees."""
+        """L, the number of tokens of a sequence that a model sees."""
         return self.stored.number("pack", "sequence_length")
 
     @property
@@ -160,12 +160,12 @@ class Dataset:
 
     @property
     def has_loss_mask(self) -> bool:
-        """Whether a loss mask says which tokens count: True of datasets of chats."""
+        """Whether a loss mask determines which tokens count towards the loss: True for datasets of chats."""
         return "num_loss_tokens" in self.counts("tokenize")
 
     @cached_property
     def documents(self) -> pyarrow.dataset.Dataset:
-        """The documents in their stored order; columns are read when a table is asked for.
+        """The documents in their stored order; columns are read when a table is requested.
 
         Example:
             >>> dataset.documents.to_table(columns=["id", "source"])
@@ -179,12 +179,12 @@ class Dataset:
 
     @cached_property
     def duplicate_groups(self) -> Int64[np.ndarray, " document"]:
-        """Equal numbers for documents of one text, 0 .. number of different texts - 1."""
+        """A number for every document, equal for equal texts: 0 .. number of different texts - 1."""
         return prepared.read_duplicate_groups(self.stored)
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer that made the tokens; None if the corpus came as tokens without it."""
+        """The tokenizer that made the tokens; None if the corpus consists of tokens without a tokenizer."""
         return tokenized.read_tokenizer(self.stored)
 
     @cached_property
@@ -248,7 +248,7 @@ class Dataset:
         return self.count_families(counts["families"]).with_weights(counts["weights"])
 
     def count_families(self, families: Sequence[str]) -> Characteristics:
-        """Token counts of the training sequences in any stored families, balanced or not, each of weight 1.
+        """Token counts of the training sequences in any stored families, balanced or not, each with weight 1.
 
         Raises:
             UserError: a family is unknown, or its file is absent or damaged.
@@ -296,7 +296,7 @@ class Dataset:
     @cached_property
     def orderings(self) -> Orderings:
         """The orderings by name; each is read at its first use."""
-        # Names only: an ordering of a hundred million sequences is 800 MB, and most callers want one.
+        # Only the names: an ordering of a hundred million sequences is 800 MB, and most callers need one ordering.
         return Orderings(ordered.ordering_paths(self.stored), self._read_ordering)
 
     def find_ordering(self, ordering: str | Path) -> Ordering:
@@ -314,9 +314,9 @@ class Dataset:
     def check_origin(self, ordering: Ordering, path: Path | None = None) -> None:
         """Refuse an ordering's file in another dataset's folder; warn if it was made of other token counts.
 
-        The number of sequences proves little: datasets of one corpus with different packings often agree in it. A file
-        in a dataset's `orderings` folder belongs to this dataset's sequences. Other token counts prove nothing: an
-        ordering by a user's own weights or matrices has other counts and is valid.
+        The number of sequences is not enough: datasets of one corpus with different packings often have the same
+        number. A file in a dataset's `orderings` folder belongs to this dataset's sequences. Other token counts are
+        allowed: an ordering by a user's own weights or matrices has other counts and is valid.
 
         Raises:
             UserError: the file lies in a dataset with other sequences.
@@ -330,7 +330,7 @@ class Dataset:
             )
         made_of = ordering.info.get("characteristics")  # absent from a user's own ordering
         own = ordered.counted_characteristics(self.stored)
-        # Only if they are in memory: reading them for this check alone would cost much.
+        # Only if they are in memory: reading them just for this check would be slow.
         if made_of is not None and (loaded := self.__dict__.get("characteristics")) is not None:
             own.add(loaded.fingerprint)
         if isinstance(made_of, str) and own and made_of not in own:
@@ -371,17 +371,17 @@ class Dataset:
         return "\n".join(lines)
 
     def counts(self, stage: str) -> Mapping[str, Any]:
-        """What a finished stage counted."""
+        """The counts of a finished stage."""
         return self.stored.counts(stage)
 
     def ordering_file(self, name: str) -> tuple[Path, str]:
-        """An ordering's .npy and its fingerprint; raises like `orderings[name]`."""
+        """An ordering's .npy and its fingerprint; raises the same errors as `orderings[name]`."""
         self.orderings.check(name)
         return ordered.ordering_file(self.stored, name)
 
     def _read_ordering(self, name: str) -> Ordering:
         path, expected = self.ordering_file(name)
-        is_measured = measured.fetch_figures(self.stored, name)  # `load_ordering` reads them from beside the .npy
+        is_measured = measured.fetch_figures(self.stored, name)  # `load_ordering` reads them beside the .npy
         ordering = load_ordering(path, expected=expected)
         if is_measured:  # checked after the .npy: the fingerprint of a replaced ordering gives a better message
             measured.figures_file(self.stored, name)

@@ -1,4 +1,4 @@
-"""Orderings as files: a dataset's own by name, and any .npy."""
+"""Orderings as files: a dataset's orderings by name, and any .npy."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class OrderingFile:
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
         """The sequences at some positions; a `UserError` if the file was changed since it was opened."""
-        # One system call a batch. Reading a map beyond the end of a truncated file would end the process.
+        # One system call per batch. Reading a map beyond the end of a truncated file would end the process.
         if _status(self._file) != self._status:
             raise UserError(
                 f"Expected {self._path} as it was when it was opened, found it written to since; make what follows it, "
@@ -125,7 +125,7 @@ def _status(file: Any) -> tuple[int, int]:
 
 
 def is_file_name(ordering: Any) -> bool:
-    """Tell whether an ordering is given as a .npy file."""
+    """Whether an ordering is given as a .npy file."""
     return isinstance(ordering, Path) or (isinstance(ordering, str) and ordering.endswith(".npy"))
 
 

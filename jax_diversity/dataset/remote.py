@@ -7,7 +7,7 @@ the dataset reads its manifest, which has the length and the SHA-256 of every ot
     datasets/KEY/               a dataset's folder, one for each manifest: links to the fetched files
     streams/                    files that `loader.stream_batches` reads once and removes
 
-so that after one stage was made again only that stage's files are fetched again. Any number of processes may share a
+After a stage was made again, only that stage's files are fetched again. Any number of processes may share a
 cache. It may be removed when nothing reads from it.
 """
 
@@ -43,7 +43,7 @@ _PIECES_AT_A_TIME = 4
 
 
 def is_address(path: str | Path) -> bool:
-    """Tell whether this names something on an object store rather than a local path."""
+    """Whether this is an address on an object store rather than a local path."""
     return isinstance(path, str) and _ADDRESS.match(path) is not None and not path.startswith("file://")
 
 
@@ -84,8 +84,8 @@ class RemoteFolder:
     def fetch(self, name: str, *, checked: bool = True) -> Path:
         """The local path of one of the manifest's files, which is fetched first if it is absent.
 
-        A damaged file in the cache is fetched again. `checked=False` compares sizes only, for files with checksums of
-        their own.
+        A damaged file in the cache is fetched again. `checked=False` compares only sizes, for files with their own
+        checksums.
         """
         about, is_good = self.files[name], _is_whole if checked else _is_there
         path = self.root / name
@@ -109,7 +109,7 @@ class RemoteFolder:
         self.fetch(path.relative_to(self.root).as_posix(), checked=False)
 
     def download(self, name: str, path: Path, is_stopped: Callable[[], bool] = lambda: False) -> None:
-        """Write one of the manifest's files to a path, in pieces that are fetched side by side, and check it.
+        """Write one of the manifest's files to a path, in pieces that are fetched in parallel, and check it.
 
         `is_stopped` is called between pieces; True ends the work with `InterruptedError` and leaves half a file.
         """
@@ -155,7 +155,7 @@ class RemoteFolder:
         size = self.files[name]["bytes"]
         starts = deque(range(0, size, _PIECE_BYTES))
         coming: deque[Future[bytes]] = deque()  # in the order of the file, so that the hash can be taken piece by piece
-        # One connection rarely uses the whole network; a few pieces at a time do, with bounded memory.
+        # One connection rarely uses the whole network; a few parallel pieces do, with bounded memory.
         with ThreadPoolExecutor(_PIECES_AT_A_TIME, thread_name_prefix="jax-diversity-fetch") as threads:
             try:
                 while starts or coming:
@@ -180,7 +180,7 @@ class RemoteFolder:
     def _opened(self) -> tuple[Any, str]:
         import fsspec
 
-        # Of a chain such as simplecache::gs://bucket the last protocol names the store.
+        # In a chain such as simplecache::gs://bucket the last protocol names the store.
         protocol = self.address.partition("://")[0].rpartition("::")[2]
         try:
             return fsspec.core.url_to_fs(self.address)
@@ -195,7 +195,7 @@ class RemoteFolder:
 
 
 def _is_there(path: Path, about: Mapping[str, Any]) -> bool:
-    """Tell whether a fetched file is still there; its bytes were checked before it got its name."""
+    """Whether a fetched file still exists; its bytes were checked before it got its name."""
     try:
         return path.stat().st_size == about["bytes"]
     except OSError:
@@ -203,13 +203,13 @@ def _is_there(path: Path, about: Mapping[str, Any]) -> bool:
 
 
 def _is_whole(path: Path, about: Mapping[str, Any]) -> bool:
-    """Tell whether a fetched file is still there with the bytes that it had."""
+    """Whether a fetched file still exists with the same bytes."""
     return _is_there(path, about) and is_as_written(path, about)
 
 
 @contextmanager
 def _faults(where: str, what: str) -> Iterator[None]:
-    """Turn the drivers' various exceptions into one sentence."""
+    """Turn the drivers' various exceptions into a `UserError` of one sentence."""
     try:
         yield
     except UserError:

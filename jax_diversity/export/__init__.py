@@ -1,1 +1,1 @@
-"""Orders and sequences in the forms that other training stacks read, one stack a module; none of them is imported."""
+"""Orders and sequences in the formats of other training stacks, one module per stack; no stack is imported."""

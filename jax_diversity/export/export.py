@@ -25,27 +25,27 @@ def export(run: Run, config: ExportConfig, progress: Progress) -> list[str]:
 
     Args:
         run: a dataset in an ordering, or a stored run.
-        config: what to write, for which stack.
-        progress: is told what is done.
+        config: the format to write, and the stack that reads it.
+        progress: shows the progress.
 
     Returns:
         A line for everything that was written.
 
     Raises:
-        UserError: sequences of several lengths; what the stack's format cannot hold.
+        UserError: sequences of several lengths, or content that the stack's format cannot hold.
     """
     exports = {"npy": _npy, "megatron": _megatron, "olmo": _olmo, "maxtext": _maxtext}
     target = Path(config.target)
-    # The files of one export belong together: two at the same time could each leave some.
+    # The files of one export belong together; two exports at the same time could leave a mixture.
     with hold(target):
         lines = [each.line for each in exports[config.to](run, target, config, progress)]
     if config.to != "npy" and any(dataset.has_loss_mask for dataset in run.datasets):
-        lines.append("The files do not say which tokens are answers of chats: a loss is counted on all tokens.")
+        lines.append("The files do not say which tokens are answers of chats: all tokens count towards the loss.")
     return lines
 
 
 def _single(run: Run, what: str) -> Dataset:
-    """The only dataset; `what` says why there can be no other."""
+    """The only dataset; `what` gives the reason why several are refused."""
     dataset, *others = run.datasets
     if others:
         raise UserError(

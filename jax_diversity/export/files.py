@@ -1,4 +1,4 @@
-"""Files of an export: written atomically; another ordering's file is replaced on request only."""
+"""Files of an export: written atomically; another ordering's file is replaced only on request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax_diversity.run.run import Run
 
 
 class Written(NamedTuple):
-    """The files of an export, in reading order, and a line that says how to use them."""
+    """The files of an export, in reading order, and a line on how to use them."""
 
     files: tuple[Path, ...]
     line: str
@@ -23,15 +23,15 @@ class Written(NamedTuple):
 
 @contextmanager
 def new_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """A temporary path that becomes `path` when the block ends well.
+    """A temporary path that becomes `path` when the block ends without an error.
 
-    A UserError refuses to replace another file unless `overwrite` is set: a training run may be reading it.
+    Raises a UserError instead of replacing another file, unless `overwrite` is set: a training run may be reading it.
     """
-    # One writer at a time: two that find no file would each put theirs in place.
+    # One writer at a time: otherwise two writers that find no file would both write.
     with hold(path.parent), atomic_path(path) as temporary:
         remove_leftovers(path.parent, path.name)
         yield temporary
-        # Compared before the rename, so that a file which is already there is never touched.
+        # Compared before the rename, so that an existing file is never changed.
         if not overwrite and path.exists() and not filecmp.cmp(temporary, path, shallow=False):
             raise UserError(
                 f"Expected no file, or this very export, at {path}, found another file; choose another target, or "
@@ -40,7 +40,7 @@ def new_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 
 def common_length(run: Run) -> int:
-    """L of a run's sequences; a `UserError` where they have several lengths."""
+    """L of a run's sequences; raises a `UserError` if they have several lengths."""
     lengths = sorted({dataset.sequence_length for dataset in run.datasets})
     if len(lengths) > 1:
         raise UserError(

@@ -1,6 +1,6 @@
-"""Levanter's asynchronous dataset by duck typing: all that its `AsyncDataset` leaves to be defined.
+"""Levanter's asynchronous dataset by duck typing: all methods that its `AsyncDataset` leaves abstract.
 
-Its newest sources ask for `async_len`, `is_finite` and `get_batch`, the versions on PyPI also for
+Its newest sources call `async_len`, `is_finite` and `get_batch`; the versions on PyPI also call
 `final_length_is_known` and `current_len`.
 """
 
@@ -22,10 +22,10 @@ _FIELDS = ("inputs", "inputs_segmentation", "targets_segmentation")
 class LevanterDataset:
     """The sequences of a run, position by position.
 
-    An element is what `make_example` makes of three arrays of L values, by name:
+    An element is the result of `make_example` for three arrays of L values, by name:
 
     - `tokens`, int32;
-    - `loss_weight`, float32: 1 where the next token is a target; 0 at the end of a segment and on padding;
+    - `loss_weight`, float32: 1 if the next token is a target; 0 at the end of a segment and on padding;
     - `segment_ids`, int32: 0, 1 ... for the documents of a sequence, -1 on padding, as Levanter marks it.
 
     Args:
@@ -61,19 +61,19 @@ class LevanterDataset:
         return len(self.run)
 
     async def current_len(self) -> int:
-        """Number of positions that there are now: all."""
+        """Current number of positions, which is the final number."""
         return len(self.run)
 
     async def final_length_is_known(self) -> bool:
-        """Whether the number of positions stays as it is: yes."""
+        """Whether the number of positions is final: True."""
         return True
 
     def is_finite(self) -> bool:
-        """Whether there is a last position: yes."""
+        """Whether there is a last position: True."""
         return True
 
     async def get_batch(self, indices: Sequence[int]) -> list[Any]:
-        """The examples at some positions, read on a thread beside the event loop's; IndexError: no such position."""
+        """The examples at some positions, read on a thread of their own; IndexError for other positions."""
         return await asyncio.to_thread(self._read, indices)
 
     async def getitem_async(self, index: int) -> Any:
@@ -86,7 +86,7 @@ class LevanterDataset:
             found = f"{positions.min()} .. {positions.max()}"
             raise IndexError(f"Expected positions in 0 .. {len(self.run) - 1}, found {found}.")
         rows = self.source.read(self.run.at(positions))
-        # Levanter shifts the tokens itself: its loss at t is that of token t + 1. So tokens are the inputs, and a
+        # Levanter shifts the tokens itself: its loss at t is the loss of token t + 1. So tokens are the inputs, and a
         # weight is 0 where our targets are masked. Its padding has segment -1, ours 0, and its first segment is 0.
         weights = (rows["targets_segmentation"] > 0).astype(np.float32)
         columns = (rows["inputs"], weights, rows["inputs_segmentation"] - 1)

@@ -1,10 +1,10 @@
 """MaxText's records: `tf.train.Example` with one column of token ids, in ArrayRecord files, in an ordering's order.
 
-MaxText's Grain pipeline reads such files front to back where shuffling is off. It takes several files in the order
+MaxText's Grain pipeline reads such files front to back if shuffling is off. It takes several files in the order
 in which the file system lists them (`glob.glob`, which does not sort; a gs:// bucket is listed sorted), so one file
 is the default here. Its source, Grain's own, reads a record in time that grows with the number of groups in the
 file: 1265 µs with 200k groups of one record, 68 µs with groups of 64 (measured on a busy machine); so large files
-are grouped, for which Grain logs a line. A row's padding is left out: MaxText pads with its own id.
+are grouped, and Grain then logs a line about it. A row's padding is left out: MaxText pads with its own id.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from jax_diversity.run.run import Run
 from jax_diversity.run.source import SequenceSource
 
 _COLUMN = "tokens"  # the feature's name, MaxText's `train_data_columns`
-_MARK = "order.json"  # whose files these are
+_MARK = "order.json"  # identifies the order of the files
 _STEM = "train"
-_UNGROUPED = 65_536  # records a file up to which one record a group is as fast
+_UNGROUPED = 65_536  # up to this number of records, groups of one record are as fast
 _GROUP_BYTES = 2**17
 _LARGEST_GROUP = 64
 _TOKENS_AT_A_TIME = 2**19
 _LENGTH_DELIMITED = 2
-_MOST_BYTES = 5  # of a varint of 31 bits
+_MOST_BYTES = 5  # in a varint of 31 bits
 
 
 def write_maxtext(
@@ -46,14 +46,14 @@ def write_maxtext(
     overwrite: bool = False,
     advance: Advance = ignore,
 ) -> Written:
-    """Write the sequences of a run in its order, and the settings that make MaxText read them so, `maxtext.yml`.
+    """Write the sequences of a run in its order, and `maxtext.yml`, settings with which MaxText keeps this order.
 
     A run that was interrupted continues after its last complete file. Memory: about 20 MB.
 
     Args:
-        run: what to write.
+        run: the run to write.
         folder: the folder of the files; `order.json` in it identifies their order.
-        sequences_per_file: records a file; None puts all into one.
+        sequences_per_file: records per file; None puts all into one file.
         overwrite: replace another ordering's files.
         advance: called with the number of sequences done.
 
@@ -87,7 +87,7 @@ def write_maxtext(
         "group_size": group_size,
     }
     settings = folder / "maxtext.yml"
-    # Two exports at the same time could each leave some of the files.
+    # Two exports at the same time could leave a mixture of files.
     with hold(folder):
         for path in (folder / _MARK, settings):
             remove_leftovers(folder, path.name)
@@ -129,7 +129,7 @@ def write_maxtext(
 
 
 def _settings(folder: Path, sequence_length: int) -> str:
-    """The part of a MaxText configuration that reads the files as they lie, as YAML."""
+    """The part of a MaxText configuration that reads the files in their order, as YAML."""
     pattern = json.dumps(str(folder.resolve() / f"{_STEM}-*.array_record"), ensure_ascii=False)
     return (
         "dataset_type: grain\n"
@@ -141,17 +141,17 @@ def _settings(folder: Path, sequence_length: int) -> str:
         "packing: false\n"
         f"max_target_length: {sequence_length}\n"
         "num_epoch: 1\n"
-        "# One iterator for all hosts: every global batch is the order's next one on any number of them.\n"
+        "# One iterator for all hosts: on any number of hosts every global batch is the next batch of the order.\n"
         "grain_use_elastic_iterator: true\n"
-        "# More worker processes would each make every n-th batch of their own.\n"
+        "# Several worker processes would each make separate batches.\n"
         "grain_worker_count: 1\n"
     )
 
 
 def _claim(folder: Path, about: dict[str, object], overwrite: bool) -> None:
-    """Refuse a folder with other files, or empty it: MaxText reads whatever the pattern of its settings finds there."""
+    """Refuse a folder with other files, or empty it: MaxText reads all files that match the pattern in its settings."""
     mark, found = folder / _MARK, sorted(folder.glob(f"{_STEM}-*.array_record"))
-    with suppress(OSError, ValueError):  # no mark, or a broken one
+    with suppress(OSError, ValueError):  # no mark, or a damaged one
         if json.loads(mark.read_bytes()) == about:
             return
     if (mark.exists() or found) and not overwrite:
@@ -159,7 +159,7 @@ def _claim(folder: Path, about: dict[str, object], overwrite: bool) -> None:
             f"Expected an empty folder, or this very export, at {folder}, found {(found or [mark])[0].name} of "
             "another; choose another target, or replace it with --overwrite."
         )
-    # The mark goes first and comes last: a process killed in between leaves a folder that no export takes for its own.
+    # The mark is removed first and written last: after a kill in between no export accepts the folder as its own.
     mark.unlink(missing_ok=True)
     for path in found:
         path.unlink()
@@ -169,7 +169,7 @@ def _claim(folder: Path, about: dict[str, object], overwrite: bool) -> None:
 def encode_examples(
     tokens: Int32[np.ndarray, "row token"], num_tokens: Int64[np.ndarray, " row"], feature: str = _COLUMN
 ) -> list[bytes]:
-    """One serialised `tf.train.Example` a row, of the row's first `num_tokens` token ids."""
+    """One serialised `tf.train.Example` per row, with the row's first `num_tokens` token ids."""
     # Example.features (1) > Features.feature (1, a map entry: key (1), value (2)) > Feature.int64_list (3) >
     # Int64List.value (1, packed varints). Every level but the innermost is a tag byte, a length and the bytes of the
     # next. Source: the protocol buffers' encoding guide; TensorFlow's example.proto and feature.proto for the numbers.
@@ -186,7 +186,7 @@ def encode_examples(
 
 
 def _varints(values: Int32[np.ndarray, " value"]) -> tuple[np.ndarray, np.ndarray]:
-    """All values' varints end to end, seven bits a byte, lowest first; and where each ends, from a 0 on."""
+    """All values' varints end to end, seven bits per byte, lowest first; and the end of each, after a first 0."""
     # Column k of `digits` is every value's k-th byte; `kept` marks the bytes that the value needs. Taking these
     # row by row gives the varints end to end without a loop over values.
     longer = [more for count in range(1, _MOST_BYTES) if (more := values >= 1 << 7 * count).any()]

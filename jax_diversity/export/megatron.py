@@ -1,10 +1,10 @@
 """Megatron-LM's index cache: the files that `GPTDataset` reads instead of shuffling, with our order in them.
 
-In the folder of `--data-cache-path` stand, for every dataset, `<hash>-GPTDataset-train-document_index.npy`,
+The folder `--data-cache-path` has, for every dataset, `<hash>-GPTDataset-train-document_index.npy`,
 `...-sample_index.npy`, `...-shuffle_index.npy` and `...-description.txt`. The hash is the MD5 of the description, a
-JSON text of what the dataset was made of; where all four files exist, Megatron takes them as they are. The first
-two say which tokens each sample holds, the third which sample is read at every position; our ordering takes its place.
-Read in, and tested against, megatron-core 0.16.1 (`megatron/core/datasets/{megatron,gpt}_dataset.py`).
+JSON text with the dataset's settings. If all four files exist, Megatron uses them unchanged. The first two give the
+tokens of each sample, the third gives the sample at every position; our ordering replaces the third.
+Taken from and tested with megatron-core 0.16.1 (`megatron/core/datasets/{megatron,gpt}_dataset.py`).
 
 MaxText reads the same folder (`grain_file_type: mmap_npy`).
 """
@@ -46,7 +46,7 @@ class Description:
 
     Attributes:
         dataset_path: the prefix of `.bin` and `.idx`, letter for letter as `--data-path` gives it.
-        num_samples: `train_iters * global_batch_size`; None for an epoch, which Megatron does without weights
+        num_samples: `train_iters * global_batch_size`; None for one epoch, Megatron's default without weights
             and without a number of iterations.
         random_seed: `--seed`.
         sequence_length: `--seq-length`.
@@ -84,14 +84,14 @@ def description_hash(text: str) -> str:
 
 
 def split_matrix(split: str) -> list[tuple[float, float] | None]:
-    """Where the training, validation and test parts of a split such as "99,1,0" begin and end."""
+    """The begins and ends of the training, validation and test parts of a split such as "99,1,0"."""
     # Megatron's own expression and arithmetic: the matrix is part of the text whose hash names the cache, so one bit
-    # of difference in a share makes Megatron build indices of its own.
+    # of difference in a share makes Megatron build its own indices.
     weights = [float(part) for part in re.findall(r"[.0-9]+", split) if part.strip(".")]
     if not weights or len(weights) > 3 or not sum(weights) > 0:
         raise UserError(f"Expected a split of one to three weights such as 99,1,0, found {split!r}.")
     values = np.array([*weights, *[0.0] * (3 - len(weights))], np.float64)
-    ends: list[float] = [0, *np.cumsum(values / np.sum(values)).tolist()]  # an int 0, as it stands in Megatron's JSON
+    ends: list[float] = [0, *np.cumsum(values / np.sum(values)).tolist()]  # an int 0, as in Megatron's JSON
     return [(begin, end) if end > begin else None for begin, end in pairwise(ends)]
 
 
@@ -99,8 +99,8 @@ def read_description(path: Path, *, sequence_length: int, num_positions: int) ->
     """The description that a run of Megatron left in its cache, `<hash>-GPTDataset-train-description.txt`.
 
     Raises:
-        UserError: no such file, not what its name says, of another part or length than the dataset's, or of more
-            samples than the order's positions.
+        UserError: no such file, a text that does not fit the hash in its name, another part or length than the
+            dataset's, or more samples than the order has positions.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -132,7 +132,7 @@ def _check_num_samples(num_samples: Any, num_positions: int) -> None:
 
 
 def check_prefix(prefix: str, document_lengths: Int64[np.ndarray, " document"]) -> None:
-    """Refuse a prefix whose files do not hold the documents that were packed, judged by their number and lengths."""
+    """Refuse a prefix whose files do not hold the packed documents, compared by number and lengths."""
     # To compare the tokens too would read the whole corpus; other documents of the same lengths are improbable.
     lengths = TokenFile(Path(prefix)).sequence_lengths
     if len(lengths) != len(document_lengths):
@@ -149,9 +149,9 @@ def check_prefix(prefix: str, document_lengths: Int64[np.ndarray, " document"]) 
 
 
 def write_tokens(tokens: TokenStore, prefix: Path, *, overwrite: bool = False, advance: Advance = ignore) -> Written:
-    """Write all documents as one pair of `.bin` and `.idx`: a `GPTDataset` reads one.
+    """Write all documents as one pair of `.bin` and `.idx`, because a `GPTDataset` reads one pair.
 
-    Files that hold documents of the same lengths already are kept; a UserError refuses to replace others.
+    Existing files with documents of the same lengths are kept; a UserError is raised for other files.
     """
     files = prefix.with_name(f"{prefix.name}.bin"), prefix.with_name(f"{prefix.name}.idx")
     with hold(prefix.parent):
@@ -182,21 +182,21 @@ def write_megatron(
 ) -> Written:
     """Write the cache of a training dataset, with an order as its shuffle index.
 
-    Megatron reads sample `shuffle_index[i]` at position i and takes the sample index's rows for its number of
-    positions. So a run may repeat and omit samples: where it is longer than the samples, the sample index is
-    filled up with rows that nothing refers to; where it is shorter, its beginning follows its end, for readers ahead of
-    the last step.
+    Megatron reads sample `shuffle_index[i]` at position i and uses the number of rows of the sample index as its
+    number of positions. So a run may repeat and omit samples. If it is longer than the number of samples, the sample
+    index is filled up with unused rows. If it is shorter, its beginning is added after its end, for readers that are
+    ahead of the last step.
 
     Args:
-        order: of the samples; a run's may repeat and leave out samples.
-        document_index: documents as they stand end to end, of every epoch (`packing.megatron_indices`).
-        sample_index: where each sample begins in them; one row more for the end of the last.
-        description: `Description.text`, or what `read_description` gave.
+        order: the order of the samples; a run's order may repeat and leave out samples.
+        document_index: the documents of all epochs, end to end (`packing.megatron_indices`).
+        sample_index: the begin of each sample in them, and one more row for the end of the last sample.
+        description: `Description.text`, or the result of `read_description`.
         folder: `--data-cache-path`.
-        overwrite: replace a cache that is there already, Megatron's own or another ordering's.
+        overwrite: replace an existing cache of Megatron or of another ordering.
 
     Raises:
-        UserError: indices of another number of samples, more samples described than there are, a cache of that name
+        UserError: indices for another number of samples, a description with too many samples, or a cache of that name
             with other content.
 
     Example:
@@ -218,7 +218,7 @@ def write_megatron(
     text = folder / f"{start}-description.txt"
     paths = {folder / f"{start}-{name}.npy": values for name, values in arrays.items()}
     with ExitStack() as files:
-        # They appear last to first: a cache is one, and the order in it ours, only when the description is there.
+        # Written last to first: the cache is valid, with our order in it, only when the description exists.
         files.enter_context(new_file(text, overwrite=overwrite)).write_text(description, encoding="utf-8")
         for path, values in paths.items():
             with files.enter_context(new_file(path, overwrite=overwrite)).open("wb") as file:
@@ -231,7 +231,7 @@ def write_megatron(
 
 
 def packed_indices(dataset: Dataset) -> MegatronIndices:
-    """The document and sample indices that the sequences were packed by, computed again and compared."""
+    """The document and sample indices by which the sequences were packed, computed again and compared."""
     packing = dataset.settings["packing"]
     if packing["method"] != "megatron":
         raise UserError(
@@ -248,8 +248,8 @@ def packed_indices(dataset: Dataset) -> MegatronIndices:
         seed=packing["seed"],
         **packing["options"],
     )
-    # The stored sequences must begin where the samples do. The first sample is not compared: it may begin with an
-    # empty document, of which no segment is stored.
+    # The stored sequences must begin at the samples' begins. The first sample is not compared: it may begin with an
+    # empty document, which has no stored segment.
     segments, num_samples = dataset.segments, len(indices.sample_index) - 1
     first = np.searchsorted(segments.sequence_index, np.arange(1, num_samples))
     place, offset = indices.sample_index[1:-1].T

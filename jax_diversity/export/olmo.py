@@ -1,8 +1,8 @@
-"""OLMo-core's order: `global_indices*.npy` in the data loader's working folder, which takes it as it finds it.
+"""OLMo-core's order: `global_indices*.npy` in the working folder of its data loader.
 
-The loader draws an order for an epoch only where that file is absent, so the file *is* the order. Despite its name
-it has no .npy header: raw little-endian uint32, the instance at every position. The name depends on the loader
-(read in OLMo-core's sources in November 2026; not run against an installed OLMo-core):
+The loader makes an order for an epoch only if that file is absent; otherwise the file *is* the order. Despite its
+name it has no .npy header: raw little-endian uint32, the instance at every position. The name depends on the loader
+(taken from OLMo-core's sources in November 2026; not run against an installed OLMo-core):
 
 | loader | name before `.npy` |
 |---|---|
@@ -60,19 +60,19 @@ def write_olmo(
 ) -> Written:
     """Write an ordering of instances as the loader's global indices, the same for every epoch.
 
-    A run that repeats or leaves out instances is divided into OLMo's epochs: each takes as many positions as whole
-    batches fit into the number of instances, whatever comes in them. The last is filled up with the run's beginning,
-    which comes after its end.
+    A run that repeats or leaves out instances is divided into OLMo's epochs. Each epoch takes the largest number of
+    whole batches that fits into the number of instances, whatever the run has there. The last epoch is filled up with
+    the beginning of the run.
 
     Args:
-        order: of all instances of the loader's dataset; a run's may repeat and leave out instances.
+        order: the order of all instances of the loader's dataset; a run's order may repeat and leave out instances.
         folder: the loader's `work_dir`.
-        config: the loader (for which this is a shuffle), its seed, and the epochs to write for.
+        config: the loader (which treats the order as its shuffle), its seed, and the epochs to write.
         sequence_length: L, the dataset's.
         overwrite: replace other files of these names.
 
     Raises:
-        UserError: too many instances for uint32, settings that do not fit, another file in the way.
+        UserError: too many instances for uint32, settings that do not fit, or another file with this name.
 
     Example:
         >>> write_olmo(ordering, Path("work-dir"), OlmoExportConfig(seed=34521), sequence_length=2048)
@@ -96,7 +96,7 @@ def write_olmo(
         )
     length = _num_indices(config, num_instances)
     if is_run:
-        read = num_instances - num_instances % (size or 1)  # what OLMo reads in an epoch
+        read = num_instances - num_instances % (size or 1)  # the positions that OLMo reads in an epoch
         starts = range(0, max(len(order), 1), read)
         epochs = [order.indices[np.arange(start, start + length) % max(len(order), 1)] for start in starts]
         ends = f" train {len(order) // (size or 1):,} steps;"
@@ -104,7 +104,7 @@ def write_olmo(
         epochs, ends = [order.indices[:length]] * config.num_epochs, ""
     names = [indices_name(config, num_instances, sequence_length, epoch) for epoch in range(1, len(epochs) + 1)]
     paths = [folder / name for name in names]
-    with ExitStack() as files:  # no epoch's file appears unless all can: an order of half the epochs would go unnoticed
+    with ExitStack() as files:  # all files or none: an order for half of the epochs would not be noticed
         for path, indices in zip(paths, epochs, strict=True):
             files.enter_context(new_file(path, overwrite=overwrite)).write_bytes(indices.astype("<u4").data)
     more = f" and {len(paths) - 1} for later epochs" if len(paths) > 1 else ""
@@ -113,7 +113,7 @@ def write_olmo(
 
 
 def _num_indices(config: OlmoExportConfig, num_instances: int) -> int:
-    """Length of the file: all, or what fills whole batches."""
+    """Length of the file: all positions, or the positions that fill whole batches."""
     if config.loader == "numpy_2024" and config.global_batch_size:
         return num_instances - num_instances % config.global_batch_size
     return num_instances
@@ -125,7 +125,7 @@ def write_olmo_tokens(run: Run, path: Path, *, overwrite: bool = False, advance:
     Raw little-endian uint16 or uint32 without a header, as OLMo-core's `NumpyFSLDataset` maps it.
 
     Raises:
-        UserError: sequences with padding, which OLMo-core could not tell from tokens; another file in the way.
+        UserError: sequences with padding, which OLMo-core cannot distinguish from tokens; another file with this name.
     """
     # OLMo-core maps token files as unsigned integers; our records hold int32 where uint16 is too small.
     vocab_size = max(dataset.vocab_size for dataset in run.datasets)
@@ -136,7 +136,7 @@ def write_olmo_tokens(run: Run, path: Path, *, overwrite: bool = False, advance:
         for first in range(0, len(source), num_rows):
             indices: Int64[np.ndarray, " row"] = np.arange(first, min(first + num_rows, len(source)))
             rows = source.read(indices)
-            # Padding is 0 like a token of that id, and OLMo-core has no mask: it would train on padding.
+            # Padding is stored as 0, which is also a token id, and OLMo-core has no mask: it would train on padding.
             if not rows["inputs_segmentation"].all():
                 row = int(np.argmin(rows["inputs_segmentation"].all(axis=1)))
                 raise UserError(

@@ -19,14 +19,14 @@ def document_order(
     document_index: Int64[np.ndarray, " segment"],
     order: Ordering | Positions,
 ) -> Int64[np.ndarray, " document"]:
-    """The documents in the order in which training first meets them, each once.
+    """The documents in the order in which training first reads them, each once.
 
     Documents that are in no sequence (kept for validation, or dropped by packing) are left out.
 
     Args:
         sequence_index: the sequence of every segment, ascending.
         document_index: the document of every segment.
-        order: of the sequences; a run may repeat and leave out sequences.
+        order: the order of the sequences; a run may repeat and leave out sequences.
 
     Example:
         >>> document_order(np.array([0, 0, 1]), np.array([4, 2, 2]), Ordering(np.array([1, 0])))
@@ -34,17 +34,17 @@ def document_order(
     """
     starts = np.searchsorted(sequence_index, np.arange(order.num_sequences + 1))
     sizes = np.diff(starts)[order.indices]
-    # Every sequence's run of segments, the runs of segments in the order.
+    # The segments of every sequence, in the order of the sequences.
     before = np.cumsum(sizes) - sizes
     rows = np.repeat(starts[:-1][order.indices] - before, sizes) + np.arange(sizes.sum())
     documents = document_index[rows]
-    # `unique` gives each document's first place; sorted, these places are the order of the first meetings.
+    # `unique` gives each document's first place; sorted, these places are the order of the first reading.
     _, first = np.unique(documents, return_index=True)
     return documents[np.sort(first)]
 
 
 def write_permutation(indices: Int64[np.ndarray, " position"], path: Path, *, overwrite: bool = False) -> Written:
-    """Write indices as one .npy of int64, an axis of positions; UserError: another file is there already.
+    """Write indices as one .npy of int64 with an axis of positions; raises a UserError if another file exists.
 
     Example:
         >>> write_permutation(ordering.indices, Path("order.npy"))
@@ -56,10 +56,10 @@ def write_permutation(indices: Int64[np.ndarray, " position"], path: Path, *, ov
 
 
 def write_places(run: Run, path: Path, *, overwrite: bool = False) -> Written:
-    """Write which dataset the numbers of a run's sequences belong to, as JSON.
+    """Write the datasets to which the numbers of a run's sequences belong, as JSON.
 
-    An object a dataset: `path` as the run has it, `first` (the number of its first sequence), `num_sequences` and
-    `fingerprint`. A UserError refuses to replace another file.
+    There is one object per dataset: `path` as in the run, `first` (the number of its first sequence), `num_sequences`
+    and `fingerprint`. A UserError is raised if another file exists.
     """
     about = [
         {"path": address, "first": first, "num_sequences": size, "fingerprint": dataset.fingerprint}

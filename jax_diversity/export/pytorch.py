@@ -29,17 +29,17 @@ _READ = (*_FIELDS, "targets_segmentation")
 class TorchDataset:
     """The training sequences by index, as int64 tensors of L values.
 
-    An element is a dict: `inputs`, the token ids; `targets`, the next token of the same document, or -100 where
+    An element is a dict: `inputs`, the token ids; `targets`, the next token of the same document, or -100 if
     there is none; `segment_ids`, 1, 2 ... for the documents of a sequence, 0 on padding; `positions`, places within
     the document. A batch is one read. Workers get the dataset's path and open the records themselves.
 
     Args:
         run: a run, or a built dataset, its folder or address, or several: the sequences of all datasets end to end.
-        merge_segments: make one document of all of a sequence's, so that they see one another.
+        merge_segments: treat all documents of a sequence as one, so that they attend to one another.
         loss_mask: with "answers" only the answers of chats are targets; in other documents all tokens are.
 
     Raises:
-        UserError: no such dataset, or no chats in it for a loss on answers; torch is not installed (when first read).
+        UserError: no such dataset, or no chats in it for a loss on answers; at the first read, a missing torch.
 
     Example:
         >>> dataset = TorchDataset("out")
@@ -58,12 +58,12 @@ class TorchDataset:
         return self.__getitems__([operator.index(index)])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Several sequences in one read; `DataLoader` asks for a whole batch this way."""
+        """Several sequences in one read; `DataLoader` requests a whole batch in this way."""
         torch = optional("torch", None)
         wanted = np.asarray(indices, np.int64)
         if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(self):
             raise IndexError(f"Expected sequences in 0 .. {len(self) - 1}, found {wanted.min()} .. {wanted.max()}.")
-        # torch indexes embeddings and classes by int64; narrower tensors would be widened in every step.
+        # torch indexes embeddings and classes by int64; narrower tensors would be converted in every step.
         rows = self.source.read(wanted)
         rows["targets"][rows["targets_segmentation"] == 0] = IGNORED
         columns = {name: torch.from_numpy(rows[field].astype(np.int64)) for field, name in _FIELDS.items()}
@@ -74,20 +74,20 @@ class OrderedBatchSampler:
     """Batches of sequence indices in an ordering's order, for `DataLoader(batch_sampler=...)`.
 
     The global batch at position p is the sequences at p .. p + B - 1; rank r of R gets rows r·B/R .. (r+1)·B/R - 1
-    of it. Positions run on from epoch to epoch, so a batch may begin in one epoch and end in the next.
+    of it. Positions continue from epoch to epoch, so a batch may begin in one epoch and end in the next.
 
     Workers prefetch, so the sampler is ahead of training by an unknown number of batches: give `state` the number of
     steps that were taken. `resume` continues there, with any batch size and any number of ranks.
 
     Args:
         run: a run; or a built dataset, its folder or address, or several.
-        ordering: of datasets, see `make_loader`; None with a run, which holds its own.
-        global_batch_size: B, sequences a step over all ranks.
-        rank: r, this process.
-        num_ranks: R, processes that share the batch.
+        ordering: for datasets, see `make_loader`; None with a run, which holds its own order.
+        global_batch_size: B, the number of sequences in a step over all ranks.
+        rank: r, the index of this process.
+        num_ranks: R, the number of processes that share the batch.
         num_epochs: passes over the ordering.
         drop_last: leave out the sequences at the end that do not fill a batch. Otherwise the last batch is short,
-            and some ranks may get none of it.
+            and some ranks may get no rows of it.
 
     Raises:
         UserError: no such dataset or ordering; a batch that ranks cannot share; a rank outside its range.
@@ -129,22 +129,22 @@ class OrderedBatchSampler:
     def __iter__(self) -> Iterator[list[int]]:
         rows = self.global_batch_size // self.num_ranks
         for step in range(len(self)):
-            # The window contract, as `loader.settings.Windows` has it; repeated here so that no JAX is imported.
+            # The same rule as in `loader.settings.Windows`, repeated here so that JAX is not imported.
             first = self.position + step * self.global_batch_size + self.rank * rows
-            # A last batch that is short may end before this rank's rows begin: the rank then gets none of it.
+            # A short last batch may end before this rank's rows begin; the rank then gets no rows.
             positions = np.arange(first, max(first, min(first + rows, self.end)))
             if len(positions):
                 yield self._run.at(positions).tolist()
 
     def state(self, num_steps: int) -> dict[str, int | str]:
-        """Where training stands after `num_steps` batches since the sampler was made or resumed; plain JSON."""
+        """The state after `num_steps` batches since the sampler was made or resumed, as plain JSON."""
         position = min(self.position + num_steps * self.global_batch_size, self.end)
         return {"position": position, **self._fingerprints}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state; UserError: one of another dataset or ordering, or a position beyond the end.
+        """Continue from a state; raises a UserError for another dataset or ordering, or a position beyond the end.
 
-        A state of another version of a stored run is taken where both agree on every position before it.
+        A state of another version of a stored run is accepted if both agree on every position before it.
         """
         position, run = state.get("position"), self._run
         for name, own in self._fingerprints.items():

@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: weights and optimiser by Orbax, beside the state of the loader and every file's hash.
+"""Checkpoints of a training run: weights and optimiser by Orbax, the state of the loader, and every file's hash.
 
 A checkpoint is a folder named by the number of steps done. `checkpoint.json` in it holds the SHA-256 of every file, so
 that damage is found before anything is used. Finding and verifying checkpoints needs no JAX.
@@ -28,27 +28,27 @@ _ABOUT = "checkpoint.json"
 _ARRAYS = "arrays"
 _NUM_KEPT = 2
 _MOST_METADATA = 2**18
-"""Bytes on disk besides those of the arrays."""
+"""Number of bytes on disk in addition to the arrays."""
 
 
 class DamagedCheckpoint(UserError):
-    """A checkpoint that is not as it was written; its sentence does not say yet what to do."""
+    """A damaged checkpoint; the error's sentence does not yet contain advice."""
 
 
 class Checkpoints:
     """The last two checkpoints of a training run; checkpoint n is the state after n steps, before step n.
 
-    A checkpoint is on disk when `save` returns, whole or not at all.
+    A checkpoint is on disk when `save` returns; it is either complete or absent.
 
     Args:
         folder: the folder for the checkpoints.
-        settings: everything that decides the losses of the run: a checkpoint of other settings is refused.
+        settings: everything that determines the losses of the run; a checkpoint with other settings is refused.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self._folder, self._settings = folder, settings
         make_folder(folder)
-        for leftover in folder.glob("*.*"):  # of a killed writer; the run's folder is locked, so that none lives
+        for leftover in folder.glob("*.*"):  # left by a killed writer: the locked folder has no active one
             if leftover.is_dir() and leftover.name.partition(".")[0].isdigit():
                 shutil.rmtree(leftover)
         self._remove_old()
@@ -127,7 +127,7 @@ def _save_arrays(folder: Path, arrays: list[Any]) -> None:
 
 
 def _hashes(folder: Path) -> dict[str, str]:
-    """The SHA-256 of every file of a checkpoint but `checkpoint.json`, by its path in the folder."""
+    """The SHA-256 of every file of a checkpoint except `checkpoint.json`, by its path in the folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != _ABOUT)
     return {path.relative_to(folder).as_posix(): file_hash(path) for path in files}
 
@@ -140,10 +140,10 @@ def find_checkpoints(folder: Path) -> dict[int, Path]:
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:
-    """Check that a checkpoint is as it was written; returns its number of steps, settings and the loader's state.
+    """Check that a checkpoint is undamaged; returns its number of steps, settings and the loader's state.
 
     Raises:
-        DamagedCheckpoint: a file that is damaged, missing or added, or a checkpoint under another one's name.
+        DamagedCheckpoint: a file that is damaged, missing or added, or a checkpoint with the name of another.
     """
     about = _read_about(folder)
     if damaged := _damaged_files(folder, about):
@@ -175,7 +175,7 @@ def _damaged_files(folder: Path, about: Mapping[str, Any]) -> list[str]:
 
 
 def verify_training(root: Path) -> list[Fault]:
-    """Check the checkpoints of all training runs in a folder: undamaged, and of the run in whose folder they are."""
+    """Check that the checkpoints of all runs in a folder are undamaged and belong to the run of their folder."""
     faults = []
     for folder in sorted(root.glob("training/*/checkpoints")):
         header, _ = read_log(folder.parent / "log.jsonl")

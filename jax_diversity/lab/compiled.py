@@ -1,6 +1,6 @@
 """A model's compiled functions: one step of training, the losses of a batch, the measures of gradients.
 
-They depend on the shape of the model alone, so that all training runs of a process share one compilation.
+They depend only on the shape of the model, so all training runs of a process share one compilation.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class StepResult(NamedTuple):
 
     Attributes:
         loss: the batch's mean loss before the step.
-        groups: summed loss and number of targets of every group; empty where `num_groups` is 0.
-        carry: an LSTM's state after the batch; None of a transformer.
-        sketches: sketches of the sequences' gradients, where they were requested.
+        groups: summed loss and number of targets of every group; empty if `num_groups` is 0.
+        carry: an LSTM's state after the batch; None for a transformer.
+        sketches: sketches of the sequences' gradients, if they were requested.
     """
 
     loss: Float[Array, ""]
@@ -74,7 +74,7 @@ class CompiledModel:
         vocab_size: number of token ids.
         size: width, layers and heads.
         kind: the transformer, or an LSTM that carries its state.
-        positions: how the transformer's attention knows where tokens are.
+        positions: how the transformer's attention represents positions.
         precision: type of the computation; weights are float32.
 
     Example:
@@ -124,7 +124,7 @@ class CompiledModel:
         return parameters, self._rule.init(parameters)
 
     def first_carry(self, num_rows: int) -> Carry | None:
-        """The state before the first token; None of a transformer."""
+        """The state before the first token; None for a transformer."""
         return jnp.zeros((self._size.num_layers, 2, num_rows, self._size.width)) if self._kind == "lstm" else None
 
     def _hidden(self, parameters: Parameters, batch: Batch, carry: Carry | None) -> tuple[Array, Array, Carry | None]:
@@ -161,7 +161,7 @@ class CompiledModel:
         batch = {name: each for name, each in batch.items() if name != "groups"}
         sketched = None
         if sketches:
-            # Each sequence's gradient by itself; their weighted sum is the batch's, which is not computed again.
+            # Gradients of single sequences; their weighted sum is the batch's gradient, which is not computed again.
             number = jnp.maximum(_num_targets(batch), 1).astype(jnp.float32)
             rows = {name: each[:, None] for name, each in batch.items()}
 
@@ -200,7 +200,7 @@ class CompiledModel:
     def _diagnose(
         self, parameters: Parameters, batch: Batch, others: Batch, tasks: Mapping[str, Batch]
     ) -> dict[str, Float[Array, ""]]:
-        """Measures of a batch's gradient; `others` are further batches (batch, row, token), tasks one batch each."""
+        """Measures of a batch's gradient; `others` are more batches (batch, row, token); a task is one batch."""
 
         def mean(parameters: Parameters, part: Batch) -> Array:
             return self._mean_loss(parameters, part)[0]
@@ -211,7 +211,7 @@ class CompiledModel:
         several = jax.lax.map(lambda part: jax.grad(mean)(parameters, part), others)
         found["gradient/variance"] = measures.between_batches(several)
         for name, part in tasks.items():
-            # A custom derivative gives no second one: the Hessian needs the loss in plain operations.
+            # A custom derivative has no second derivative, so the Hessian needs the loss in plain operations.
             found[f"cosine/{name}"] = measures.cosine(gradient, jax.grad(mean)(parameters, part))
             plain = partial(self._plain_loss, batch=part)
             found[f"curvature/{name}"] = measures.curvature_along(plain, parameters, gradient)
@@ -230,9 +230,9 @@ def _num_targets(batch: Batch) -> Array:
 
 
 def _weight(batch: Batch) -> Float[Array, " token"]:
-    """1 where a token's target counts towards the loss, 0 elsewhere."""
+    """1 for tokens whose target counts towards the loss, 0 for others."""
     return (batch["targets_segmentation"] != 0).astype(jnp.float32).reshape(-1)
 
 
 compiled_model = lru_cache(maxsize=8)(CompiledModel)
-"""`CompiledModel` of the same arguments, made once in a process."""
+"""A `CompiledModel` with these arguments, made once per process."""

@@ -50,7 +50,7 @@ def sketch(gradients: Any, size: int = SKETCH_SIZE, seed: int = 0) -> Float[Arra
 def balanced_signs(
     vectors: Float[Array, "vector size"], start: Float[Array, " size"]
 ) -> tuple[Bool[Array, " vector"], Float[Array, " size"]]:
-    """Give each vector in turn the sign with which the running sum of the signed vectors becomes shorter.
+    """Give each vector the sign that makes the running sum of the signed vectors shorter.
 
     Args:
         vectors: the vectors, in their order.
@@ -73,7 +73,7 @@ class GradientOrder:
     """An order learnt over epochs: call `observe` with the gradients of each batch, then `next_epoch`.
 
     Args:
-        order: the order of the first epoch: sequence indices.
+        order: the order of the first epoch, as sequence indices.
         rule: `grab` or `cd_grab`.
         size: length of a sketch.
 
@@ -131,8 +131,8 @@ class GradientOrder:
     def next_epoch(self) -> Int64[np.ndarray, " position"]:
         """The order of the next epoch, learnt from the gradients observed in this one.
 
-        Sequences that were not observed, such as the last of an epoch that do not fill a batch, stay at the end; so
-        does a last sequence without a neighbour.
+        Sequences that were not observed stay at the end, such as the last of an epoch that do not fill a batch. A last
+        sequence without a neighbour also stays there.
         """
         plus = np.concatenate(self._plus) if self._plus else np.zeros(0, bool)
         seen, rest = self.order[: len(plus)], self.order[len(plus) :]

@@ -1,4 +1,4 @@
-"""Measures of a batch's gradients: how well the gradients of its parts agree, and their number of directions."""
+"""Measures of a batch's gradients: the agreement of its parts' gradients, and their number of directions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from jaxtyping import Array, Float
 
 
 def gradient_diversity(loss: Callable[[Any, Any], Array], parameters: Any, parts: Any) -> tuple[Float[Array, ""], Any]:
-    """Gradient diversity of the parts of a batch, and the gradient of them all.
+    """Gradient diversity of the parts of a batch, and the sum of their gradients.
 
     With `g_i` the gradient of part i's loss, it is `Σ ||g_i||² / ||Σ g_i||²` (Yin, Pananjady, Lam, Papailiopoulos,
     Ramchandran and Bartlett 2018, "Gradient Diversity: a Key Ingredient for Scalable Distributed Learning",
     definition 1). For k parts it is 1 / k when all gradients are equal, 1 when they are orthogonal, and above 1 when
     they oppose one another. A common factor of all losses does not change it. It depends on the number of parts, so
-    that only runs of one batch size can be compared.
+    compare only runs with one batch size.
 
     Gradients are computed one after another: memory holds three gradients, not k.
 
@@ -46,7 +46,7 @@ def gradient_diversity(loss: Callable[[Any, Any], Array], parameters: Any, parts
     def zeros(leaf: Array) -> Array:
         return jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32))
 
-    # A scan instead of `vmap`: one gradient at a time is in memory, beside the two sums.
+    # A scan instead of `vmap`: one gradient at a time is in memory, and the two sums.
     start = (jax.tree.map(zeros, parameters), jnp.zeros((), jnp.float32))
     (total, squares), _ = jax.lax.scan(add, start, parts)
     return squares / _squared_norm(total), total
@@ -89,7 +89,7 @@ def mean_stable_rank(gradients: Any) -> Float[Array, ""]:
     if not matrices:
         return jnp.array(jnp.nan)
     ranks = jnp.array([stable_rank(matrix) for matrix in matrices])
-    counts = jnp.array([jnp.any(matrix != 0) for matrix in matrices])  # NaN is not 0, so that it counts and shows
+    counts = jnp.array([jnp.any(matrix != 0) for matrix in matrices])  # NaN is not 0, so it counts and the mean is NaN
     return jnp.sum(jnp.where(counts, ranks, 0.0)) / jnp.sum(counts)
 
 

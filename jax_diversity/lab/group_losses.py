@@ -43,7 +43,7 @@ def group_losses(
         ([4.0, 3.0], [1.0, 2.0])
     """
     group = jnp.take_along_axis(groups, jnp.maximum(segmentation - 1, 0), axis=1)
-    # Tokens without a target go to a further group, which is dropped.
+    # Tokens without a target are added to an extra group, which is dropped.
     group = jnp.where(segmentation > 0, group, num_groups).reshape(-1)
     sums = jnp.zeros(num_groups + 1, jnp.float32).at[group].add(losses.reshape(-1).astype(jnp.float32))
     counts = jnp.zeros(num_groups + 1, jnp.float32).at[group].add(1.0)

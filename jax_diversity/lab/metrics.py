@@ -50,7 +50,7 @@ def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if "step" not in record:
             header = record if index == 0 else header
         elif type(record["step"]) is int and 0 <= record["step"] < 2**53:
-            # Only numbers can be drawn; to Python `True` is a number, too.
+            # Only numbers can be drawn; in Python `True` is also a number.
             steps.append({name: value for name, value in record.items() if type(value) in (int, float)})
     return header, steps
 
@@ -85,7 +85,7 @@ class JsonLinesWriter:
         self.steps: list[dict[str, Any]] = []
         if header is not None:
             remove_leftovers(path.parent, path.name)
-            # A checkpoint is older than the end of the log: the steps after it are done and logged again.
+            # If a checkpoint is older than the end of the log, the steps after it are done and logged again.
             self.steps = [step for step in read_log(path)[1] if step["step"] < first_step]
             write_text(path, "".join(json.dumps(record) + "\n" for record in (header, *self.steps)))
         try:
@@ -101,7 +101,7 @@ class JsonLinesWriter:
     def __call__(self, step: int, values: Mapping[str, float]) -> None:
         """Write a step's values."""
         self._file.write(json.dumps({"step": step, **values}).encode() + b"\n")
-        self._file.flush()  # to the operating system: a killed process loses no step, a power cut may lose some
+        self._file.flush()  # written to the operating system: a kill loses no step, a power failure may lose some
 
     def close(self) -> None:
         """Close the file."""
@@ -114,8 +114,8 @@ class JsonLinesWriter:
 class TensorBoardWriter:
     """Writes values as TensorBoard's scalars; needs the extra `tensorboard`.
 
-    Values are on disk when the call returns, also if the process is killed later. A run that continues with step s
-    begins another file, which tells readers to drop the steps from s on in earlier files: TensorBoard shows each step
+    Values are stored when the call returns, even if the process is killed later. A run that continues with step s
+    begins another file, which makes readers drop the steps from s on in earlier files: TensorBoard shows each step
     once, with its last values.
 
     Args:

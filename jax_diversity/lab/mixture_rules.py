@@ -23,7 +23,7 @@ Shares = Float64[np.ndarray, " group"]
 
 @runtime_checkable
 class MixtureRule(Protocol):
-    """Turns losses into shares; a rule of your own is any object with this method."""
+    """Turns losses into shares; your own rule may be any object with this method."""
 
     def update(self, losses: Shares, num_tokens: Int64[np.ndarray, " group"]) -> Shares:
         """The shares of the groups until the next update; they add up to one.

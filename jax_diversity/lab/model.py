@@ -53,7 +53,7 @@ class Gpt(nnx.Module):
         normal = nnx.initializers.normal(0.02)
         self.embedding = nnx.Embed(vocab_size, width, embedding_init=normal, dtype=dtype, rngs=rngs)
         self.blocks = nnx.List([Block(width, num_heads, num_layers, positions, dtype, rngs) for _ in range(num_layers)])
-        self.norm = nnx.RMSNorm(width, rngs=rngs)  # in float32: the logits' exponentials need its digits
+        self.norm = nnx.RMSNorm(width, rngs=rngs)  # in float32: the logits' exponentials need this precision
 
     def __call__(self, inputs: Tokens, segmentation: Tokens, position: Tokens) -> Hidden:
         """The final hidden states.
@@ -104,7 +104,7 @@ class Block(nnx.Module):
 
 
 def segment_mask(segmentation: Tokens) -> Bool[Array, "row 1 token token"]:
-    """Which tokens (last axis) each token attends to: the tokens of its own segment up to itself."""
+    """A mask of the tokens (last axis) that each token attends to: the tokens of its own segment up to itself."""
     same = segmentation[:, :, None] == segmentation[:, None, :]
     return (same & jnp.tri(segmentation.shape[1], dtype=bool))[:, None]
 
@@ -119,7 +119,7 @@ def attend(
     """Scaled dot-product attention. Heads are moved to the front: on CPU twice as fast as the library's einsums."""
     query, key, value = query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2)
     scores = (query @ key.swapaxes(2, 3)).astype(jnp.float32) / query.shape[-1] ** 0.5 + bias
-    # Every token attends at least to itself, padding too, so that no row of the softmax is empty.
+    # Every token, even padding, attends at least to itself, so no row of the softmax is empty.
     shares = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(scores.dtype).min)).astype(value.dtype)
     return (shares @ value).swapaxes(1, 2)
 
@@ -200,7 +200,7 @@ def _forward(
 
 
 def _backward(gradients: tuple[Array, Array], scales: tuple[Array, Array]) -> tuple[Array | None, ...]:
-    # The gradients were computed with the sum, which is a scalar, so that they only have to be scaled. Targets and
+    # The gradients were computed with the sum, which is a scalar, so they only have to be scaled. Targets and
     # weights have no gradients.
     by_hidden, by_embedding = gradients
     return scales[0] * by_hidden, scales[0] * by_embedding, None, None

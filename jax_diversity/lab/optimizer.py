@@ -11,7 +11,7 @@ import optax
 def adamw(rate: optax.ScalarOrSchedule) -> optax.GradientTransformation:
     """AdamW, gradients clipped to norm 1 (Loshchilov and Hutter 2019, "Decoupled weight decay regularization").
 
-    Weight decay applies to matrices only: it would pull the scales of the norms, which are vectors, towards 0.
+    Weight decay applies only to matrices. The scales of the norms are vectors, and decay would pull them towards 0.
     """
 
     def is_matrix(parameters: Any) -> Any:

@@ -12,7 +12,7 @@ from jax_diversity.foundation.errors import UserError
 _MOST = 2**31 - 1
 """JAX counts steps and rows with 32 bits."""
 _MOST_NUMBERS = 10**9
-"""Weights, gradients and two moments take 16 bytes a weight: 16 GB. The lab is for small models."""
+"""Weights, gradients and two moments take 16 bytes per weight: 16 GB. The lab is for small models."""
 
 
 class Size(NamedTuple):
@@ -28,14 +28,14 @@ class TrainConfig:
     """The lab's small GPT and its training run."""
 
     ordering: str | None = None
-    """The dataset's ordering that training follows, or a .npy file of sequence indices; None takes `balance`. Not with
-    a stored run, which holds its own order."""
+    """The dataset's ordering that training follows, or a .npy file of sequence indices; None takes `balance`. Not for
+    a stored run, which has its own order."""
     num_steps: int = 200
-    """Optimiser steps."""
+    """Number of optimiser steps."""
     batch_size: int = 16
-    """Sequences of a step."""
+    """Number of sequences in a step."""
     loss_mask: Literal["all", "answers"] = "all"
-    """Which tokens count towards the loss: all, or only the answers of chats."""
+    """The tokens that count towards the loss: all, or only the answers of chats."""
     num_layers: int = 2
     """Number of transformer blocks."""
     num_heads: int = 4
@@ -56,7 +56,7 @@ class TrainConfig:
     """Number of steps between measurements of the gradients: the diversity among the batch's sequences, and the stable
     rank. Each costs about as much as a step; 0 measures none."""
     metrics: tuple[Literal["tensorboard"], ...] = ()
-    """Where values are also written besides the log: `tensorboard` (needs the extra of that name)."""
+    """Where to write values in addition to the log: `tensorboard` (needs the extra of that name)."""
     seed: int = 0
     """Seed of the first weights."""
 

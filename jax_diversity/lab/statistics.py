@@ -1,7 +1,7 @@
 """Statistics of paired runs: differences with intervals, corrections for several comparisons, and a design's power.
 
-The runs of a pair share initial weights, validation and budget, and differ in what is compared. The shared part, which
-is most of the variance, cancels in their difference.
+The runs of a pair share initial weights, validation and budget, and differ only in the compared setting. The shared
+part is most of the variance, and it cancels in their difference.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scipy import stats
 from jax_diversity.foundation.errors import UserError
 
 _BATCH = 2**24
-"""Most numbers that one step of the bootstrap holds in memory."""
+"""Largest number of values that one step of the bootstrap holds in memory."""
 
 
 class Difference(NamedTuple):

@@ -1,6 +1,6 @@
 """The training loop: batches from a source, one compiled step, and a learning rate for each step.
 
-The verb `train` and the trials of experiments take their steps here. What they log, measure and store differs.
+The verb `train` and the trials of experiments use this loop. They log, measure and store different values.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from jax_diversity.lab.compiled import Batch, CompiledModel, StepResult
 
 
 class Given(NamedTuple):
-    """A batch, and how its step is to be taken.
+    """A batch, and the options of its step.
 
     Attributes:
-        arrays: what the model reads.
-        carry: an LSTM's state before the batch; None of a transformer.
+        arrays: the arrays that the model reads.
+        carry: an LSTM's state before the batch; None for a transformer.
         sketches: whether the step also sketches the sequences' gradients.
         num_groups: number of groups whose losses the step sums; `arrays["groups"]` then has the group of every segment.
     """
@@ -41,7 +41,7 @@ class Source(Protocol):
         ...
 
     def observe(self, step: int, result: StepResult) -> Mapping[str, float]:
-        """Look at the result of a step, before the next batch is chosen; returns values to keep, by name."""
+        """Observe the result of a step before the next batch is chosen; returns values to keep, by name."""
         ...
 
 
@@ -51,8 +51,8 @@ class Taken(NamedTuple):
     Attributes:
         step: its number, from 0.
         given: its batch.
-        result: its loss, and what else the source requested.
-        values: what the source wants to keep.
+        result: its loss, and other results that the source requested.
+        values: values that the source keeps.
         waited: seconds that the loop waited for the batch.
         started: when the step was started, by `time.perf_counter`.
     """
@@ -99,7 +99,7 @@ class Trainer:
         rate: Callable[[int], Any],
         before: Callable[[int, Given], None] = lambda step, given: None,
     ) -> Iterator[Taken]:
-        """Take the steps from `first` up to `last`, which is not taken.
+        """Take the steps from `first` to `last - 1`.
 
         Args:
             first: number of steps already done.

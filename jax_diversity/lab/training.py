@@ -1,4 +1,4 @@
-"""A training run: one trial of the lab's model that logs every step and continues exactly from its checkpoints."""
+"""A training run: it trains the lab's model, logs every step, and continues exactly from its checkpoints."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "
 _NO_LOSS = {"ordering", "checkpoint_every", "validate_every", "validation_batches", "diagnose_every", "metrics"}
 
 _ALWAYS = {"step", "loss", "tokens_per_second", "step_seconds", "input_wait_seconds"}
-"""Values that every complete record has, and that `TrainingRun` reads."""
+"""Names of the values that every complete record has and `TrainingRun` reads."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class TrainingRun:
         run: the name of the ordering, or of the stored run, that fed the model.
         num_parameters: number of weights.
         num_steps: steps done in all.
-        steps: their records in the log; empty if the log was lost and no step was left to do. Each has
+        steps: their records in the log; empty if the log was lost after the last step. Each has
             `step` (from 0), `loss` and, if it was measured, `validation_loss` (nats a token), `learning_rate`,
             `tokens_per_second`, `step_seconds`, `input_wait_seconds`, `input_wait_share`; `batch_tv/FAMILY`,
             `groups_per_batch/FAMILY`, `prefix_l2/FAMILY` (see `BatchMetrics`); and, if gradients were
@@ -123,10 +123,10 @@ def train(
 ) -> TrainingRun:
     """Train the lab's GPT on a run, from the last checkpoint in the folder if there is one.
 
-    A training run that was interrupted and is started again with the same settings sees the same batches and has the
-    same losses as one that was not. `folder/log.jsonl` (see `read_log`) gets a header and one line for each step,
+    A training run that was interrupted and is started again with the same settings has the same batches and the
+    same losses as an uninterrupted run. `folder/log.jsonl` (see `read_log`) gets a header and one line for each step,
     `folder/checkpoints` the last two checkpoints, and, if `config.metrics` says so, `folder/tensorboard` files for
-    TensorBoard; new ones begin with the steps in the log. One process trains.
+    TensorBoard; new files begin with the steps in the log. Only one process may train.
 
     Args:
         datasets: a run, such as a stored one; or a built dataset, its folder or its address, which is read in the
@@ -135,13 +135,13 @@ def train(
         folder: a folder for this training run alone.
         advance: called with 1 after every step, and at the start with the number of steps already done.
         on_step: called with the record of every step, as in the log.
-        writers: called with every step and its values, after the log. When one raises, a warning is given and it is
-            not called again; no step is repeated and no checkpoint lost.
+        writers: called with every step and its values, after the log. If a writer raises, a warning is given and it is
+            not called again; no step is repeated and no checkpoint is lost.
 
     Raises:
         UserError: settings that are not valid, or a folder whose checkpoint is of another dataset, ordering or
-            settings (only how often to save and to measure, and what, may change); a damaged checkpoint; a folder that
-            cannot be written, or that another process trains in; an extra that is not installed.
+            settings (only the options of saving and measuring may change); a damaged checkpoint; a folder that
+            cannot be written, or in which another process trains; an extra that is not installed.
 
     Example:
         >>> run = train("out", TrainConfig(num_steps=100, diagnose_every=10), Path("run"))
@@ -163,13 +163,13 @@ def train(
     rate = jax.jit(_schedule(config))
     header = {"dataset": run.identity, "ordering": run.fingerprint, "settings": settings}
     metrics = BatchMetrics.of_loader(loader)
-    # Closed in reverse order also when a step raises: log and writers, the loader, and then the folder is free again.
+    # Closed in reverse order, also if a step raises: log and writers, then the loader, then the lock of the folder.
     with ExitStack() as stack:
         stack.enter_context(hold(folder))
         checkpoints = Checkpoints(folder / "checkpoints", settings)
         source = _Loaded(stack.enter_context(closing(iter(loader))))
         trainer = Trainer(model, source, config.seed)
-        # Before the log is opened, which drops the steps from `first` on.
+        # Done before the log is opened, which drops the steps from `first` on.
         first = checkpoints.restore(trainer, source.batches)
         log = stack.enter_context(closing(JsonLinesWriter(folder / "log.jsonl", header, first)))
         steps = [record for record in log.steps if record.keys() >= _ALWAYS]  # others are damaged
@@ -180,12 +180,12 @@ def train(
             for record in steps if tensorboard.is_first else ():
                 tensorboard(record["step"], {name: value for name, value in record.items() if name != "step"})
             writers = (tensorboard, *writers)
-        write = Writers(*writers)  # without the log: a training run stops if its log cannot be written
+        write = Writers(*writers)  # without the log, because a training run stops if its log cannot be written
         validation = [batch for dataset in run.datasets for batch in _validation_batches(dataset, config)]
         diagnosis: dict[str, float] = {}
 
         def diagnose(step: int, given: Given) -> None:
-            """Measure the gradients with the weights before the update; the step's time does not count it."""
+            """Measure the gradients with the weights before the update; the step's time does not include this."""
             diagnosis.clear()
             if config.diagnose_every and (step + 1) % config.diagnose_every == 0:
                 values = model.measure_gradients(trainer.parameters, given.arrays)
@@ -213,13 +213,13 @@ def train(
                 **diagnosis,
             }
             if validation and _is_due(step, config.validate_every, config):
-                # Summed losses and targets of all batches in float64: a mean of the batches' means would give the last
-                # batch, which has fewer targets, the weight of the others.
+                # Sums of losses and targets over all batches, in float64: a mean of the batches' means would give the
+                # last batch, which has fewer targets, the same weight as the others.
                 parts = np.array([model.losses(trainer.parameters, part)[:2] for part in validation], np.float64)
                 values["validation_loss"] = float(parts[:, 0].sum() / max(parts[:, 1].sum(), 1))
             steps.append({"step": step, **values})
             # The log is written before the checkpoint: a run that is killed between the two repeats the step, and
-            # the log drops its first record. In the other order the log would lack the step.
+            # the log drops the first record of it. In the other order the log would lack the step.
             log(step, values)
             write(step, values)
             if _is_due(step, config.checkpoint_every, config):
@@ -253,7 +253,7 @@ class _Loaded:
 
 def _schedule(config: TrainConfig) -> optax.Schedule:
     """Linear warm-up, then half a cosine down to a tenth."""
-    # At least one step is left for the cosine: optax refuses one without steps.
+    # At least one step is left for the cosine: optax refuses a schedule without steps.
     warmup = min(config.warmup_steps, config.num_steps - 1)
     return optax.warmup_cosine_decay_schedule(
         0.0 if warmup else config.learning_rate,
@@ -280,8 +280,8 @@ def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:
 def train_in_place(datasets: Datasets | Run, config: TrainConfig, progress: Progress) -> TrainingRun:
     """Train on a run; log and checkpoints are stored with the dataset, or with the stored run.
 
-    Those of a dataset's ordering are in `out/training/ORDERING`. For a .npy file the name is that of the file and the
-    first digits of the ordering's fingerprint. Those of a stored run are in its own folder, in `training`.
+    For a dataset's ordering they are in `out/training/ORDERING`. For a .npy file the folder's name is the name of the
+    file and the first digits of the ordering's fingerprint. For a stored run they are in `training` in its folder.
     """
     run = as_run(datasets, config.ordering)
     if isinstance(run, StoredRun):
@@ -313,7 +313,7 @@ def train_on_each(
     Args:
         dataset: a built dataset.
         config: model, length and learning rate; its ordering is not used.
-        folder: the folder for those of the training runs.
+        folder: the folder for the training runs' folders.
         orderings: names of the dataset's orderings.
         advance: called with 1 after every step of every run, and with the steps already done when a run continues.
 
@@ -321,7 +321,7 @@ def train_on_each(
         Ordering -> run, in the given order.
 
     Raises:
-        UserError: no ordering, one twice, or one that the dataset lacks; see `train` for the rest.
+        UserError: no ordering, a repeated ordering, or an ordering that the dataset lacks; also the errors of `train`.
 
     Example:
         >>> runs = train_on_each(dataset, TrainConfig(num_steps=200, diagnose_every=10), Path("runs"))

@@ -9,5 +9,5 @@ characterize  prepare, tokenize, cluster, pack
 order/NAME    characterize
 measure/NAME  characterize, order/NAME
 write         tokenize, pack; with records.layout=ordered also order/NAME
-report        all that is finished
+report        all finished stages
 """

@@ -30,7 +30,7 @@ from jax_diversity.pipeline.stages import all_stages, ordering_stages, stages_by
 class StageResult:
     """The result of one stage.
 
-    `kept`: the stage was current and did not run; `seconds` is then 0, summary and counts are those of its last run.
+    `kept`: the stage was current and did not run. Then `seconds` is 0, and summary and counts are from its last run.
     """
 
     stage: str
@@ -73,7 +73,7 @@ class Build:
         return self._run([stage])[0]
 
     def run_order(self, order: OrderConfig) -> list[StageResult]:
-        """Make and measure one ordering, which joins the dataset's settings; others stay.
+        """Make and measure one ordering and add it to the dataset's settings; other orderings stay.
 
         Raises:
             UserError: there are no characteristics yet; bad settings.
@@ -134,12 +134,12 @@ class Build:
         # Settings of other stages are not checked: files that a finished stage has read may be gone.
         self._settings.check({section for stage in stages for section in (stage.section, *stage.also)} | {"train"})
         with self.folder.lock():
-            # As they were given: another dataset that they name may change. Without `out`: a dataset may be moved, and
-            # its manifest stays the same.
+            # As they were given, because another dataset in them may change. Without `out`, because a dataset may be
+            # moved, and its manifest stays the same.
             settings = {key: value for key, value in dataclasses.asdict(self.config).items() if key != "out"}
             stored_settings = self.folder.manifest.get("settings")
-            # In memory only: the first stage that finishes writes them, so that a manifest never records settings with
-            # which nothing was made.
+            # In memory only. The first stage that finishes writes them, so a manifest never records settings that
+            # were not used.
             self.folder.manifest["settings"] = settings
             results = []
             for stage in self.progress.numbered(stages):
@@ -147,7 +147,7 @@ class Build:
                 if stage.name == "prepare":  # the documents are known: check now, not after hours of work
                     for other in stages:
                         other.check(self._context)
-            # A stage that ran has written the manifest; settings that no stage reads, such as `train`, have not.
+            # A stage that ran has written the manifest; settings that no stage reads, such as `train`, follow here.
             if settings != stored_settings and all(result.kept for result in results):
                 self.folder.write_manifest()
         return results
@@ -163,7 +163,7 @@ class Build:
             return StageResult(stage.name, True, 0.0, stage.summary(counts), counts)
         start = time.monotonic()
         versions = {package: version(package) for package in stage.packages}
-        # Other versions of the libraries may write other bytes: their finished files are not kept.
+        # Other versions of the libraries may write other bytes, so their finished files are not kept.
         partial = self.folder.partial(stage.name, fingerprint(stage_fingerprint, versions), resume=stage.resumable)
         try:
             counts = stage.run(context, partial)
@@ -178,7 +178,7 @@ class Build:
                 f"Stage {stage.name!r} ran out of memory ({reason}); choose smaller settings of it, or a machine with "
                 "more; what is finished is kept."
             ) from error
-        # Before the new files replace the old ones: after a kill in between later stages are absent, never outdated.
+        # Before the new files replace the old ones: after a kill in between, later stages are absent, not outdated.
         self._withdraw_dependents(stage.name, stage_fingerprint)
         self.folder.manifest["format_version"] = FORMAT_VERSION
         entry = {
@@ -195,7 +195,7 @@ class Build:
         return StageResult(stage.name, False, seconds, entry["summary"], counts)
 
     def _check_other_settings(self, stage: Stage) -> None:
-        """Check that the finished stages that this one reads have their present settings."""
+        """Check that the finished stages that this stage reads have the current settings."""
         known = stages_by_name()
         for other in (name for name in stage.inputs(self._context) if name in self.folder.stages and name in known):
             asked = _flat(known[other].settings(self._settings))
@@ -216,7 +216,7 @@ class Build:
                 )
             for fault in self.folder.missing_files(need):
                 raise UserError(f"{self.folder.root}: {fault}; restore it, or run `jax-diversity build` again.")
-        # A stage that reads the sequences: their number is known and belongs to the present settings.
+        # This stage reads the sequences: their number is known and belongs to the current settings.
         if "pack" in self.folder.stages and {"pack", "characterize"} & {*stage.inputs(self._context)}:
             self._check_batch_size()
 
@@ -229,7 +229,7 @@ class Build:
             )
 
     def _withdraw_dependents(self, name: str, new_fingerprint: str) -> None:
-        """Remove the stages that were made from a stage's previous output, directly or through others."""
+        """Remove the stages that were made from a stage's previous output, directly or indirectly."""
         previous = self.folder.stages.get(name)
         if previous is None or previous["fingerprint"] == new_fingerprint:
             return
@@ -244,8 +244,8 @@ class Build:
             self.folder.withdraw(other)
 
     def _log(self, stage: str, seconds: float) -> None:
-        # The memory is the whole process's so far. Measuring one stage would need a reset of the kernel's figure, which
-        # would also change the report of `time` and batch systems.
+        # The memory is the peak of the whole process so far. To measure one stage, the kernel's figure must be reset,
+        # which would also change the report of `time` and batch systems.
         now, memory = datetime.now(UTC).isoformat(timespec="seconds"), peak_bytes()
         line = {"time": now, "stage": stage, "seconds": round(seconds, 3), "process_peak_memory_bytes": memory}
         with (self.folder.root / "build.log").open("a") as log:

@@ -16,7 +16,7 @@ from jax_diversity.foundation.progress import Progress
 from jax_diversity.pipeline.build import Build, recorded_config
 
 _AGAIN = ("pack", "characterize", "write")
-"""The stages that run again; the other stages that they need are taken over."""
+"""The stages that run again; the results of the other stages that they need are linked or copied."""
 
 
 def repack(
@@ -36,9 +36,9 @@ def repack(
     Args:
         dataset: a built dataset on this machine, or its folder.
         path: the new dataset's folder; an earlier packing of the same dataset there is updated.
-        seed: the packing's (`packing.seed`).
+        seed: the seed of the packing (`packing.seed`).
         sequence_length: L of the new sequences, in tokens; None keeps it.
-        progress: where work is shown.
+        progress: shows the progress.
 
     Raises:
         UserError: the dataset is not on this machine, the folder has other content, or seed and length are equal to the
@@ -65,7 +65,7 @@ def repack(
             f"Expected another seed or sequence length than those of {given.root}, found seed {packing.seed} and "
             f"length {packing.sequence_length}, which are its own."
         )
-    # The given dataset is the feature space, so that the origin of its own features does not matter.
+    # The given dataset is the source of features, so the origin of its own features does not matter.
     origin = str(given.root.absolute())
     config = dataclasses.replace(config, out=str(target), packing=packing, features_from=origin, orders=())
     build = Build(config, progress)

@@ -34,11 +34,11 @@ __all__ = [
     "TokenizerConfig",
     "TrainConfig",
     "demo_config",
-]  # users take all of them from here
+]  # users import all of them from here
 
 
 _LARGEST_BATCH = 2**31 - 1
-"""More than any order has positions."""
+"""More positions than any order has."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class BuildConfig:
     """The dataset's folder."""
     batch_size: int | None = None
     """The global batch size of your training, in sequences over all hosts: orderings without `windows` balance windows
-    of that size, and measures, report and `inspect` show it. None if it is unknown."""
+    of this size, and measures, report and `inspect` show this size. None if it is unknown."""
     features_from: str | None = None
     """A built dataset whose tokenizer, embedder, clusters, length bins and families describe these documents: nothing
     is fitted to them. The settings of these stages come from that dataset."""
@@ -74,7 +74,7 @@ class BuildConfig:
             sections: the sections of the stages that run; None for all. The files of other sections may be gone.
 
         Raises:
-            UserError: the first such setting, by its dotted name.
+            UserError: the first invalid setting, by its dotted name.
         """
         check_folder_name("out", self.out)
         if self.batch_size is not None:

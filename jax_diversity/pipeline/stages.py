@@ -36,7 +36,7 @@ STAGES: tuple[Stage | Callable[[OrderConfig], list[Stage]], ...] = (
     WRITE,
     REPORT,
 )
-"""A build runs each `Stage` once. It calls a function once for every ordering, and runs the stages that it returns."""
+"""A build runs each `Stage` once. It calls each function once for every ordering, and runs the returned stages."""
 
 
 def all_stages(config: BuildConfig) -> list[Stage]:
@@ -48,5 +48,5 @@ def all_stages(config: BuildConfig) -> list[Stage]:
 
 
 def stages_by_name() -> dict[str, Stage]:
-    """The stages that a build runs once, by name; those of orderings, such as `order/balance`, are left out."""
+    """The stages that a build runs once, by name; the stages of orderings, such as `order/balance`, are left out."""
     return {entry.name: entry for entry in STAGES if isinstance(entry, Stage)}

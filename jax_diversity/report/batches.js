@@ -1,10 +1,10 @@
-// The best and the worst batches of an ordering, opened to the documents that they are made of.
+// The best and the worst batches of an ordering, with their documents.
 "use strict";
 const batches = (() => {
   const { count, decimal, noun, percent } = wording;
   const { element, foreign, identifier, series } = elements;
 
-  // A bar from a group's share of the corpus to its share of the batch, both measured by the largest.
+  // A bar from a group's share of the corpus to its share of the batch, both relative to the largest share.
   function difference({ name, share, target }, largest) {
     const width = (part) => ({ width: `${Math.min(100, (100 * part) / largest)}%` });
     return element("li", {}, foreign(name), element("span", { class: "num" }, `${percent(share)} instead of ${percent(target)}`),
@@ -36,7 +36,7 @@ const batches = (() => {
         element("ol", { class: "sequences", tabindex: "0", role: "group", "aria-label": "Rows of the batch" }, batch.rows.map(row)), more));
   }
 
-  // Its documents are put in when it is opened for the first time: a page of thousands of them would start slowly.
+  // Its documents are added when it is opened for the first time: a page with thousands of them would start slowly.
   function opening(batch) {
     const node = element("details", { class: "batch" }, element("summary", {},
       element("span", { class: "tv" }, `TV ${decimal(batch.tv, 3)}`),
@@ -45,7 +45,7 @@ const batches = (() => {
     return node;
   }
 
-  // Two lists of batches; nothing where the report has none for this ordering and family.
+  // Two lists of batches; nothing if the report has no batches of this ordering and family.
   function lists(values, { focus, family }) {
     const about = values.ordering.batches?.orders[focus]?.[family];
     if (!about) return [];

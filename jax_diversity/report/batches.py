@@ -34,8 +34,8 @@ def batches_values(
 ) -> dict[str, Any] | None:
     """Choose every ordering's best and worst batches in each family, and look up their documents.
 
-    Up to three batches of either kind, none of them both; a single batch is a worst one. None where the sequences do
-    not fill a batch.
+    Up to three batches of either kind; no batch is of both kinds, and a single batch is a worst one. None if the
+    sequences do not fill a batch.
     """
     chars, segments = dataset.characteristics, dataset.segments
     if chars.num_sequences < size:
@@ -50,7 +50,7 @@ def batches_values(
     batches = [
         batch for order in orders.values() for kinds in order.values() for kind in kinds.values() for batch in kind
     ]
-    # The number of rows a batch depends on the number of batches, which is known only now.
+    # The number of rows per batch depends on the number of batches, which is known only now.
     for batch in batches:
         batch["rows"] = _rows(segments, batch.pop("sequences"), len(batches))
         batch["num_more_rows"] = size - len(batch["rows"])
@@ -69,7 +69,7 @@ def batches_values(
 def _extremes(
     chars: Characteristics, family: str, indices: Int64[np.ndarray, " position"], names: Sequence[str], size: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """The best and the worst of an epoch's whole batches, the extreme ones first; ties go to the earlier batch."""
+    """The best and the worst of an epoch's whole batches, the most extreme first; ties go to the earlier batch."""
     target, placed = chars.target_share(family), place(chars.counts[family], indices)
     tv = window_deviation(placed, target, size)
     # With few batches no batch is shown twice; an odd one counts as a worst batch, which readers look for first.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DOCUMENT_COLUMNS = ("num_tokens", "source", "language", "duplicate_group")
-"""The columns that are read of every document."""
+"""The columns to read of every document."""
 MAX_GROUPS, MAX_CLUSTERS, MAX_TERMS, MAX_TITLES = 30, 60, 12, 5
 MAX_CIRCLES, MAX_LABELS = 1000, 7  # of the map of clusters
 _SKIPPED = {

@@ -10,7 +10,7 @@ const corpusFigures = (() => {
     const right = edges.slice(1).map(Math.log2);
     const shares = (counts) => { const sum = counts.reduce((a, b) => a + b, 0) || 1; return counts.map((count) => (100 * count) / sum); };
     const ranges = left.map((_, at) => `${count(edges[at])} to ${count(edges[at + 1] - 1)} tokens`);
-    // 1, 2, 5, 10 ... would crowd a logarithmic axis of lengths: powers of four are enough, of two where lengths differ little.
+    // 1, 2, 5, 10 ... would crowd a logarithmic axis of lengths: powers of four are enough, or of two if lengths differ little.
     const base = right.at(-1) - left[0] < 4 ? 2 : 4;
     const ticks = Array.from({ length: 48 }, (_, at) => base ** at).filter((power) => power < (edges.at(-1) ?? 0) * 2 && power >= (edges[0] ?? 0) / 2);
     const x = left.map((low, at) => (low + right[at]) / 2);
@@ -21,7 +21,7 @@ const corpusFigures = (() => {
         hovertemplate: "%{y:.3~g} % of tokens<extra></extra>" },
     ];
     const span = values.corpus.length_summary;
-    return { data, about: `Bars and a line: how many documents, and how many tokens, lie in each range of lengths. The median document has ` +
+    return { data, about: `Bars and a line: the numbers of documents and of tokens in each range of lengths. The median document has ` +
         `${noun(span.median ?? 0, "token")}, the longest ${count(span.longest ?? 0)}.`,
       numbers: () => ({ head: ["Length", "Documents", "Tokens"], rows: ranges.map((range, at) => [range, count(documents[at]), count(tokens[at])]) }),
       layout: { ...layout(palette, {
@@ -30,7 +30,7 @@ const corpusFigures = (() => {
         y: { title: "share", ticksuffix: " %", rangemode: "tozero" } }), bargap: 0, hovermode: "x" } };
   }
 
-  // The largest circles' names, each where no larger one's name stands already.
+  // The largest circles' names, except names that would overlap a larger circle's name.
   function written(rows, narrow) {
     const kept = [];
     const [width, height] = narrow ? [1, 0.16] : [0.36, 0.07];
@@ -60,12 +60,12 @@ const corpusFigures = (() => {
     const named = written(rows, narrow);
     if (named.length) data.push({ x: named.map((row) => row.x), y: named.map((row) => row.y), mode: "markers+text", hoverinfo: "skip",
       text: named.map((row) => label(row.name.split(", ").slice(0, 2).join(", "), narrow ? 22 : 40)), textfont: { color: palette.ink, size: 11 },
-      // Unseen circles of the same sizes: the names stand above them.
+      // Invisible circles of the same sizes: the names are above them.
       textposition: "top center", marker: { opacity: 0, size: named.map(size) }, cliponaxis: false, showlegend: false });
     const bare = { showgrid: false, zeroline: false, showline: false, showticklabels: false, ticks: "", title: "", range: [-1.16, 1.16] };
     const base = layout(palette, { x: bare, y: bare, legend: labels.length > 0 });
-    return { data: rows.length ? data : [], instead: rows.length === 1 ? "There is nothing to draw: a map needs two clusters at least, and there is one." : null,
-      about: `Map of ${noun(rows.length, "cluster")} as circles; those with similar vocabulary stand near each other. The table below lists the largest.`,
+    return { data: rows.length ? data : [], instead: rows.length === 1 ? "There is nothing to draw: a map needs at least two clusters, and there is one." : null,
+      about: `Map of ${noun(rows.length, "cluster")} as circles; clusters with similar vocabulary are near each other. The table below lists the largest.`,
       numbers: () => ({ head: ["Cluster", "Label", "Share", "Documents"], rows: rows.slice(0, 60).map((row) => [row.name, labels[row.label] ?? "–",
         percent(row.share), count(row.documents)]) }),
       layout: { ...base, legend: { ...base.legend, itemsizing: "constant" }, hovermode: "closest", hoverdistance: 20, margin: { l: 8, r: 8, t: 8, b: 8 } } };
@@ -75,7 +75,7 @@ const corpusFigures = (() => {
     const { position, mean } = values.clusters.share_by_rank;
     const data = [{ x: position, y: mean.map((share) => 100 * share), mode: "lines", line: { color: palette.orders[0], width: 2 },
       fill: "tozeroy", fillcolor: faded(palette.orders[0], 0.1), hovertemplate: "%{y:.3~g} % of tokens<extra></extra>" }];
-    // Ranks side by side would collide on a logarithmic axis.
+    // Labels of neighbouring ranks would overlap on a logarithmic axis.
     const ticks = [1, 2, 3, 5, 10, 20, 50, 100].filter((rank) => rank <= position.at(-1));
     return { data: position.length ? data : [],
       about: `Line chart with two logarithmic axes: the clusters' shares of all tokens by rank, from ${percent(mean[0] ?? 0)} to ${percent(mean.at(-1) ?? 0)}.`,
@@ -94,7 +94,7 @@ const corpusFigures = (() => {
       marker: { color: palette.bar }, hovertemplate: "%{customdata} segments: %{y:,} sequences<extra></extra>" }];
     const few = edges.length && edges[edges.length - 1] - edges[0] <= 12; // left alone, plotly marks halves too
     return { data: frequency.length ? data : [],
-      about: `Bars: how many segments a training sequence holds; on average ${decimal(values.packing.mean_segments, 3)}.`,
+      about: `Bars: the number of segments in a training sequence; on average ${decimal(values.packing.mean_segments, 3)}.`,
       numbers: () => ({ head: ["Segments in a sequence", "Sequences"], rows: frequency.map((number, at) => [names[at], count(number)]) }),
       layout: { ...layout(palette, { legend: false,
         x: { title: "segments in a sequence", tickformat: ",d", ...(few ? { dtick: 1 } : {}) },

@@ -1,4 +1,4 @@
-// Draws the figures, each when it comes near the window's edge; saves them; tells them in numbers.
+// Draws each figure when it comes near the window's edge, saves figures, and shows their numbers.
 "use strict";
 const drawing = (() => {
   const { button, element, find, table } = elements;
@@ -21,7 +21,7 @@ const drawing = (() => {
   };
   let names = []; // of the figures whose section has values
   const config = { responsive: true, displayModeBar: false, plotlyServerURL: "" };
-  // A figure for a paper: white, in letters that every program has, whatever the page looks like at the moment.
+  // A figure for a paper: on white, in a common font, independent of the page's current look.
   const paper = { width: 900, height: 480, fontSize: 14 };
   const near = new Set();
   const stale = new Set();
@@ -38,7 +38,7 @@ const drawing = (() => {
     return figure;
   }
 
-  // Where there is too little to draw, a sentence is shown instead of the figure.
+  // If there is too little to draw, a sentence is shown instead of the figure.
   const insteadOf = (figure) => figure.instead ?? look.undrawable(figure);
 
   function drawOne(name) {
@@ -52,7 +52,7 @@ const drawing = (() => {
 
   const flush = () => Promise.all([...stale].filter((name) => drawable && near.has(name)).map(drawOne));
 
-  // A figure without values is not shown at all; one whose orderings are switched off stays where it is.
+  // A figure without values is not shown at all; a figure whose orderings are switched off stays in its place.
   function refresh(wanted = names) {
     const everything = { ...state, shown: new Set(values.ordering.orders.map((order) => order.name)) };
     for (const name of wanted.filter((each) => names.includes(each))) {
@@ -140,7 +140,7 @@ const drawing = (() => {
     for (const name of names) observer.observe(find(name));
   });
 
-  // All but the figures works when this returns; its promise resolves when every figure near the window is drawn.
+  // When this returns, everything but the figures works; the promise resolves when every figure near the window is drawn.
   function begin(given, switches) {
     [values, state] = [given, switches];
     names = Object.keys(catalogue).filter((name) => !find(name).closest("section").hidden);

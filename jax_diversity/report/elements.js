@@ -1,4 +1,4 @@
-// Elements of the page. Text of the corpus is only ever set as text, never as markup.
+// Elements of the page. Text of the corpus is always set as text, never as markup.
 "use strict";
 const elements = (() => {
   const find = (id) => document.getElementById(id);
@@ -11,9 +11,9 @@ const elements = (() => {
     node.append(...children.flat().filter((child) => child != null));
     return node;
   }
-  // Text that may be written in any script: its direction is its own, and ends with it.
+  // Text that may be in any script: its writing direction does not affect the text around it.
   const foreign = (text, attributes = {}) => element("bdi", { dir: "auto", ...attributes }, text);
-  // An id: shortened where it is long, whole under the mouse.
+  // An id: shortened if it is long, complete under the mouse.
   const identifier = (text, attributes = {}) => {
     const shown = wording.middle(text, 60);
     return foreign(shown, { ...(shown === text ? {} : { title: text }), ...attributes });
@@ -30,7 +30,7 @@ const elements = (() => {
         row.map((cell, column) => element("td", { class: numeric[column] ? "num" : null }, cell))))));
   }
 
-  // Texts one after the other, each in its own direction.
+  // Texts one after the other, each with its own writing direction.
   const series = (texts, between = ", ", show = foreign) => texts.flatMap((text, at) => (at ? [between, show(text)] : [show(text)]));
 
   function choice(legend, name, options, chosen, show, choose) {

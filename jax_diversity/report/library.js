@@ -1,4 +1,4 @@
-// plotly.js is in the page as compressed text, less than half of its size; the content security policy knows its hash.
+// plotly.js is in the page as compressed text, less than half of its size; the content security policy contains its hash.
 "use strict";
 const library = (() => {
   const { find } = elements;

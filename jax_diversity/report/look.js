@@ -1,14 +1,14 @@
-// What all figures share: colours, line styles, axes, and the traces that several of them draw.
+// Shared by all figures: colours, line styles, axes, and the traces that several of them draw.
 // Text goes through `plain`, because plotly reads a few tags in labels.
 "use strict";
 const look = (() => {
   const { cut, decimal } = wording;
-  // Colours that stay apart for colour-blind readers (after Okabe and Ito); line styles and symbols differ as well.
+  // Colours that colour-blind readers can distinguish (after Okabe and Ito); line styles and symbols differ as well.
   const palettes = {
     light: { orders: ["#0072b2", "#d55e00", "#009e73", "#b0578d", "#7a6a00"], baseline: "#7b828a", floor: "#1c2024",
       ideal: "#8a5fbf", ink: "#1b1f23", soft: "#535b63", line: "#e9eaeb", axis: "#c9cdd1", surface: "#fcfcfa",
       bar: "#8fb9d9", topics: ["#0072b2", "#d55e00", "#009e73", "#b0578d", "#7a6a00", "#56b4e9", "#e69f00"],
-      // From half of a share through the share itself to twice of it: blue to orange, equal in lightness at both ends.
+      // From half of a share through the share itself to twice the share: blue to orange, equal in lightness at both ends.
       diverging: ["#135d9e", "#3f8fc9", "#93c1e2", "#f4f3ef", "#f3b57c", "#d97a26", "#a34d00"] },
     dark: { orders: ["#56b4e9", "#f2a65a", "#35c79b", "#e3a3c9", "#f0e442"], baseline: "#98a1ab", floor: "#e8eaed",
       ideal: "#bda3e6", ink: "#e6e8eb", soft: "#aab3bd", line: "#242b33", axis: "#4a535d", surface: "#10141a",
@@ -41,7 +41,7 @@ const look = (() => {
       margin: { l: 56, r: 14, t: 14, b: 48 },
       xaxis: axis(palette, { showgrid: false, zeroline: false, ...x }), yaxis: axis(palette, y),
       showlegend: legend,
-      // Where the page's own switches say which orderings are shown, the legend is no second switch.
+      // If the page's switches select the orderings, a click on the legend does nothing.
       legend: { orientation: "h", x: 0, y: 0, yref: "container", yanchor: "bottom", font: { color: palette.ink }, itemwidth: 34,
         ...(switched ? { itemclick: false, itemdoubleclick: false } : {}) },
       hovermode: "x unified", hoverdistance: -1, // the nearest point, however far
@@ -50,14 +50,14 @@ const look = (() => {
     };
   }
 
-  // One colour, line and symbol for an ordering, the same in every figure, whichever others are shown.
+  // One colour, line and symbol for an ordering, the same in every figure, for any selection of orderings.
   function styles(values, palette) {
     let next = 0;
     return new Map(values.ordering.orders.map((order) => {
       if (order.is_baseline && order.name === values.ordering.baseline)
         return [order.name, { colour: palette.baseline, dash: "5px,3px", symbol: "circle-open" }];
       const at = next++ % dashes.length;
-      // From the sixth on colours come again, with another line and another symbol.
+      // From the sixth ordering on colours are repeated, with another line and another symbol.
       const other = (at + Math.floor((next - 1) / dashes.length)) % dashes.length;
       return [order.name, { colour: palette.orders[at], dash: dashes[other], symbol: symbols[other] }];
     }));
@@ -72,7 +72,7 @@ const look = (() => {
     return [{ ...edge, y: low }, { ...edge, y: high, fill: "tonexty", fillcolor: faded(colour, alpha) }];
   };
 
-  // A mean line, and where neighbouring values share a point, the band from their least to their largest.
+  // A mean line; if neighbouring values share a point, also the band from their least to their largest.
   function curveTraces(name, curve, style, more = {}) {
     const traces = curve.min.some((least, at) => least !== curve.max[at])
       ? edges(curve.position, curve.min, curve.max, style.colour, 0.2, name) : [];
@@ -99,24 +99,24 @@ const look = (() => {
       rows: chosen.map((wanted) => [decimal(Math.round(wanted), 12), ...curves.map(([, curve]) => show(nearest(curve, wanted)))]) };
   }
 
-  // Ticks of a logarithmic axis: 1, 2, 5, 10 ..., powers of ten where there are many, and whatever fits where there are few.
+  // Ticks of a logarithmic axis: 1, 2, 5, 10 ...; powers of ten for a wide range, plotly's own ticks for a narrow one.
   function logTicks(numbers) {
     const shown = numbers.filter((number) => number > 0);
     const span = shown.reduce((most, number) => Math.max(most, number), 0) / shown.reduce((least, number) => Math.min(least, number), Infinity);
     return { tickformat: "~g", ...(span < 6 ? {} : { dtick: span < 1e5 ? "D2" : 1 }) };
   }
 
-  // Left alone, plotly marks halves where only a few whole numbers are shown.
+  // By default plotly marks halves if only a few whole numbers are shown.
   const wholeTicks = (numbers) => (numbers.length && Math.max(...numbers) - Math.min(...numbers) <= 8 ? { dtick: 1 } : {});
 
-  // Why a figure of curves is not drawn: a sentence in its place, or null. A curve needs two positions, and a value.
+  // The reason why a figure of curves is not drawn, or null. A curve needs two positions, and a value.
   function undrawable({ data, layout: { xaxis, yaxis } }) {
     const points = data.filter((trace) => trace.hoverinfo !== "skip" && /lines|markers/.test(trace.mode)).flatMap((trace) => trace.x.map((x, at) => [x, trace.y[at]]))
       .filter(([x, y]) => x != null && y != null && (xaxis.type !== "log" || x > 0) && (yaxis.type !== "log" || y > 0));
     if (!data.length || data.some((trace) => ["bar", "heatmap"].includes(trace.type))) return null;
     if (!points.length) return "There is nothing to draw: no value is above zero.";
     if (points.every(([, y]) => y === 0)) return "There is nothing to draw: all values are zero.";
-    return new Set(points.map(([x]) => x)).size < 2 ? "There is nothing to draw: a curve needs two points at least, and there is one." : null;
+    return new Set(points.map(([x]) => x)).size < 2 ? "There is nothing to draw: a curve needs at least two points, and there is one." : null;
   }
 
   // Powers of two that leave room between their labels on a logarithmic axis.

@@ -1,5 +1,5 @@
-// The figures of the orderings. A figure is a function of the report's values, a palette and the page's switches; it gives
-// { data, layout } for plotly, `about` (what it shows, in a sentence) and `numbers` (the same as a table).
+// The figures of the orderings. A figure is a function of the report's values, a palette and the page's switches; it returns
+// { data, layout } for plotly, `about` (a sentence that describes it) and `numbers` (the same as a table).
 "use strict";
 const orderFigures = (() => {
   const { count, decimal, fixed, listing, noun, short } = wording;
@@ -31,7 +31,7 @@ const orderFigures = (() => {
   const profileOf = (order, { family, half }) => order.profile[family]?.[half ? "half" : "0"];
   const referencesOf = (values, { family }) => values.ordering.profile_references[family] ?? { sizes: [], floor: [], ideal: [] };
 
-  // What a logarithmic axis can show: a deviation of zero (all sequences in one window) has no place on it.
+  // Values for a logarithmic axis, which cannot show a deviation of zero (all sequences in one window).
   const LEAST = 1e-7;
   const onLog = (list) => list.map((value) => (value > LEAST ? value : null));
 

@@ -25,7 +25,7 @@ from jax_diversity.report.words import verdict_sentence
 from jax_diversity.schema import Characteristics
 
 NUM_SEEDS = 5
-# How an ordering was made, as far as the page shows it.
+# The settings of an ordering that the page shows.
 _SHOWN = ("seed", "objective", "options", "reverse", "replanned_at", "unmet_targets")
 # Many orderings and families have shorter curves, so that the page stays small enough to be sent by mail.
 FEWEST_POINTS, ALL_POINTS = 60, 14_000
@@ -36,18 +36,18 @@ WindowTVs = Mapping[str, Mapping[int, Float64[np.ndarray, " window"]]]
 
 
 def curve_points(num_curves: int) -> int:
-    """Points of a curve on a page of so many curves."""
+    """The number of points of a curve, on a page with this number of curves."""
     return min(max(ALL_POINTS // max(num_curves, 1), FEWEST_POINTS), MAX_POINTS)
 
 
 def heat_map_bins(num_heat_maps: int) -> int:
-    """Stretches of training in a heat map on a page of so many."""
+    """The number of stretches of training in a heat map, on a page with this number of heat maps."""
     return min(max(ALL_BINS // max(num_heat_maps, 1), FEWEST_BINS), MOST_BINS)
 
 
 @dataclass(frozen=True)
 class Shown:
-    """An order that the page shows: the positions, its name and method, and how else it was made."""
+    """An order that the page shows: its positions, its name and method, and its other settings."""
 
     order: Order
     about: Mapping[str, Any]
@@ -67,12 +67,12 @@ def orders_values(
 
     Args:
         characteristics: the token counts.
-        orders: what is shown.
+        orders: the orders to show.
         windows: window sizes.
         group_names: family -> the names of its groups.
-        progress: is told what is measured.
-        targets: family -> shares to measure against; the corpus's own where not given.
-        shuffle: gives the shuffle of a seed, which chance is judged by; None takes uniform shuffles of the corpus.
+        progress: shows the progress.
+        targets: family -> shares to measure against; by default the corpus's own.
+        shuffle: gives the shuffle of a seed, to show the spread by chance; None takes uniform shuffles of the corpus.
     """
     chars, measurer = characteristics, Measurer(characteristics, windows, targets)
     names = [clean_text(each.about["name"]) for each in orders]
@@ -82,7 +82,7 @@ def orders_values(
         for name, each in zip(names, orders, strict=True):
             balance = measurer.measure(each.order, advance)
             values.append(order_values(chars, each, balance, group_names, len(orders), advance, targets))
-            # Only windows are kept of a balance: prefix curves of ten million sequences are 80 MB a family. Floors and
+            # Only the windows are kept: prefix curves of ten million sequences are 80 MB a family. Floors and
             # ideals are taken from the last order: they are equal for all orderings of a corpus.
             window_tv[name], floors, ideal = balance.window_tv, balance.window_tv_floor, balance.ideal_tv
     if shuffle is None:
@@ -127,7 +127,7 @@ def order_values(
 ) -> dict[str, Any]:
     """The values of one order on the page; curves are shortened to the points that can be drawn."""
     about = shown.about
-    # Curves on the page: a norm drift an ordering; in every family a prefix and one of each window size.
+    # Curves on the page: a norm drift per ordering, and in every family a prefix curve and one curve per window size.
     families, sizes = balance.prefix_l2, next(iter(balance.window_tv.values()))
     points = curve_points(num_orderings * (1 + len(families) * (1 + len(sizes))))
     num_bins = heat_map_bins(num_orderings * len(families))
@@ -288,7 +288,7 @@ def _verdict(
 def main_verdicts(
     verdicts: Sequence[dict[str, Any]], main_ordering: str | None, size: int = 256
 ) -> list[dict[str, Any]]:
-    """The verdicts in the summary, one a family: of one ordering, at the window size nearest to `size`."""
+    """The verdicts in the summary, one per family, of one ordering at the window size nearest to `size`."""
     # The settings' ordering may have no verdict (a shuffle, too few windows): the first ordering with one is taken.
     judged = [verdict["ordering"] for verdict in verdicts]
     name = clean_text(main_ordering or "")

@@ -1,4 +1,4 @@
-// Fills the page from the values it carries. Text of the corpus is only ever set as text, never as markup.
+// Fills the page from the values in it. Text of the corpus is always set as text, never as markup.
 "use strict";
 (() => {
   const { count, percent, decimal, fixed, noun } = wording;
@@ -14,7 +14,7 @@
       element("dt", {}, foreign(card.label)), element("dd", { class: "value" }, card.value), element("dd", { class: "detail" }, foreign(card.detail)))));
   }
 
-  // ---- the ordering, and what the reader chose to see of it
+  // ---- the ordering, and the reader's choices
   const ordering = values.ordering;
   const orders = ordering.orders.map((order) => order.name);
   const narrow = matchMedia("(max-width: 40rem)");
@@ -50,7 +50,7 @@
     for (const node of document.querySelectorAll(".swatch")) node.style.setProperty("--swatch", styles.get(node.dataset.ordering).colour);
   }
 
-  // The ordering that the heat map and the batches are about: one choice, made in either place.
+  // The ordering of the heat map and of the batches: one choice, which can be made in either place.
   function focusChoices() {
     const pickers = [...document.querySelectorAll("select.focus")];
     for (const picker of pickers) {
@@ -84,7 +84,7 @@
     find("batches").hidden = !ordering.batches;
     const about = ordering.batches;
     find("batches-words").textContent = !about ? "" : lists.length
-      ? `The batches of ${noun(about.batch_size, "sequence")} that are farthest from the corpus's mixture by ${state.family}, and those nearest to it.`
+      ? `The batches of ${noun(about.batch_size, "sequence")} that are farthest from the corpus's mixture by ${state.family}, and the nearest ones.`
       : "There are no batches of this ordering and family to open.";
   }
 
@@ -194,8 +194,8 @@
     const rest = about.rest.groups ? ` The table shows the ${about.rows.length} largest; the other ${count(about.rest.groups)} hold ` +
       `${percent(about.rest.share)} of the tokens.` : "";
     const empty = about.num_empty ? ` ${count(about.num_empty)} hold no document.` : "";
-    find("clusters-words").textContent = `Documents with similar vocabulary were put into ${noun(about.num_clusters, "cluster")}. ` +
-      `The terms are those that tell a cluster from the rest of the corpus.${empty}${rest}`;
+    find("clusters-words").textContent = `Documents with similar vocabulary were grouped into ${noun(about.num_clusters, "cluster")}. ` +
+      `The terms are those that distinguish a cluster from the rest of the corpus.${empty}${rest}`;
     find("purity").append(...sentence(about.purity).childNodes);
     const largest = Math.max(...about.rows.map((row) => row.share), 1e-9);
     const rows = about.rows.map((row) => ({
@@ -240,7 +240,7 @@
       ["taken by end tokens that packing inserted", about.num_inserted_ends, "var(--soft)"],
       ["left empty (padding)", about.num_padding_tokens, "var(--warn)"]];
     const used = others.filter(([, number]) => number > 0).map(([name, number, colour]) => [`${noun(number, "place")} ${name}`, number, colour]);
-    if (used.length) find("packing-bar").append(element("p", { class: "hint" }, "What fills the sequences' places:"),
+    if (used.length) find("packing-bar").append(element("p", { class: "hint" }, "Content of the sequences' places:"),
       ...stack([[`${noun(about.num_tokens_kept, "token")} of documents`, about.num_tokens_kept, "var(--bar)"], ...used]));
   }
 

@@ -1,8 +1,8 @@
 """Draw a report's values as one HTML page that holds everything it needs.
 
 The page carries its values, its style, its script and plotly.js (compressed) inside; a content security policy
-forbids every connection and every script but those whose hashes it names. Text of the corpus reaches the page only
-as JSON, with the characters escaped that could end a script element, and is shown as text, never as markup.
+forbids every connection, and every script whose hash it does not contain. Text of the corpus reaches the page only
+as JSON. Characters that could end a script element are escaped, and the text is never shown as markup.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from jax_diversity.foundation import artifacts
 
-# What could end a script element or begin a comment in it. All else that is special is ASCII-escaped by json.
+# Characters that could end a script element or begin a comment in it. `json` escapes all other special characters.
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 # Every file may use what the files before it define; one script holds each list.
 _FIGURES = (
@@ -38,7 +38,7 @@ _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
 def render(values: Mapping[str, Any]) -> str:
-    """The page for the values of `report_values`: one HTML document, the same for the same values."""
+    """The page for the values of `report_values`: one HTML document; equal values give an equal document."""
     from plotly.offline import get_plotlyjs
 
     plotly = _script(get_plotlyjs())
@@ -56,7 +56,7 @@ def render(values: Mapping[str, Any]) -> str:
         "style": _resource("page.css"),
         "values": embed_json(values),
     }
-    # One pass: what is put in may hold text that looks like a placeholder, and is not searched.
+    # One pass: inserted text may look like a placeholder, so it is not searched.
     return _PLACEHOLDER.sub(lambda match: parts[match[1]], _resource("page.html"))
 
 
@@ -68,7 +68,7 @@ def embed_json(values: Mapping[str, Any]) -> str:
 def write_report(folder: Path, values: Mapping[str, Any]) -> None:
     """Write values as `report.json` and, drawn, as `report.html`, each atomically; the folder is made."""
     folder.mkdir(parents=True, exist_ok=True)
-    # Thousands of numbers: one a line, as `write_json` writes them, would make the file three times as large.
+    # There are thousands of numbers: one per line, as in `write_json`, would make the file three times as large.
     text = json.dumps(values, allow_nan=False, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     artifacts.write_text(folder / "report.json", text + "\n")
     artifacts.write_text(folder / "report.html", render(values))
@@ -84,7 +84,7 @@ def _script(source: str) -> str:
 
 
 def _policy(scripts: Iterable[str]) -> str:
-    """No connection, no frame, no form; only these scripts; pictures and styles only from within the page."""
+    """A policy without connections, frames and forms: only these scripts, and the page's own pictures and styles."""
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return (

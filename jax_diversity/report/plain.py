@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int64
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\s]+")
-# Marks that change the reading direction, and could make a name look like another.
+# Marks that change the reading direction; with them a name could look like another.
 _DIRECTION = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
 
 
@@ -31,7 +31,7 @@ def round_values(values: np.ndarray, digits: int = 6) -> list[float | int | None
 def length_histogram(lengths: Int64[np.ndarray, " document"], bins_per_octave: int = 2) -> dict[str, list]:
     """Documents and their tokens in bins (edge <= length < next edge) whose widths grow with the length.
 
-    From the first bin that holds a document to the last; empty documents are in none.
+    The bins reach from the first to the last bin with a document. Empty documents are left out.
     """
     lengths = lengths[lengths > 0]
     if not len(lengths):
@@ -53,7 +53,7 @@ def count_histogram(counts: Int64[np.ndarray, " any"], max_bins: int = 40) -> di
         return {"edges": [], "frequency": []}
     low, high = int(counts.min()), int(counts.max())
     width = -(-(high - low + 1) // max_bins)
-    # Whole widths: bins of 1.5 counts would hold one and two values in turn and look like a comb.
+    # Whole widths: bins of 1.5 counts would hold one and two values alternately and look like a comb.
     frequency = np.bincount((counts - low) // width)
     edges = low + width * np.arange(len(frequency) + 1)
     return {"edges": edges.tolist(), "frequency": frequency.tolist()}
@@ -62,8 +62,8 @@ def count_histogram(counts: Int64[np.ndarray, " any"], max_bins: int = 40) -> di
 def largest_groups(
     documents: Int64[np.ndarray, " group"], tokens: Int64[np.ndarray, " group"], max_rows: int
 ) -> tuple[list[int], list[dict[str, Any]], dict[str, Any]]:
-    """All groups that hold a document, the largest first; documents, tokens and share (of all tokens) of the first
-    `max_rows` of them; the same summed over the others, with the number of `groups`."""
+    """Rows of the largest groups that have documents: documents, tokens and share (of all tokens) of the first
+    `max_rows`, and the sums over the others, with the number of `groups`."""
     # `lexsort` sorts by its last key first: tokens, then documents, then the lower number.
     order = np.lexsort((np.arange(len(tokens)), -documents, -tokens))
     order = order[documents[order] > 0]

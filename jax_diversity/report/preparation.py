@@ -74,9 +74,9 @@ def preparation_values(account: Mapping[str, Any], examples: Mapping[str, Any]) 
 
 
 def _places(account: Mapping[str, Any], kind: str, steps: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The sources, or languages, with most documents; a step without documents of a place left 0 of them."""
+    """The sources, or languages, with most documents; 0 for a step that left no documents of a place."""
     nothing = {f"{figure}_{side}": 0 for figure in _FIGURES for side in ("in", "out")}
-    # A step may detect the language of documents: a language then appears in later steps only.
+    # A step may detect the language of documents. A language then appears only in later steps.
     names = {name for step in steps for name in account[kind].get(step, {})}
     ways = {name: _left([account[kind].get(step, {}).get(name, nothing) for step in steps]) for name in names}
     for name in sorted(names, key=lambda name: (-max(ways[name]["documents"]), name))[:MAX_PLACES]:
@@ -136,7 +136,7 @@ def _edited(example: Mapping[str, Any], characters: int) -> dict[str, Any]:
 def _differing(run: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
     """Neighbouring lines; a line that differs only in spaces is unchanged, a long one begins near its difference.
 
-    Equal lines differed in personal data, which is masked in both: the new line is shown.
+    If lines are equal after personal data is masked in both, the new line is shown.
     """
     gone, come = ([line for mark, line in run if mark == wanted] for wanted in _CHANGED)
     masked = {*gone} & {*come}
@@ -154,7 +154,7 @@ def _differing(run: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
 
 
 def _line(line: str) -> str:
-    """One clean line with its indentation, which readers of code and lists need."""
+    """One clean line with its indentation, which matters in code and lists."""
     indent = len(line) - len(line.lstrip(" \t"))
     return "\u00a0" * min(indent, MAX_INDENT) + clean_text(line, MAX_LINE)
 

@@ -1,4 +1,4 @@
-// The figure of preparation: what every step left, as { data, layout, about, numbers, height }.
+// The figure of preparation: the part left by every step, as { data, layout, about, numbers, height }.
 "use strict";
 const preparationFigures = (() => {
   const { count, decimal, noun, percent } = wording;
@@ -21,10 +21,10 @@ const preparationFigures = (() => {
         customdata: numbers.map((number, row) => [plain(steps[row]), show(number)]), marker: { color: colours[at] },
         hovertemplate: `%{customdata[0]}: %{customdata[1]}${name === "bytes" ? "" : ` ${name}`} (%{x:.3~g} %)<extra></extra>` };
     });
-    const base = layout(palette, { x: { title: "share of what was read", ticksuffix: " %", range: [0, 101], showgrid: true },
+    const base = layout(palette, { x: { title: "share of all that was read", ticksuffix: " %", range: [0, 101], showgrid: true },
       y: { title: "", showgrid: false, ticks: "", tickvals: rows, ticktext: steps.map((step) => label(step, 24)), range: [steps.length - 0.4, -0.6] } });
     return { data, height: 96 + 40 * steps.length,
-      about: `Bars: documents, words and bytes of ${placeName(place)} that were read, and that every step left: ` +
+      about: `Bars: documents, words and bytes of ${placeName(place)} that were read, and that were left after every step: ` +
         `${noun(place.documents[0], "document")} were read, ${count(place.documents.at(-1))} kept.`,
       numbers: () => ({ head: ["Step", "Documents", "Words", "Bytes", "Documents that the step kept"],
         rows: steps.map((step, at) => [step, ...figures.map(([, numbers]) => count(numbers[at])),

@@ -1,4 +1,4 @@
-// What preparation removed and edited: the rules, and documents to look at. Text of the corpus is only ever set as text.
+// The documents that preparation removed and edited: the rules, and examples. Text of the corpus is always set as text.
 "use strict";
 const prepared = (() => {
   const { count, decimal, noun, percent } = wording;
@@ -14,7 +14,7 @@ const prepared = (() => {
   const edited = (example) => element("li", {}, about(example),
     element("div", { class: "excerpt diff" }, example.lines.map(([mark, text]) => line(text, mark))));
 
-  // Its documents are put in when it is opened for the first time, as those of the batches are.
+  // Its documents are added when it is opened for the first time, as for the batches.
   function opening(names, number, examples, show) {
     const node = element("details", { class: "opens" }, element("summary", {}, element("span", { class: "tv" }, series(names, " · ")),
       element("span", { class: "meta" }, `${examples.length} of ${noun(number, "document")}`)));
@@ -54,9 +54,9 @@ const prepared = (() => {
       ...step.kinds.map(({ kind, number }) => [foreign(step.step), foreign(kind), count(number)]),
       ...(step.num_more ? [[foreign(step.step), `${noun(step.num_more, "more kind")}`, "–"]] : [])])));
     find("examples").append(
-      ...list("Removed documents to look at", "The beginnings of some documents that each rule removed, with what it measured; personal data is masked.",
+      ...list("Removed documents to look at", "The beginnings of some documents that each rule removed, with the measured values. Personal data is masked.",
         all.rules.filter((rule) => rule.examples.length).map((rule) => opening([rule.step, rule.rule], rule.removed, rule.examples, removed))),
-      ...list("Edited documents to look at", "Lines that a step took out, and lines that it put in, of some documents.",
+      ...list("Edited documents to look at", "Lines that a step removed from some documents, and lines that it added.",
         all.edited.filter((step) => step.examples.length).map((step) => opening([step.step], step.documents, step.examples, edited))));
   }
 

@@ -7,9 +7,9 @@ They are a report's values (see `values`) without the sections on a corpus and i
          datasets   [{path, num_sequences, sequence_length, positions, share, epochs}]; a share of the positions
          versions   [{version, positions, change, changed_at?}]; changed_at is the first position that differs
                     from the version before
-         changes    [{version, position}]: where such a position is one of this version, too
-         stretches  [{start, stop, parts [{dataset, epoch, share}]}]: which dataset (its place in the list) and which of
-                    its epochs a stretch of the run reads
+         changes    [{version, position}]: the positions `changed_at` that are also positions of this version
+         stretches  [{start, stop, parts [{dataset, epoch, share}]}]: the dataset (its place in the list) and its
+                    epoch that a stretch of the run reads
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NUM_STRETCHES = 72
 def run_values(
     run: StoredRun, progress: Progress, windows: Sequence[int] = (), families: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The values that this module's text lists; equal runs give equal values.
+    """The values that the module's docstring lists; equal runs give equal values.
 
     Args:
         run: the run, in one of its versions.
@@ -130,7 +130,7 @@ def _reading(run: StoredRun) -> dict[str, Any]:
         "changes": [
             {"version": each["version"], "position": each["changed_at"]}
             for each in versions[1 : run.version]
-            # Beyond the last shared position, a later change has moved the position.
+            # After the last shared position, a later change has moved the position.
             if each["changed_at"] <= run.agrees_until(each["version"])
         ],
         "stretches": stretches(origins),

@@ -1,4 +1,4 @@
-// The figure of a run: which dataset, and which of its epochs, every stretch reads.
+// The figure of a run: the dataset and the epoch that every stretch reads.
 "use strict";
 const runFigures = (() => {
   const { count, noun, percent } = wording;

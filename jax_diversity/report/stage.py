@@ -44,7 +44,7 @@ def _inputs(context: Context) -> tuple[str, ...]:
 
 
 def _outside(context: Context) -> str:
-    """A hash of the page's inputs that no stage makes: the folder's name, the training runs."""
+    """A hash of the page's inputs that are not made by a stage: the folder's name, the training runs."""
     from jax_diversity.report.training import training_runs
 
     return fingerprint(report_title(context), training_runs(context, ordering_names(context)))

@@ -33,7 +33,7 @@ const trainingFigures = (() => {
       layout: layout(palette, { switched: true, x: steps(runs.map((run) => run.loss.curve)), y: { title: "loss (nats a token)" } }) };
   }
 
-  // A figure of one value a step, where any run has it.
+  // A figure of one value per step, if any run has this value.
   const curveFigure = (key, title, name, about = {}) => (values, palette, state) => {
     const styleOf = styled(values, palette);
     const runs = runsOf(values, state).filter((run) => run[key]?.curve.position.length);

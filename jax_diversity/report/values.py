@@ -1,13 +1,13 @@
-"""From a dataset to the report's values: plain JSON, small whatever the corpus's size.
+"""Compute the report's values from a dataset: plain JSON, small for any size of the corpus.
 
-What `report.json` holds and the page draws; `?` marks what may be null, `[...]` a list, `{name: ...}` an object
-with such keys. FORMAT_VERSION rises when programs for earlier files would misread it. A *curve* has `position`, `mean`,
-`min` and `max`, lists of one length: neighbouring values share a point. Deviations are in sequence lengths, TV,
-shares and targets between 0 and 1, losses in nats a token, positions and window sizes in sequences; steps count
-from 0. Numbers have six significant digits; all text is one clean line each.
+This is the content of `report.json`, which the page draws. `?` marks values that may be null, `[...]` a list, `{name:
+...}` an object with such keys. FORMAT_VERSION increases when programs for earlier files would misread the file. A
+*curve* has `position`, `mean`, `min` and `max`, lists of one length: neighbouring values share a point. Deviations are
+in sequence lengths, TV, shares and targets between 0 and 1, losses in nats a token, positions and window sizes in
+sequences; steps count from 0. Numbers have six significant digits; all text is one clean line each.
 
     format_version, title
-    run?         see `report.run`: of a stored run, which has none of corpus, preparation, clusters and packing
+    run?         see `report.run`: only for a stored run, which lacks corpus, preparation, clusters and packing
     summary      main_ordering?, main_window?, sentences [text with `names`], cards [{label, value, detail}]
     verdicts     [{ordering, baseline, family, window_size, num_windows, holds, worst, baseline_best, mean,
                    baseline_mean, gap_closed?, sentence}]
@@ -18,7 +18,7 @@ from 0. Numbers have six significant digits; all text is one clean line each.
                                           rest {groups, documents, tokens, share}, num_groups}
     preparation? read, kept, steps [name],
                  places [{kind, name, documents [number], words [number], bytes [number]}], of `all`, of a `source` or
-                     of a `language`: what was read, then what every step left,
+                     of a `language`: the numbers read, then the numbers left after every step,
                  rules [{step, rule, removed, share,
                          examples [{id, source, language?, value?, threshold?, text [line]}]}],
                  found [{step, kinds [{kind, number}], num_more}],
@@ -26,7 +26,7 @@ from 0. Numbers have six significant digits; all text is one clean line each.
                      space, or `…` for lines that are left out
     clusters     num_clusters, num_empty, rows [{cluster, documents, tokens, share, terms, titles}], rest,
                  share_by_rank curve, map {labels, rows [{x, y, name, share, documents, label}]}, purity;
-                 a map's label is an index into labels, -1 for none of them
+                 a map's label is an index into labels, -1 for another label
     packing      method, the numbers that `pack` counted (some only where documents have weights),
                  clusters_per_sequence?, largest_cluster_share?, mean_segments?,
                  segments_per_sequence {edges, frequency}
@@ -77,7 +77,7 @@ FORMAT_VERSION = 2
 
 
 def report_values(context: Context, title: str, names: Sequence[str]) -> dict[str, Any]:
-    """The values that this module's text lists, for a dataset with orderings; equal datasets give equal values."""
+    """The values that the module's docstring lists, for a dataset with orderings; equal datasets give equal values."""
     import pyarrow.parquet as pq
 
     dataset, stages = context.dataset, context.folder.stages
@@ -113,7 +113,7 @@ def ordering_values(
     """Measure the orderings of a dataset, and compare them with its first shuffle: values and verdicts."""
     chars, batch_size = dataset.characteristics, context.config.batch_size
     names_of_groups = group_names(dataset)
-    # First what may fail on damaged files, then the measuring, which takes most of the time.
+    # First the steps that may fail on damaged files, then the measuring, which takes most of the time.
     batches = batches_values(dataset, names, names_of_groups, batch_size or context.config.train.batch_size)
     shown = [Shown(dataset.orderings[name], {**context.counts(f"order/{name}"), "name": name}) for name in names]
     windows = usable_windows(context.config.windows, chars.num_sequences, batch_size)

@@ -1,4 +1,4 @@
-// Loaded first: counts what goes wrong, so that a test (or a curious reader) can ask the page itself.
+// Loaded first: counts errors, so that a test (or a curious reader) can read them from the page.
 "use strict";
 (() => {
   const root = document.documentElement;

@@ -1,4 +1,4 @@
-// Numbers and lists as words: used by the figures' sentences and by the page's own.
+// Numbers and lists as words, for the sentences of the figures and of the page.
 "use strict";
 const wording = (() => {
   const count = (number) => number.toLocaleString("en-US");
@@ -9,18 +9,18 @@ const wording = (() => {
   const decimal = (number, digits = 4) => (number == null ? "–" : number.toLocaleString("en-US", { maximumSignificantDigits: digits }));
   const fixed = (number) => (number == null ? "–" : number.toFixed(4));
   const noun = (number, name) => `${count(number)} ${name}${number === 1 ? "" : "s"}`;
-  // For the ticks of an axis, where room is short.
+  // For the ticks of an axis, which have little room.
   const short = (number) => (number >= 1e6 ? `${+(number / 1e6).toPrecision(3)}M`
     : number >= 1e5 ? `${+(number / 1e3).toPrecision(3)}k` : count(number));
   const cut = (text, length) => (text.length > length ? `${text.slice(0, length - 1).trimEnd()}…` : text);
-  // Of a long id both ends: one says where it comes from, the other tells it from its neighbours.
+  // Both ends of a long id: the first shows its origin, the last distinguishes it from its neighbours.
   const middle = (text, length) => {
     const letters = [...text];
     const end = Math.floor((length - 1) * 0.6);
     return letters.length > length ? `${letters.slice(0, length - 1 - end).join("")}…${letters.slice(-end).join("")}` : text;
   };
   const listing = (parts) => (parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}`);
-  // A file's name: letters, digits and single dashes, whatever the corpus is called.
+  // A file's name: letters, digits and single dashes, for any name of the corpus.
   const slug = (...parts) => parts.map((part) => String(part).toLowerCase().normalize("NFKD").replace(/[^a-z0-9]+/g, "-")
     .replace(/^-+|-+$/g, "").slice(0, 40)).filter(Boolean).join("-");
   return { count, percent, decimal, fixed, noun, short, cut, middle, listing, slug };

@@ -12,13 +12,13 @@ MAX_FIELDS = 8
 
 
 def against(first: float | int, second: float | int) -> tuple[str, str]:
-    """Two numbers with the fewest decimals (three to six) that distinguish them."""
+    """Format two numbers with the fewest decimals (three to six) that distinguish them."""
     pairs = [(f"{first:.{digits}f}", f"{second:.{digits}f}") for digits in range(3, 7)]
     return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
 
 
 def listing(parts: Sequence[str], word: str = "and") -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Parts joined as in a sentence: `a`, `a and b`, `a, b and c`."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {word} {parts[-1]}"
 
 
@@ -92,13 +92,13 @@ def purity_sentence(counts: Mapping[str, Any], embedding: str) -> str:
     """The share of documents in a cluster of their own label, and the share that one cluster would give."""
     label = counts["label_field"]
     if counts["num_labels"] < 2:
-        return f"The documents have no two different values of `{label}` that clusters could be compared with."
+        return f"The documents have fewer than two values of `{label}`, so clusters cannot be compared with it."
     shares = [(counts["purity"][family], number) for family, number in counts["clusterings"].items()]
     (share, number), *others = shares
     further = [f"{percent(part)} with {counted(count, 'cluster')}" for part, count in others]
     among = f"; {listing(further)}" if further else ""
     return (
-        f"{percent(share)} of documents lie in a cluster whose majority {label} is their own, with "
+        f"{percent(share)} of documents are in a cluster whose majority {label} is their own, with "
         f"{counted(number, 'cluster')} of `{embedding}` vectors{among}. One cluster of all documents would give "
         f"{percent(counts['largest_label'])}."
     )
@@ -114,7 +114,7 @@ def verdict_sentence(verdict: Mapping[str, Any]) -> str:
     )
     if verdict["holds"]:
         return f"{start} is better than the best window of {_shuffle(verdict)} ({best})."
-    means = "the mean is better" if verdict["mean"] < verdict["baseline_mean"] else "nor is the mean"
+    means = "the mean is better" if verdict["mean"] < verdict["baseline_mean"] else "the mean is not better either"
     return (
         f"{start} is not better than the best window of {_shuffle(verdict)} ({best}); "
         f"{means} ({mean} against {baseline_mean})."
@@ -162,7 +162,7 @@ def gap_sentence(verdicts: Sequence[Mapping[str, Any]]) -> str:
     is_negative = any(verdict["gap_closed"] < 0 for verdict in known)
     return (
         f"On average over {first['window_size']:,}-sequence windows, `{first['ordering']}` closes {listing(parts)} "
-        f"of the gap between {shuffle} and the floor, below which no ordering's mean can lie"
+        f"of the gap between {shuffle} and the floor, a lower bound of any ordering's mean"
         f"{f'; a negative share is worse than {shuffle}' if is_negative else ''}."
     )
 

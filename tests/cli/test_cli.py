@@ -279,7 +279,7 @@ def test_help_of_every_verb(capsys: pytest.CaptureFixture, monkeypatch) -> None:
 def test_help_lists_comparisons_after_the_methods_of_our_own(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit):
         main(["order", "--help"])
-    own, literature = capsys.readouterr().out.split("Methods, and the options")[1].split("for comparison:")
+    own, literature = capsys.readouterr().out.split("Methods, and their options")[1].split("for comparison:")
     assert "\n  balance " in own
     assert "\n  uniform_shuffle\n" in literature
 
@@ -396,7 +396,7 @@ def test_an_interrupted_ordering_goes_on_with_the_same_command(
 
     interrupted = run("SIGINT")
     assert interrupted.returncode == 130, interrupted.stderr
-    sentence = "jax-diversity: interrupted; run the same command again to go on where it stopped.\n"
+    sentence = "jax-diversity: interrupted; run the same command again to continue where it stopped.\n"
     assert interrupted.stderr == sentence
     assert run("SIGKILL").returncode == -signal.SIGKILL
     monkeypatch.setattr("jax_diversity.ordering.running.STEPS_PER_CALL", 64)  # near-ties fall as in the other run

@@ -191,7 +191,7 @@ def test_the_claim_stands_where_it_is_true():
     )
     assert words.gap_sentence(main) == (
         "On average over 256-sequence windows, `greedy` closes 57 % (by cluster) and 67 % (by length) of the gap "
-        "between the shuffle and the floor, below which no ordering's mean can lie."
+        "between the shuffle and the floor, a lower bound of any ordering's mean."
     )
 
 
@@ -329,11 +329,11 @@ def test_the_map_shows_every_cluster_that_has_a_place():
 
 def test_purity_in_words():
     assert words.purity_sentence(CLUSTERED, "tfidf_svd") == (
-        "97 % of documents lie in a cluster whose majority domain is their own, with 1,000 clusters of `tfidf_svd` "
+        "97 % of documents are in a cluster whose majority domain is their own, with 1,000 clusters of `tfidf_svd` "
         "vectors; 95 % with 100 clusters. One cluster of all documents would give 21 %."
     )
     one = words.purity_sentence({**CLUSTERED, "label_field": "source", "num_labels": 1}, "hashing")
-    assert one == "The documents have no two different values of `source` that clusters could be compared with."
+    assert one == "The documents have fewer than two values of `source`, so clusters cannot be compared with it."
 
 
 def test_numbers_of_the_corpus_and_its_clusters():

@@ -104,7 +104,7 @@ def test_too_little_for_a_figure_becomes_a_sentence(browser, pages):
     browser.open(pages["tiny"])
     draw_all(browser)
     instead = browser.ask("instead()")
-    assert instead["ranks"] == "There is nothing to draw: a curve needs two points at least, and there is one."
+    assert instead["ranks"] == "There is nothing to draw: a curve needs at least two points, and there is one."
     assert instead["prefix"] == instead["drift"] == "There is nothing to draw: all values are zero."
     assert "two stretches of training" in instead["heat"]
     assert not browser.evaluate("document.getElementById('prefix').checkVisibility()")

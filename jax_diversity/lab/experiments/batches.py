@@ -1,7 +1,7 @@
 """Sources of a trial's batches: an order, an order learnt from gradients, a mixture that losses change, or a stream.
 
-A source gives a batch and then observes the result of its step, so that a learnt order or a changing mixture can choose
-the next batch by it.
+A source gives a batch and then observes the result of its step. A learnt order or a changing mixture uses the result to
+choose the next batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jax_diversity.dataset import Dataset
 
 _NEXT_EPOCH = 1_000_003
-"""Difference between the seeds of two epochs, so that different order seeds have different epochs."""
+"""Difference between the seeds of two epochs, so that different order seeds give different epochs."""
 
 
 class Ordered:

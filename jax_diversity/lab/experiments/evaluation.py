@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jax_diversity.dataset import Dataset
 
 _LEAST_TOKENS = 512
-"""Fewest tokens of a group whose loss is reported."""
+"""Smallest number of tokens of a group whose loss is reported."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from jax_diversity.lab.statistics import Difference, holm, paired_difference, pa
 Verdict = Literal["held", "did not hold", "inconclusive", "not run"]
 Seeds = tuple[int, int]
 ALL = "all"
-"""Stands for all varied settings: the mean over them."""
+"""Name for all varied settings: the mean over them."""
 
 
 class Judged(NamedTuple):
@@ -59,7 +59,7 @@ class Judge:
 
     @cached_property
     def held(self) -> dict[tuple[str, str], dict[Seeds, TrialRow]]:
-        """(arm, varied settings as JSON) -> seeds -> row, without diverged runs."""
+        """Rows without diverged runs: (arm, varied settings as JSON) -> seeds -> row."""
         found: dict[tuple[str, str], dict[Seeds, TrialRow]] = {}
         for trial in self.experiment.trials:
             row = self.rows.get(trial.identity)
@@ -96,7 +96,7 @@ class Judge:
         return min(means, key=lambda setting: means[setting])
 
     def against(self, arm: str) -> str:
-        """The arm that another one is compared with."""
+        """The arm with which another arm is compared."""
         return self.experiment.config.compare.get(arm, self.experiment.config.baseline)
 
     def values(self, arm: str, measure: str, setting: str | None = None) -> Float64[np.ndarray, " run"]:
@@ -253,7 +253,7 @@ class Judge:
 
 
 def are_significant(differences: Sequence[Difference]) -> list[bool]:
-    """Which differences are significant at 5 %: after Holm's correction, and with an interval that excludes 0."""
+    """Whether each difference is significant at 5 %: after Holm's correction, and with an interval that excludes 0."""
     corrected = holm(np.array([each.p_value for each in differences]))
     return [bool(p <= 0.05) and each.is_significant for p, each in zip(corrected, differences, strict=True)]
 

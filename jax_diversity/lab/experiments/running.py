@@ -49,9 +49,9 @@ def run_experiment(
 ) -> dict[str, TrialRow]:
     """Run the trials of an experiment that have no row in `folder`, and return all rows by identity.
 
-    Trials run in worker processes. Without an accelerator each process has one core, so that its losses are the same
-    bits whatever else runs. A trial's row is on disk when the trial ends; after a kill the next call repeats only the
-    trials that were running.
+    Trials run in worker processes. Without an accelerator each process has one core, so its losses are bitwise
+    the same whatever else runs. A trial's row is on disk when the trial ends. After a kill the next call repeats only
+    the trials that were running.
 
     Args:
         experiment: an experiment that `read_experiment` returned.
@@ -59,7 +59,7 @@ def run_experiment(
         datasets: the experiment's datasets by name.
         data: the folder to which tasks' paths are relative.
         num_processes: number of trials in parallel.
-        arms: run only these arms; empty runs all.
+        arms: the arms to run; empty runs all.
         num_trials: largest number of trials to run; None runs all.
         progress: shows the progress.
 

@@ -84,7 +84,7 @@ def pack_documents(dataset: Dataset, packing: PackingConfig | None, attention: A
     Args:
         dataset: a built dataset.
         packing: method, length and options; None takes the dataset's own sequences.
-        attention: what a token attends to: its document, or all of its sequence before it.
+        attention: the tokens that a token attends to: those of its document, or all tokens before it in the sequence.
         seed: seed of the documents' order and of the packing method.
     """
     if packing is None:

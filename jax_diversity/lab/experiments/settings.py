@@ -62,10 +62,10 @@ class TrialConfig:
     replan_every: int = 40
     """Number of steps after which `mixture` reorders the rest of the epoch."""
     attention: Literal["document", "sequence"] = "document"
-    """What a token attends to: its own document, or all of its sequence before it."""
+    """The tokens that a token attends to: those of its document, or all tokens before it in the sequence."""
     layout: Literal["sequences", "contiguous", "rotated"] = "sequences"
-    """`sequences` come in the ordering. The others are for `lstm`: the corpus is one stream, cut into rows, and each
-    batch continues where the last one ended; `rotated` rotates every row by a random offset in each epoch."""
+    """`sequences` follow the ordering. The other values are for `lstm`: the corpus is one stream, cut into rows, and
+    each batch continues where the last one ended; `rotated` rotates every row by a random offset in each epoch."""
     model: Literal["gpt", "lstm"] = "gpt"
     """The lab's transformer, or an LSTM that carries its state."""
     size: Literal["tiny", "small", "gpu"] = "tiny"

@@ -43,7 +43,7 @@ _OTHER_BATCHES = 4
 
 
 def run_trial(trial: Trial, material: Material, experiment: str) -> TrialRow:
-    """Train one model and measure it; a run whose loss becomes infinite or NaN ends and leaves a row, too."""
+    """Train one model and measure it; a run whose loss becomes infinite or NaN ends, and also gives a row."""
     started = time.perf_counter()
     run = _Run(trial.config, material)
     run.train()
