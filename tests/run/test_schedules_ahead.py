@@ -141,7 +141,7 @@ run = jd.create_schedule({str(tmp_path / "run")!r}, {str(folder / "web")!r}, num
     left = jd.open_schedule(tmp_path / "run")
     assert left.content.parts[0].fingerprint
     assert not left.content.parts[-1].fingerprint
-    with pytest.raises(jd.UserError, match=r"making ended before position \d"):
+    with pytest.raises(jd.UserError, match=r"stopped before position \d"):
         left.wait()
 
 
@@ -200,9 +200,9 @@ def test_a_kill_leaves_what_was_made(folder: Path, tmp_path: Path) -> None:
     assert process.exitcode == 9
     left = jd.open_schedule(tmp_path / "run")
     assert len(left.at(np.arange(SIZE))) == SIZE
-    with pytest.raises(jd.UserError, match="ended before position 90; go on from there"):
+    with pytest.raises(jd.UserError, match="stopped before position 90; continue with extend_schedule"):
         left.at(np.array([SIZE]))
-    with pytest.raises(jd.UserError, match="ended before position 90; go on from there"):
+    with pytest.raises(jd.UserError, match="stopped before position 90; continue with extend_schedule"):
         jd.extend_schedule(left, num_epochs=1)  # its own hold of the folder is no sign of life
     whole_run = jd.extend_schedule(left, position=SIZE, num_epochs=1)
     expected = jd.create_schedule(tmp_path / "other", folder / "web", num_epochs=2)
