@@ -56,7 +56,7 @@ def _check_fit(weights: np.ndarray, sizes: Sequence[float], family: str) -> None
     """Check that there is one weight for each dataset, and that a dataset of a weight above zero has sequences."""
     if weights.shape != (len(sizes),):
         raise UserError(
-            f"Expected {len(sizes)} weights, one for each {family}, found an array of shape {weights.shape}."
+            f"Expected one weight for each {family}, {len(sizes)} in total, found an array of shape {weights.shape}."
         )
     for index, (value, size) in enumerate(zip(weights.tolist(), sizes, strict=True)):
         if value > 0 and not size:

@@ -111,7 +111,9 @@ def test_what_ends_the_making_is_said_where_it_is_missed(
 
     monkeypatch.setattr(making._Orders, "_made", fails)
     run = jd.create_schedule(tmp_path / "run", folder / "web", num_epochs=3, background=True)
-    with pytest.raises(jd.UserError, match=r"ended before position 180 \(.*no memory left.*extend_schedule\(run, pos"):
+    with pytest.raises(
+        jd.UserError, match=r"stopped before position 180 \(.*no memory left.*extend_schedule\(run, pos"
+    ):
         run.wait()
     assert not is_locked(run.root)
     np.testing.assert_array_equal(run.at(np.arange(2 * SIZE)), whole(expected)[: 2 * SIZE])

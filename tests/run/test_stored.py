@@ -245,7 +245,7 @@ def test_bad_input(folder: Path, tmp_path: Path) -> None:
         ({"num_epochs": 0}, "num_epochs above zero"),
         ({"num_epochs": 1, "num_positions": 5}, "found both"),
         ({"num_positions": 0}, "num_positions"),
-        ({"weights": [1, 2]}, "Expected 1 weights, one for each dataset"),
+        ({"weights": [1, 2]}, "one weight for each dataset, 1 in total"),
         ({"weights": [0]}, "weight above zero"),
         ({"weights": [-1]}, "weight of dataset 0"),
         ({"method": "ballance"}, "did you mean 'balance'"),
@@ -413,7 +413,7 @@ def test_the_command_line_changes_a_schedule_and_reads_a_file(
         (["--skip", "3", "5", "--position", "2"], "without --position"),
         (["--position", "99999"], "position"),
         (["--position", "-2"], "-1 for the end"),
-        (["--position", "3", "--weights", "1"], "Expected 2 weights, one for each dataset"),
+        (["--position", "3", "--weights", "1"], "one weight for each dataset, 2 in total"),
         (["--weights", "1", "1"], "--position with settings that change the schedule"),
         (["--seen", "-1"], "--seen >= 0"),
     ):
