@@ -226,7 +226,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
     def close(self) -> None:
         """Stop making batches; threads and processes finish their current batch and end."""
         super().close()
-        # Closing the workers cancels pending batches. Do nothing else here: if a module holds the iterator, `close` runs
+        # Closing the workers cancels pending batches. Do nothing else here: an iterator that a module holds is closed
         # when the interpreter has already removed most other modules.
         self._pending.clear()
         self._end_workers()
