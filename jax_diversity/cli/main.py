@@ -154,8 +154,8 @@ def _overview() -> str:
         f"verbs:\n{verbs}\n\n"
         "`jax-diversity VERB --help` lists a verb's options with their defaults.\n\n"
         "Start with:\n"
-        "  jax-diversity demo                          # build a dataset from texts on this machine\n"
-        "  jax-diversity measure --out demo --profile  # compare its ordering with a shuffle\n"
+        "  jax-diversity demo                          # uses texts on this machine\n"
+        "  jax-diversity measure --out demo --profile  # compares it with a shuffle\n"
         "  jax-diversity build --corpus.paths 'texts/*.jsonl.gz' --out dataset"
     )
 
@@ -173,7 +173,7 @@ def all_verbs() -> dict[str, Verb]:
     """Every verb by its name, in the order of the overview; stages are in the order of their list."""
     verbs = {
         "demo": Verb(
-            "Build a dataset from texts of installed Python packages; train on it.",
+            "Build a dataset from installed Python packages and train on it.",
             partial(_run_build, trains=True),
             BuildOptions(**vars(demo_config())),
         ),
@@ -194,8 +194,8 @@ def all_verbs() -> dict[str, Verb]:
         "schedule": Verb("Make, change or show the schedule of a run.", _run_schedule, ScheduleOptions()),
         "export": Verb("Write an order or ordered sequences for another stack.", _run_export, ExportOptions()),
         "verify": Verb("Compare every stored file with its size and hash.", _run_verify, VerifyOptions()),
-        "train": Verb("Train the lab's small GPT, or continue from its last checkpoint.", _run_train, TrainOptions()),
-        "lab run": Verb("Run the training runs of an experiment that have no results yet.", _run_lab, LabRunOptions()),
+        "train": Verb("Train the lab's small GPT, from its last checkpoint if any.", _run_train, TrainOptions()),
+        "lab run": Verb("Make the missing training runs of an experiment.", _run_lab, LabRunOptions()),
         "lab show": Verb("Show an experiment: tables, figures, a page.", _show_lab, LabShowOptions()),
     }
 
@@ -212,7 +212,7 @@ def _run(name: str, arguments: list[str]) -> None:
     text = verb.help
     if verb.sections:
         hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", *verb.sections)]
-        text += "\n\nYou can also give any option of `jax-diversity build`; the stage that it belongs to will use it."
+        text += "\n\nAll options of `jax-diversity build` are accepted; their stages will use them."
     text += methods_list(verb.stage) if asks_help and verb.stage is not None else ""
     verb.run(parse_options(_defaults(verb, arguments, asks_help), name, arguments, text, hidden=hidden))
 
