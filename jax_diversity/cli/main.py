@@ -1,8 +1,8 @@
 """The command line: parse and dispatch.
 
-`jax-diversity VERB` runs the verb's function below. The stages' verbs, with their sentences and options, come from the
-list of stages; the other verbs are at the end of this module. A user's mistake ends the program with status 2 and one
-sentence; only bugs give tracebacks. Nothing heavy is imported before a verb needs it.
+`jax-diversity VERB` runs the verb's function below. The list of stages defines the verbs of the stages, with their help
+and options; `all_verbs` adds the others. A user's mistake ends with status 2 and one sentence; only bugs show a
+traceback. Heavy modules are imported only when a verb needs them.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ _MOST_FAULTS = 5
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb: `options` holds its options' defaults, `run` takes the options that were given.
+    """One verb: `options` holds the defaults of its options, `run` is called with the parsed options.
 
-    `sections` are the stage's parts of a build's settings, which the help shows.
+    `sections` are the sections of a build's settings that a stage uses; its help shows only these.
     """
 
     help: str
@@ -90,7 +90,7 @@ class Verb:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0 done, 2 a user's mistake, 130 interrupted."""
-    if arguments is None:  # as a program: errors with a traceback are printed in the same way as all other output
+    if arguments is None:  # run as a program: tracebacks are printed in the same way as all other output
         sys.excepthook = _show_traceback
         keep_compiled_programs()
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -154,8 +154,8 @@ def _overview() -> str:
         f"verbs:\n{verbs}\n\n"
         "`jax-diversity VERB --help` lists a verb's options with their defaults.\n\n"
         "Start with:\n"
-        "  jax-diversity demo                          # from texts on this machine\n"
-        "  jax-diversity measure --out demo --profile  # its ordering and a shuffle\n"
+        "  jax-diversity demo                          # uses texts on this machine\n"
+        "  jax-diversity measure --out demo --profile  # compares it with a shuffle\n"
         "  jax-diversity build --corpus.paths 'texts/*.jsonl.gz' --out dataset"
     )
 
@@ -173,7 +173,7 @@ def all_verbs() -> dict[str, Verb]:
     """Every verb by its name, in the order of the overview; stages are in the order of their list."""
     verbs = {
         "demo": Verb(
-            "Build the installed Python packages' texts and train on them.",
+            "Build a dataset from installed Python packages and train on it.",
             partial(_run_build, trains=True),
             BuildOptions(**vars(demo_config())),
         ),
@@ -194,8 +194,8 @@ def all_verbs() -> dict[str, Verb]:
         "schedule": Verb("Make, change or show the schedule of a run.", _run_schedule, ScheduleOptions()),
         "export": Verb("Write an order or ordered sequences for another stack.", _run_export, ExportOptions()),
         "verify": Verb("Compare every stored file with its size and hash.", _run_verify, VerifyOptions()),
-        "train": Verb("Train the lab's small GPT, or continue its training.", _run_train, TrainOptions()),
-        "lab run": Verb("Run the missing training runs of an experiment.", _run_lab, LabRunOptions()),
+        "train": Verb("Train the lab's small GPT, from its last checkpoint if any.", _run_train, TrainOptions()),
+        "lab run": Verb("Make the missing training runs of an experiment.", _run_lab, LabRunOptions()),
         "lab show": Verb("Show an experiment: tables, figures, a page.", _show_lab, LabShowOptions()),
     }
 
@@ -212,19 +212,19 @@ def _run(name: str, arguments: list[str]) -> None:
     text = verb.help
     if verb.sections:
         hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", *verb.sections)]
-        text += "\n\nAll other options of `jax-diversity build` are stored for their stages."
+        text += "\n\nAll options of `jax-diversity build` are accepted; their stages will use them."
     text += methods_list(verb.stage) if asks_help and verb.stage is not None else ""
     verb.run(parse_options(_defaults(verb, arguments, asks_help), name, arguments, text, hidden=hidden))
 
 
 def _defaults(verb: Verb, arguments: list[str], asks_help: bool) -> Any:
-    """The defaults of a verb's options: from the file in `--config`, from the dataset, or from the verb."""
+    """The defaults of a verb's options: from the file in `--config`, else from the dataset, else from the verb."""
     options = verb.options
     if not isinstance(options, FromFile):
         return options
     first = first_options(arguments, ("config", "out"))
     settings = options.settings
-    # The first stage starts a dataset; a later stage's defaults are the settings recorded in the dataset's folder.
+    # The first stage starts a dataset. The defaults of later stages are the settings recorded in the dataset's folder.
     if verb.stage not in (None, STAGES[0]) and not asks_help:
         from jax_diversity.pipeline.build import recorded_config
 
@@ -269,7 +269,10 @@ def _run_prepare(stage: Stage, options: PrepareOptions) -> None:
 def _run_report(stage: Stage, options: ReportOptions) -> None:
     if _is_run(options.out):
         if replace(options.settings, out="", windows=()) != BuildConfig(out="", windows=()):
-            raise UserError(f"Expected no settings of a build but windows with the run in {options.out}, found others.")
+            raise UserError(
+                f"Expected only windows as a build's setting with the run in {options.out}, found others; leave them "
+                "out."
+            )
         folder = _report_of_run(options)
     else:
         for name in ("version", "families", "target"):
@@ -313,7 +316,7 @@ def _run_dry(config: BuildConfig, progress: Progress, sample: int | None) -> Non
 
 
 def _run_build(options: BuildOptions, *, trains: bool = False) -> None:
-    # Imported here, after the options were checked, so that `--help` and mistakes are answered quickly.
+    # Imported here, after the options are checked, so that `--help` and errors appear without delay.
     from jax_diversity.dataset import open_dataset
     from jax_diversity.pipeline.build import Build
 
@@ -369,7 +372,9 @@ def _run_schedule(options: ScheduleOptions) -> None:
     with progress.task("schedule", None, "sequences") as advance:
         if not exists:
             if options.position is not None or options.skip:
-                raise UserError(f"Expected a schedule at {options.path} to change, found none; make it first.")
+                raise UserError(
+                    f"Expected a schedule at {options.path} for --position or --skip, found none; make it first."
+                )
             first = options.ordering
             run = making.create_schedule(
                 options.path, datasets, ordering=first, **options.arguments(datasets), advance=advance
@@ -392,7 +397,7 @@ def _run_schedule(options: ScheduleOptions) -> None:
 
 
 def _open_run(options: Any, ordering: str | None = None) -> Run:
-    """The run in `--out`: a stored run, or a dataset with an ordering."""
+    """Open the run in `--out`: a stored run, or a dataset with an ordering."""
     from jax_diversity.run.run import make_run
     from jax_diversity.run.stored import open_schedule
 
@@ -477,7 +482,7 @@ def _run_inspect(options: InspectOptions) -> None:
         )
     inspector = Inspector(run, size)
     if options.document is not None:
-        document = valid_name(options.document)  # ids that were made of files' names are valid text
+        document = valid_name(options.document)  # ids that contain file names are stored in this form
         uses = inspector.uses(document)
         show(as_json(uses) if options.json else uses_table(document, run, uses, inspector.appearances(document)))
         return
@@ -530,12 +535,12 @@ def _run_verify(options: VerifyOptions) -> None:
         named = "; ".join(map(str, faults[:_MOST_FAULTS]))
         if len(faults) > _MOST_FAULTS:
             show("\n".join(map(str, faults)))
-            named += " and others, which standard output lists"
+            named += " and others (standard output has the full list)"
         raise UserError(
-            f"{len(faults)} files in {options.out} were damaged or changed: {named}; restore them, or delete them "
-            "and run the command that makes them (`jax-diversity build`, or `train` for a checkpoint)."
+            f"{len(faults)} files in {options.out} are damaged or missing: {named}; restore them, or delete them and "
+            "make them again (`jax-diversity build`, or `train` for a checkpoint)."
         )
-    show(f"{options.out}: {len(sizes)} files, {sum(sizes):,} bytes, all as they were written.")
+    show(f"{options.out}: {len(sizes)} files, {sum(sizes):,} bytes, all unchanged.")
 
 
 def _run_lab(options: LabRunOptions) -> None:

@@ -1,1 +1,1 @@
-"""What every part stands on and what knows nothing of the subject: errors, artifacts, settings, methods, progress."""
+"""General functions that all other packages use: errors, artifacts, settings, methods, progress."""

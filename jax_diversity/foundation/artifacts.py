@@ -1,12 +1,13 @@
 """A built dataset's folder: atomic artifacts, their fingerprints and hashes, one writer at a time.
 
 An artifact is written into a *partial* folder, flushed to disk, then renamed into place, and only then entered
-in `manifest.json`. After a kill at any moment the next build finds either the whole artifact, or a partial folder
-(named by the fingerprint of what makes it) whose finished files it can keep. Nothing in an artifact or in the manifest
-depends on time, so a build that was cut off ends byte for byte like one that was not.
+in `manifest.json`. After a kill at any moment the next build finds either the whole artifact, or a partial folder whose
+finished files it can keep (the folder's name contains the fingerprint of the settings and inputs). Nothing in an
+artifact or in the manifest depends on time: an interrupted build gives the same bytes as an uninterrupted one.
 
-The manifest holds every file's SHA-256 and its own. A file is compared with its hash before a process first reads it
-(`is_as_written`): a damaged file raises. Otherwise artifacts made from it would have valid hashes.
+The manifest holds the SHA-256 of every file and of itself. Before a process first reads a file, it compares the file
+with its hash (`is_as_written`) and raises if they differ. Otherwise artifacts made from a damaged file would have valid
+hashes.
 """
 
 from __future__ import annotations
@@ -67,9 +68,9 @@ def _stamp(path: str | Path) -> list[int]:
 
 
 def is_as_written(path: Path, about: Mapping[str, Any]) -> bool:
-    """Tell whether a file has the SHA-256 of its entry in the manifest.
+    """Whether a file has the SHA-256 of its entry in the manifest.
 
-    A process hashes a file once, about a second a gigabyte, unless the file is changed meanwhile.
+    A process hashes a file once (about a second per gigabyte), and again only if the file has changed.
     """
     known = (_stamp(path), about["sha256"])
     if _checked.get(str(path)) != known:
@@ -82,7 +83,7 @@ def is_as_written(path: Path, about: Mapping[str, Any]) -> bool:
 class HashMemory:
     """SHA-256 of files, computed again only where size or times differ from those in `cache`, a JSON file.
 
-    A lost or damaged cache only costs time; None keeps nothing.
+    A lost or damaged cache only costs time. With None no hash is stored.
     """
 
     def __init__(self, cache: Path | None) -> None:
@@ -103,7 +104,7 @@ class HashMemory:
         return known["sha256"]
 
     def save(self) -> None:
-        """Write the hashes that were asked for; all others leave the cache."""
+        """Write the hashes that `hash` returned; all other hashes are removed from the cache."""
         if self._cache is not None and self._known != self._remembered:
             self._cache.parent.mkdir(parents=True, exist_ok=True)
             write_json(self._cache, self._known)
@@ -115,8 +116,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     temporary, lock = _open_temporary(path)
     try:
         yield temporary
-        # The bytes reach the disk before the name does, and the name before the caller goes on: after a power cut
-        # there is never a file of this name with other bytes.
+        # The content is flushed first, then the name: after a power failure a file of this name is always complete.
         _flush(temporary)
         os.replace(temporary, path)
         _flush(path.parent)
@@ -162,7 +162,7 @@ def _open_temporary(path: Path) -> tuple[Path, int]:
 def remove_leftovers(folder: Path, name: str = "*") -> None:
     """Remove the temporary files of killed writers; the files of living writers are locked and stay.
 
-    `name`: the name that the files would have got.
+    `name`: the final name of the files, without the temporary suffix.
     """
     for leftover in folder.glob(f"{name if name == '*' else glob.escape(name)}.*{_TEMPORARY}"):
         with suppress(OSError):  # locked by its writer, or removed by another process
@@ -182,7 +182,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_array(path: Path, values: np.ndarray) -> None:
-    """Write one .npy, whole or not at all."""
+    """Write a .npy file atomically."""
     import numpy as np
 
     with atomic_path(path) as temporary, temporary.open("wb") as file:
@@ -190,7 +190,7 @@ def write_array(path: Path, values: np.ndarray) -> None:
 
 
 def read_array(path: Path, stage: str, *, mmap: bool = False) -> np.ndarray:
-    """Read or map what `write_array` wrote; a `UserError` names the stage's verb if it is absent or damaged."""
+    """Read or map an array of `write_array`; if the file is absent or damaged, the `UserError` names the stage."""
     import numpy as np
 
     try:
@@ -204,7 +204,7 @@ def read_array(path: Path, stage: str, *, mmap: bool = False) -> np.ndarray:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file, whole or not at all."""
+    """Copy a file atomically."""
     with atomic_path(target) as temporary:
         shutil.copyfile(source, temporary)
 
@@ -215,7 +215,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, stage: str) -> Any:
-    """Read what `write_json` wrote; a `UserError` names the stage's verb if it is damaged."""
+    """Read a file of `write_json`; if the file is damaged, the `UserError` names the stage."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -232,7 +232,7 @@ def _flush(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong with a stored file."""
+    """A stored file that is missing or damaged."""
 
     file: str
     expected: str
@@ -245,7 +245,7 @@ class Fault:
 def parse_manifest(content: bytes, where: str) -> dict[str, Any]:
     """The manifest in a file's bytes; a `UserError` if it is damaged, edited or of a newer format.
 
-    Stages replace and delete files by these names: a foreign manifest must not name files outside its folder.
+    Stages replace and delete the files that a manifest names, so all names must be inside the dataset's folder.
     """
     try:
         manifest = json.loads(content)
@@ -304,7 +304,7 @@ def _unsigned(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class OutputFolder:
-    """The folder of one dataset and its manifest; a `UserError` if this version cannot read it."""
+    """The folder of one dataset and its manifest; raises a `UserError` if this version cannot read the manifest."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
@@ -329,17 +329,17 @@ class OutputFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder for writing; the lock ends with the process, however it ends."""
+        """Lock the folder for writing; the operating system releases the lock when the process ends."""
         with locked(self.root):
-            # Read again: another process may have changed it before this one got the lock.
+            # Another process may have changed the manifest before this process got the lock.
             self.manifest = self._read_manifest()
             for folder in (self.root, self.root / CACHE):
                 remove_leftovers(folder)
             yield
 
     def is_current(self, stage: str, stage_fingerprint: str) -> bool:
-        """Tell whether the stage is finished for this fingerprint and its files are there with their sizes."""
-        # Sizes, not hashes: a build without work should not read the whole dataset, as `verify` does.
+        """Whether the stage is finished for this fingerprint and all its files exist with the right size."""
+        # Hashes are not compared: a build that has nothing to do should not read the whole dataset, as `verify` does.
         entry = self.stages.get(stage)
         return entry is not None and entry["fingerprint"] == stage_fingerprint and not any(self.missing_files(stage))
 
@@ -384,7 +384,7 @@ class OutputFolder:
     ) -> None:
         """Put a finished partial folder in place and enter it in the manifest.
 
-        While files are replaced the stage has no entry in the manifest: a kill in between cannot leave a wrong one.
+        The stage has no entry in the manifest while its files are replaced, so that a kill cannot leave a wrong entry.
         `entry` is the rest of the stage's entry in the manifest; `owns_folder` removes all other files in the
         folders of the stage's files.
         """
@@ -394,7 +394,7 @@ class OutputFolder:
             path = partial / name
             _flush(path)
             files[str(Path(destination) / name)] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
-        # Until here the previous artifact is whole; from here on the stage counts as not made.
+        # The previous artifact is complete up to this line. From here on the stage is unfinished.
         previous = self._remove_entry(stage)
         target = self.root / destination
         target.mkdir(parents=True, exist_ok=True)
@@ -404,7 +404,7 @@ class OutputFolder:
             # These hashes are new: later stages of this process need not compute them again.
             about = files[str(Path(destination) / name)]
             _checked[str(target / name)] = (_stamp(target / name), about["sha256"])
-        # Files of the previous artifact that the new one lacks: there may be fewer files of documents now.
+        # Files of the previous artifact that the new one does not have, for example if it has fewer document files.
         stale = {self.root / name for name in previous}
         if owns_folder:
             stale |= {
@@ -424,7 +424,7 @@ class OutputFolder:
             (self.root / _PARTIAL).rmdir()
 
     def withdraw(self, stage: str) -> None:
-        """Remove a stage, its files first: after a kill in between, `is_current` finds files missing."""
+        """Remove the files of a stage, then its entry: after a kill in between, `is_current` is False."""
         for name in self.stages[stage]["files"]:
             (self.root / name).unlink(missing_ok=True)
         self._remove_entry(stage)

@@ -1,4 +1,4 @@
-"""Checks of users' values before any work: a `UserError` says what was expected and what was found."""
+"""Check users' values before any work starts; a `UserError` contains the expected and the found value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_NAME = 200
 
 
 def as_whole_number(name: str, value: Any, least: int = 0, most: int | None = None) -> int:
-    """The value as a plain int (it may be one of NumPy's), refused below `least` and above `most`."""
+    """The value as a plain int; raises if it is not an integer from `least` to `most`. NumPy integers are accepted."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -40,7 +40,7 @@ def as_tuple(values: Any) -> tuple[Any, ...]:
 
 
 def check_type(name: str, value: Any, kind: Any, words: str) -> None:
-    """Check an argument's type; messages name the type by `words`, such as `an Ordering; make one with jd.order`."""
+    """Check an argument's type; `words` describe the type in messages: `an Ordering; make one with jd.order`."""
     if not isinstance(value, kind):
         raise UserError(f"Expected {name} to be {words}, found {_type_name(value)}.")
 
@@ -80,7 +80,7 @@ def as_weight(name: str, value: Any) -> float:
 
 
 def check_file_name(what: str, name: str) -> None:
-    """Check a name that files get: printable, without slashes, short enough for endings."""
+    """Check that a name can be part of file names: printable, without slashes, and short enough for endings."""
     # A printable name has no lone surrogates, so that it can be encoded.
     if not name.isprintable() or not 0 < len(name.encode()) <= _LONGEST_NAME or name.startswith(".") or "/" in name:
         raise UserError(
@@ -97,7 +97,7 @@ def check_folder_name(what: str, name: str) -> None:
 
 
 def check_at_least(least: int, section: str, settings: Any, *names: str) -> None:
-    """Check fields of a settings dataclass, which messages call `section`; None passes."""
+    """Check fields of a settings dataclass; `section` is its name in messages. None is accepted."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and value < least:

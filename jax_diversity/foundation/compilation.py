@@ -1,4 +1,4 @@
-"""Compiled programs that later processes reuse: JAX's own cache, in the user's cache folder."""
+"""Store compiled programs for later processes: JAX's own cache, in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from jax_diversity.foundation.progress import compilation
 
 _MOST_BYTES = 2**28
 _LEAST_SECONDS = 0.1
-"""Programs that compile faster are not kept: reading one takes some hundredths of a second."""
+"""Programs that compile in less time are not stored: reading one takes some hundredths of a second."""
 _called: set[Any] = set()
 
 
 def keep_compiled_programs(folder: str | Path | None = None) -> None:
-    """Let JAX keep the programs that it compiles, so that later processes need not compile them again.
+    """Store the programs that JAX compiles, so that later processes need not compile them again.
 
     This sets JAX's persistent compilation cache for the whole process, at most 256 MiB. It changes nothing if that
     cache is already set or turned off (`JAX_COMPILATION_CACHE_DIR`, `JAX_ENABLE_COMPILATION_CACHE=false`), or if the
     folder cannot be written. The command line calls this function; Python code has to call it itself.
 
     Args:
-        folder: where programs are kept; None takes `jax-diversity/compiled` in the user's cache folder. To load a
-            program is to run it: take no folder that other users can write to.
+        folder: the folder for programs; None means `jax-diversity/compiled` in the user's cache folder. Programs from
+            this folder are executed: do not use a folder that other users can write to.
 
     Example:
         >>> import jax_diversity as jd
@@ -63,7 +63,7 @@ def _set(settings: Mapping[str, Any]) -> None:
 
 
 def call(function: Any, *arguments: Any, **static: Any) -> Any:
-    """The result of a jitted function; the first call for arguments of some shapes is shown as compilation.
+    """Call a jitted function; the first call with new shapes of arguments is shown as compilation.
 
     Args:
         function: the result of `jax.jit`.
@@ -76,7 +76,7 @@ def call(function: Any, *arguments: Any, **static: Any) -> Any:
     key = (function, tuple(static.items()), tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
     if key in _called:
         return function(*arguments, **static)
-    with compilation():  # and the first work, which cannot be told apart from it
+    with compilation():  # this includes the first execution, which cannot be timed separately
         result = jax.block_until_ready(function(*arguments, **static))
     _called.add(key)
     return result

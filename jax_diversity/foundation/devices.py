@@ -1,4 +1,4 @@
-"""Meshes of devices as one axis."""
+"""Meshes of devices with one axis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax_diversity.foundation.errors import UserError
 
 
 def flat_mesh(mesh: Any, axis: str) -> Mesh:
-    """The devices of a `jax.sharding.Mesh` of any axes, as one axis; a `UserError` if no device is of this process."""
+    """A mesh of the same devices with one axis; raises a `UserError` if no device belongs to this process."""
     if not isinstance(mesh, Mesh):
         raise UserError(
             f"Expected mesh to be a jax.sharding.Mesh, found {type(mesh).__name__}; "
@@ -29,7 +29,7 @@ def flat_mesh(mesh: Any, axis: str) -> Mesh:
 
 
 def first_devices(number: int, axis: str) -> Mesh:
-    """The first devices that JAX finds, as one axis; a `UserError` if there are fewer than `number`."""
+    """A mesh of the first `number` devices of JAX, with one axis; raises a `UserError` if there are fewer."""
     found = jax.devices()
     if number > len(found):
         raise UserError(f"Expected at most the {len(found)} devices of JAX ({found[0].platform}), found {number}.")

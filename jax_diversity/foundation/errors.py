@@ -8,16 +8,16 @@ import reprlib
 from collections.abc import Iterable
 
 _LONGEST_SENTENCE, _LONGEST_PART = 1500, 300
-_QUOTES = reprlib.Repr()  # it stops early: it never writes a list of millions completely
+_QUOTES = reprlib.Repr()  # shortens long lists while it writes them, without writing them completely first
 _QUOTES.maxlevel, _QUOTES.maxstring, _QUOTES.maxother, _QUOTES.maxlong = 3, _LONGEST_PART, _LONGEST_PART, _LONGEST_PART
 _QUOTES.maxlist = _QUOTES.maxtuple = _QUOTES.maxdict = _QUOTES.maxset = _QUOTES.maxfrozenset = 20
 
 
 class UserError(ValueError):
-    """Bad input or bad settings: one sentence that says what was expected, what was found and what to do.
+    """Bad input or bad settings: one sentence with the expected value, the found value and an advice.
 
-    The command line prints the sentence and ends with status 2; from Python it is a `ValueError`. A sentence of
-    megabytes loses its middle: the expectation is at the beginning, the advice at the end.
+    The command line prints the sentence and ends with status 2; from Python it is a `ValueError`. Only the middle of a
+    very long sentence is cut out: the expectation is at the beginning, the advice at the end.
     """
 
     def __init__(self, sentence: object) -> None:
@@ -44,6 +44,6 @@ def quoted(value: object) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the known name that is nearest to it, if one is near."""
+    """The end of a sentence about an unknown name: the most similar known name, or a full stop if none is similar."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else "."

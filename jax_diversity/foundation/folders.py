@@ -18,7 +18,7 @@ _open_locks: set[int] = set()
 
 
 def _close_locks() -> None:
-    """Close the locks in a forked process, which would otherwise keep them after its parent ends."""
+    """Close the locks in a forked process; otherwise it would hold them after its parent has ended."""
     while _open_locks:
         os.close(_open_locks.pop())
 
@@ -42,12 +42,12 @@ def distinct_ends(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def user_cache() -> Path:
-    """The package's folder in the user's cache folder; a RuntimeError if the user has no home."""
+    """The package's folder in the user's cache folder; raises a RuntimeError if the user has no home folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jax-diversity"
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its parents; a `UserError` if it cannot be made or written."""
+    """Make a folder and its parents; raises a `UserError` if it cannot be made or written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         reason = "" if os.access(folder, os.W_OK | os.X_OK) else "permission denied"
@@ -59,10 +59,10 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make a folder and hold it for writing; the lock ends with the process, however it ends.
+    """Make a folder and lock it for writing; the operating system releases the lock when the process ends.
 
     Raises:
-        UserError: a process or thread, possibly this one, holds it, or it cannot be written.
+        UserError: a process or thread, possibly this one, has locked the folder; or it cannot be written to.
     """
     make_folder(folder)
     path = folder.resolve() / _NAME
@@ -71,14 +71,14 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # even if the disk fails, the lock must end
-            path.unlink()  # before the lock ends: the next holder's file has the same name
+        with suppress(OSError):  # the lock must be released even if the disk fails
+            path.unlink()  # before the release: the file of the next lock has the same name
         _open_locks.discard(handle)
         os.close(handle)
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether another process or thread holds a folder for writing."""
+    """Whether a process or thread has locked a folder for writing."""
     try:
         handle = os.open(folder / _NAME, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
@@ -94,7 +94,7 @@ def is_locked(folder: Path) -> bool:
 
 @contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """As `locked`, but the thread that holds a folder may hold it again: a function can call another that does too."""
+    """Like `locked`, but a thread can lock the same folder again: functions that use `hold` can call one another."""
     path = folder.resolve()
     if path in (held := _held.get()):
         yield
@@ -126,7 +126,7 @@ def _lock(path: Path) -> int:
             raise UserError(f"{path.parent} is being written by {who}; wait for it or choose another folder.") from None
         # The holder may have removed the file between the two calls: a lock on a removed file protects nothing.
         if os.fstat(handle).st_nlink:
-            with suppress(OSError):  # the disk is full; the number only serves the message above
+            with suppress(OSError):  # the disk is full; the number is used only in the message above
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, str(os.getpid()).encode(), 0)
             return handle

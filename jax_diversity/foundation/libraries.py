@@ -1,4 +1,4 @@
-"""Libraries that one of the package's extras installs, or that the user installs."""
+"""Import optional libraries, which the package's extras or the user install."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def optional(name: str, extra: str | None, *, install: str | None = None) -> Any
     Args:
         name: the module.
         extra: the extra of this package that installs it; None if the user installs the library.
-        install: what pip calls the library, if not by the module's name.
+        install: the name of the library for pip, if it differs from the module's name.
 
     Raises:
         UserError: the library is not installed, or cannot be imported.
@@ -36,7 +36,7 @@ def optional(name: str, extra: str | None, *, install: str | None = None) -> Any
 
 
 def missing_driver(protocol: str, error: ImportError) -> UserError:
-    """The error of an object store whose driver is not installed, which fsspec reports by `error`."""
+    """The error for an object store without an installed driver; `error` is the exception of fsspec."""
     extra = _DRIVERS.get(protocol)
     what = f"pip install 'jax-diversity[{extra}]'" if extra else in_one_line(error)
     return UserError(f"Expected a driver for {protocol}://, found none that is installed; {what}.")

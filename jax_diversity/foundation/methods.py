@@ -1,9 +1,10 @@
 """Methods by name: a method is imported when it is used; its options are read from its source, without an import.
 
-A method is a function, or a dataclass whose name is the method's in capitals (`exact_duplicates`: `ExactDuplicates`).
-The table of a kind of methods gives the module of each; several methods may share a module. A function's keyword
-parameters and a dataclass's fields are the method's *options*. Parameters that all methods of a kind may take are the
-kind's *contract* and are not options. Settings carry options as `options`, which are checked against the source.
+A method is a function, or a dataclass with the name in camel case (`exact_duplicates`: `ExactDuplicates`). There is one
+table for each kind of methods, with the module of every method; several methods may share a module. A function's
+keyword parameters and a dataclass's fields are the method's *options*. The *contract* of a kind are parameters that all
+its methods may have; they are not options. In settings the field `options` holds the options; they are checked against
+the source.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ class Parameter:
         return None if None in words else " or ".join(map(str, words))
 
     def read(self, value: Any) -> Any:
-        """A list or mapping that was written as text, as on the command line; every other value as it is.
+        """Parse a list or mapping that is given as text, as on the command line; other values are returned unchanged.
 
-        A text that begins with a bracket or brace is YAML. Any other text is a list of one.
+        A text that begins with a bracket or brace is YAML. Any other text is a list with one element.
         """
         if isinstance(value, str) and {_LIST, _NUMBERS, _TEXTS}.intersection(self.kinds):
             if value.lstrip().startswith(("[", "{")):
@@ -73,13 +74,13 @@ def _is_of(kind: Kind, value: Any) -> bool:
         return isinstance(value, Mapping) and all(_is_of(of, each) for each in value.values())
     if isinstance(value, float) and math.isnan(value):
         return False
-    # By name and exactly: True is an int for Python, but users do not mean a whole number by it.
+    # The exact type is compared: in Python True is an int, but for users it is not a whole number.
     names = {"float": ("int", "float"), "None": ("NoneType",)}.get(kind, (kind,))
     return type(value).__name__ in names
 
 
 def _kinds(annotation: ast.expr | None) -> tuple[Kind, ...]:
-    """The alternatives of an annotation, from its source: the types themselves may need libraries."""
+    """The alternatives of an annotation, as source: evaluating the types could import libraries."""
     match annotation:
         case None:
             return ("object",)
@@ -107,7 +108,7 @@ class Methods(dict[str, str]):
         self.kind, self.package, self.contract = kind, package, contract
 
     def find(self, name: str) -> Any:
-        """Import a method; a `UserError` for an unknown name, as in `check_name`."""
+        """Import a method; raises a `UserError` for an unknown name, as in `check_name`."""
         self.check_name(name)
         module = import_module(f"{self.package}.{self[name]}")
         return getattr(module, name, None) or getattr(module, _class_name(name))
@@ -125,11 +126,11 @@ class Methods(dict[str, str]):
         return _read_source(f"{self.package}.{self[name]}", name)[1]
 
     def takes(self, name: str, parameter: str) -> bool:
-        """Tell whether a method has a parameter, as an option or by the contract."""
+        """Whether a method has a parameter, as an option or by the contract."""
         return parameter in self.parameters(name)
 
     def check_takes(self, name: str, parameter: str, what: str) -> None:
-        """Refuse a method without a parameter; `what` says what the parameter is for, such as `follow targets`."""
+        """Refuse a method without a parameter; `what` is the purpose of the parameter, such as `follow targets`."""
         if not self.takes(name, parameter):
             able = ", ".join(sorted(other for other in self if self.takes(other, parameter)))
             raise UserError(f"Method {name!r} cannot {what}; expected one of {able}.")
@@ -145,11 +146,10 @@ class Methods(dict[str, str]):
     def complete(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """All options of a method, with the given values in place of the defaults.
 
-        An entry of a given mapping takes the place of the default's entry of that name.
+        If an option is a mapping, given entries replace the default's entries of the same name.
 
         Raises:
-            UserError: an unknown or missing option, a value of the wrong type, or a name that the mapping does not
-                have.
+            UserError: an option is unknown or missing, a value has the wrong type, or a mapping has an unknown name.
         """
         self.check_options(name, given)
         parameters, options = self.parameters(name), self.options(name)
@@ -171,7 +171,7 @@ class Methods(dict[str, str]):
         return options
 
     def describe(self, name: str) -> tuple[str, dict[str, str | None]]:
-        """A method's first sentence, and the options that settings can give with their defaults, as source."""
+        """The first sentence of a method's docstring, and its options for settings with their defaults as source."""
         sentence, parameters = _read_source(f"{self.package}.{self[name]}", name)
         own = {option: parameter for option, parameter in parameters.items() if option not in self.contract}
         return sentence, {option: each.default for option, each in own.items() if each.in_words() is not None}
@@ -210,8 +210,8 @@ def _class_name(name: str) -> str:
 
 @cache
 def _read_source(module: str, name: str) -> tuple[str, dict[str, Parameter]]:
-    """First sentence and parameters of a method, from its source: a module's libraries may take seconds to load."""
-    # Finding the source imports the packages above the module, whose `__init__` are light, but not the module.
+    """First sentence and parameters of a method, from its source: importing the module could take seconds."""
+    # `find_spec` imports the packages above the module, whose `__init__` are light, but not the module itself.
     body = ast.parse(Path(str(cast(ModuleSpec, find_spec(module)).origin)).read_text(encoding="utf-8")).body
     names = (name, _class_name(name))
     method = next(node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names)
@@ -229,14 +229,14 @@ _Declared = Iterator[tuple[str, ast.expr | None, ast.expr | None]]
 def _of_function(function: ast.FunctionDef) -> _Declared:
     given = function.args
     positional = [*given.posonlyargs, *given.args]
-    # Python keeps the defaults of the last positional parameters only, but one, or None, of every keyword parameter.
+    # The syntax tree has defaults only for the last positional parameters, but an entry for every keyword parameter.
     defaults = [*[None] * (len(positional) - len(given.defaults)), *given.defaults, *given.kw_defaults]
     for argument, default in zip([*positional, *given.kwonlyargs], defaults, strict=True):
         yield argument.arg, argument.annotation, default
 
 
 def _of_class(definition: ast.ClassDef) -> _Declared:
-    """The fields of a dataclass that a call can give; those of its bases are not read."""
+    """The fields of a dataclass that can be passed to it; fields of base classes are not read."""
     for node in definition.body:
         if isinstance(node, ast.AnnAssign) and not ast.unparse(node.annotation).startswith("ClassVar"):
             yield ast.unparse(node.target), node.annotation, node.value

@@ -1,9 +1,8 @@
-"""Work shared among processes: jobs in, results out in the order of the jobs.
+"""Run jobs in several processes; results have the order of the jobs.
 
-Workers are started by `spawn`, as new processes of Python: a fork would copy the locks of this process's threads in
-whatever state they are in. Each worker holds the reading end of a pipe, the lifeline, whose only writing end is held
-here. However this process ends, an interrupt and SIGKILL among them, the operating system closes that end, and the
-workers stop at once.
+Workers are started with `spawn`, as new Python processes: a fork would copy the locks of this process's threads, which
+may be held. Each worker holds the reading end of a pipe, the lifeline. This process holds its only writing end. When
+this process ends, even by SIGKILL, the operating system closes the writing end, and the workers stop at once.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from jax_diversity.foundation.errors import UserError
 
 Result = TypeVar("Result")
 _JOBS_A_PROCESS = 3
-"""Jobs of a process that are started, or finished and not yet asked for: it stays busy while others are slow."""
+"""Jobs per process that are submitted and whose results are not yet taken: slow jobs do not stop other processes."""
 
 
 def num_cores() -> int:
@@ -40,15 +39,15 @@ def map_in_processes(
     setting: str,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Result]:
-    """The results of `work(*job)` in the order of the jobs; a few jobs are taken ahead.
+    """Yield the results of `work(*job)` in the order of the jobs; a few jobs are started in advance.
 
     Args:
-        work: a function of a module, which the workers import.
-        jobs: arguments that can be pickled; taken as results are asked for.
-        num_processes: how many work side by side.
-        what: what the processes do, for the message if one is killed.
-        setting: the setting with their number, for the same message.
-        environment: variables of the workers' environment.
+        work: a function at the top level of a module; the workers import it.
+        jobs: arguments that can be pickled; the iterable is read while results are taken.
+        num_processes: the number of processes.
+        what: the work of the processes, for the message if one is killed.
+        setting: the setting that holds `num_processes`, for the same message.
+        environment: environment variables for the workers.
 
     Raises:
         UserError: a worker was killed.
@@ -64,8 +63,8 @@ def map_in_processes(
                 for job in jobs:
                     begun.append(workers.submit(work, *job))
                     if len(begun) == num_processes:
-                        # The pool watches the workers that it knew of when it last woke up. This submission wakes it
-                        # after the last worker was started; otherwise the pool would not notice the death of that one.
+                        # The pool watches only workers that were started before its last wake-up. This submission wakes
+                        # it after the last worker was started; otherwise the death of that worker would stay unnoticed.
                         workers.submit(os.getpid)
                     if len(begun) >= _JOBS_A_PROCESS * num_processes:
                         yield begun.popleft().result()
@@ -75,10 +74,10 @@ def map_in_processes(
                     yield begun.popleft().result()
             except BrokenProcessPool:
                 raise UserError(
-                    f"Expected {num_processes} {what} processes to live until they are done, found one ended from "
-                    "outside (killed, memory ran out, or a script that starts processes without `if __name__ == "
-                    "'__main__':` around its own work); run the same again, which keeps what is finished, with that "
-                    f"guard, and with a smaller {setting} where memory is short."
+                    f"Expected {num_processes} {what} processes to finish, found one that was ended from outside "
+                    "(killed, out of memory, or a script that starts processes without `if __name__ == '__main__':` "
+                    "around its own work); run it again, which keeps finished work: with that guard, and with a "
+                    f"smaller {setting} if memory is short."
                 ) from None
             except BaseException:
                 ours.close()  # ends the workers now: the pool would wait for their jobs to be finished
@@ -86,7 +85,7 @@ def map_in_processes(
 
 
 def _start_worker(lifeline: Connection, environment: dict[str, str]) -> None:
-    # An interrupt of a terminal reaches all processes; the one that started the workers ends them.
+    # Ctrl-C in a terminal interrupts all processes; workers ignore it, and the process that started them ends them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     os.environ.update(environment)

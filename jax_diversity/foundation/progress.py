@@ -1,4 +1,4 @@
-"""Progress of long work on standard error: a moving line on a terminal, a line every ten seconds in a log."""
+"""Show the progress of long work on standard error: a moving line on a terminal, in a log a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def ignore(amount: int) -> None:
 
 
 def compiling(advance: Advance) -> None:
-    """Show that the work compiles until it calls `advance` again; user callbacks are not notified."""
+    """Show `compiling` until the work calls `advance` again; user callbacks are not notified."""
     if isinstance(advance, _TaskAdvance):
         advance.compiles()
 
 
 @contextmanager
 def compilation() -> Iterator[None]:
-    """Show that the block compiles, in this thread's task; the task's rate counts from the end of the block."""
+    """Show `compiling` in this thread's task while the block runs; its time does not count for the rate."""
     shown = _shown.get()
     if shown is None:
         yield
@@ -53,7 +53,7 @@ def compilation() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _TaskAdvance:
-    """The `advance` of a task that is shown."""
+    """The `advance` function of a visible task."""
 
     tell: Advance
     compiles: Callable[[], None]
@@ -74,7 +74,7 @@ class Progress:
         self._place = ""
 
     def numbered(self, stages: Sequence[_Stage]) -> Iterator[_Stage]:
-        """The stages, one after another; names of tasks that are started meanwhile begin with `1/9`, `2/9` ..."""
+        """Yield the stages; while one is processed, the names of its tasks begin with `1/9`, `2/9` ..."""
         for number, stage in enumerate(stages, start=1):
             self._place = f"{number}/{len(stages)} " if len(stages) > 1 else ""
             yield stage
@@ -82,10 +82,10 @@ class Progress:
 
     @contextmanager
     def task(self, name: str, total: int | None, unit: str) -> Iterator[Advance]:
-        """Show a task while the block runs, which gets a function to call, from any thread, with the units just done.
+        """Show a task while the block runs; yields a function that any thread calls with the number of new units.
 
-        `unit` is a noun in the plural; only `bytes` are scaled. A `total` of None is unknown. While the work compiles,
-        the task says so in place of its rate, and the rate counts from the first units done after it.
+        `unit` is a noun in the plural; only `bytes` are scaled. None means that `total` is unknown. During compilation
+        the task shows `compiling` instead of a rate; this time does not count for the rate.
         """
         if self.quiet:
             yield ignore
@@ -100,7 +100,7 @@ class Progress:
                 return Text("  ".join(_rate_and_memory(task, unit, compiles)))
 
         watched = is_watched(sys.stderr)
-        # A display that is disabled still counts: its task gives rate and time left for the plain lines.
+        # A disabled display still counts: its task has the rate and the remaining time for the lines in a log.
         display = progress.Progress(
             progress.TextColumn("{task.description}", markup=False, table_column=Column(width=28, no_wrap=True)),
             progress.BarColumn(bar_width=8),
@@ -109,7 +109,7 @@ class Progress:
             RateAndMemory(table_column=Column(no_wrap=True, overflow="crop")),
             console=Console(stderr=True),
             transient=True,
-            redirect_stdout=False,  # results alone go there
+            redirect_stdout=False,  # standard output is only for results
             disable=not watched,
             get_time=time.monotonic,
         )
@@ -121,7 +121,7 @@ class Progress:
         def advance(amount: int) -> None:
             nonlocal seconds_of_last_line
             end_compiling()
-            with lock:  # rich locks its counts, not the time of the last line: threads would print one each
+            with lock:  # rich locks only its counts: without this lock several threads could print the same line
                 display.advance(task.id, amount)
                 seconds = task.elapsed or 0.0
                 if not watched and not task.finished and seconds - seconds_of_last_line >= _SECONDS_BETWEEN_LINES:
@@ -132,7 +132,7 @@ class Progress:
             nonlocal compiles, compiling_since
             with lock:
                 compiles, compiling_since = True, task.elapsed or 0.0
-                # The rate is that of rich's last measurements. A reset forgets them; the clock goes on.
+                # rich computes the rate from its last measurements. A reset removes them; the start time is kept.
                 started = task.start_time
                 display.reset(task.id, completed=int(task.completed))
                 task.start_time = started
@@ -155,7 +155,7 @@ class Progress:
 
 
 def is_watched(stream: Any) -> bool:
-    """Tell whether lines may move on this stream: a capable terminal, outside continuous integration."""
+    """Whether a stream is a terminal that supports moving lines, outside continuous integration."""
     return stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")
 
 
@@ -167,12 +167,12 @@ def resident_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has used since it started, in bytes."""
+    """The peak memory of this process, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts it in KiB
 
 
 def _print_line(task: Task, unit: str, compiled: float, total: int | None = None) -> None:
-    """A line for a log; `compiled` are seconds of compilation. Without `total` the line has no time left."""
+    """Print a line for a log; `compiled` is the time of compilation in seconds. `total` adds the remaining time."""
     done = _amount(task.completed, unit)
     if total:
         done = f"{done.removesuffix(f' {unit}')} of {_amount(total, unit)}"

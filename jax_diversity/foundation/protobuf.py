@@ -1,8 +1,8 @@
 """Protocol buffers' wire format, read without a schema (https://protobuf.dev/programming-guides/encoding).
 
-A message is a sequence of fields. Each is a tag (number and wire type) and a value: a varint, four or eight bytes, or
-a length and so many bytes. Other bytes raise a `ValueError`. This reader is written by hand: the library
-would need every file's schema.
+A message is a sequence of fields. A field has a tag (number and wire type) and a value: a varint, four or eight bytes,
+or a length followed by this number of bytes. Invalid bytes raise a `ValueError`. The protobuf library is not used,
+because it needs the schema of every file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int64
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""Wire types; the others are no longer used."""
+"""Wire types; all others are deprecated."""
 _SIZES = {FIXED64: 8, FIXED32: 4}
 _LONGEST_VARINT = 10
 _CUT_OFF = "no protocol buffer, or one that is cut off"
@@ -23,7 +23,7 @@ Field = tuple[int, int, int | memoryview]
 
 
 def read_fields(message: bytes | memoryview) -> Iterator[Field]:
-    """A message's fields, in the order of the bytes; the whole fields of a truncated message precede the error."""
+    """Yield the fields of a message in their order; a truncated message raises after its last whole field."""
     content = memoryview(message)
     position = 0
     while position < len(content):
@@ -46,9 +46,9 @@ def read_fields(message: bytes | memoryview) -> Iterator[Field]:
 
 
 def packed_integers(content: bytes | memoryview) -> Int64[np.ndarray, " value"]:
-    """The integers of a packed field, varints end to end: seven bits a byte, the lowest first."""
+    """The integers of a packed field: consecutive varints, with seven bits in each byte, the lowest bits first."""
     octets = np.frombuffer(content, np.uint8)
-    last = octets < 0x80  # the high bit of a byte says that another one follows
+    last = octets < 0x80  # the high bit is set if another byte of the integer follows
     if last.all():
         return octets.astype(np.int64)
     if not last[-1]:
@@ -58,8 +58,8 @@ def packed_integers(content: bytes | memoryview) -> Int64[np.ndarray, " value"]:
     widths = ends - starts
     if widths.max() > _LONGEST_VARINT:
         raise ValueError(f"an integer of {widths.max()} bytes")
-    # All integers at once, without a loop: each byte's seven bits are shifted to their place, and the bytes of an
-    # integer are joined by `or`. The tenth byte's bits above the 64th are lost in uint64, as in `_varint`.
+    # All integers are decoded at once, without a loop: the seven bits of each byte are shifted to their place, and the
+    # bytes of an integer are combined with `or`. uint64 drops the bits above the 64th, like `_varint`.
     shifts = 7 * (np.arange(len(octets)) - np.repeat(starts, widths))
     bits = (octets & 0x7F).astype(np.uint64) << shifts.astype(np.uint64)
     return np.bitwise_or.reduceat(bits, starts).view(np.int64)

@@ -1,4 +1,4 @@
-"""Work shared among the machines of a Ray cluster: jobs in, results out in the order of the jobs."""
+"""Run jobs on the machines of a Ray cluster; results have the order of the jobs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _RETRIES = 3
 
 
 def map_in_ray(work: Callable[..., Result], jobs: Iterable[tuple], num_processes: int = 0) -> Iterator[Result]:
-    """The results of `work(*job)` in the order of the jobs, a few of which are taken ahead.
+    """Yield the results of `work(*job)` in the order of the jobs; a few jobs are started in advance.
 
     Args:
-        work: a function of a module that all machines have; it does no harm where it runs twice, since a task whose
-            machine is lost is run again.
-        jobs: arguments that can be pickled; taken as results are asked for.
-        num_processes: how many tasks run side by side; 0 takes as many as the cluster has cores.
+        work: a function of a module that all machines have. It must be safe to run twice: if a machine is lost, its
+            tasks run again.
+        jobs: arguments that can be pickled; the iterable is read while results are taken.
+        num_processes: the number of tasks that run at the same time; 0 means the number of cores of the cluster.
 
     Raises:
         UserError: Ray is not installed, its cluster cannot be reached, or a task was lost several times.
@@ -31,7 +31,7 @@ def map_in_ray(work: Callable[..., Result], jobs: Iterable[tuple], num_processes
 
     if not ray.is_initialized():
         try:
-            # The cluster that RAY_ADDRESS names, or one of this machine alone.
+            # Connects to the cluster in RAY_ADDRESS, or starts one on this machine.
             ray.init(log_to_driver=False, include_dashboard=False)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(f"Expected a Ray cluster, found none: {in_one_line(error)}.") from None
@@ -51,6 +51,6 @@ def map_in_ray(work: Callable[..., Result], jobs: Iterable[tuple], num_processes
         raise
     except WorkerCrashedError as error:
         raise UserError(
-            f"Expected the tasks of Ray to live until they are done, found one lost {_RETRIES + 1} times "
-            f"({in_one_line(error)}); run the same again, which keeps what is finished."
+            f"Expected the tasks of Ray to finish, found one that was lost {_RETRIES + 1} times "
+            f"({in_one_line(error)}); run it again, which keeps finished work."
         ) from None

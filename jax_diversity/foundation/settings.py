@@ -15,7 +15,7 @@ from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line
 _Settings = TypeVar("_Settings")
 _MOST_BYTES = 2**20
 _MOST_LEVELS = 16
-"""Most levels of nesting in a file of settings; the settings themselves have four."""
+"""The largest number of nested levels in a settings file; the settings themselves have four."""
 
 
 def read_settings(path: str | Path, base: _Settings) -> _Settings:
@@ -26,8 +26,8 @@ def read_settings(path: str | Path, base: _Settings) -> _Settings:
         base: a dataclass with the values of fields that the file omits.
 
     Raises:
-        UserError: no such file, invalid YAML, an unknown or repeated key, a value of the wrong type, aliases, more
-            than a megabyte or 16 levels: the file is named.
+        UserError: the file does not exist or is not valid YAML; a key is unknown or repeated; a value has the wrong
+            type; the file has aliases, more than a megabyte, or more than 16 levels. The message names the file.
     """
     try:
         with Path(path).open("rb") as file:
@@ -51,16 +51,16 @@ def read_settings(path: str | Path, base: _Settings) -> _Settings:
 def adopt_settings(section: str, given: _Settings, other: _Settings, own: Collection[str] = ()) -> _Settings:
     """The settings of another dataset; the fields in `own` keep their given values.
 
-    Settings do not record whether a value was given: a default gives way.
+    Settings do not record whether a value was given, so that defaults are replaced without an error.
 
     Raises:
-        UserError: a given value is neither the default nor the other dataset's; messages name the `section`.
+        UserError: a value differs from both the default and the other dataset's value; messages name the `section`.
     """
     usual = type(given)()
     kept = {name: getattr(given, name) for name in own}
     for name in [item.name for item in dataclasses.fields(typing.cast(Any, given)) if item.name not in kept]:
         value, taken = getattr(given, name), getattr(other, name)
-        # Users may give some of the options.
+        # A given mapping may contain only some of the other dataset's options.
         fits = value.items() <= taken.items() if isinstance(value, dict) else value in (taken, getattr(usual, name))
         if not fits:
             raise UserError(
@@ -71,11 +71,11 @@ def adopt_settings(section: str, given: _Settings, other: _Settings, own: Collec
 
 
 def parse_yaml(text: str) -> Any:
-    """The plain values of a YAML text; a `UserError` names the first wrong line."""
+    """The plain values of a YAML text; if it is not valid, the `UserError` names the first wrong line."""
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """YAML with few levels, unique keys and no aliases, which could expand to any size."""
+        """YAML with few levels and unique keys, and without aliases, which could expand to any size."""
 
         num_levels = 0
 
@@ -108,8 +108,8 @@ def parse_yaml(text: str) -> Any:
         raise _wrong_line(mark, f"is not YAML: {in_one_line(getattr(error, 'problem', error))}") from None
     except UserError:
         raise
-    # A date without such a day, a number of thousands of digits, a tag that does not fit its value: YAML's own parts
-    # convert values without a check.
+    # The YAML library does not check all values: for example dates that do not exist, numbers with thousands of digits,
+    # and tags that do not match their value.
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         raise UserError(f"expected YAML with values that exist, found: {in_one_line(error)}.") from None
 
@@ -128,9 +128,9 @@ def _overlaid(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
-    """Convert plain values to the dataclass, tuple, literal or scalar `kind`; messages call the value `where`.
+    """Convert plain values to the dataclass, tuple, literal or scalar `kind`; `where` is the name in messages.
 
-    Fields that the values leave out have their defaults.
+    Missing fields get their defaults.
     """
     _check_storable(value, where)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -149,12 +149,12 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
             **{key: settings_from_plain(kinds[key], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
         )
     if origin in (typing.Union, types.UnionType):
-        # The exact type first: True is an int in Python, but must stay a bool if a bool is allowed.
+        # The exact type is checked first: True is an int in Python, but must stay a bool if a bool is allowed.
         words = [word for item in arguments if typing.get_origin(item) is Literal for word in typing.get_args(item)]
         if type(value) in arguments or value in words:
             return value
         kinds = [item for item in arguments if item is not type(None) and typing.get_origin(item) is not Literal]
-        # Either a mapping or a list: the type of the given value.
+        # If both a mapping and a list are allowed, the type of the given value decides.
         form = {dict: dict, list: tuple, tuple: tuple}.get(type(value))
         kinds = [item for item in kinds if typing.get_origin(item) is form is not None] or kinds
         if len(kinds) == 1 and not (words and isinstance(value, str)):
@@ -175,7 +175,7 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
         if value not in arguments:
             raise UserError(f"Expected {where} to be one of {', '.join(map(str, arguments))}, found {quoted(value)}.")
         return value
-    # A whole number is a number.
+    # Whole numbers are also accepted for float.
     if kind is float and isinstance(value, int | str) and not isinstance(value, bool):
         with suppress(ValueError, OverflowError):  # YAML reads 3e-3, which lacks a point, as text
             return float(value)

@@ -1,4 +1,4 @@
-"""Functions with `**settings`: a dataclass of settings declares the parameters and their texts once."""
+"""Give functions with `**settings` the parameters and texts of a dataclass, so that they are declared only once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 @cache
 def field_texts(kind: type) -> dict[str, str]:
-    """Field -> its docstring in one line, the fields of base classes first."""
+    """The docstring of every field, in one line; fields of base classes come first."""
     texts: dict[str, str] = {}
     for base in reversed([base for base in kind.__mro__ if "__dataclass_fields__" in vars(base)]):
         body: Any = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
@@ -40,7 +40,7 @@ def takes_settings(
         without: fields that the function does not take.
     """
     kind: Any = settings
-    # A class's own fields come before those of its bases.
+    # The fields of a class come before the fields of its base classes.
     declared = [name for base in kind.__mro__ for name in vars(base).get("__annotations__", {})]
     fields = [each for each in dataclasses.fields(kind) if each.name not in without]
     fields.sort(key=lambda each: declared.index(each.name))

@@ -13,19 +13,19 @@ _STEPS_PER_ADVANCE = 1024  # a call for every element would cost as much as the 
 def space_groups(
     group: Integer[np.ndarray, " element"], weight: Int64[np.ndarray, " element"], advance: Advance = ignore
 ) -> Int64[np.ndarray, " element"]:
-    """Order elements so that each leaves its own group as near as possible to the group's share of all weight.
+    """Order elements so that after each one its group is as near as possible to the group's share of all weight.
 
-    With T_c the weight of group c placed so far, S all weight placed, τ_c the group's share of all weight and l_d an
-    element's weight, the next is
+    T_c is the weight of group c that was placed so far, S the total weight that was placed, τ_c the group's share of
+    all weight, and l_d the weight of element d. The next element is
 
         argmin_d |(T_c + l_d) - τ_c (S + l_d)|,  c the group of d, ties to the lowest index.
 
-    A step costs as many operations as there are groups, not elements: a group's best element is the one whose
-    `(1 - τ_c) l_d` is nearest to the group's deficit `τ_c S - T_c`, which is one of two neighbours among the group's
+    The cost of a step is proportional to the number of groups, not of elements. In each group the best element is the
+    one whose `(1 - τ_c) l_d` is nearest to the group's deficit `τ_c S - T_c`: one of two neighbours among the group's
     elements sorted by weight. The deficit is computed again at every step from whole numbers, in float64: errors do not
-    add up, and at 10^11 its error is below 10^-4.
+    add up, and at 10^11 the error is below 10^-4.
 
-    Each of the groups 0 .. has an element; elements without weight come first.
+    Every group from 0 to the largest number must have an element. Elements without weight are placed first.
     """
     totals = np.bincount(group, weights=weight).astype(np.float64)
     total_weight = max(float(totals.sum()), 1.0)
@@ -49,20 +49,21 @@ def space_groups(
 
 
 class _Remaining:
-    """The elements that are left, as one linked list of nodes for each group.
+    """The remaining elements, as one linked list of nodes for each group.
 
-    A node holds the elements of one group that have one *growth*, by which each raises its group's excess. A group's
-    nodes are linked by ascending growth and end in an empty node of infinite growth; one more node, of growth minus
-    infinity, is the beginning of all lists. `above` is every group's first node whose growth is at least the
-    group's deficit: the nearest element is in it or in the node before. As more is placed, deficits grow and `above`
-    moves up; only that of the group that got the element moves down.
+    A node holds the elements of one group with the same *growth*. The growth of an element is the amount by which it
+    raises its group's excess. The nodes of a group are linked by ascending growth; the last one is empty and has
+    infinite growth. All lists begin with one common node, whose growth is minus infinity. `above` is, for every group,
+    the first node whose growth is at least the group's deficit: the nearest element is in this node or in the node
+    before it. When an element is placed, the deficit of its group falls and `above` moves down; in all other groups
+    deficits grow and `above` moves up.
     """
 
     def __init__(self, group: Int64[np.ndarray, " element"], growth: Float64[np.ndarray, " element"]) -> None:
         num_elements, num_groups = len(group), int(group.max(initial=-1)) + 1
         group = np.append(group, np.arange(num_groups))
         growth = np.append(growth, np.full(num_groups, np.inf))
-        # Stable, so that the elements of a node are in the order of their index: the first is the one to place next.
+        # The sort is stable: the elements of a node are in the order of their index, and the first is placed next.
         self.queue = np.lexsort((growth, group))
         group, growth = group[self.queue], growth[self.queue]
         begins_group = np.diff(group, prepend=-1) != 0
@@ -86,29 +87,29 @@ class _Remaining:
         above = self.above
         behind = np.flatnonzero(self.growth[above] < deficit)
         above[behind] = self.after[above[behind]]
-        # For most groups one step is enough. The others are searched: slower than a step, but independent of the
-        # distance.
+        # For most groups one step is enough. For the others a binary search finds the node: it is slower than one step,
+        # but its cost does not depend on the distance.
         for group in behind[self.growth[above[behind]] < deficit[behind]].tolist():
             above[group] = self._first_of_at_least(float(deficit[group]), group)
         nodes = np.stack([above, self.before[above]])
         misses = np.abs(self.growth[nodes] - deficit)
-        # Compared exactly: the least miss is one of these very numbers, and equal misses are a tie.
+        # The exact comparison is safe: the minimum is one of these numbers, and equal numbers are ties.
         return int(self.element[nodes[misses == misses.min()]].min())
 
     def take(self, element: int, group: int, deficit: float) -> None:
-        """Remove a node's first element; `deficit` is its group's afterwards."""
+        """Remove the first element of its node; `deficit` is the deficit of its group after that."""
         node = self.node_of[element]
         self.place[node] += 1
         if self.place[node] < self.end[node]:
             self.element[node] = self.queue[self.place[node]]
         else:
-            # An empty node leaves the list, but keeps its own link, which `_first_of_at_least` follows.
+            # An empty node is removed from the list, but keeps its own link, which `_first_of_at_least` follows.
             before, after = self.before[node], self.after[node]
             self.after[before], self.before[after] = after, before
         self.above[group] = self._first_of_at_least(deficit, group)
 
     def _first_of_at_least(self, growth: float, group: int) -> int:
-        """A group's first node of at least some growth that is not empty, or its last node."""
+        """The first node of a group that is not empty and has at least this growth, or else its last node."""
         start, end = self.group_starts[group], self.group_starts[group + 1]
         node = int(start + np.searchsorted(self.growth[start:end], growth))
         while self.place[node] == self.end[node]:

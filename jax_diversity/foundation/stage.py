@@ -1,6 +1,6 @@
 """The declaration of a stage, and the services that it may use while it runs.
 
-A stage owns everything about itself: its folder holds its settings, its functions, and the names and readers of its
+The folder of a stage contains everything about it: its settings, its functions, and the names and readers of its
 artifacts (`stored.py`). The folder's `stage.py` declares one `Stage`; the engine (`jax_diversity.pipeline`) and the
 command line use only these declarations.
 """
@@ -25,9 +25,9 @@ class Context:
     Attributes:
         config: the settings of all stages.
         folder: the dataset's folder and its manifest.
-        progress: shows the work.
-        open_dataset: opens the dataset of a folder; passed in because `dataset` imports the foundation.
-        reference: the dataset that `features_from` names, opened; None where it names none.
+        progress: shows the progress of the work.
+        open_dataset: opens the dataset in a folder; it is an argument because `dataset` imports the foundation.
+        reference: the open dataset of `features_from`; None if that setting is empty.
     """
 
     config: Any
@@ -47,7 +47,7 @@ class Context:
         return self.open_dataset(self.root)
 
     def counts(self, stage: str) -> Counts:
-        """What a finished stage counted."""
+        """The counts of a finished stage."""
         return self.folder.stages[stage]["counts"]
 
 
@@ -57,24 +57,24 @@ class Stage:
 
     Attributes:
         name: its name in the manifest; the verb is the name up to a slash (`order/balance` -> `order`).
-        help: the verb's sentence in the command line's help.
-        section: the field of `BuildConfig` with its settings; a dataclass there has a method `check`.
-        destination: the folder below the dataset's that takes its files.
-        run: writes the files into the temporary folder that it is given, returns counts that JSON can hold.
-        summary: one line on what was made, from its counts.
-        settings: the part of the settings that its result depends on, as plain values.
+        help: the sentence about the verb in the command line's help.
+        section: the field of `BuildConfig` with its settings; if it is a dataclass, it has a method `check`.
+        destination: the folder for its files, below the dataset's folder.
+        run: writes the files into a temporary folder and returns the counts, which must be valid JSON.
+        summary: makes one line about the result from the counts.
+        settings: returns the part of the settings that its result depends on, as plain values.
         inputs: the stages whose artifacts it reads.
         outside: a fingerprint of the other files that it reads.
         check: raises if the stored documents cannot satisfy the settings; called as soon as the documents are known.
-        adopt: the settings of its section with `features_from`, from all given settings and those of the other
-            dataset's stage; None if the stage takes nothing from other datasets. Otherwise its counts have
-            `features`, a fingerprint of what other datasets take.
+        adopt: makes the section's settings with `features_from`, from all given settings and the settings of the other
+            dataset's stage; None if the stage uses nothing from other datasets. Otherwise its counts contain
+            `features`, a fingerprint of the artifacts that other datasets can use.
         resumable: whether a later run may keep the finished files of an interrupted one.
         owns_folder: whether the folders of its files contain no other stage's files.
         also: other sections of settings that it reads.
         packages: libraries whose version may change the files' bytes.
         methods: the module, below this package, whose `METHODS` lists the stage's methods; empty without methods.
-        version: increased when the same settings give another result.
+        version: a number that developers increase when the same settings give another result.
     """
 
     name: str

@@ -17,7 +17,7 @@ from jax_diversity.foundation.errors import UserError
 class StoredStages:
     """The finished stages of one folder.
 
-    Of a dataset on an object store `remote`, its `RemoteFolder`, fetches a file when it is first needed.
+    For a dataset on an object store, `remote` (a `RemoteFolder`) fetches a file when it is first needed.
     """
 
     def __init__(self, root: Path, remote: Any = None) -> None:
@@ -35,7 +35,7 @@ class StoredStages:
         return self._folder.stages
 
     def stage(self, name: str) -> Mapping[str, Any]:
-        """A finished stage's entry in the manifest; a `UserError` if it has not run."""
+        """The entry of a finished stage in the manifest; raises a `UserError` if the stage has not run."""
         try:
             return self.stages[name]
         except KeyError:
@@ -44,18 +44,19 @@ class StoredStages:
             ) from None
 
     def counts(self, stage: str) -> Mapping[str, Any]:
-        """What a finished stage counted."""
+        """The counts of a finished stage."""
         return self.stage(stage)["counts"]
 
     def number(self, stage: str, name: str) -> int:
-        """One of a finished stage's counts, which is a whole number."""
+        """One count of a finished stage, as a whole number."""
         return as_whole_number(f"{name!r} in {self.root / 'manifest.json'}", self.counts(stage)[name])
 
     def file(self, stage: str, name: str, *, checked: bool = True) -> Path:
-        """The path of one of a stage's files; of a dataset on an object store it is fetched first.
+        """The path of a stage's file; for a dataset on an object store the file is fetched first.
 
-        Its content is compared with the manifest's SHA-256, once a process. `checked=False` compares its size only,
-        which suffices where the reader has another proof: records have checksums, orderings have fingerprints.
+        The content is compared with the SHA-256 in the manifest, once per process. `checked=False` compares only the
+        size. This is enough if the reader checks the content itself: records have checksums, orderings have
+        fingerprints.
 
         Raises:
             UserError: the stage has not run, or the file is absent or differs from the manifest.
@@ -86,7 +87,7 @@ class StoredStages:
     def files(self, stage: str, start: str, suffix: str = "") -> list[Path]:
         """The paths of a stage's files with that start and suffix, checked, in the order of their numbers."""
         names = self.names(stage, start, suffix)
-        # Hashing releases the interpreter's lock. An object store's fetch has threads of its own.
+        # Hashing releases the interpreter's lock. Fetching from an object store uses its own threads.
         num_threads = 1 if self._remote else min(len(os.sched_getaffinity(0)), max(len(names), 1))
         with ThreadPoolExecutor(num_threads) as threads:
             return list(threads.map(partial(self.file, stage), names))
@@ -94,9 +95,9 @@ class StoredStages:
     def files_to_fetch(
         self, stage: str, start: str, suffix: str = ""
     ) -> tuple[list[Path], Callable[[Path], None] | None]:
-        """The paths of such files, and what fetches one when it is first read; None where all are there.
+        """The paths of these files, and a function that fetches one before its first read; None for local files.
 
-        Only their sizes are compared: for files with checksums of their own.
+        Only their sizes are compared: use this for files that contain checksums.
         """
         names = self.names(stage, start, suffix)
         if self._remote is not None:
@@ -104,8 +105,8 @@ class StoredStages:
         return [self.file(stage, name, checked=False) for name in names], None
 
     def names(self, stage: str, start: str, suffix: str = "") -> list[str]:
-        """The names of such files, below the dataset's folder."""
-        # By length first: the number 100,000 has one digit more than 99,999.
+        """The names of a stage's files with that start and suffix, relative to the dataset's folder."""
+        # Sorted by length first, because 100,000 has one digit more than 99,999.
         names = sorted(self.stage(stage)["files"], key=lambda name: (len(name), name))
         return [name for name in names if name.startswith(start) and name.endswith(suffix)]
 

@@ -1,4 +1,4 @@
-"""Pictures as SVG: words, boxes, lines and charts, in colours that follow the reader's light or dark theme."""
+"""Make SVG pictures of text, boxes, lines and charts, with colours for light and dark themes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DARK = """
 
 
 class Curve(NamedTuple):
-    """A line through points, the class of its style, and its name in the chart; an empty name is not shown."""
+    """A line through points, the CSS class of its style, and its name in the chart; an empty name is not shown."""
 
     x: np.ndarray
     y: np.ndarray
@@ -54,12 +54,12 @@ class Chart:
     Attributes:
         title: the first line.
         subtitle: the second line.
-        x_words: what the x axis shows.
-        y_words: what the y axis shows; empty for no words.
+        x_words: the label of the x axis.
+        y_words: the label of the y axis; empty for no label.
         x_range: lowest and highest x.
         y_range: lowest and highest y.
-        logarithmic: whether the x axis, and the y axis, is logarithmic.
-        room: pixels at the right for the curves' names.
+        logarithmic: two flags: whether the x axis is logarithmic, and the y axis.
+        room: pixels at the right side for the names of the curves.
 
     Example:
         >>> Chart("Loss", "of one run", "step", "nats", (0, 9), (2, 4)).draw([Curve(steps, losses, "main", "balance")])
@@ -76,7 +76,7 @@ class Chart:
     room: int = 90
 
     def draw(self, curves: Sequence[Curve]) -> str:
-        """The SVG's text."""
+        """The text of the SVG file."""
         parts = [*titles(self.title, self.subtitle), *self._axes()]
         for curve in curves:
             inside = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if y >= self.y_range[0]]
@@ -106,7 +106,7 @@ class Chart:
         yield text(_LEFT - 8, _TOP - 8, self.y_words, "quiet")
 
     def _names(self, curves: Sequence[Curve]) -> Iterator[str]:
-        """The names beside the curves' ends, each after a stroke of its curve, moved apart if they would overlap."""
+        """The names at the ends of the curves, each with a short line in the curve's style; moved if they overlap."""
         ordered = sorted(curves, key=lambda curve: self._y(float(curve.y[-1])))
         places = [self._y(float(curve.y[-1])) + 4 for curve in ordered]
         for index in range(1, len(places)):
@@ -142,15 +142,15 @@ def _ticks(bounds: tuple[float, float], logarithmic: bool) -> list[float]:
 def framed(
     title: str, parts: Sequence[str], width: float, height: float, *, style: str = "", dark: str = "", summary: str = ""
 ) -> str:
-    """The SVG's text: parts on a ground.
+    """The text of an SVG file with a background and the given elements.
 
     Args:
         title: a name for readers who do not see the picture.
         parts: elements, in the order in which they are drawn.
         width: width in pixels.
         height: height in pixels.
-        style: CSS of further classes.
-        dark: the same for dark themes.
+        style: CSS of additional classes.
+        dark: CSS of additional classes for dark themes.
         summary: a description for readers who do not see the picture.
     """
     return "\n".join(
@@ -172,7 +172,7 @@ def titles(title: str, subtitle: str) -> list[str]:
 
 
 def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
-    """Words at a place."""
+    """Text at a position."""
     return f'<text{_class(kind)} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 

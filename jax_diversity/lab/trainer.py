@@ -1,6 +1,6 @@
 """The training loop: batches from a source, one compiled step, and a learning rate for each step.
 
-The verb `train` and the trials of experiments use this loop. They log, measure and store different values.
+The verb `train` and the trials of experiments share this loop. They log, measure and store different values.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from jax_diversity.lab.compiled import Batch, CompiledModel, StepResult
 
 
 class Given(NamedTuple):
-    """A batch, and the options of its step.
+    """A batch, and options of its training step.
 
     Attributes:
-        arrays: the arrays that the model reads.
-        carry: an LSTM's state before the batch; None for a transformer.
+        arrays: the input of the model.
+        carry: the state of an LSTM before the batch; None for a transformer.
         sketches: whether the step also sketches the sequences' gradients.
         num_groups: number of groups whose losses the step sums; `arrays["groups"]` then has the group of every segment.
     """
@@ -41,7 +41,7 @@ class Source(Protocol):
         ...
 
     def observe(self, step: int, result: StepResult) -> Mapping[str, float]:
-        """Observe the result of a step before the next batch is chosen; returns values to keep, by name."""
+        """Called with the result of a step before the next batch is requested; returns named values to store."""
         ...
 
 
@@ -51,8 +51,8 @@ class Taken(NamedTuple):
     Attributes:
         step: its number, from 0.
         given: its batch.
-        result: its loss, and other results that the source requested.
-        values: values that the source keeps.
+        result: its loss, and the other values that the source requested.
+        values: the values that `Source.observe` returned.
         waited: seconds that the loop waited for the batch.
         started: when the step was started, by `time.perf_counter`.
     """
@@ -99,13 +99,13 @@ class Trainer:
         rate: Callable[[int], Any],
         before: Callable[[int, Given], None] = lambda step, given: None,
     ) -> Iterator[Taken]:
-        """Take the steps from `first` to `last - 1`.
+        """Run the steps `first` to `last - 1`.
 
         Args:
             first: number of steps already done.
             last: number of steps in all.
             rate: the learning rate of a step.
-            before: called with every batch, with the weights before its step.
+            before: called before every step, with its number and batch.
         """
         for step in range(first, last):
             start = time.perf_counter()

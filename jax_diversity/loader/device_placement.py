@@ -1,4 +1,4 @@
-"""Batches as global arrays on a mesh: which rows a process reads, and how they get to its devices."""
+"""Place batches on a mesh as global arrays: each process reads the rows of its own devices."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ class DevicePlacement:
     """Puts a process's rows of the global batch on its devices, as its part of global arrays (row, token).
 
     Row j of the global batch is row j of the global array for any number of processes and any order of their
-    devices. Both axes may be sharded over any axes of a mesh; fields with one number a row are sharded as the first.
+    devices. Both axes may be sharded over any axes of a mesh. Fields with one number per row are sharded like the first
+    axis.
 
     Args:
-        sharding: of arrays (row, token).
+        sharding: the sharding of arrays (row, token).
         num_rows: B, rows of the global batch.
-        lengths: every L that batches have.
+        lengths: all sequence lengths L of the batches.
     """
 
     def __init__(self, sharding: jax.sharding.Sharding, num_rows: int, lengths: Sequence[int]) -> None:
@@ -30,9 +31,9 @@ class DevicePlacement:
         if isinstance(sharding, NamedSharding) and len(sharding.spec) > 2:
             raise UserError(
                 f"Expected a sharding of arrays (row, token), such as PartitionSpec('data'), found {sharding.spec} "
-                f"for {len(sharding.spec)} axes; leave out what comes after the second."
+                f"for {len(sharding.spec)} axes; leave out all entries after the second."
             )
-        # Every device's rows and columns, by the batch's length. The rows are the same for all lengths.
+        # The rows and columns of every device, for each length. The rows are the same for all lengths.
         self._indices = {length: self._indices_of(length) for length in lengths}
         self._rows = {device: rows for device, (rows, _) in self._indices[lengths[0]].items()}
 
@@ -45,7 +46,7 @@ class DevicePlacement:
                 f"Expected a sharding that divides batches of {self.num_rows} rows and {length} tokens, found "
                 f"{self.sharding} ({reason}); choose another global_batch_size or mesh."
             ) from None
-        # A sharding of the rows alone gives one slice a device: all columns then.
+        # If only the rows are sharded, a device has one slice, and all columns.
         return {
             device: (index[0], index[1] if len(index) > 1 else slice(None))
             for device, index in (indices or {}).items()
@@ -55,12 +56,12 @@ class DevicePlacement:
     @cached_property
     def row_numbers(self) -> tuple[int, ...]:
         """The rows of the global batch that this process's devices hold, ascending."""
-        # Devices may hold the same rows: each is read once, and put on all of them.
+        # Several devices may hold the same row: it is read once, and copied to all of them.
         rows = [np.arange(self.num_rows)[index] for index in self._rows.values()]
         return tuple(np.unique(np.concatenate([np.zeros(0, np.int64), *rows])).tolist())
 
     def place(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-        """Global arrays of the rows `row_numbers`; the transfer continues in the background."""
+        """Make global arrays from the rows `row_numbers`; the transfer continues in the background."""
         return {field: self._place(field, rows) for field, rows in batch.items()}
 
     def placed(self, spec: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.ShapeDtypeStruct]:
@@ -93,20 +94,20 @@ class DevicePlacement:
             return NamedSharding(sharding.mesh, spec, memory_kind=sharding.memory_kind)
         if not sharding.is_fully_replicated:
             raise UserError(
-                f"Expected a NamedSharding for batches that tell where their rows come from, found {sharding!r}."
+                f"Expected a NamedSharding for batches with dataset_index and sequence_index, found {sharding!r}."
             )
         return sharding
 
     def _local(self, index: slice) -> slice:
-        """The places of neighbouring rows of the global batch among the rows that were read."""
-        # A device holds neighbouring rows, all of which were read, so that they are neighbours here too.
+        """Convert neighbouring rows of the global batch to indices of the rows that this process read."""
+        # All rows of a device were read, so that they are neighbours among the read rows, too.
         start, stop, _ = index.indices(self.num_rows)
         first = int(np.searchsorted(self.row_numbers, start))
         return slice(first, first + stop - start)
 
 
 def _narrowed(field: str, numbers: np.ndarray) -> np.ndarray:
-    """Numbers in the type that JAX gives them, by default int32; JAX itself would cut larger ones silently."""
+    """Convert numbers to JAX's type, by default int32; JAX itself would truncate larger numbers without an error."""
     held = numbers.astype(jax.dtypes.canonicalize_dtype(numbers.dtype))
     if (held != numbers).any():
         raise UserError(

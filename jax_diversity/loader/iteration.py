@@ -29,9 +29,9 @@ _STATE_VERSION = 1
 
 
 class OrderedBatches(grain.MapDataset[Batch]):
-    """The batches by number: element k is the k-th whole batch from the start position on.
+    """The batches by number: element k is the k-th batch after the start position.
 
-    An element is a batch rather than a sequence because a batch whose records are neighbours is a single read.
+    Elements are batches, not sequences, because one read is enough for a batch whose records are neighbours.
     """
 
     def __init__(self, run: Run, source: SequenceSource, windows: Windows) -> None:
@@ -44,12 +44,12 @@ class OrderedBatches(grain.MapDataset[Batch]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return self.slice(index)
-        # Grain's datasets begin again after their end: element len(self) is element 0.
+        # Grain's datasets repeat after their end: element len(self) is element 0.
         return self.read(self.windows.first_position + int(index) % len(self) * self.windows.step)
 
     @property
     def _element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes and types of the batches' arrays from the start on; Grain's `get_element_spec` asks for it."""
+        """Shapes and types of the arrays in all batches after the start position, for Grain's `get_element_spec`."""
         settings, windows = self.windows.settings, self.windows
         (start, length), *others = windows.lengths_from(settings.start_position) or windows.lengths
         if others:
@@ -69,12 +69,12 @@ class OrderedBatches(grain.MapDataset[Batch]):
         return f"OrderedBatches({self.windows.settings.global_batch_size} of {self.run})"
 
     def read(self, position: int) -> Batch:
-        """The rows of the global batch at a position that this host holds."""
+        """This host's rows of the global batch at a position."""
         settings, positions = self.windows.settings, self.windows.positions(position)
         sequences = self.run.at(positions)
         if len(sequences):
             batch = self.source.read(sequences, positions)
-        else:  # a last batch without rows of this host
+        else:  # the last batch can have no rows for this host
             batch = self._no_rows(self.windows.length_at(position))
         if missing := self.windows.num_rows - len(sequences):
             batch = {field: _padded(rows, missing) for field, rows in batch.items()}
@@ -95,23 +95,23 @@ def _padded(rows: np.ndarray, missing: int) -> np.ndarray:
 
 
 class BatchIterator(grain.DatasetIterator[Batch]):
-    """The batches in their order; its state is the position of the next batch.
+    """Iterates over the batches in their order; its state is the position of the next batch.
 
-    Threads may share it: each batch goes to one of them. It belongs to the process that made it, and cannot be copied:
-    two copies would give the same batches.
+    Threads may share an iterator: each batch is given to one thread. Only the process that made the iterator can use
+    it. It cannot be copied, because two copies would give the same batches.
 
     Args:
         batches: the batches; the iterator closes their source.
-        placement: puts batches on devices; None leaves NumPy arrays.
+        placement: puts batches on devices; with None batches are NumPy arrays.
     """
 
     def __init__(self, batches: OrderedBatches, placement: DevicePlacement | None = None) -> None:
         super().__init__()
         self._batches, self._windows, self._settings = batches, batches.windows, batches.windows.settings
         self._position = self._windows.first_position
-        # Threads also place what they read, so that the transfer to devices runs ahead too. Worker processes have no
-        # devices: what they return is placed here. Neither function refers to this iterator, so that an iterator
-        # that is dropped without `close` is freed and its workers end with it.
+        # Threads also place the batches that they read, so that the transfer to devices runs in advance, too. Worker
+        # processes have no devices: their batches are placed here. Neither function refers to this iterator, so that an
+        # iterator that is deleted without `close` is freed, and its workers end.
         self._make, self._finish = batches.read, None
         if placement is not None and self._settings.num_workers:
             self._finish = placement.place
@@ -120,7 +120,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         self._workers: Workers | None = None
         self._pending: deque[Future[Batch]] = deque()  # the next batches, from the current position on
         self._process = os.getpid()
-        # Held while the position moves. Not by `close`, which must not wait for a batch that may never come.
+        # Held while the position changes. `close` does not take it: it must not wait for a batch that may never arrive.
         self._lock = threading.RLock()
 
     def __next__(self) -> Batch:
@@ -130,32 +130,32 @@ class BatchIterator(grain.DatasetIterator[Batch]):
             if not self._windows.num_batches(self._position):
                 raise StopIteration
             batch = self._take() if self._settings.num_prefetch else self._make(self._position)
-            # A padded last batch ends with the epochs, so that a finished run has one state for all batch sizes.
+            # A padded last batch ends at the end of the run, so that the final state is the same for all batch sizes.
             self._position = min(self._position + self._windows.step, self._windows.end)
             return batch
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise UserError(
-            "Expected one iterator of a run, found a copy or a pickle of it being made: both would give the same "
-            "batches; make another with iter(loader), and give it the state of this one (get_state, set_state)."
+            "Expected no copy or pickle of an iterator: both would give the same batches; make another iterator with "
+            "iter(loader), and give it the state of this one (get_state, set_state)."
         )
 
     def check_process(self) -> None:
-        """Refuse another process than the one that made this iterator."""
+        """Raise if this process did not make the iterator."""
         if self._process != os.getpid():
-            # Its threads are not in this process, and it would wait for their batches without end.
+            # The threads do not exist in this process, which would wait for their batches forever.
             raise UserError(
-                f"Expected the iterator in the process that made it ({self._process}), found it in one that was "
-                "forked off; make another there with iter(loader)."
+                f"Expected the iterator in the process that made it ({self._process}), found it in a forked process; "
+                "make another iterator there with iter(loader)."
             )
 
     @property
     def position(self) -> int:
-        """Where the next batch begins, counted over all epochs."""
+        """The position where the next batch begins, counted over all epochs."""
         return self._position
 
     def get_state(self) -> dict[str, Any]:
-        """The next position and the fingerprints of dataset and ordering, ready for JSON."""
+        """The next position and the fingerprints of dataset and ordering, as plain values for JSON."""
         return self._state(self._position)
 
     def _state(self, position: int) -> dict[str, Any]:
@@ -167,11 +167,11 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state, of any batch size and number of hosts.
+        """Continue from a state, which may be from another batch size or number of hosts.
 
         Raises:
-            UserError: the state is of another dataset or ordering, of a newer version, or not a state; a batch from its
-                position on would span two sequence lengths.
+            UserError: the state is for another dataset or ordering, has a newer version, or is not a state; a batch
+                after its position would contain two sequence lengths.
         """
         names = ("version", "position", "dataset", "ordering")
         if not isinstance(state, Mapping) or set(names) - state.keys():
@@ -193,41 +193,41 @@ class BatchIterator(grain.DatasetIterator[Batch]):
                 own = self._state(position)[name]
                 raise UserError(
                     f"The checkpoint was made with the {name} of fingerprint {state[name]}, this loader's is {own}; "
-                    f"open the {name} it was made with, or start a new run."
+                    f"open the {name} of the checkpoint, or start a new run."
                 )
         self._windows.check_lengths(position)
         self._move(position)
 
     def _get_next_index(self) -> int:
-        """The number of the next batch, counted from the start position; Grain's `get_next_index` asks for it.
+        """The number of the next batch, counted from the start position, for Grain's `get_next_index`.
 
-        A position within a batch, which the state of another batch size may have, counts as the batch after it.
+        After a restore with another batch size the position can be within a batch; then the following batch counts.
         """
         return -((self._windows.first_position - self._position) // self._windows.step)
 
     def _set_next_index(self, index: SupportsIndex) -> None:
-        """Continue with the batch of a number; Grain's `set_next_index` calls it."""
+        """Continue with the batch of this number, for Grain's `set_next_index`."""
         windows = self._windows
         number = as_whole_number("the next index", index, 0, windows.num_batches_here)
         self._move(min(windows.first_position + number * windows.step, windows.end))
 
     def _move(self, position: int) -> None:
         with self._lock:
-            self._cancel()  # batches that were made ahead belong to the former position
+            self._cancel()  # prefetched batches belong to the old position
             self._position = position
 
     def start_prefetch(self) -> None:
-        """Begin to make batches before the first one is needed."""
+        """Start prefetching before the first batch is requested."""
         self.check_process()
         with self._lock:
             if self._settings.num_prefetch and not self._closed:
                 self._submit(self._position)
 
     def close(self) -> None:
-        """Stop making batches; threads and processes end when the batch that they are making is done."""
+        """Stop making batches; threads and processes finish their current batch and end."""
         super().close()
-        # Closing the workers cancels what is pending. Nothing more may be done here: an iterator that a module holds
-        # is closed when the interpreter has already removed most other modules.
+        # Closing the workers cancels pending batches. Do nothing else here: an iterator that a module holds is closed
+        # when the interpreter has already removed most other modules.
         self._pending.clear()
         self._end_workers()
         self._batches.source.close()
@@ -236,16 +236,16 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         try:
             self._submit(self._position)
             batch = self._pending.popleft()
-            # Before waiting for this batch, fill its place in the queue.
+            # Fill the free place in the queue before waiting for this batch.
             workers = self._submit(self._position + self._windows.step)
             made = workers.result(batch)
             return made if self._finish is None else self._finish(made)
         except BaseException as error:
             if isinstance(error, Exception):
                 self._assert_not_closed()  # another thread closed the iterator while this one waited
-            self._cancel()  # the next call tries the same position again,
+            self._cancel()  # the next call tries the same position again
             if isinstance(error, WorkerDied):
-                self._end_workers()  # with new processes
+                self._end_workers()  # the next call starts new processes
             raise
 
     def _submit(self, first: int) -> Workers:

@@ -1,4 +1,4 @@
-"""A loader of a run's batches, from settings that are checked."""
+"""Make a loader: an iterable of the batches of a run."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def make_loader(datasets: Datasets | Run, **options: Any) -> Loader:
         number of hosts, threads or workers.
 
     Raises:
-        UserError: a setting that is not valid, an unknown ordering, one made for another number of sequences or
-            that lies in another dataset, sequences of another length than the model expects, a batch that would
-            hold sequences of two lengths.
+        UserError: a setting is not valid; the ordering is unknown, has another number of sequences, or lies in the
+            folder of another dataset; the sequences have another length than the model expects; a batch would hold
+            sequences of two lengths.
 
-    An ordering that records other token counts than the dataset's orderings is followed with a warning: it may have
-    been made with your own weights or matrices.
+    A warning is shown if the ordering was made from other token counts than the dataset's orderings, for example with
+    your own weights or matrices.
 
     Example:
         >>> for batch in make_loader("out/", ordering="balance", global_batch_size=64):
@@ -54,7 +54,7 @@ def make_loader(datasets: Datasets | Run, **options: Any) -> Loader:
 
 
 class Loader(grain.IterDataset[Batch]):
-    """Batches of an order, made ahead in the background; iterate over it, or build on it with Grain.
+    """The batches of a run, prefetched in the background. Iterate over it, or apply Grain transformations to it.
 
     Args:
         run: the run.
@@ -80,29 +80,29 @@ class Loader(grain.IterDataset[Batch]):
 
     @property
     def run(self) -> Run:
-        """Which sequence comes at every position."""
+        """The run that the batches are read from."""
         return self.batches.run
 
     @property
     def num_batches(self) -> int | None:
-        """Batches from the start position on; None without a last epoch."""
+        """The number of batches after the start position; None if `num_epochs` is None."""
         return None if self.batches.windows.end == ENDLESS else len(self.batches)
 
     @property
     def _element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes and types of a batch's arrays, global ones with `sharding`; Grain's `get_element_spec` asks for it."""
+        """Shapes and types of a batch's arrays (global arrays with `sharding`), for Grain's `get_element_spec`."""
         # A partial last batch is padded to the shape of the others.
         spec = self.batches._element_spec
         return spec if self._placement is None else self._placement.placed(spec)
 
     def __len__(self) -> int:
         if (number := self.num_batches) is None:
-            # Not a UserError: `list` and others ask for a length, and take a TypeError for none.
-            raise TypeError("Expected a loader with a last epoch to have a length, found num_epochs=None.")
+            # Not a UserError: `list` and other callers of `len` expect a TypeError if there is no length.
+            raise TypeError("Expected a loader with a number of epochs, found num_epochs=None; it has no length.")
         return number
 
     def __bool__(self) -> bool:
-        return self.num_batches != 0  # also true without a last epoch, where there is no length
+        return self.num_batches != 0  # also true if `num_epochs` is None
 
     def __iter__(self) -> BatchIterator:
         # Every iterator closes its own source; a copy leaves the shared source open.
@@ -111,11 +111,11 @@ class Loader(grain.IterDataset[Batch]):
         return BatchIterator(batches, self._placement)
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
-        """Read every n-th batch alone: Grain's `mp_prefetch` calls it in each of its n worker processes."""
+        """Read only every n-th batch; Grain's `mp_prefetch` calls this in each of its n worker processes."""
         if self._placement is not None:
             raise UserError(
-                "Expected a loader without sharding before mp_prefetch, found one with it: worker processes have no "
-                "devices. Leave mp_prefetch out: the loader makes batches ahead by itself (num_prefetch)."
+                "Expected a loader without sharding before mp_prefetch, found sharding: worker processes have no "
+                "devices. Leave mp_prefetch out: the loader prefetches batches itself (num_prefetch)."
             )
         if sequential_slice:
             raise UserError("Expected mp_prefetch without sequential_slice, which would change the order of batches.")

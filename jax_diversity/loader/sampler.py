@@ -1,7 +1,7 @@
-"""A run as a sampler for Grain's own `DataLoader`, beside `run.source.SequenceSource`.
+"""A run as a sampler for Grain's own `DataLoader`; its source is `run.source.SequenceSource`.
 
-`make_loader` is faster and resumes on other hosts and batch sizes. The sampler is for programs that have a
-`grain.DataLoader` already and want to keep its operations.
+`make_loader` is faster, and can resume with another number of hosts or batch size. The sampler is for programs that
+already have a `grain.DataLoader` and keep its operations.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from jax_diversity.run.source import as_index
 class OrderSampler:
     """The order of a run for `grain.DataLoader`, whose batches then follow the window contract.
 
-    A `DataLoader` gives each host and each worker process every n-th element, and each worker makes its own batches:
-    with a plain order, a batch would be every n-th sequence of a longer window. This sampler numbers the elements so
-    that the batches that come out are windows of the order, one after another.
+    A `DataLoader` gives each host and each worker process every n-th element, and each worker makes its own batches.
+    With a plain order, a batch would contain every n-th sequence of a longer window. This sampler numbers the elements
+    so that the resulting batches are windows of the order, one after another.
 
     Args:
         run: a run with sequences of one length; or a built dataset, its folder or address, or several.
-        ordering: of datasets, see `make_loader`.
-        global_batch_size: B, over all hosts; the batch operation's size is B / num_hosts.
-        num_epochs: how often every sequence comes, or the run is repeated.
-        worker_count: the `DataLoader`'s. Workers take turns, a batch each; the last batches that do not make a
-            whole turn are left out.
-        num_hosts: the `DataLoader`'s `shard_options.shard_count`.
+        ordering: the ordering of datasets, see `make_loader`.
+        global_batch_size: B, over all hosts; the size of the batch operation is B / num_hosts.
+        num_epochs: how often the run is repeated.
+        worker_count: the same value as in the `DataLoader`. Workers deliver one batch each, in turn; the last batches
+            are left out if there are fewer of them than workers.
+        num_hosts: the `shard_options.shard_count` of the `DataLoader`.
 
     Raises:
-        UserError: an unknown ordering, a batch that the epochs cannot fill, hosts that do not divide it, more
-            workers than batches; a run with sequences of several lengths.
+        UserError: the ordering is unknown; the epochs cannot fill a batch; the number of hosts does not divide the
+            batch; there are more workers than batches; the run has several sequence lengths.
 
     Example:
         >>> loader = grain.DataLoader(
@@ -73,7 +73,7 @@ class OrderSampler:
         if workers > num_batches:
             raise UserError(
                 f"Expected worker_count in 0 .. {num_batches}, the number of batches, found {workers}: "
-                "workers take turns, a batch each, and only whole turns count."
+                "workers deliver one batch each, in turn, and only complete turns are used."
             )
         self._batch_size, self._num_hosts = settings.global_batch_size, settings.num_hosts
         self._num_workers = max(workers, 1)
@@ -85,14 +85,14 @@ class OrderSampler:
     def __getitem__(self, index: int) -> grain.RecordMetadata:
         as_index(index, len(self))
         rows = self._batch_size // self._num_hosts
-        # Invert how a `DataLoader` deals out elements: element e goes to host e % H, and of those of a host, number i
-        # goes to worker i % W. The remaining number counts the elements of one worker, which it batches in their order.
+        # This inverts the distribution of a `DataLoader`: element e is read by host e % H, and element i of a host by
+        # worker i % W. The remaining number counts the elements of one worker, which batches them in their order.
         element, host = divmod(index, self._num_hosts)
         element, worker = divmod(element, self._num_workers)
         turn, row = divmod(element, rows)
         position = (turn * self._num_workers + worker) * self._batch_size + host * rows + row
         sequence = int(self._run.at(np.array([position], np.int64))[0])
-        # Random operations then draw the same numbers for any number of hosts and workers.
+        # The seed is the position, so that random operations do not depend on the number of hosts and workers.
         return grain.RecordMetadata(index=index, record_key=sequence, rng=np.random.default_rng(position))
 
     def __repr__(self) -> str:  # Grain's checkpoints compare it

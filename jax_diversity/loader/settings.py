@@ -1,4 +1,4 @@
-"""The settings that `make_loader` and `stream_batches` share, and the window contract: which positions a host reads."""
+"""The common settings of `make_loader` and `stream_batches`, and the window contract: the positions of every host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jax_diversity.records.decoding import FIELDS, LossMask, as_fields
 from jax_diversity.run.source import ORIGIN_FIELDS
 
 ENDLESS = 2**62
-"""The number of positions of a run without a last epoch; positions of a batch after it are still below 2^63."""
+"""The number of positions if epochs never end; positions of a batch after it are still below 2^63."""
 
 _DTYPES = ("int32", "int64", "uint32", "float32")
 _SMALLEST = {
@@ -32,50 +32,51 @@ _MAY_BE_NONE = ("num_epochs", "sequence_length")
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderSettings:
-    """The settings of `make_loader` and `stream_batches`; `checked` makes them from a user's keywords."""
+    """The settings of `make_loader` and `stream_batches`; `checked` makes them from keyword arguments."""
 
     global_batch_size: int
     """B, sequences of a batch over all hosts."""
     num_epochs: int | None = 1
-    """How often the run is repeated; None never ends."""
+    """The number of times that the run is read; with None it is repeated without end."""
     start_position: int = 0
     """The global position of the first batch."""
     drop_remainder: bool = True
-    """Whether the last sequences are dropped when they do not fill a batch; False fills the batch up with rows of
-    padding. Every host sees the same number of batches in both cases."""
+    """Whether the last sequences are dropped when they do not fill a batch; with False the batch gets padding rows.
+    Every host has the same number of batches in both cases."""
     host_index: int = 0
-    """The number of this host (`jax.process_index()`); not with `sharding`, which determines it."""
+    """The number of this host (`jax.process_index()`); do not give it with `sharding`, which determines it."""
     num_hosts: int = 1
-    """The number of hosts (`jax.process_count()`); it divides the batch."""
+    """The number of hosts (`jax.process_count()`); the batch size must be a multiple of it."""
     sharding: jax.sharding.Sharding | None = None
-    """A `jax.sharding.Sharding` of arrays (row, token): batches are then global `jax.Array`s, placed on the devices
-    ahead of time. Row j of the batch is row j of the array for any number of processes."""
+    """A `jax.sharding.Sharding` of arrays (row, token): batches are then global `jax.Array`s, placed on the devices in
+    advance. Row j of the batch is row j of the array for any number of processes."""
     fields: Sequence[str] = FIELDS
-    """Which arrays a batch holds. Each takes time to write: `("inputs",)` alone is about twice as fast as all six."""
+    """The arrays in a batch. Each takes time to write: `("inputs",)` alone is about twice as fast as all six."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Field -> the name it has in a batch, such as {"inputs": "tokens"}; the same where not given. MaxText and the Flax
-    examples read the fields' own names."""
+    """New names of fields, such as {"inputs": "tokens"}; other fields keep their names. MaxText and the Flax examples
+    use the original names."""
     dtype: Any = "int32"
-    """Of the arrays: int32, int64, uint32 or float32. With `sharding`, int64 needs JAX's `jax_enable_x64`."""
+    """The type of the arrays: int32, int64, uint32 or float32. With `sharding`, int64 needs JAX's `jax_enable_x64`."""
     merge_segments: bool = False
-    """Give all segments of a sequence the number 1 and count positions through the sequence, so that a document attends
-    to the documents before it and its first token is a target; False keeps documents apart."""
+    """Whether all segments of a sequence are merged: positions count through the sequence, a document attends to the
+    documents before it, and its first token is a target. False keeps documents apart."""
     loss_mask: LossMask = "all"
     """`answers` masks the prompts of chats: `targets_segmentation` is 0 where the target is not a token of an answer.
-    In documents that are not chats every token counts towards the loss. Refused where no dataset was made of chats."""
+    In documents that are not chats every token counts towards the loss. At least one dataset must contain chats."""
     num_prefetch: int = 2
-    """Batches made ahead in the background; 0 makes each batch on request."""
+    """Number of batches that are made in advance in the background; 0 makes each batch on request."""
     num_threads: int = 1
-    """Threads that make them."""
+    """Number of threads that make batches."""
     num_workers: int = 0
-    """Processes that make them instead of threads; they take seconds to start. It must be possible to import the
-    program's own file without running it (`if __name__ == "__main__":`), as always with `multiprocessing`."""
+    """Number of processes that make batches instead of threads; they need seconds to start. It must be possible to
+    import the program's own file without running it (`if __name__ == "__main__":`), as always with
+    `multiprocessing`."""
     sequence_length: int | None = None
-    """L that the model expects; a run with sequences of another length is refused. None takes any."""
+    """L that the model expects; a run with another sequence length is refused. None accepts any."""
 
     @classmethod
     def checked(cls, **given: Any) -> LoaderSettings:
-        """The settings from a user's keywords; a `UserError` names the first that is unknown or not valid."""
+        """Make settings from keyword arguments; a `UserError` names the first one that is unknown or not valid."""
         known = cls.__dataclass_fields__
         for name in given:
             if name not in known:
@@ -83,7 +84,7 @@ class LoaderSettings:
                 raise UserError(f"Unknown setting {quoted(name)}: expected one of {listed}")
         if "global_batch_size" not in given:
             raise UserError("Expected global_batch_size, the number of sequences of a batch, found none.")
-        # Whole numbers become Python's own, which JSON can hold: the position in a saved state is computed from them.
+        # Whole numbers are converted to int for JSON, because the position in a saved state is computed from them.
         for name, smallest in _SMALLEST.items():
             if name in given and not (name in _MAY_BE_NONE and given[name] is None):
                 given[name] = as_whole_number(name, given[name], smallest)
@@ -94,7 +95,7 @@ class LoaderSettings:
         given["fields"] = fields = as_fields(given.get("fields", FIELDS))
         _check_names(fields, given["names"])
         for name in {"drop_remainder", "merge_segments"} & given.keys():
-            if not isinstance(given[name], bool | np.bool_):  # any other value would silently count as one of them
+            if not isinstance(given[name], bool | np.bool_):  # other values would silently count as True or False
                 raise UserError(f"Expected {name} to be True or False, found {given[name]!r}.")
         check_one_of("loss_mask", given.get("loss_mask", "all"), get_args(LossMask))
         if given.get("loss_mask") == "answers" and "targets_segmentation" not in fields:
@@ -112,7 +113,7 @@ class LoaderSettings:
 
     @property
     def of_arrays(self) -> dict[str, Any]:
-        """The settings of a batch's arrays, as the keyword arguments of `SequenceSource`."""
+        """The settings of the arrays in a batch, as keyword arguments of `SequenceSource`."""
         return {"fields": self.fields, "merge_segments": self.merge_segments, "loss_mask": self.loss_mask}
 
     def end(self, num_positions: int) -> int:
@@ -122,15 +123,15 @@ class LoaderSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions(LoaderSettings):
-    """The keywords of `make_loader`: what is read, and the settings."""
+    """The keyword arguments of `make_loader`."""
 
     ordering: Any = None
-    """The name of one of the dataset's orderings, a .npy file, or an ordering itself (any sequence of integers that
-    holds each sequence once). Of several datasets: one over all their sequences. None takes `balance`. Not with a run,
-    which holds its own order."""
+    """The name of one of the dataset's orderings, a .npy file, or an ordering itself (integers that name each sequence
+    once). For several datasets: an ordering of all their sequences. None means `balance`. Do not give it with a run,
+    which has its own order."""
     cache_folder: str | Path | None = None
-    """Where files of a dataset on an object store are kept, see `open_dataset`. A record file is fetched whole when it
-    is first needed; `stream_batches` removes it when it has been read."""
+    """The folder for files of a dataset on an object store, see `open_dataset`. A record file is fetched whole when it
+    is first needed; `stream_batches` deletes it after it was read."""
 
 
 @dataclass(frozen=True)
@@ -141,15 +142,16 @@ class Windows:
     """N, positions of an epoch."""
     settings: LoaderSettings
     lengths: tuple[tuple[int, int], ...] = ()
-    """Where sequences of another length begin in an epoch: (first position, L). Counting batches needs none."""
+    """The sequence lengths in an epoch: pairs (first position, L). It may be empty if only batches are counted."""
     row_numbers: tuple[int, ...] | None = None
-    """The rows of the global batch that are read here, ascending; None takes the host's."""
+    """The rows of the global batch that this process reads, ascending; None means the rows of the host."""
     turn: tuple[int, int] = (0, 1)
-    """The first batch that is read here and the number of batches to the next: Grain's worker processes take turns."""
+    """The first batch that this process reads, and the distance to its next one: Grain's workers read in turn."""
 
     def __post_init__(self) -> None:
         settings = self.settings
-        # A batch may span epochs, and be padded after the last one. Without padding, all epochs must fill one batch.
+        # A batch may span epochs, and is padded after the last one. Without padding, all epochs together must contain
+        # at least one batch.
         if not self.num_positions or (settings.drop_remainder and settings.global_batch_size > self.end):
             raise UserError(
                 f"Expected a global batch size in 1 .. {self.end} (the positions of all epochs), found "
@@ -173,30 +175,30 @@ class Windows:
 
     @property
     def first_position(self) -> int:
-        """Where the first batch begins that is read here."""
+        """The position of the first batch that this process reads."""
         return self.settings.start_position + self.turn[0] * self.settings.global_batch_size
 
     @property
     def step(self) -> int:
-        """Positions from one batch that is read here to the next."""
+        """The distance in positions between two batches that this process reads."""
         return self.turn[1] * self.settings.global_batch_size
 
     @property
     def num_rows(self) -> int:
-        """Rows of this host's part of a batch."""
+        """The number of rows of this host in a batch."""
         if self.row_numbers is None:
             return self.settings.global_batch_size // self.settings.num_hosts
         return len(self.row_numbers)
 
     def num_batches(self, position: int) -> int:
-        """The number of batches from a position, where one begins, to the end."""
+        """The number of batches from the beginning of a batch (a position) to the end."""
         left = max(self.end - position, 0)
         size = self.settings.global_batch_size
         return left // size if self.settings.drop_remainder else -(-left // size)
 
     @property
     def num_batches_here(self) -> int:
-        """The number of batches that are read here, from the start position on."""
+        """The number of batches that this process reads after the start position."""
         return max(-(-(self.num_batches(self.settings.start_position) - self.turn[0]) // self.turn[1]), 0)
 
     def length_at(self, position: int) -> int:
@@ -206,7 +208,7 @@ class Windows:
         return self.lengths[bisect_right(self._firsts, position % self.num_positions) - 1][1]
 
     def lengths_from(self, position: int) -> list[tuple[int, int]]:
-        """L at a position, and where another begins in its epoch and the two after it."""
+        """The length L at a position, and all changes of L in this epoch and the next two: pairs (position, L)."""
         if not self.lengths or position >= self.end:
             return []
         found, epoch = [(position, self.length_at(position))], position - position % self.num_positions
@@ -217,8 +219,8 @@ class Windows:
         return found
 
     def check_lengths(self, position: int) -> None:
-        """Refuse batches that span two lengths, or have another length than the settings, from a position on."""
-        # Three epochs suffice: if batches fit both of two whole epochs, they begin alike in these and all later ones.
+        """Raise if a batch after a position contains two lengths, or has another length than the settings."""
+        # Three epochs are enough: if the batches fit two whole epochs, they also fit all later epochs.
         settings, found = self.settings, self.lengths_from(position)
         for first, length in found:
             if settings.sequence_length not in (None, length):
@@ -241,12 +243,12 @@ class Windows:
         return [first for first, _ in self.lengths]
 
     def positions(self, position: int) -> Int64[np.ndarray, " row"]:
-        """This host's positions in the batch at `position`; fewer than `num_rows` where the last epoch ends."""
-        # A host reads neighbouring rows, [hB/H, (h+1)B/H), not every H-th: neighbours are one range of a file.
+        """This host's positions in the batch at `position`; there may be fewer than `num_rows` in the last batch."""
+        # A host reads neighbouring rows, [hB/H, (h+1)B/H), not every H-th row: neighbours are one range of a file.
         if self.row_numbers is None:
             first = position + self.settings.host_index * self.num_rows
             return np.arange(first, max(first, min(first + self.num_rows, self.end)), dtype=np.int64)
-        # With a sharding, a process reads the rows of its devices, which need not be neighbours.
+        # With a sharding, a process reads the rows of its devices, which may not be neighbours.
         positions = position + np.array(self.row_numbers, np.int64)
         return positions[positions < self.end]
 
@@ -261,7 +263,7 @@ def _check_names(fields: Sequence[str], names: Mapping[str, str]) -> None:
 
 
 def _dtype_name(dtype: Any, *, on_devices: bool) -> str:
-    """A type's name; on devices it must be one that JAX does not narrow."""
+    """The name of a type; on devices it must be a type that JAX does not convert to a smaller one."""
     try:
         chosen = np.dtype("O" if dtype is None else dtype)
     except (TypeError, ValueError):
@@ -270,7 +272,7 @@ def _dtype_name(dtype: Any, *, on_devices: bool) -> str:
         raise UserError(f"Expected dtype to be {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}, found {dtype!r}.")
     if on_devices and (kept := jax.dtypes.canonicalize_dtype(chosen)) != chosen:
         raise UserError(
-            f"Expected a dtype that JAX keeps with sharding=, found {chosen.name}, of which it makes {kept.name}; "
+            f"Expected a dtype that JAX keeps with sharding=, found {chosen.name}, which JAX converts to {kept.name}; "
             f'take {kept.name}, or call jax.config.update("jax_enable_x64", True) first.'
         )
     return chosen.name
@@ -279,8 +281,8 @@ def _dtype_name(dtype: Any, *, on_devices: bool) -> str:
 def _check_sharding(sharding: Any, num_hosts: int) -> None:
     if num_hosts != 1:
         raise UserError(
-            f"Expected sharding= without num_hosts, found num_hosts={num_hosts}: the sharding says which "
-            "rows each process holds."
+            f"Expected sharding= without num_hosts, found num_hosts={num_hosts}: the sharding determines the rows of "
+            "each process."
         )
     if not isinstance(sharding, jax.sharding.Sharding):
         raise UserError(f"Expected a jax.sharding.Sharding, such as a NamedSharding, found {sharding!r}.")

@@ -1,4 +1,4 @@
-"""Batches in the order of the record files, read file by file: for datasets on object stores.
+"""Read batches in the order of the record files, file by file, for datasets on object stores.
 
 `make_loader` follows any ordering and keeps the files that it fetches. A stream fetches whole files one after
 another, reads each once, and removes it. Its batches follow the window contract for the ordering in which the records
@@ -45,39 +45,39 @@ _CHUNK = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions(LoaderSettings):
-    """The keywords of `stream_batches`: how records are streamed, and the settings of a loader."""
+    """The keyword arguments of `stream_batches`: options of the stream, and the settings of a loader."""
 
     shuffle_buffer: int = 0
-    """Sequences of a stretch that is shuffled; 0 keeps the order of the records. All files that hold a stretch are on
-    disk together."""
+    """The number of sequences in a block that is shuffled; 0 keeps the order of the records. All files of a block are
+    on disk at the same time."""
     seed: int = 0
     """Seed of the shuffle."""
     read_ahead_files: int = 2
-    """Files fetched before they are needed."""
+    """The number of files that are fetched in advance."""
     cache_folder: str | Path | None = None
-    """Where files are kept while they are needed, see `open_dataset`; each iterator has its own."""
+    """The folder for files while they are needed, see `open_dataset`; each iterator has its own files."""
 
 
 @takes_settings(StreamOptions, without=("num_workers",))
 def stream_batches(dataset: str | Path | Dataset, **options: Any) -> Loader:
-    """Batches in the order of the record files, fetched a file at a time.
+    """Batches in the order of the record files, which are fetched one after another.
 
-    For a dataset written in the ordered layout these are the batches that `make_loader` gives for its ordering, and
-    the states of both are the same. Files of a dataset on an object store are on disk while they are needed, and
-    `read_ahead_files` more; every host fetches all of them. The files of a local dataset are read where they lie.
+    If the dataset has the ordered layout, the batches and states are the same as those of `make_loader` with its
+    ordering. For a dataset on an object store, the disk holds only the files that are needed now, and
+    `read_ahead_files` more; every host fetches all files. The files of a local dataset are read in place.
 
-    For a dataset in the packed layout, `shuffle_buffer` shuffles as streams do: files come in another random order
-    in every epoch, and sequences change places within stretches of that size. Each comes once an epoch. The sequence
-    at a position depends only on the position, the seed and the dataset, so that a run resumes by fetching the files
-    of one stretch.
+    For a dataset in the packed layout, `shuffle_buffer` shuffles while reading: every epoch reads the files in another
+    random order, and shuffles blocks of that many sequences. Every sequence is read once per epoch. The sequence at a
+    position depends only on the position, the seed and the dataset, so that a resumed run fetches only the files of one
+    block.
 
     Args:
         dataset: a built dataset, its folder or its address.
         {settings}
 
     Raises:
-        UserError: a setting that is not valid, a dataset without records, a driver that is not installed. While
-            iterating: a file that cannot be fetched or is not the manifest's; the next `next` tries it again.
+        UserError: a setting is not valid, the dataset has no records, or a driver is not installed. While iterating: a
+            file cannot be fetched or differs from the manifest; the next call of `next` tries it again.
 
     Example:
         >>> for batch in stream_batches("gs://bucket/out", global_batch_size=64):
@@ -86,7 +86,7 @@ def stream_batches(dataset: str | Path | Dataset, **options: Any) -> Loader:
     """
     own = {name: options.pop(name, default) for name, default in _OWN.items()}
     if "num_workers" in options:
-        raise UserError("Expected stream_batches without num_workers, found it: files are fetched by threads.")
+        raise UserError("Expected stream_batches without num_workers, found it: threads fetch the files.")
     settings = LoaderSettings.checked(**options)
     buffer, seed = (as_whole_number(name, own[name]) for name in ("shuffle_buffer", "seed"))
     num_ahead = as_whole_number("read_ahead_files", own["read_ahead_files"])
@@ -102,7 +102,7 @@ _OWN = {each.name: each.default for each in fields(StreamOptions) if each.name n
 
 @dataclass(frozen=True)
 class FilesOfBatch:
-    """File numbers: the files that a batch is read from, the files to fetch next, and others to keep for now."""
+    """Numbers of files: the files that contain the batch, the files to fetch next, and others to keep for now."""
 
     needed: tuple[int, ...]
     ahead: tuple[int, ...] = ()
@@ -110,12 +110,12 @@ class FilesOfBatch:
 
 
 class StreamedRun(Run):
-    """The run of a stream: which record comes at every position, and in which files.
+    """The run of a stream: the record and the file at every position.
 
-    To shuffle, each epoch puts the files in a random order, divides its steps into stretches of `shuffle_buffer`, and
-    permutes the steps of each stretch. Every random number is computed from the seed, the epoch and the place of the
-    stretch, so that a position determines its sequence without further state. `end` is the position after the last
-    epoch, `num_ahead` the number of files that are fetched before they are needed.
+    To shuffle, each epoch puts the files into a random order, divides its steps into stretches (blocks) of
+    `shuffle_buffer`, and permutes the steps of each stretch. Every random number is computed from the seed, the epoch
+    and the place of the stretch, so that a position determines its sequence without other state. `end` is the position
+    after the last epoch, `num_ahead` the number of files that are fetched in advance.
     """
 
     is_bijection = True
@@ -138,7 +138,7 @@ class StreamedRun(Run):
 
     @property
     def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The layout's fingerprint; for a shuffled stream a hash of layout, file sizes, buffer and seed."""
+        """The fingerprint of the layout; for a shuffled stream a hash of layout, file sizes, buffer and seed."""
         if not self.shuffle_buffer:
             return self._layout_fingerprint
         return fingerprint("stream", self._layout_fingerprint, self.records.counts, self.shuffle_buffer, self.seed)
@@ -147,11 +147,11 @@ class StreamedRun(Run):
         return self.at(positions)
 
     def at(self, positions: Rows) -> Rows:
-        """The sequences at some positions: another order in every epoch."""
+        """The sequences at some positions; with a shuffle every epoch has another order."""
         return self.records.sequences_at(self.record_places(positions))
 
     def record_places(self, positions: Rows) -> Rows:
-        """The places of the records that come at some positions."""
+        """The places of the records at some positions."""
         epochs, steps = np.divmod(positions, len(self))
         if not self.shuffle_buffer:
             return steps
@@ -162,46 +162,46 @@ class StreamedRun(Run):
             stretches = (steps[here] + self._offset(epoch)) // self.shuffle_buffer
             for stretch in np.unique(stretches).tolist():
                 rows, (first, stop) = here[stretches == stretch], self._stretch(epoch, stretch)
-                # Where the shuffle takes these steps to, and which file, in the epoch's order, is there.
+                # The steps after the shuffle, and their files in the order of the epoch.
                 moved = first + _permutation(self.seed, epoch, first, stop - first)[steps[rows] - first]
                 turn = np.searchsorted(starts, moved, side="right") - 1
                 places[rows] = self._file_starts[files[turn]] + moved - starts[turn]
         return places
 
     def files(self, positions: Rows, needed: Rows) -> FilesOfBatch:
-        """The files of a batch at these positions, which is read from the files `needed`."""
-        # Files are counted by turns: turn 0 is the first file of the first epoch, and the count continues over all
-        # epochs, since files of the next epoch are fetched ahead too.
+        """The files for a batch at these positions; `needed` are the files that contain the batch."""
+        # A turn is a file of an epoch: turn 0 is the first file of the first epoch, and turns are counted over all
+        # epochs, because files of the next epoch are fetched in advance, too.
         first = self._turn(int(positions[0]), 0)
         last = self._turn(int(positions[-1]), 1)
         ahead = range(first, min(last + self.num_ahead, self._last_turn) + 1)
         return FilesOfBatch(
             tuple(np.unique(needed).tolist()),
             tuple(map(self._file, ahead)),
-            (self._file(first - 1),) if first else (),  # another thread may still read the batch before
+            (self._file(first - 1),) if first else (),  # another thread may still read the previous batch
         )
 
     def _stretch(self, epoch: int, number: int) -> tuple[int, int]:
-        # Shifted stretches begin before the epoch: the first one is cut at its start, the last one at its end.
+        # The first shifted stretch begins before the epoch: it is cut at the epoch's start, the last one at its end.
         first = number * self.shuffle_buffer - self._offset(epoch)
         return max(first, 0), min(first + self.shuffle_buffer, len(self))
 
     def _offset(self, epoch: int) -> int:
-        """How far stretches are shifted, by another number in every epoch.
+        """The shift of all stretches, a random number for every epoch.
 
-        Otherwise two sequences on both sides of a stretch's end would never change places in any epoch. A stretch as
-        long as the epoch is not shifted: it would become two.
+        Without it the ends of stretches would be the same in every epoch, and no sequence could move across them. A
+        stretch that is as long as the epoch is not shifted: the shift would divide it into two.
         """
         if self.shuffle_buffer >= len(self):
             return 0
         return int(_random(self.seed, epoch, 1)(1)[0] % np.uint64(self.shuffle_buffer))
 
     def _epoch(self, epoch: int) -> tuple[Int64[np.ndarray, " file"], Int64[np.ndarray, " file"]]:
-        """The files in the order of an epoch, and the steps at which they begin."""
+        """The files in the order of an epoch, and their first steps."""
         return _file_order(self.seed if self.shuffle_buffer else None, epoch, self.records.counts)
 
     def _turn(self, position: int, side: int) -> int:
-        """The turn of the file at a position; of a shuffled stream at the start (0) or end (1) of its stretch."""
+        """The turn of the file at a position; in a shuffled stream at the start (0) or end (1) of its stretch."""
         epoch, step = divmod(position, len(self))
         if self.shuffle_buffer:
             stretch = self._stretch(epoch, (step + self._offset(epoch)) // self.shuffle_buffer)
@@ -215,10 +215,10 @@ class StreamedRun(Run):
 
     @cached_property
     def _layout_fingerprint(self) -> str:
-        """The fingerprint of the records' ordering, which in the packed layout is 0, 1, 2 ..."""
+        """The fingerprint of the order of the records; in the packed layout the order is 0, 1, 2 ..."""
         if self._layout is not None:
             return self._layout
-        digest = hashlib.sha256()  # as `Ordering.fingerprint`, without an array of all numbers
+        digest = hashlib.sha256()  # the same as `Ordering.fingerprint`, without an array of all numbers
         for start in range(0, len(self), _CHUNK):
             digest.update(np.arange(start, min(start + _CHUNK, len(self)), dtype=np.int64).tobytes())
         return digest.hexdigest()
@@ -233,7 +233,7 @@ class StreamedRun(Run):
 
 
 def _random(seed: int, epoch: int, *what: int) -> Any:
-    """Raw numbers of a bit generator: NumPy promises that these never change, unlike `Generator.permutation`."""
+    """Raw numbers of a bit generator: NumPy guarantees that they never change, unlike `Generator.permutation`."""
     return np.random.PCG64([seed, epoch, *what]).random_raw
 
 
@@ -262,7 +262,7 @@ class StreamedSource(SequenceSource):
         self._files: StreamedFiles | None = None
 
     def for_iterator(self) -> StreamedSource:
-        """The same with its own files, which are removed when it is closed or freed."""
+        """A copy of this source with its own files, which are removed when the copy is closed or freed."""
         source, records, remote = copy(self), self._run.records, self._run.dataset.remote
         records = records if self._run.shuffle_buffer else records.forward()
         if remote is not None:
@@ -272,7 +272,7 @@ class StreamedSource(SequenceSource):
         return source
 
     def read(self, sequences: Rows, positions: Rows | None = None) -> Mapping[str, np.ndarray]:
-        """The arrays of the sequences at some positions; their files are kept on disk meanwhile."""
+        """The arrays of the sequences at some positions; their files stay on disk during the read."""
         assert positions is not None
         (records,), places = self.readers, self._run.record_places(positions)
         held: Any = nullcontext()
@@ -288,11 +288,10 @@ class StreamedSource(SequenceSource):
 
 
 class StreamedFiles:
-    """Fetches files before they are needed, one after another, and removes files that no batch needs any more.
+    """Fetches files in advance, one after another, and removes files that no batch needs any more.
 
-    The files of one `FilesOfBatch` are on disk; `reader` reads the records from them. They are in a folder that
-    is removed with this object, at the end of the process, or, when the process was killed, by the next stream that
-    uses the cache.
+    The files of one `FilesOfBatch` are on disk; `reader` reads the records from them. Their folder is removed with this
+    object or at the end of the process. If the process was killed, the next stream that uses the cache removes it.
     """
 
     def __init__(self, remote: RemoteFolder, records: RecordReader) -> None:
@@ -300,20 +299,21 @@ class StreamedFiles:
         self._names = [path.relative_to(remote.root).as_posix() for path in records.paths]
         folder, lock = _new_folder(remote.cache_folder / "streams")
         self.reader = records.moved([folder / path.name for path in records.paths])
-        # Guards the two below. Fetched files by number, also those under way; how many batches read from each.
+        # The lock guards the two fields below: the finished and running fetches by file number, and the number of
+        # batches that read each file.
         self._lock = threading.Lock()
         self._fetches: dict[int, Future[None]] = {}
         self._in_use: Counter[int] = Counter()
         self._tasks: SimpleQueue[tuple[Future[None], Callable[[], None]] | None] = SimpleQueue()
         self._stopping = threading.Event()
-        # A daemon thread, not an executor: at its end Python waits for the threads of executors, here for whole
-        # files. The thread does not refer to this object, so that one that is dropped is freed and ends it.
+        # A daemon thread is used, not an executor: at exit Python waits for the threads of executors, here for whole
+        # files. The thread does not refer to this object, so that a deleted object is freed and then ends the thread.
         threading.Thread(target=_work, args=(self._tasks,), name="jax-diversity-stream", daemon=True).start()
         self.close = weakref.finalize(self, _end, self._tasks, self._stopping, folder, lock)
 
     @contextmanager
     def hold(self, files: FilesOfBatch) -> Iterator[None]:
-        """Keep the needed files on disk while the block runs, and begin to fetch what comes after them."""
+        """Keep the needed files on disk while the block runs, and begin to fetch the next files."""
         with self._lock:
             self._in_use.update(files.needed)
             for file in (*files.needed, *files.ahead):
@@ -324,8 +324,8 @@ class StreamedFiles:
             known = {*files.needed, *files.ahead, *files.kept}
             for file in [file for file in self._fetches if file not in known and not self._in_use[file]]:
                 self._drop(file)
-            # Taken under the lock: when a fetch fails, the first thread that learns of it drops the file, and the
-            # others must still find the future that has the error.
+            # Read under the lock: when a fetch fails, the first thread that notices it drops the file, but the other
+            # threads still need the future with the error.
             needed = {file: self._fetches[file] for file in files.needed}
         try:
             for file, fetch in needed.items():
@@ -347,10 +347,10 @@ class StreamedFiles:
     def _drop(self, file: int) -> None:
         fetch = self._fetches.pop(file)
         self.reader.close(file)
-        fetch.cancel()  # the thread leaves it out, unless it has begun
+        fetch.cancel()  # the thread skips it if it has not begun
         path = self.reader.paths[file]
-        # A fetch that is under way writes to the file: it is removed when the fetch has ended. The same thread makes
-        # all fetches, so that a fetch of the same file that is asked for meanwhile begins after the removal.
+        # A running fetch writes to the file: the file is removed when the fetch has ended. One thread makes all
+        # fetches, so that a new fetch of the same file begins after the removal.
         fetch.add_done_callback(lambda _: path.unlink(missing_ok=True))
 
 
@@ -364,21 +364,21 @@ def _work(tasks: SimpleQueue[tuple[Future[None], Callable[[], None]] | None]) ->
                 future.set_exception(error)
             else:
                 future.set_result(None)
-        del task, future, fetch  # else this thread would keep the last fetch, and so the reader, until the next task
+        del task, future, fetch  # otherwise this thread would keep the reader alive until the next task
 
 
 def _end(tasks: SimpleQueue[Any], stopping: threading.Event, folder: Path, lock: Any) -> None:
-    stopping.set()  # ends the fetch under way at its next piece; None then ends the thread
+    stopping.set()  # ends a running fetch at its next piece; None then ends the thread
     tasks.put(None)
-    # The folder is removed before its lock file: the cleaning of abandoned folders finds them by their lock files.
+    # The folder is removed before its lock file, because abandoned folders are found by their lock files.
     shutil.rmtree(folder, ignore_errors=True)
     Path(lock.name).unlink(missing_ok=True)
     lock.close()
 
 
 def _new_folder(parent: Path) -> tuple[Path, Any]:
-    """A folder for one stream, and an open file that is locked while the stream runs; removes abandoned folders."""
-    # A lock file that is made but not locked yet looks abandoned: no other process may look in between.
+    """Make a folder for one stream, with a file that is locked while the stream runs; remove abandoned folders."""
+    # A new lock file that is not locked yet looks abandoned, so that other processes must wait until it is locked.
     with locked(parent):
         for path in parent.glob("*.lock"):
             with path.open("a") as lock:

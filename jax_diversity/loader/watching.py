@@ -1,7 +1,7 @@
-"""Values of batches while training runs: how diverse each is, how far the run deviates, how long it waits for input.
+"""Measure batches during training: the diversity of each, the deviation of the run, and the time waited for input.
 
-They are computed from the token counts of the datasets and the order alone: the position of a batch says which
-sequences it holds, so that nothing of the batch itself is read.
+The values are computed only from the token counts of the datasets and the order: the position of a batch determines
+its sequences, so that the batch itself is not read.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from jax_diversity.run.run import Datasets, Run, as_run
 from jax_diversity.schema import Characteristics
 
 MetricsWriter = Callable[[int, Mapping[str, float]], None]
-"""A function of a step and its values by name, as `lambda step, values: wandb.log(dict(values), step=step)`."""
+"""A function of a step and its values by name, such as `lambda step, values: wandb.log(dict(values), step=step)`."""
 
 _CHUNK = 2**16
 
 
 class Writers:
-    """Several writers as one; one that raises is named in a warning and not called again, the others and the run go on.
+    """Several writers as one; if a writer raises, a warning names it, and only the other writers are called again.
 
     Example:
         >>> write = Writers(TensorBoardWriter("out/tensorboard"), lambda step, values: print(step, values))
@@ -46,7 +46,7 @@ class Writers:
         self._writers = list(writers)
 
     def __call__(self, step: int, values: Mapping[str, float]) -> None:
-        """Hand a step's values to each."""
+        """Call every writer with the values of a step."""
         for writer in tuple(self._writers):  # a copy: a writer that fails is removed from the list
             try:
                 writer(step, values)
@@ -63,35 +63,34 @@ class Writers:
 
 
 class BatchMetrics:
-    """The groups of a batch at a position, and the deviation of all batches up to it, in every family.
+    """Measures of the batch at a position, and the deviation of all batches up to it, in every family.
 
-    With `c` the batch's token counts, `n` their sum and τ the corpus's shares:
+    `c` are the token counts of the batch, `n` is their sum, and τ are the shares of the corpus:
 
     - `batch_tv/FAMILY`: half the L1 distance between `c / n` and τ;
     - `groups_per_batch/FAMILY`: distinct groups with tokens in the batch;
     - `prefix_l2/FAMILY`: the prefix deviation after the batch, in sequence lengths;
-    - `repeats/document`, `repeats/copy`: the batch's sequences beyond the first of each document, and its copies beyond
-      the first of each, where documents and copies are known.
+    - `repeats/document`, `repeats/copy`: the number of sequences in the batch after the first one of each document, and
+      of copies after the first one of each text; only if documents and copies are known.
 
     These are the window TV, groups per batch, prefix deviation and repeats of `measure`. Running sums are whole
-    numbers, so that a resumed run has the same values. A batch that follows the one
-    before reads the counts of its own sequences; any other position reads the counts of all sequences since its epoch
-    began.
+    numbers, so that a resumed run has the same values. If batches are measured one after another, each call reads only
+    the counts of its own sequences. For any other position it reads the counts of all sequences since the epoch began.
 
-    Counts of several datasets are joined in the families that all of them have; groups of one name are one group.
-    Clusters are left out where the datasets are not of one feature space: their numbers then have different meanings.
-    The corpus is all sequences of all datasets, so that a mixture by weights other than the sizes keeps a distance
-    from the corpus's shares. The unit of the prefix deviation is the longest sequence length.
+    The counts of several datasets are joined in their common families; groups with the same name are one group.
+    Clusters are left out if the datasets have different feature spaces, because their numbers have different meanings.
+    The corpus is all sequences of all datasets: if the weights of a mixture differ from the sizes, the distances do not
+    become zero. The unit of the prefix deviation is the longest sequence length.
 
     Args:
         run: a run; or a built dataset, its folder or address, or several.
-        ordering: of datasets, see `make_loader`.
+        ordering: the ordering of datasets, see `make_loader`.
         global_batch_size: B, sequences of a batch over all hosts.
-        characteristics: token counts of the run's sequences, in place of the stored ones.
+        characteristics: token counts of the run's sequences, in place of the stored counts.
 
     Raises:
-        UserError: an unknown ordering, or counts of another number of sequences; datasets without a common family; a
-            batch size below 1.
+        UserError: the ordering is unknown; the counts have another number of sequences; the datasets have no common
+            family; the batch size is below 1.
 
     Example:
         >>> metrics = BatchMetrics("out/", "balance", global_batch_size=64)
@@ -112,7 +111,7 @@ class BatchMetrics:
         if counts.num_sequences != self._run.num_sequences:
             raise UserError(
                 f"Expected the token counts of the run's {self._run.num_sequences} sequences, found those of "
-                f"{counts.num_sequences}; give what the loader reads."
+                f"{counts.num_sequences}; give the counts of the sequences that the loader reads."
             )
         self._counts, self._sequence_length = counts.counts, counts.sequence_length
         self._spread = {DOCUMENT: counts.documents, COPY: counts.copies}
@@ -121,10 +120,11 @@ class BatchMetrics:
 
     @classmethod
     def of_loader(cls, loader: Loader, characteristics: Characteristics | None = None) -> BatchMetrics:
-        """The values of the batches of a loader, from the counts that its datasets store, or other ones.
+        """Make the metrics of a loader's batches, from the counts of its datasets or from `characteristics`.
 
         Raises:
-            UserError: no such loader; counts of another number of sequences; datasets without a common family.
+            UserError: the argument is not a loader; the counts have another number of sequences; the datasets have no
+                common family.
         """
         _check_loader(loader)
         windows = loader.batches.windows
@@ -134,17 +134,17 @@ class BatchMetrics:
         return metrics
 
     def values(self, position: int) -> dict[str, float]:
-        """The values of the batch at a position, by name; the prefix deviation counts on over epochs.
+        """The values of the batch at a position, by name; the prefix deviation continues over epochs.
 
         Raises:
-            UserError: a position at which no batch begins: below 0, or after the last epoch.
+            UserError: the position is below 0 or after the last epoch.
         """
         as_whole_number("position", position, 0, self._end - 1)
         stop = min(position + self.global_batch_size, self._end)
         self._move(position)
         sequences = self._run.at(np.arange(position, stop, dtype=np.int64))
         batch = self._tokens(sequences)
-        # A batch that ends in another epoch: the sums begin again with that epoch, as they would in a resumed run.
+        # If the batch ends in another epoch, the sums start again with that epoch, as in a resumed run.
         if stop // len(self._run) == position // len(self._run):
             self._add(batch, stop)
         else:
@@ -153,7 +153,7 @@ class BatchMetrics:
         for family, tokens in batch.items():
             target, placed = self._targets[family], self._placed[family]
             excess = placed - placed.sum() * target
-            # As `measures.windows.total_variation`, which takes 40 times as long for the counts of one batch.
+            # The same as `measures.windows.total_variation`, which needs 40 times as long for one batch.
             total = tokens.sum()
             values[f"batch_tv/{family}"] = float(np.abs(tokens / total - target).sum()) / 2 if total else 0.0
             values[f"groups_per_batch/{family}"] = float(np.count_nonzero(tokens))
@@ -171,8 +171,8 @@ class BatchMetrics:
             self._add(self._tokens_between(self._position, stop), stop)
 
     def _restart(self, first: int) -> None:
-        """Begin to count at an epoch, with the sums of all epochs before it."""
-        # Whole epochs of an ordering are left out: each holds every sequence once, and its deviation is zero.
+        """Start to count at the beginning of an epoch, with the sums of all earlier epochs."""
+        # Whole epochs of an ordering are left out: they contain every sequence once, so that their deviation is zero.
         epochs = 0 if self._run.is_bijection else first // len(self._run)
         self._position = first
         self._placed = {
@@ -187,7 +187,7 @@ class BatchMetrics:
 
     @cached_property
     def _epoch(self) -> dict[str, Float64[np.ndarray, " group"]]:
-        """Tokens of a whole epoch."""
+        """The tokens of every group in a whole epoch."""
         total = {family: np.zeros(matrix.shape[1]) for family, matrix in self._counts.items()}
         for start in range(0, len(self._run), _CHUNK):
             part = self._tokens_between(start, min(start + _CHUNK, len(self._run)))
@@ -195,19 +195,19 @@ class BatchMetrics:
         return total
 
     def _tokens_between(self, start: int, stop: int) -> dict[str, Float64[np.ndarray, " group"]]:
-        """Every group's tokens at the positions from `start` up to `stop`."""
+        """The tokens of every group at the positions `start` to `stop - 1`."""
         return self._tokens(self._run.at(np.arange(start, stop, dtype=np.int64)))
 
     def _tokens(self, sequences: Int64[np.ndarray, " row"]) -> dict[str, Float64[np.ndarray, " group"]]:
-        """Every group's tokens in some sequences: whole numbers, exact up to 2^53."""
+        """The tokens of every group in some sequences: whole numbers, exact up to 2^53."""
         return {family: _summed_rows(matrix, sequences) for family, matrix in self._counts.items()}
 
 
 def _check_loader(loader: Any) -> None:
     if not isinstance(loader, Loader):
         raise UserError(
-            f"Expected a loader of make_loader or stream_batches, found {loader!r}; for batches from elsewhere, ask "
-            "BatchMetrics for the values at their positions."
+            f"Expected a loader of make_loader or stream_batches, found {loader!r}; for other batches, compute the "
+            "values at their positions with BatchMetrics."
         )
 
 
@@ -216,10 +216,10 @@ def _summed_rows(counts: csr_array, rows: Int64[np.ndarray, " row"]) -> Float64[
     starts = counts.indptr[rows].astype(np.int64)
     widths = counts.indptr[rows + 1] - starts
     ends = np.cumsum(widths)
-    # Where the entries of all rows lie: each row's own run of places, one run after another.
+    # The indices of the entries of all rows: one range for each row, one after another.
     places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + widths, widths)
     tokens = np.bincount(counts.indices[places], weights=counts.data[places], minlength=counts.shape[1])
-    return tokens.astype(np.float64, copy=False)  # NumPy makes integers of no entries
+    return tokens.astype(np.float64, copy=False)  # without entries NumPy returns integers
 
 
 def watch_batches(
@@ -229,31 +229,29 @@ def watch_batches(
     every: SupportsIndex = 1,
     characteristics: Characteristics | None = None,
 ) -> WatchedBatches:
-    """The unchanged batches of a loader, whose values are written while the loop trains on them.
+    """Iterate over the unchanged batches of a loader, and write their values during training.
 
-    The values of `BatchMetrics` are written, and two on the time since values were last written:
+    The values are those of `BatchMetrics`, and two values about the time since the last write:
 
-    - `input_wait_seconds`: waited for batches;
-    - `input_wait_share`: the same as a share of all of that time.
+    - `input_wait_seconds`: the time waited for batches;
+    - `input_wait_share`: its share of the whole time.
 
-    A step is the number of the batch, from 0, counted from position 0 in batches of this size: `inspect --step`
-    shows the batch of that step. The work is done between two batches, so that it costs nothing where the loop does
-    not wait for the device at every step. With several hosts only the first counts and writes; the values are those
-    of the global batch.
+    A step is the number of the batch, counted from position 0 in batches of this size: `inspect --step` shows the batch
+    of this step. The values are computed between two batches. This costs no time if the loop does not wait for the
+    device at every step. With several hosts only the first one computes and writes values, those of the global batch.
 
     Args:
-        loader: of `make_loader` or `stream_batches`.
-        write: called with a step and its values by name. When it raises, a warning is given and it is not called
-            again.
+        loader: a loader from `make_loader` or `stream_batches`.
+        write: called with a step and its values by name. If it raises, a warning is shown and it is not called again.
         every: number of steps after which values are written: 10 writes at the steps 9, 19, 29 ...
-        characteristics: token counts of the sequences of all datasets end to end, in place of the stored ones.
+        characteristics: token counts of the sequences of all datasets end to end, in place of the stored counts.
 
     Returns:
-        An iterator with the state of the loader's own, saved and restored in the same way.
+        An iterator with the same state as the loader's own iterator; it is saved and restored in the same way.
 
     Raises:
-        UserError: no such loader, counts of another number of sequences, datasets without a common family, `every`
-            below 1.
+        UserError: the argument is not a loader; the counts have another number of sequences; the datasets have no
+            common family; `every` is below 1.
 
     Example:
         >>> loader = make_loader("out/", global_batch_size=64)
@@ -270,7 +268,7 @@ def watch_batches(
 
 
 class WatchedBatches(grain.DatasetIterator[Batch]):
-    """Batches whose values are written as they come; `watch_batches` makes one."""
+    """An iterator that writes values for every batch; `watch_batches` makes one."""
 
     def __init__(
         self, batches: BatchIterator, batch_size: int, metrics: BatchMetrics | None, write: MetricsWriter, every: int
@@ -283,7 +281,7 @@ class WatchedBatches(grain.DatasetIterator[Batch]):
 
     def __next__(self) -> Batch:
         self._batches.check_process()
-        with self._lock:  # otherwise another thread could take the batch at the position that this one has read
+        with self._lock:  # otherwise another thread could take the batch between the two statements below
             position, start = self._batches.position, time.perf_counter()
             batch = next(self._batches)
             arrived = time.perf_counter()
@@ -297,11 +295,11 @@ class WatchedBatches(grain.DatasetIterator[Batch]):
             return batch
 
     def get_state(self) -> dict[str, Any]:
-        """The loader's, see `BatchIterator`."""
+        """The state of the loader's iterator, see `BatchIterator`."""
         return self._batches.get_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of the loader's."""
+        """Continue from a state of the loader's iterator."""
         self._batches.set_state(state)
         self._forget_times()
 

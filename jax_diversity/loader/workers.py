@@ -1,4 +1,4 @@
-"""Work done in the background: in threads of this process, or in worker processes."""
+"""Run a function in the background: in threads of this process, or in worker processes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class WorkerDied(RuntimeError):
 
 
 class Workers:
-    """Calls a function of a position in the background: in threads, or, where `num_processes` is not 0, in processes.
+    """Calls a function of a position in the background: in threads, or in processes if `num_processes` is not 0.
 
-    Threads start at once and copy nothing; processes are for programs that use Python heavily themselves. Each worker
+    Threads start at once and copy nothing. Processes are for programs with much Python code of their own. Each worker
     process has a copy of the function, and returns results over pipes.
     """
 
@@ -32,23 +32,22 @@ class Workers:
         self._executor: Executor
         if num_processes:
             self._make: Callable[[int], Any] = _call
-            # `spawn`: the fork of a process in which JAX's threads run can hang.
+            # `spawn` is used because a fork of a process with running JAX threads can hang.
             context = multiprocessing.get_context("spawn")
             self._executor = ProcessPoolExecutor(num_processes, context, _initialize, (_pickled(make),))
         else:
             self._make = make
             self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="jax-diversity-loader")
-        # `finalize` runs when this object is gone and also before the interpreter takes its modules apart. An
-        # iterator that a module holds is closed later than that, when an executor can no longer be shut down.
+        # `finalize` runs when this object is freed, and also before the interpreter removes its modules. If a module
+        # holds the iterator, the iterator is closed later, when an executor can no longer be shut down.
         self.close = weakref.finalize(self, self._executor.shutdown, wait=False, cancel_futures=True)
         if num_processes:
-            # All processes start now. There is one task more than processes because the pool does not watch the
-            # process that it started last until another task comes: if that process were killed, the pool would
-            # wait for it without end.
+            # All processes start now. There is one more task than processes, because the pool does not watch the last
+            # process until it gets another task: if that process were killed, the pool would wait for it forever.
             self._started = [self._executor.submit(_start) for _ in range(num_processes + 1)]
 
     def submit(self, position: int) -> Future[Any]:
-        """Begin to make what is at a position; raises as `result`."""
+        """Start to call the function with a position; raises the same errors as `result`."""
         try:
             return self._executor.submit(self._make, position)
         except BrokenProcessPool as error:
@@ -58,7 +57,7 @@ class Workers:
         """Wait for a result.
 
         Raises:
-            WorkerDied: a process is gone.
+            WorkerDied: a process ended.
         """
         try:
             return future.result()
@@ -71,7 +70,7 @@ class Workers:
                 "A worker process of the loader ended before its work was done (killed, or out of memory); continue "
                 "from the last checkpoint, with fewer workers if memory is short."
             )
-        # A process that never started has in most cases run the program itself, which then starts workers of its own.
+        # If no process started, the usual reason is that it ran the program itself, which then starts its own workers.
         return (
             "A worker process of the loader ended at its start: it imports the program's own file, which must do "
             'its work under `if __name__ == "__main__":`, or make batches in threads (num_workers=0). If the file '
@@ -84,18 +83,17 @@ def _pickled(make: Callable[[int], Any]) -> bytes:
         return pickle.dumps(make)
     except (AttributeError, TypeError, pickle.PicklingError) as error:
         raise UserError(
-            f"Expected a loader that can be sent to worker processes, found a part that does not pickle ({error}); "
+            f"Expected a loader that can be sent to worker processes, found a part that cannot be pickled ({error}); "
             "make batches in threads (num_workers=0)."
         ) from None
 
 
-# What follows runs in a worker process.
+# The code below runs in a worker process.
 _sent = b""
 
 
 def _initialize(make: bytes) -> None:
-    # The function is unpickled by the first task, not here: an error in an initializer breaks the pool, and the user
-    # would not see its text.
+    # The first task unpickles the function: an error in the initializer would break the pool without showing its text.
     global _sent
     _sent = make
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -1,18 +1,18 @@
 """Sorted halving: makes, in linear time, a stream in which any few hundred consecutive sequences are balanced.
 
 Sequences are sorted by their heaviest group. A block is halved by walking over its neighbouring pairs: one of a
-pair goes to the left half, the other to the right, so that the running signed sum of their excesses stays small. Both
+pair goes to the left half and one to the right, so that the running signed sum of their excesses stays small. Both
 halves stay sorted and are halved in the same way, down to blocks of a few hundred sequences. Neighbours are similar, so
-each pair changes the sum only a little. Choosing signs of vectors to keep their sums small is the self-balancing walk
-of Alweiss, Liu and Sawhney (https://arxiv.org/abs/2006.14009), here greedy.
+each pair changes the sum only a little. This is a greedy version of the self-balancing walk of Alweiss, Liu and Sawhney
+(https://arxiv.org/abs/2006.14009), which chooses signs of vectors so that their sums stay small.
 
-- The walk of a block starts at `D_start + D_end`, the deviations at the block's two ends. It then ends at twice the
-  deviation in the middle, `D_start + D_end + S`, where S is the signed sum of the pairs: errors of earlier levels do
-  not add up.
-- A block is walked by several *lanes* at once, each over a part of its pairs. Lanes share the running sum; it
-  contains the other lanes' changes up to the previous step. In the first levels a second sweep signs every pair again.
-- All sums are whole numbers of tokens (the norms are rounded to tokens) far below 2^24, so that float32 adds them
-  exactly, in any order of the additions. (If sequences differ in tokens, one more sum is rounded.)
+- The walk of a block starts at `D_start + D_end`, the deviations at the block's two ends. S is the signed sum of the
+  pairs. The walk ends at `D_start + D_end + S`, which is twice the deviation in the middle. It is kept small, so that
+  errors of earlier levels do not add up.
+- Several *lanes* walk over a block at once, each over a part of its pairs. Lanes share the running sum; a lane uses the
+  sum of all lanes after the previous step. In the first levels a second sweep chooses every sign again.
+- All sums are whole numbers of tokens (the norms are rounded to tokens) far below 2^24. Float32 adds them exactly,
+  whatever the order of the additions. (If sequences have different numbers of tokens, one more sum is rounded.)
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from jaxtyping import Array, Bool, Float32, Int8, Int32, Int64
 from jax_diversity.foundation.compilation import call
 from jax_diversity.ordering.objective import Features, heaviest_groups
 
-# With more lanes the sums are more outdated: with 64 the deviation is as with one lane, with 256 twice as large.
+# With more lanes, more pairs are signed from an old sum: 64 lanes give the deviation of one lane, 256 twice as much.
 _LANES_PER_BLOCK = 64
 _SMALLEST_BLOCK = 512
-# The first levels decide over large halves: their pairs are signed twice.
+# The first levels have the largest blocks, where a good division matters most: a second sweep improves it.
 _LEVELS_SWEPT_TWICE = 3
-# The walk reads only a sequence's heaviest groups: as many as hold this share of all tokens.
+# The walk reads only the heaviest groups of a sequence, so many that they contain this share of all tokens.
 _COVERED = 0.98
 _ROWS_PER_BLOCK = 1 << 18
 
 
 class WalkTable(NamedTuple):
-    """The data of every sequence for a walk; the last row is padding, without tokens."""
+    """The input of a walk, one row for each sequence; the last row is padding and has no tokens."""
 
     columns: Int32[Array, "row feature"]
     counts: Float32[Array, "row feature"]
@@ -53,7 +53,7 @@ class WalkTable(NamedTuple):
 def balanced_stream(
     features: Features, sequences: Int64[np.ndarray, " position"], seed: int
 ) -> Int64[np.ndarray, " position"]:
-    """An order of some sequences in which every block of about 512 holds their common mixture.
+    """Order sequences so that every block of about 512 has nearly the mixture of all of them.
 
     The seed decides the order among similar sequences and within the last blocks (NumPy's PCG64).
     """
@@ -61,7 +61,7 @@ def balanced_stream(
     arranged = sequences[_sort_by_group(features, sequences, rng)]
     num_levels = max(int(np.log2(max(len(sequences), 1) / _SMALLEST_BLOCK)), 0)
     blocks = halve(features, arranged, num_levels)
-    # The walk leaves a block sorted by group: only a random order balances the block itself.
+    # A block is still sorted by group: a random order balances the sequences within it.
     mixed = rng.permuted(blocks, axis=1).ravel()
     return mixed[mixed >= 0]
 
@@ -69,11 +69,11 @@ def balanced_stream(
 def _sort_by_group(
     features: Features, sequences: Int64[np.ndarray, " position"], rng: np.random.Generator
 ) -> Int64[np.ndarray, " position"]:
-    """Positions sorted by heaviest group of the first family, its share, document, copies, then at random."""
+    """Sort positions by the heaviest group of the first family, its share, document and copies; ties are random."""
     counts = features.counts(next(iter(features.family_columns.values())))
     heaviest = heaviest_groups(counts)
     most = np.asarray(counts.max(axis=1).todense()).ravel()
-    # Coarse shares have ties, which the shuffle decides: other seeds give other pairs.
+    # Rounded shares have many ties. The shuffle orders them, so that the pairs depend on the seed.
     eighths = np.round(8 * most / np.maximum(features.tokens, 1))
     shuffled = rng.permutation(len(sequences))
     chosen = sequences[shuffled]
@@ -82,7 +82,7 @@ def _sort_by_group(
 
 
 def build_walk_table(features: Features, arranged: Int64[np.ndarray, " position"]) -> WalkTable:
-    """The arranged sequences' rows with the norm column, then the padding row; the target is their own mixture."""
+    """Make the rows of the arranged sequences, with the norm column; the target is the mixture of these sequences."""
     num_columns = len(features.targets)
     width = _covering_width(features, arranged)
     columns = np.full((len(arranged) + 1, width + 1), num_columns - 1, np.int32)
@@ -92,11 +92,11 @@ def build_walk_table(features: Features, arranged: Int64[np.ndarray, " position"
         entries, used = _heaviest_entries(features, arranged[block], width)
         columns[block, :width][used] = features.columns[entries[used]]
         counts[block, :width][used] = features.values[entries[used]]
-    # The excess of the norm needs no target: it is subtracted here, and the sums of whole numbers stay exact.
+    # The mean norm is subtracted here, so that the norm column needs no target; rounding keeps its sums exact.
     norms = features.norms[arranged].astype(np.float64)
     counts[:-1, width] = np.round(norms - norms.mean()) if len(norms) else 0
     tokens = features.tokens[arranged]
-    # excess + targets * (tokens, sequences) are the sequences' own totals, from which their own shares follow.
+    # excess + targets * (tokens, sequences) are the totals of these sequences; divided by their tokens, the shares.
     targets = features.excess(arranged) + features.targets * np.append(
         np.full(num_columns - 1, tokens.sum()), len(arranged)
     )
@@ -114,7 +114,7 @@ def build_walk_table(features: Features, arranged: Int64[np.ndarray, " position"
 
 
 def _covering_width(features: Features, rows: Int64[np.ndarray, " row"]) -> int:
-    """The number of a row's heaviest groups to read so that nearly all tokens of all rows are counted."""
+    """The number of heaviest groups per row that contain nearly all tokens of all rows."""
     rows = rows[:: max(len(rows) // 10_000, 1)]
     longest = int(np.diff(features.row_starts)[rows].max(initial=1))
     entries, used = _heaviest_entries(features, rows, longest)
@@ -157,7 +157,7 @@ def halve(
     boundaries = np.zeros((2, len(features.targets)), np.float32)
     for level in range(num_levels):
         sweeps = 2 if level < _LEVELS_SWEPT_TWICE else 1
-        # 64, 32, 16, then again in the same way, so that three levels share a compilation.
+        # 64, 32, 16, 64, 32, 16 and so on: three levels then have the same shapes, and share a compilation.
         lanes = min(_LANES_PER_BLOCK >> (level % 3), blocks.shape[1] // 2)
         blocks, boundaries = _halve_level(table, blocks, boundaries, lanes, sweeps)
     return np.where(blocks < padding, np.append(arranged, -1)[blocks], -1)
@@ -170,7 +170,7 @@ def _halve_level(
     lanes: int,
     num_sweeps: int,
 ) -> tuple[Int32[np.ndarray, "half half_member"], Float32[np.ndarray, "new_boundary column"]]:
-    """Halve every block; `boundaries`, given and returned, are the deviations before every block and after the last."""
+    """Halve every block; returns the halves and their boundaries (the deviations before each block and at the end)."""
     num_blocks, size = blocks.shape
     num_pairs = size // 2
     steps = -(-num_pairs // lanes)
@@ -181,7 +181,7 @@ def _halve_level(
     num_sums = max(num_blocks * lanes // (_LANES_PER_BLOCK >> 2), num_blocks)
     # Rounded to whole tokens, so that all sums of the walk are exact.
     start = np.round(boundaries[:-1] + boundaries[1:])
-    # NumPy's arrays: outside a compiled program every `jnp` function would be compiled separately.
+    # The arguments are made with NumPy: JAX would compile a program for every `jnp` function that is called here.
     signs, walked = call(
         _walk,
         table,
@@ -204,8 +204,8 @@ def _halve_level(
 class _Sums(NamedTuple):
     """Running signed sums of every block: counts, tokens, and `<λ τ, counts>`."""
 
-    # The sum of excesses is `counts - τ tokens`. As separate sums, both parts are whole numbers, and a pair changes
-    # only its own columns.
+    # The sum of excesses is `counts - τ tokens`. The two parts are stored separately: both are whole numbers, and a
+    # pair changes only a few columns.
 
     counts: Float32[Array, "block column"]
     tokens: Float32[Array, " block"]
@@ -221,7 +221,10 @@ def _walk(
     start: Float32[Array, "block column"],
     num_sweeps: int,
 ) -> tuple[Int8[Array, "step lane"], Float32[Array, "block column"]]:
-    """Sign every pair; +1 sends its first to the left. Returns the signs and every block's sum of excesses."""
+    """Choose a sign for every pair: +1 puts its first sequence into the left half.
+
+    Returns the signs and every block's signed sum of excesses.
+    """
     weighted_targets = table.weights * table.targets
     square = jnp.dot(weighted_targets, table.targets)
     num_blocks = start.shape[0]
@@ -243,7 +246,7 @@ def _walk(
                 sums.target_products.at[block_of].add(sign * target_products),
             )
 
-        # A later sweep first removes the pair from the sums: it signs the pair given all others.
+        # A later sweep first subtracts the pair from the sums, then chooses its sign again from all other pairs.
         others = add(sums, -signs[index].astype(jnp.float32)) if again else sums
         # <λ (sum - τ sum_tokens), difference - τ difference_tokens> in four products, without a pass over all columns.
         shared = (table.weights[columns] * counts * others.counts[block_of[:, None], columns]).sum(axis=1)

@@ -1,4 +1,4 @@
-"""Every document's weight, by the rules of the settings, from the stored documents' fields and groups."""
+"""Compute the weight of every document from the rules in the settings and the stored metadata."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def weigh_documents(context: Context, *, with_clusters: bool = True) -> Float64[
 
     Args:
         context: the context of the stage `pack`.
-        with_clusters: whether clusters exist already; otherwise rules about clusters do not count.
+        with_clusters: whether clusters exist already; otherwise rules about clusters are ignored.
 
     Raises:
         UserError: rules that name an unknown field or group, or match no document; values that are not weights;
@@ -58,10 +58,10 @@ def weigh_documents(context: Context, *, with_clusters: bool = True) -> Float64[
             holds = rule.holds_of_means(np.concatenate(parts[rule]), stored.groups(rule.family)[1])
         if not holds.any():
             raise UserError(
-                f"Expected documents that match the rule {rule.text!r} of packing.weights, found none; leave it out."
+                f"Expected the rule {rule.text!r} of packing.weights to match a document, found none; remove the rule."
             )
         weights[holds] *= rule.factor
-    if len(counted) == len(rules):  # a factor that does not count yet may be below 1
+    if len(counted) == len(rules):  # otherwise a rule that was ignored can still make a weight smaller
         check_largest(weights, stored.name)
     return weights
 
@@ -96,7 +96,7 @@ def _listed(prepared: Mapping[str, Any]) -> str:
 
 
 class _Stored:
-    """The names that rules use."""
+    """The stored values that rules refer to: metadata fields, sources, languages and clusters."""
 
     def __init__(self, context: Context) -> None:
         self._dataset, self._store = context.dataset, context.dataset.document_store
@@ -105,7 +105,7 @@ class _Stored:
         self.num_documents = self._store.num_documents
 
     def metadata(self, fields: Collection[str]) -> Iterator[dict[str, list[Any]]]:
-        """The values of some metadata fields, some documents at a time; nothing without names."""
+        """Yield the values of metadata fields, for some documents at a time; yields nothing without fields."""
         return self._store.metadata(sorted(fields)) if fields else iter(())
 
     def is_family(self, name: str) -> bool:
@@ -131,7 +131,7 @@ class _Stored:
         return self._store.rows(np.array([document]), ["id"])[0]["id"]
 
     def groups(self, family: str) -> tuple[list[str | None], Integer[np.ndarray, " document"]]:
-        """The groups' names, and the number of every document's."""
+        """The names of the groups, and the group number of every document."""
         if family in self._clusterings:
             group = self._dataset.assignments(family)
             return [str(number) for number in range(int(group.max(initial=-1)) + 1)], group

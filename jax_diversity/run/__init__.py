@@ -1,1 +1,1 @@
-"""A run: which sequence of which dataset comes at every position of training."""
+"""A run assigns a sequence of a dataset to every position of training."""

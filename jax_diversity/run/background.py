@@ -1,4 +1,4 @@
-"""Runs made ahead: a thread orders later positions while training follows the earlier ones."""
+"""Make runs in the background: a thread orders later positions while training reads earlier ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Stopped(Exception):
 class Maker(threading.Thread, Generic[Made]):
     """Makes a stored run step by step in its own thread.
 
-    At the end of the process the thread stops at its next call of `advance`; the parts that are made stay.
+    When the process ends, the thread stops at its next call of `advance`; finished parts stay in the folder.
     """
 
     def __init__(self, root: Path) -> None:
@@ -33,7 +33,7 @@ class Maker(threading.Thread, Generic[Made]):
         self._steps: Generator[Made, None, None] | None = None
 
     def first(self, steps: Generator[Made, None, None]) -> Made:
-        """Start all steps in the background; returns the result of the first one when it is made."""
+        """Start all steps in the background; waits for the first step and returns its result."""
         self._steps = steps
         _makers[self.root.resolve()] = self
         atexit.register(self.stop)
@@ -59,7 +59,7 @@ class Maker(threading.Thread, Generic[Made]):
         return advance_or_stop
 
     def run(self) -> None:
-        """Take all steps."""
+        """Run all steps."""
         assert self._steps is not None
         try:
             for made in self._steps:
@@ -76,12 +76,12 @@ class Maker(threading.Thread, Generic[Made]):
             atexit.unregister(self.stop)
 
     def stop(self) -> None:
-        """End the work, and wait until the folder is released."""
+        """Stop the thread, and wait until the folder is released."""
         self._stop_asked.set()
         self.join()
 
 
 def error_of(root: Path) -> BaseException | None:
-    """The error that ended the making of a run in this process; None if there was none."""
+    """The error that stopped the background thread of a run in this process; None without an error."""
     maker = _makers.get(root.resolve())
     return None if maker is None else maker.error

@@ -1,6 +1,6 @@
 """The documents of a step's batch, and the positions at which a run reads a document.
 
-Only the records of the batch, the rows of their documents and the run's positions are read.
+Only the run's positions, the records of the batch, and the table rows of their documents are read.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from jax_diversity.run.run import Run
 class SegmentView:
     """One document's part of a sequence.
 
-    `about` is its row of `characteristics/documents.parquet` (id, tokens in all, source, language ...), `codes`
-    family -> number of its group.
+    `about` is the document's row of `characteristics/documents.parquet` (id, all its tokens, source, language ...).
+    `codes` maps a family to the number of the document's group.
     """
 
     document_index: int
@@ -46,7 +46,7 @@ class SequenceView:
     """One row of the global batch: the origin of its sequence, and the sequence's segments in their order.
 
     `position` is the position in the run, `dataset` the number of the dataset, `path` its folder or address,
-    `sequence_index` the sequence in it, `epoch` how often the sequence came before.
+    `sequence_index` the sequence in it, `epoch` how often the sequence was read before.
     """
 
     row: int
@@ -60,9 +60,9 @@ class SequenceView:
 
 @dataclass(frozen=True)
 class FamilyView:
-    """How a batch's tokens are divided in one family: every group's share of them, and of the corpus's (the target).
+    """The shares of the groups of one family in the tokens of a batch, and in the corpus (the target).
 
-    TV is as `measures.windows.total_variation` defines it.
+    `measures.windows.total_variation` defines the total variation.
     """
 
     total_variation: float
@@ -71,7 +71,7 @@ class FamilyView:
     names: tuple[str, ...]
 
     def largest_differences(self, number: int) -> list[tuple[str, float, float]]:
-        """Groups whose share is farthest from the corpus's: name, share, target; ties to the first."""
+        """The groups with the largest difference between share and target: (name, share, target); ties to the first."""
         groups = np.argsort(-np.abs(self.share - self.target), kind="stable")[:number]
         return [(self.names[group], float(self.share[group]), float(self.target[group])) for group in groups]
 
@@ -80,10 +80,10 @@ class FamilyView:
 class BatchView:
     """The batch of one step, of one host or of all hosts.
 
-    Steps count from 0 over all epochs, `position` is the global position of the first row. `run` is the name of the
-    ordering or of the stored run, `version` the version of a stored run. The target of a family is the groups' shares
-    of the whole run, or of its only dataset. `num_repeats` are the sequences beyond the first of each document,
-    `num_copies` the copies beyond the first of each document that has several.
+    Steps count from 0 over all epochs; `position` is the global position of the first row. `run` is the name of the
+    ordering or of the stored run, `version` the version of a stored run. The target of a family is the shares of the
+    groups in the whole run, or in its only dataset. `num_repeats` is the number of sequences after the first one of
+    each document, `num_copies` the number of copies after the first one of each text.
     """
 
     run: str
@@ -98,7 +98,7 @@ class BatchView:
 
 @dataclass(frozen=True)
 class DocumentUse:
-    """One place where training reads a document: `num_tokens` from its token `document_offset` on.
+    """A part of a document that training reads: `num_tokens` tokens, from the token `document_offset` on.
 
     `position` is the position in the run, `step` the step that reads it, `row` its row of the global batch; `dataset`,
     `path` and `epoch` are as in `SequenceView`. For a run of one epoch, only the first epoch is listed.
@@ -143,14 +143,14 @@ class Inspector:
         return run_shares(self.run.characteristics, self.run)
 
     def batch(self, step: int, *, host_index: int = 0, num_hosts: int = 1, compare: bool = True) -> BatchView:
-        """The batch of a step; a host's rows of it.
+        """The rows of one host in the batch of a step.
 
-        `compare` adds the families' shares beside the shares of the whole run; for several datasets that reads all
-        counts.
+        `compare` adds the shares of each family, in the batch and in the whole run. With several datasets this reads
+        all counts.
 
         Raises:
-            UserError: a step beyond the end of a run that does not repeat; a number of hosts that does not divide the
-                batch; damaged records.
+            UserError: the step is beyond the end of a run that does not repeat; the number of hosts does not divide
+                the batch; records are damaged.
         """
         size = self.global_batch_size
         last = 2**62 // size if self.run.is_bijection else len(self.run) // size - 1
@@ -165,7 +165,7 @@ class Inspector:
                 row = int(rows[at])
                 place = (row, step * size + row, index, self.run.addresses[index], int(epoch[at]), int(sequence[at]))
                 found[row] = SequenceView(*place, segments)
-            # A document, and its copies, belong to one dataset: repeats of the datasets add up.
+            # A document and its copies belong to one dataset, so that the repeats of all datasets can be added.
             repeats += num_repeats(of.sequence_documents[sequence[own]])
             copies += num_repeats(of.sequence_copies[sequence[own]])
         views = tuple(found[row] for row in rows.tolist())
@@ -174,7 +174,7 @@ class Inspector:
         return BatchView(self.run.name, version, step, step * size, views, families, repeats, copies)
 
     def deviations(self, *, host_index: int = 0, num_hosts: int = 1) -> dict[str, Float64[np.ndarray, " batch"]]:
-        """TV of every whole batch of the run, or of a host's rows of it, from the whole run: family -> (batch,)."""
+        """The total variation between each whole batch (or a host's rows of it) and the run: family -> (batch,)."""
         size, chars = self.global_batch_size, self.run.characteristics
         # A partial last batch is left out, as in training.
         rows = host_rows(size, host_index, num_hosts)
@@ -186,9 +186,10 @@ class Inspector:
         }
 
     def uses(self, document: str) -> list[DocumentUse]:
-        """Where the run reads a document, by its id, in the order of training; several datasets may hold the id.
+        """All places where the run reads the document with an id, in the order of training.
 
-        Empty if the document is kept for validation, left out, or not in the run.
+        Several datasets may have a document with this id. The list is empty if the document is in the validation set,
+        is left out, or is not in the run.
 
         Raises:
             UserError: no dataset has a document of this id.
@@ -202,7 +203,7 @@ class Inspector:
             parts: dict[int, list[tuple[int, int]]] = {}
             for sequence, offset, length in () if number is None else document_parts(dataset, number):
                 parts.setdefault(sequence, []).append((offset, length))
-            # One pass over the run: its whole inverse would be as large as the run itself.
+            # One pass over the run finds the positions: a table of them by sequence would be as large as the run.
             wanted = np.array([*parts], np.int64) + self.run.offsets[index]
             positions = np.flatnonzero(np.isin(self.run.indices, wanted))
             origins = self.run.origins(positions)
@@ -214,7 +215,7 @@ class Inspector:
         return sorted(uses, key=lambda use: (use.position, use.document_offset))
 
     def appearances(self, document: str) -> int | None:
-        """How often a document was packed because of its weight; None where documents have no weights."""
+        """The number of appearances of a document, which its weight determines; None if documents have no weights."""
         for dataset in self.run.datasets:
             number = find_document(dataset, document)
             if number is not None and dataset.appearances is not None:
@@ -222,7 +223,7 @@ class Inspector:
         return None
 
     def _families(self, sequences: Sequence[SequenceView]) -> dict[str, FamilyView]:
-        """The batch's tokens by group, counted from its segments, beside the shares of the whole."""
+        """The shares of the groups in the batch, counted from its segments, and the target shares."""
         datasets, families = self.run.datasets, {}
         only = datasets[0] if len(datasets) == 1 else None
         for family in self._shares if only is None else only.families:
@@ -246,7 +247,7 @@ def _stored_shares(dataset: Dataset, family: str) -> Float64[np.ndarray, " group
 
 
 def host_rows(global_batch_size: int, host_index: int, num_hosts: int) -> Int64[np.ndarray, " row"]:
-    """The rows of the global batch that a host holds; a `UserError` if the hosts do not divide it."""
+    """The rows of the global batch that a host holds; raises a `UserError` if the hosts do not divide the batch."""
     if num_hosts < 1 or global_batch_size % num_hosts or not 0 <= host_index < num_hosts:
         raise UserError(
             f"Expected a host index below a number of hosts that divides the global batch of {global_batch_size}, "
@@ -275,18 +276,18 @@ def sequence_segments(dataset: Dataset, sequences: Int64[np.ndarray, " row"]) ->
 
 
 def find_document(dataset: Dataset, document: str) -> int | None:
-    """The number of the document with an id; None if there is none."""
+    """The number of the document with an id; None if no document has the id."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    # One column and one search in Arrow: as Python strings, a hundred million ids would be many gigabytes.
+    # Arrow searches the column: a hundred million ids as Python strings would need many gigabytes.
     ids = pq.read_table(documents_file(dataset.stored), columns=["id"])["id"]
     place = pc.index(ids, document).as_py()  # type: ignore[attr-defined]
     return None if place < 0 else place
 
 
 def document_parts(dataset: Dataset, document_index: int) -> list[tuple[int, int, int]]:
-    """Where a document lies in the training sequences: sequence, first token of the document, number of tokens."""
+    """The parts of a document in the training sequences: (sequence, first token of the document, number of tokens)."""
     import pyarrow.parquet as pq
 
     columns, wanted = ["sequence_index", "document_offset", "length"], [("document_index", "==", document_index)]
@@ -305,7 +306,7 @@ def _take_rows(path: Path, indices: Int64[np.ndarray, " row"]) -> list[dict[str,
             sizes = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
             ends = np.cumsum(sizes, dtype=np.int64)
             group = np.searchsorted(ends, indices, side="right")
-            # Indices ascend, so that the row groups' rows, one group after another, come in the order of the indices.
+            # Indices are ascending: reading the row groups one after another keeps their order.
             for index in np.unique(group).tolist():
                 local = indices[group == index] - (ends[index] - sizes[index])
                 rows += file.read_row_group(index).take(pa.array(local)).to_pylist()

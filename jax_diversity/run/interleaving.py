@@ -1,21 +1,21 @@
-"""Which of several datasets comes at every position: always the one that lags most behind its share.
+"""Choose a dataset for every position: always the dataset that is furthest below its share.
 
-The rule is that of Megatron-LM's blended datasets (`build_blending_indices` in its `helpers.cpp`). With normalised
-weights w, step i counted from 0, and `count_d` the number of positions of dataset d so far:
+Megatron-LM uses this rule for blended datasets (`build_blending_indices` in its `helpers.cpp`). The weights w are
+normalised, steps i count from 0, and `count_d` is the number of positions of dataset d so far:
 
     next = arg max_d  w_d (i + 1) - count_d        ties to the lowest index
 
-The lag is taken at the *end* of the step, `i + 1`. Megatron takes it at its beginning, `max(i, 1)`, which is the same
-rule one step late, with larger deviations from the shares (in trials of 3 to 20 datasets up to 1.8 positions instead of
-1.2); `interleave(..., lookahead=0)` gives Megatron's own sequence. If weights change over training, the share of a
-dataset after t positions is the running sum of its weights, `Σ_{i<t} w_d(i)`, in place of `w_d t`. Unlike Megatron's, a
-dataset never comes while its weight is zero, even if it lags behind.
+The lag is computed at the *end* of the step, `i + 1`. Megatron computes it at the beginning, `max(i, 1)`: this is the
+same rule one step late, with larger deviations from the shares (in trials of 3 to 20 datasets up to 1.8 positions
+instead of 1.2). `interleave(..., lookahead=0)` gives Megatron's own sequence. If weights change during training, the
+share of a dataset after t positions is the running sum of its weights, `Σ_{i<t} w_d(i)`, instead of `w_d t`. Unlike in
+Megatron, a dataset is never chosen while its weight is zero, even if it is below its share.
 
 Short plans are computed by a loop in NumPy, long ones by a compiled program with the same arithmetic in float64: their
-lags are equal to the last bit. With many datasets a step does not look at all of them: within a block of steps a lag
-grows at most by its share, so that only the datasets with the largest lags at the block's end can come. The program
-follows these lags. After the block it checks that no other dataset could have come, and otherwise repeats the block
-with all datasets.
+lags are equal to the last bit. With many datasets a step does not check all of them. Within a block of steps a lag
+grows at most by its share, so that only the datasets with the largest lags at the block's end can be chosen. The
+program computes only these lags. After the block it checks that no other dataset could have been chosen; otherwise it
+repeats the block with all datasets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.deviation import rounded_size
 from jax_diversity.run.weights import Weights, phases_of
 
-# A loop in NumPy takes 2 µs a step and no compilation.
+# Shorter plans use a loop in NumPy, which takes 2 µs a step and needs no compilation.
 _SHORT = 1 << 18
 _STEPS_PER_ADVANCE = 1 << 16
 _STEPS_PER_CALL = 1 << 20
@@ -48,11 +48,11 @@ _NOBODY = np.iinfo(np.int32).max
 def interleave(
     weights: Weights, num_positions: SupportsIndex, *, lookahead: SupportsIndex = 1, advance: Advance = ignore
 ) -> Int64[np.ndarray, " position"]:
-    """The dataset at every position: always the one that lags most behind its share.
+    """The dataset at every position: always the dataset that is furthest below its share.
 
-    `lookahead` says how many steps after the current one lags are taken, with the weights of the current one: 1 is its
-    end, 0 is Megatron's choice. A position takes .05 µs with ten datasets, .9 µs with 1,000, and 2 µs in plans of less
-    than 260,000 positions. Lags are carried over a change of weights, and are still corrected.
+    Lags are computed `lookahead` steps after the current one, with the current weights: 1 is the end of the step, 0 is
+    Megatron's choice. A position takes .05 µs with ten datasets, .9 µs with 1,000, and 2 µs in plans of less than
+    260,000 positions. When weights change, the lags are kept, so that they are still corrected.
 
     Example:
         >>> interleave([3, 1], 8).tolist()
@@ -71,12 +71,12 @@ def interleaved(
     lookahead: int,
     advance: Advance,
 ) -> Int64[np.ndarray, " position"]:
-    """As `interleave`, with the shares of every phase, which add up to 1."""
+    """Like `interleave`; `phases` are the shares of every phase and add up to 1."""
     due, counts = np.zeros(phases.shape[1]), np.zeros(phases.shape[1])
     chosen = np.empty(num_positions, np.int64)
     ends = [min(stop, num_positions) for stop in (*starts[1:], num_positions)]
     for first, end, weights in zip(starts, ends, phases, strict=True):
-        # Datasets of weight zero are left out of the arg-max: with a lag from an earlier phase they could win it.
+        # Datasets of weight zero are left out of the arg-max: a lag from an earlier phase could be the largest.
         blended = np.flatnonzero(weights)
         follow = _short if end - first < _SHORT or not _has_processor() else _long
         shares, before = weights[blended], due[blended]
@@ -91,7 +91,7 @@ def interleaved(
 
 
 def _has_processor() -> bool:
-    """Whether JAX may use the CPU besides an accelerator."""
+    """Whether JAX can use the CPU (in addition to an accelerator)."""
     try:
         return bool(jax.local_devices(backend="cpu"))
     except RuntimeError:  # JAX_PLATFORMS names accelerators only
@@ -106,8 +106,8 @@ def _short(
     for start in range(first, end, _STEPS_PER_ADVANCE):
         stop = min(start + _STEPS_PER_ADVANCE, end)
         for step in range(start, stop):
-            # Computed from the step and not updated: no rounding errors add up, and lags that should be equal are equal
-            # to the last bit, so that ties go to the lowest index.
+            # Lags are computed from the step number, not from the previous lags: rounding errors do not add up, and
+            # equal lags are equal to the last bit, so that ties go to the lowest index.
             np.multiply(shares, max(step + lookahead, 1) - first, out=lags)
             np.add(lags, before, out=lags)
             np.subtract(lags, given, out=lags)
@@ -127,7 +127,7 @@ def _long(
     # Without x64 the lags would be float32, which cannot hold ten million steps.
     with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
         own_shares, given = jnp.asarray(np.pad(shares, missing)), jnp.asarray(np.pad(counts, missing))
-        # The padding never comes.
+        # The padding is never chosen.
         own_before = jnp.asarray(np.pad(before, missing, constant_values=-np.inf))
         for start in range(first, end, _STEPS_PER_CALL):
             stop = min(start + _STEPS_PER_CALL, end)
@@ -149,7 +149,7 @@ def _steps(
     lookahead: Array,
     zero: Array,
 ) -> tuple[Float[Array, " dataset"], Int32[Array, " step"]]:
-    """The datasets of the steps from `start` up to `stop`, and how often each has come since the beginning."""
+    """The new number of positions of each dataset, and the datasets of the steps from `start` to `stop - 1`."""
     follow = functools.partial(_block, first=first, lookahead=lookahead, zero=zero)
 
     def all_of(step: Array, given: Array) -> tuple[Array, Array]:
@@ -180,7 +180,7 @@ def _steps(
 def _lags(
     shares: Array, before: Array, given: Array, step: Array, first: Array, lookahead: Array, zero: Array
 ) -> Array:
-    # `zero`, which the compiler cannot know, keeps product and sum from being rounded together.
+    # `zero` is an argument, so that the compiler cannot fuse product and sum, which would be rounded only once.
     due = shares * (jnp.maximum(step + lookahead, 1) - first).astype(shares.dtype) + zero
     return due + before - given
 
@@ -202,7 +202,7 @@ def _block(
     def step(number: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         given, chosen, least = carry
         lags = _lags(shares, before, given, start + number, first, lookahead, zero)
-        # `argmax` is slow on CPUs: two plain reductions, the second for the lowest index.
+        # `argmax` is slow on CPUs. Two simple reductions replace it; the second finds the lowest index.
         best = jnp.max(lags)
         most = jnp.min(jnp.where(lags == best, index, _NOBODY))
         return given.at[most].add(1.0), chosen.at[number].set(most), jnp.minimum(least, best)
@@ -212,7 +212,7 @@ def _block(
 
 
 def _largest(lags: Float[Array, " dataset"]) -> tuple[Int32[Array, " candidate"], Array]:
-    """The datasets of the largest lags, ascending, filled up with an index past the end; the others' largest lag."""
+    """The datasets with the largest lags, ascending and padded with an index past the end; the largest other lag."""
 
     def halved(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds
@@ -226,6 +226,6 @@ def _largest(lags: Float[Array, " dataset"]) -> tuple[Int32[Array, " candidate"]
     place = jnp.where(inside, jnp.cumsum(inside.astype(jnp.int32)) - 1, _CANDIDATES)
     index = jnp.arange(len(lags), dtype=jnp.int32)
     candidates = jnp.full(_CANDIDATES, len(lags), jnp.int32).at[place].set(index, mode="drop")
-    # Equal lags can be more than there are places: the ones without a place are left out.
+    # There can be more equal lags than places; lags without a place are left out.
     left_out = ~inside | (place >= _CANDIDATES)
     return candidates, jnp.max(jnp.where(left_out, lags, -jnp.inf))

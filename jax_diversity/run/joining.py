@@ -1,4 +1,4 @@
-"""The characteristics of several datasets as one, to measure and order mixtures."""
+"""Join the characteristics of several datasets, to measure and order mixtures."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _NUMBERED = "duplicate"
 
 
 def joined_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
-    """The token counts of all sequences of some datasets, end to end, in the families that all of them have.
+    """The token counts of the sequences of all datasets, end to end, in the families that all datasets have.
 
-    Groups of one name in a family are one group. The caller makes sure that a name means the same in all datasets:
-    clusters are named by their numbers, and cluster 3 of one clustering is not cluster 3 of another. Groups of equal
-    texts are left out, because their names are always numbers.
+    Groups with the same name in a family are one group. The caller must make sure that a name has the same meaning in
+    all datasets: the names of clusters are numbers, and cluster 3 of one clustering is not cluster 3 of another. Groups
+    of equal texts are left out, because their names are always numbers.
 
     Args:
         datasets: at least one.
 
     Returns:
-        One row a sequence (dataset after dataset), one column a group (by first appearance of its name). The families
-        are in all datasets' `characteristics`; their order and weights come from the first dataset. The sequence length
-        is the largest. A document, and a group of copies, belongs to one dataset. For one dataset, its own
-        characteristics.
+        Characteristics with one row per sequence (dataset after dataset) and one column per group (in the order in
+        which the names first appear). The families are those that all datasets balance, with the order and the weights
+        of the first dataset. The sequence length is the largest one. Documents and groups of copies belong to one
+        dataset each. If there is only one dataset, its characteristics are returned unchanged.
 
     Raises:
-        UserError: no dataset, or no family that all of them have.
+        UserError: there is no dataset, or no common family.
 
     Example:
         >>> joined_characteristics([web, code])  # of 5,000 and 2,000 sequences
@@ -65,13 +65,13 @@ def joined_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
 
 
 def comparable_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
-    """The joined characteristics, in the families whose groups mean the same in all datasets.
+    """The joined characteristics, in the families whose groups have the same meaning in all datasets.
 
     Datasets of one feature space (built with `features_from`) share all families. Otherwise clusterings are left out:
     their groups are numbers.
 
     Raises:
-        UserError: no such family, and the errors of `joined_characteristics`.
+        UserError: there is no comparable family, and the errors of `joined_characteristics`.
     """
     joined = joined_characteristics(datasets)
     if len(datasets) == 1 or len({dataset.feature_space for dataset in datasets}) == 1:
@@ -92,7 +92,7 @@ def joined_groups(datasets: Sequence[Dataset], family: str) -> tuple[str, ...]:
 
 
 def _stacked(datasets: Sequence[Dataset], family: str) -> Any:
-    """The counts of a family, dataset below dataset, with one column a name."""
+    """The counts of a family, dataset below dataset, with one column per name."""
     column = {name: index for index, name in enumerate(joined_groups(datasets, family))}
     parts = []
     for dataset in datasets:
@@ -105,7 +105,7 @@ def _stacked(datasets: Sequence[Dataset], family: str) -> Any:
 
 
 def _joined_turns(datasets: Sequence[Dataset]) -> Int64[np.ndarray, " sequence"] | None:
-    """The turns of all sequences, dataset after dataset; None where no dataset has any."""
+    """The turns of all sequences, dataset after dataset; None if no dataset has turns."""
     turns = [dataset.sequence_turns for dataset in datasets]
     if all(each is None for each in turns):
         return None
@@ -114,7 +114,7 @@ def _joined_turns(datasets: Sequence[Dataset]) -> Int64[np.ndarray, " sequence"]
 
 
 def _apart(numbers: Sequence[Int64[np.ndarray, "_ _"]]) -> Int64[np.ndarray, "sequence member"]:
-    """The rows of all arrays, padded with -1; numbers >= 0 are shifted so that no two arrays share one."""
+    """The rows of all arrays, padded with -1; numbers >= 0 are shifted so that arrays have no number in common."""
     width, above = max(each.shape[1] for each in numbers), 0
     rows = []
     for each in numbers:

@@ -1,9 +1,9 @@
 """Making and changing stored runs: epochs in fresh orders, mixtures by weight, additions, skipped positions.
 
-Every dataset is read epoch after epoch. Each epoch has its own order, which begins where the epoch before ended: the
-sequences of a document, and copies, stay apart across the seam. Datasets are mixed by the rule of `interleaving`, or
-ordered jointly (`mixture`). A change keeps all positions before its own. Sequences that were used in an epoch are not
-repeated in it: the rest of the epoch is ordered again, from the deviation that is left.
+Every dataset is read epoch after epoch. Each epoch has its own order. The order takes the end of the previous epoch
+into account: sequences of one document, and copies, stay apart across the boundary. Datasets are mixed by the rule of
+`interleaving`, or ordered jointly (`mixture`). A change keeps all earlier positions. Sequences that were used in an
+epoch are not repeated in it: the rest of the epoch is ordered again, and starts at the deviation of the used sequences.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ def create_schedule(
 
     Args:
         path: a folder for the run, such as `out/schedules/run`; it must not hold a run yet.
-        datasets: a built dataset, its folder or address, or several. Datasets of a weight above zero have sequences of
-            one length.
-        ordering: the order of the first epoch of one dataset: an ordering, or the name of one of the dataset's.
-            Training that has followed this ordering continues in the run from any position
+        datasets: a built dataset, its folder or address, or several. All datasets with a weight above zero must have
+            the same sequence length.
+        ordering: the order of the first epoch, for a run of one dataset: an ordering, or the name of a stored one.
+            Training that used this ordering can continue in the run from any position
             (`make_loader(start_position=...)`).
-        background: whether to return when the first part (about an epoch) is made; a thread makes the others. A reader
-            that comes to a position before it is made waits, in every process. A process that ends stops its thread;
-            `extend_schedule` then continues from the position that the reader's error names.
+        background: whether to return after the first part (about an epoch); a thread makes the other parts. A reader
+            in any process waits for parts that are not ready. The thread stops when its process ends; after that,
+            readers of a missing part raise an error with the position from which `extend_schedule` can continue.
         advance: called with the number of positions ordered since its last call.
-        settings: how long the run is and how datasets are mixed, the fields of `Mixture`; and how every epoch is
-            ordered: `method`, `seed`, `objective`, `targets` and the method's options, as `order` takes them. Methods
-            that can (`balance`, `greedy`, `greedy_pool`) begin where the epoch before ended. The first epoch has the
-            seed `seed`, each later one the next number, so that no two epochs have the same order. `targets` are shares
-            that every epoch aims at; their phases count within an epoch.
+        settings: the fields of `Mixture` set the length of the run and the mixture of datasets. `method`, `seed`,
+            `objective`, `targets` and the method's options set the order of every epoch, as in `order`. `balance`,
+            `greedy` and `greedy_pool` take the end of the previous epoch into account. The first epoch has the seed
+            `seed`, the next one `seed + 1`, and so on, so that all epochs have different orders. `targets` are the
+            target shares of every epoch; their phases are positions within an epoch.
 
     Raises:
         UserError: the folder holds a run, or another process writes to it; an unknown setting; datasets of unequal
@@ -120,23 +120,23 @@ def extend_schedule(
 ) -> StoredRun:
     """Add a version that changes the run from a position on: its length, weights or targets, or its datasets.
 
-    All positions before it stay the same, bit for bit. Sequences that were used in the current epoch of a dataset are
-    not repeated in it; all others come before its next epoch.
+    All earlier positions stay the same, bit for bit. Sequences that were used in the current epoch of a dataset are not
+    repeated in it; all other sequences are read before the next epoch begins.
 
     Args:
         schedule: the last version of a stored run.
         position: the first position that changes, such as a checkpoint's; None takes the end.
-        datasets: datasets that are added; from the position on sequences may have another length.
+        datasets: datasets to add; from the position on, sequences may have another length.
         background: see `create_schedule`.
         advance: see `create_schedule`.
-        settings: see `create_schedule`. Only `seed` is kept from the version before, so that later epochs have seeds
-            that were not used. Length, weights and targets apply from the position on; weights are given for all
-            datasets, earlier ones first. Without a length the run ends where it ended before, or after one more epoch
-            if the position is its end. Positions before the change count for `max_repeats`.
+        settings: see `create_schedule`. `seed` defaults to the seed of the previous version, so that later epochs have
+            unused seeds; no other setting is kept. Length, weights and targets apply from the position on. `weights`
+            contains all datasets, old ones first. Without a length the run keeps its end; if the position is the end,
+            the run gets one more epoch. Positions before the change count towards `max_repeats`.
 
     Returns:
-        The run in its new version. A loader of it takes the state of a loader of an earlier version, up to the
-        position.
+        The new version of the run. Its loader accepts the state of a loader of an earlier version, if the state's
+        position is not after the change.
 
     Raises:
         UserError: the version is not the last; the position is beyond the end; another process changes the run; and
@@ -159,7 +159,7 @@ def extend_schedule(
     root, kept = schedule.root, schedule.before(place)
 
     def steps() -> Generator[StoredRun, None, None]:
-        # Before the folder is held: a part that is not made says so only while nobody holds it.
+        # Read before the folder is locked: a missing part is an error only while no process holds the lock.
         history = schedule.history(place)
         with locked(root):
             content = _unchanged(schedule)
@@ -189,8 +189,8 @@ def _divided(settings: Mapping[str, Any]) -> tuple[Mixture, dict[str, Any]]:
 def skip_positions(schedule: StoredRun, start: SupportsIndex, stop: SupportsIndex) -> StoredRun:
     """Add a version without some positions, such as a batch that made the loss diverge.
 
-    All later positions move forward by the number of skipped ones. Skipped sequences do not come later in their epoch.
-    `extend_schedule` from a position before them takes the skip back.
+    All later sequences move forward by the number of skipped positions. Skipped sequences are not read later in their
+    epoch. To undo a skip, call `extend_schedule` with a position before it.
 
     Args:
         schedule: the last version of a stored run.
@@ -215,7 +215,7 @@ def skip_positions(schedule: StoredRun, start: SupportsIndex, stop: SupportsInde
             if each.skipped:
                 slices.append(each)
                 continue
-            # The cuts within the slice, as places of its part.
+            # The boundaries of the skipped positions, limited to this slice, as indices of its part.
             cuts = [each.start + min(max(cut - position, 0), len(each)) for cut in (first, last)]
             bounds = [each.start, *cuts, each.stop]
             pieces = zip(bounds[:-1], bounds[1:], (False, True, False), strict=True)
@@ -228,7 +228,7 @@ def skip_positions(schedule: StoredRun, start: SupportsIndex, stop: SupportsInde
 
 
 class _Orders:
-    """Orders epochs, by the settings that `order` takes."""
+    """Orders epochs with the settings of `order`."""
 
     def __init__(
         self,
@@ -259,8 +259,8 @@ class _Orders:
         return mixture.jointly(datasets, history, count, self.part)
 
     def epochs(self, dataset: Dataset, used: Int64[np.ndarray, " used"]) -> Iterator[Int64[np.ndarray, " position"]]:
-        """The rest of the current epoch of a dataset, of which the sequences `used` came, and the epochs after it."""
-        # Counted for each sequence: in a joint order the epochs of some groups begin before those of others have ended.
+        """Yield the rest of a dataset's current epoch after the sequences `used`, then all later epochs."""
+        # Epochs are counted for each sequence: in a joint order, groups can be in different epochs.
         before = times_before(used)
         epoch = int(np.bincount(used, minlength=dataset.num_sequences).min())
         previous = used[before == epoch - 1] if epoch else None
@@ -271,8 +271,8 @@ class _Orders:
             previous, epoch = np.concatenate([consumed, rest]), epoch + 1
 
     def epoch(self, dataset: Dataset, epoch: int, previous: Any, consumed: Any = ()) -> Int64[np.ndarray, " position"]:
-        """The rest of the epoch `epoch` of a dataset, after the epoch before (`previous`) and its own beginning."""
-        if epoch == 0 and self.first is not None:  # of a new schedule: nothing was consumed
+        """The rest of an epoch after its beginning (`consumed`); `previous` is the order of the epoch before."""
+        if epoch == 0 and self.first is not None:  # only in a new schedule, where nothing was consumed
             return self.first.indices
         settings = {} if self.targets is None else {"targets": self.targets}
         if METHODS.takes(self.method, "plan"):
@@ -283,12 +283,13 @@ class _Orders:
         return self._made(dataset.characteristics, epoch, settings)[len(consumed) :]
 
     def part(self, chars: Characteristics, num_before: int, number: int) -> Int64[np.ndarray, " position"]:
-        """The order of the sequences after the first `num_before`, which came before in the order given."""
+        """The order of all sequences but the first `num_before`, which were already read in this order."""
         before = np.arange(num_before)
         rest = np.arange(num_before, chars.num_sequences)
         if not num_before or not METHODS.takes(self.method, "plan"):
             return rest[self._made(chars.take(rest), number, {})]
-        # The targets are the shares of the part itself: earlier sequences only keep documents and copies apart.
+        # The targets are the shares of this part alone. Earlier sequences are used only to keep documents and copies
+        # apart.
         objective = Objective() if self.objective is None else self.objective
         own, families = chars.take(rest), objective.resolved_weights(chars)
         targets = {family: own.target_share(family) for family in families}
@@ -313,7 +314,7 @@ def _first_order(ordering: str | Ordering, datasets: Sequence[Dataset], mixture:
 
 
 def _made(root: Path, steps: Generator[StoredRun, None, None], orders: _Orders, background: bool) -> StoredRun:
-    """Take all steps, or in the background all but the first; returns the run that the last step here made."""
+    """Run all steps and return the last run; with `background`, run one step, and the others in a thread."""
     if not background:
         return list(steps)[-1]
     maker: Maker[StoredRun] = Maker(root)
@@ -333,7 +334,7 @@ def _stored(
     *,
     as_made: bool,
 ) -> Generator[StoredRun, None, None]:
-    """Write parts of about an epoch, and their version: after the last part, or with `as_made` after each."""
+    """Write parts of about an epoch. The version is stored after the last part, with `as_made` after every part."""
     change = f"{change}: {orders.method}, seed {orders.seed}"
     before, key = content.parts, secrets.token_hex(16)
     epoch = sum(dataset.num_sequences for dataset in datasets)

@@ -1,4 +1,4 @@
-"""Comparing runs with one another and with a uniform shuffle, as tables and for JSON."""
+"""Compare runs with one another and with a uniform shuffle, for tables and for JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from jax_diversity.schema.orderings import Positions
 
 
 class FamilyCurves(NamedTuple):
-    """One ordering in one family: prefix deviation, window size -> TV of aligned windows; `envelope`s of 100 points."""
+    """Curves of one ordering in one family: prefix deviation, and TV of aligned windows by size (100 points each)."""
 
     prefix_l2: Mapping[str, Sequence[float]]
     window_tv: Mapping[int, Mapping[str, Sequence[float]]]
@@ -53,10 +53,10 @@ class FollowedTargets(NamedTuple):
 
 @dataclass(frozen=True)
 class Chosen:
-    """Runs over the same sequences, by name or file name, with the token counts and windows to measure them by.
+    """Runs over the same sequences, by name or file name, with the token counts and windows for their measures.
 
-    The reference is a uniform shuffle with its name: one of the runs, or one made here. `targets` are shares that
-    replace the corpus's own, `followed` moving targets to compare with in addition.
+    The reference is the name and the order of a uniform shuffle: one of the runs, or a new one. `targets` are shares
+    that replace the shares of the corpus. `followed` are moving targets for an additional comparison.
     """
 
     characteristics: Characteristics
@@ -77,9 +77,9 @@ def choose_orderings(
 ) -> Chosen:
     """The runs of a dataset to measure.
 
-    `names` are names of the dataset's orderings or .npy files, `files` more .npy files. Defaults: all of its orderings;
-    the window sizes of its settings that fit twice; the families that it balances. `targets` names an ordering: all
-    runs are also compared with the targets that it followed.
+    `names` are names of the dataset's orderings or .npy files, `files` are more .npy files. The defaults are all
+    orderings of the dataset, the window sizes in its settings that fit at least twice, and the families that it
+    balances. `targets` is the name of an ordering: all runs are also compared with the targets of this ordering.
     """
     dataset = open_dataset(out)
     chosen = {name: make_run(dataset, name) for name in names or dataset.orderings}
@@ -97,18 +97,18 @@ def choose(
 ) -> Chosen:
     """The token counts, windows and reference for the comparison of some runs.
 
-    Runs of one dataset are measured against its shares, beside a uniform shuffle of the dataset. A run of several
-    datasets is measured in the families whose groups mean the same in all of them, against the shares of the whole run,
-    beside a shuffle of its positions, which has the same mixture.
+    Runs of one dataset are measured against its shares, and compared with a uniform shuffle of the dataset. A run of
+    several datasets is measured against the shares of the whole run, in the families whose groups have the same meaning
+    in all datasets. It is compared with a shuffle of its own positions, which has the same mixture.
 
     Args:
-        runs: by name; all read the same datasets.
-        windows: window sizes; empty takes the sizes of the first dataset's settings that fit twice.
-        families: the families to measure; empty takes all that the datasets balance and that mean the same in all.
-        targets: an ordering whose targets all runs are also compared with.
+        runs: runs by name; all read the same datasets.
+        windows: window sizes; empty means the sizes in the first dataset's settings that fit at least twice.
+        families: the families to measure; empty means all comparable families that the datasets balance.
+        targets: the name of an ordering; all runs are also compared with its targets.
 
     Raises:
-        UserError: an unknown family, no family that is comparable, a run without positions.
+        UserError: a family is unknown, no family is comparable, or a run has no positions.
     """
     first = next(iter(runs.values()))
     datasets, shortest = first.datasets, min(map(len, runs.values()))
@@ -127,7 +127,7 @@ def choose(
         reference = Positions(shuffled, first.num_sequences, {"method": SHUFFLE})
         shares = run_shares(chars, first)
         return Chosen(chars, chosen, (SHUFFLE, reference), tuple(windows), targets=shares)
-    # The reference is a given shuffle, else the dataset's own, else one made here.
+    # The reference is one of the given runs if it is a shuffle, else the dataset's stored shuffle, else a new one.
     dataset = next(iter(datasets))
     own = {SHUFFLE: make_run(dataset, SHUFFLE)} if SHUFFLE in dataset.orderings else {}
     shuffles = [(name, run) for name, run in {**chosen, **own}.items() if is_shuffle(name, run)]
@@ -137,12 +137,12 @@ def choose(
 
 
 def run_shares(characteristics: Characteristics, run: Run) -> dict[str, Float64[np.ndarray, " group"]]:
-    """The shares that a run is compared with: of its only dataset, or of several in the amounts that it reads."""
+    """The shares to compare a run with: those of its only dataset, or for several datasets those of the whole run."""
     return target_shares(characteristics, own_shares(characteristics, run) if len(run.datasets) > 1 else {})
 
 
 def _characteristics(run: Run, families: Sequence[str]) -> Characteristics:
-    """The counts of the given families, or of all that the run's datasets balance."""
+    """The counts of the given families, or of all families that the run's datasets balance."""
     if len(run.datasets) == 1:
         dataset = run.datasets[0]
         for family in families:
@@ -173,7 +173,7 @@ def _followed(dataset: Dataset, name: str, chars: Characteristics) -> FollowedTa
 
 
 def short_curves(balance: Balance) -> Curves:
-    """An ordering's curves in at most 100 points each; a window's position is its last."""
+    """The curves of an ordering, with at most 100 points each; windows are drawn at their last position."""
     return {
         family: FamilyCurves(
             envelope(prefix, max_points=100),
@@ -184,7 +184,7 @@ def short_curves(balance: Balance) -> Curves:
 
 
 def compare_orderings(chosen: Chosen, progress: Progress) -> tuple[Comparison, Mapping[str, Curves]]:
-    """The chosen orderings beside a uniform shuffle, which comes first: figures, and curves by the same names."""
+    """Compare the orderings with a uniform shuffle, which is the first row; also returns the curves by name."""
     together, curves = _together(chosen), dict[str, Curves]()
 
     def keep(name: str, balance: Balance) -> None:
@@ -198,10 +198,11 @@ def compare_orderings(chosen: Chosen, progress: Progress) -> tuple[Comparison, M
 
 
 def measure_orderings(chosen: Chosen, progress: Progress, *, profile: bool = False) -> dict[str, dict[str, Any]]:
-    """The chosen orderings' figures, for JSON: name -> `Balance.summary()` and what is added to it.
+    """Measure the orderings for JSON: name -> `Balance.summary()` with additional values.
 
-    Added are `gap_closed` (from the reference to the floor) at every window size, and in every family `curves`
-    (`short_curves`) and, with `profile`, `profile`: offset -> the fields of `WindowProfile`, lists of one value a size.
+    The additional values are `gap_closed` (from the reference to the floor) for every window size, and in every family
+    `curves` (see `short_curves`). `profile` adds `profile`: offset -> the fields of `WindowProfile`, lists with one
+    value per size.
     """
     reference, shuffle = chosen.reference
     together = {reference: shuffle, **chosen.orders}
@@ -220,7 +221,7 @@ def measure_orderings(chosen: Chosen, progress: Progress, *, profile: bool = Fal
                         offset: {key: values.tolist() for key, values in of_offset._asdict().items()}
                         for offset, of_offset in offsets.items()
                     }
-            # The reference is the first: its means are known for all.
+            # The reference is measured first, so that its means are available for all orderings.
             for family, values in families.items():
                 for size, window in values["windows"].items():
                     shuffled = summaries[reference]["families"][family]["windows"][size]["tv_mean"]
@@ -241,7 +242,7 @@ def measure_orderings(chosen: Chosen, progress: Progress, *, profile: bool = Fal
 def measure_targets(
     chosen: Chosen, followed: FollowedTargets, progress: Progress
 ) -> dict[str, dict[str, FollowedBalance]]:
-    """The reference and the chosen orderings beside targets: ordering -> family that has targets -> measures."""
+    """Compare the reference and the orderings with moving targets: ordering -> family with targets -> measures."""
     together, found = _together(chosen), {}
     with progress.task("measure targets", len(together), "orderings") as advance:
         for name, ordering in together.items():
@@ -259,7 +260,7 @@ def _beside_targets(chosen: Chosen, followed: FollowedTargets, ordering: Measure
 
 
 def profile_orderings(chosen: Chosen, progress: Progress) -> dict[str, dict[str, dict[int, float]]]:
-    """Mean TV of aligned windows: family -> ordering (the reference first), and `floor` -> size 1, 2, 4 ... -> TV."""
+    """Mean TV of aligned windows: family -> ordering (the reference is first) or `floor` -> size 1, 2, 4 ... -> TV."""
     chars, together = chosen.characteristics, _together(chosen)
     profiles: dict[str, dict[str, dict[int, float]]] = {family: {} for family in chars.families}
     with progress.task("measure all sizes", _num_positions(chosen, together), "positions") as advance:
@@ -269,9 +270,8 @@ def profile_orderings(chosen: Chosen, progress: Progress) -> dict[str, dict[str,
                 profiles[family][name] = dict(zip(aligned.sizes.tolist(), aligned.mean.tolist(), strict=True))
     for family, of_family in profiles.items():
         counts, target = chars.counts[family], chars.target_share(family)
-        if (
-            chosen.targets is not None
-        ):  # the floor is then computed from the sequences at all positions, which may repeat
+        if chosen.targets is not None:
+            # Sequences may repeat: the floor is computed from the sequences at all positions.
             counts, target = place(counts, chosen.reference[1].indices), chosen.targets[family]
         sizes = next(iter(of_family.values()))
         of_family["floor"] = {size: window_floor(counts, target, size, chars.sequence_length) for size in sizes}
@@ -279,7 +279,7 @@ def profile_orderings(chosen: Chosen, progress: Progress) -> dict[str, dict[str,
 
 
 def _together(chosen: Chosen) -> dict[str, Measured]:
-    """The reference and the chosen orderings; a file by its name without folders where no other has the same."""
+    """The reference and the orderings by name; folders are left out of file names if the names stay different."""
     short = {name: Path(name).name if name.endswith(".npy") else name for name in chosen.orders}
     shared = Counter(short.values())
     shown = {name if shared[short[name]] > 1 else short[name]: each for name, each in chosen.orders.items()}

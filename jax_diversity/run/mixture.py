@@ -1,4 +1,4 @@
-"""How the datasets of a run are mixed: each in epochs of its own, or jointly, in one order over all sequences."""
+"""Mix the datasets of a run: each dataset in its own epochs, or jointly, in one order of all sequences."""
 
 from __future__ import annotations
 
@@ -35,45 +35,45 @@ _OWN_ORDER = 1 / 32
 
 Numbers = Int64[np.ndarray, " _position"]
 Epochs = Callable[[Dataset, Numbers], Iterator[Numbers]]
-"""The rest of the current epoch of a dataset, of which some sequences came, and the epochs after it."""
+"""Returns the rest of a dataset's current epoch after the sequences that were used, then all later epochs."""
 EpochOrder = Callable[[Dataset, int, Numbers | None], Numbers]
-"""The order of an epoch of a dataset, by its number, after sequences that were read in the order given."""
+"""Orders an epoch of a dataset, from the epoch's number and the sequences that were read before it, in order."""
 PartOrder = Callable[[Characteristics, int, int], Numbers]
-"""The order of the sequences after the first few, which came before in the order given; with a seed's offset."""
+"""Orders sequences except the first ones, which were already read; the numbers are how many, and a seed's offset."""
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """How long a run is, which share of it every dataset or group of a family has, and how often sequences may come.
+    """The length of a run, the shares of its datasets or groups, and the limit on repetitions.
 
     The fields are settings of `create_schedule` and `extend_schedule`, and options of `jax-diversity schedule`.
     """
 
     num_epochs: Any = None
-    """How often all sequences come, the last time perhaps in part; 1 where no length is given. With `weights`, the
-    length of the run is that of so many epochs of all datasets."""
+    """The number of epochs of all datasets, which may be a fraction; 1 if no length is given. With `weights` it sets
+    only the length of the run."""
     num_positions: Any = None
-    """The length of the run instead, in sequences."""
+    """The length of the run in sequences, instead of `num_epochs`."""
     weights: Any = None
     """Shares in any unit: a number for each dataset; name -> number; or Megatron's list, each weight before its name.
-    Names are those of the datasets' folders, or of the groups of `family`; all groups that a pattern such as `web-*`
-    matches share its weight. Or shares of the family that change over the run: `Targets`, or a `TargetsConfig`, which
-    names the groups. None takes the sizes."""
+    The names are the names of the datasets' folders, or of the groups of `family`; all groups that a pattern such as
+    `web-*` matches share its weight. For shares that change during the run: `Targets`, or a `TargetsConfig` with the
+    names of the groups. None means that the weights are the sizes."""
     family: str = DATASET
     """The weights apply to the datasets, or to the groups of a family that the datasets balance, such as `source`. With
     groups the order is joint, also for one dataset."""
     temperature: Any = 1.0
-    """Without weights, the shares are in proportion to `size^(1/temperature)`."""
+    """Without weights, the shares are proportional to `size^(1/temperature)`."""
     max_repeats: Any = None
-    """How often a sequence may come in the run. Weights that ask for more are refused; with a temperature, the share
-    that a group may not have goes to the others."""
+    """The largest number of times that the run may read a sequence. Weights that need more are refused. With a
+    temperature, the other groups share the part that a group may not have."""
     joint: bool = False
-    """Whether there is one order over the sequences of all datasets, in which weights are shares of the tokens, instead
-    of one order for each dataset, mixed by position. The datasets must be of one feature space (see `features_from` of
-    a build)."""
+    """Whether one joint order is made for the sequences of all datasets; weights are then shares of the tokens.
+    Otherwise each dataset has its own order, and datasets are mixed by position. A joint order needs datasets of one
+    feature space (see `features_from` of a build)."""
     consecutive: bool = False
-    """Whether datasets come one after another, an epoch each and again from the first, instead of mixed: such as one
-    dataset packed anew for every epoch (`repack`)."""
+    """Whether datasets are read one after another, one epoch each, and then again from the first one, instead of being
+    mixed. This is useful for several packings of one dataset (`repack`)."""
 
     def __post_init__(self) -> None:
         check_type("family", self.family, str, "the name of a family")
@@ -88,11 +88,11 @@ class Mixture:
         if self.consecutive and any(others):
             raise UserError(
                 "Expected consecutive alone, found it with weights, a temperature, max_repeats or a joint order; "
-                "datasets that come one after another are not mixed."
+                "consecutive datasets are not mixed."
             )
 
     def __str__(self) -> str:
-        """The settings in words, for the list of versions."""
+        """A short description of the settings, for the list of versions."""
         words = ["jointly"] if self.is_joint else ["one after another"] if self.consecutive else []
         words += [f"weights of {self.family}"] if self.weights is not None else []
         words += [f"temperature {self.temperature:g}"] if self.temperature != 1 else []
@@ -119,11 +119,11 @@ class Mixture:
 
     @property
     def is_joint(self) -> bool:
-        """Whether there is one order over all sequences; shares of groups within datasets need one."""
+        """Whether the run has one order over all sequences; shares of groups within datasets need this."""
         return self.joint or self.family != DATASET
 
     def in_turn(self, datasets: Sequence[Dataset], history: Numbers, count: int, epochs: Epochs) -> Iterator[Numbers]:
-        """The next `count` positions after a history, each dataset in its own epochs."""
+        """Yield the next `count` positions after a history; each dataset has its own epochs."""
         sizes = _sizes(datasets)
         bounds = np.append(0, np.cumsum(sizes))
         given = np.bincount(np.searchsorted(bounds, history, side="right") - 1, minlength=len(sizes))
@@ -133,7 +133,7 @@ class Mixture:
         chosen = interleaved(starts, shares, count, 1, ignore)
         self._check_limit(np.bincount(chosen, minlength=len(sizes)), given, sizes, _names(datasets))
         streams = {}
-        for start in range(0, count, bounds[-1]):  # an epoch at a time: the first is stored before the next is ordered
+        for start in range(0, count, bounds[-1]):  # one epoch at a time, so that it is stored before the next is made
             piece = chosen[start : start + bounds[-1]]
             numbers = np.empty(len(piece), np.int64)
             for index in np.unique(piece).tolist():
@@ -147,9 +147,9 @@ class Mixture:
     def consecutively(
         self, datasets: Sequence[Dataset], history: Numbers, count: int, order: EpochOrder
     ) -> Iterator[Numbers]:
-        """The next `count` positions after a history, an epoch of one dataset after another.
+        """Yield the next `count` positions after a history: whole epochs, from one dataset after another.
 
-        The dataset that came least often is next; ties go to the first.
+        The next dataset is the one with the fewest epochs so far; ties go to the first.
         """
         _check_lengths(datasets)
         sizes = _sizes(datasets)
@@ -175,7 +175,7 @@ class Mixture:
             epochs[turn] += 1
 
     def jointly(self, datasets: Sequence[Dataset], history: Numbers, count: int, order: PartOrder) -> Iterator[Numbers]:
-        """The next `count` positions after a history, in one order over the sequences of all datasets."""
+        """Yield the next `count` positions after a history, in one order over the sequences of all datasets."""
         _check_feature_space(datasets)
         chars, sizes = joint_characteristics(datasets), _sizes(datasets)
         names, counts = _names(datasets), _one_column_each(datasets)
@@ -192,7 +192,7 @@ class Mixture:
             rows = np.concatenate([recent, part])
             return rows[order(chars.take(rows), len(recent), past.num_positions)]
 
-        # If all sequences come once, in one part, there is nothing to choose.
+        # If one part contains every sequence once, no choice by rank is needed.
         all_at_once = len(asked) == 1 and not len(history) and np.array_equal(asked[0], strata.sizes)
         rank = (
             np.zeros(len(past.times), np.int64)
@@ -220,7 +220,7 @@ class Mixture:
         return phases_of(weights, tokens.tolist(), self.family)
 
     def _asked(self, strata: Strata, given: Numbers, count: int) -> list[Numbers]:
-        """Every phase's positions of each stratum."""
+        """The number of positions of each stratum in every phase."""
         starts, shares = self._phases(strata.names, strata.group_tokens, count)
         if self.weights is None:
             # The temperature applies to the tokens of the strata's own sequences, so that a limit holds exactly.
@@ -237,19 +237,19 @@ class Mixture:
     def _within_limit(
         self, shares: Float64[np.ndarray, "phase group"], sizes: Numbers, given: Numbers, count: int
     ) -> Float64[np.ndarray, "phase group"]:
-        """Shares within the limit, where the user gave no weights; the excess of a group goes to the others."""
+        """Reduce shares to the limit if the user gave no weights; the other groups get the excess of a group."""
         if self.weights is not None or self.max_repeats is None:
             return shares
         return limited(shares[0], (self.max_repeats * sizes - given).clip(0) / count)[None]
 
     def _check_limit(self, asked: Numbers, given: Numbers, sizes: Numbers, names: Sequence[str]) -> None:
-        # Shares that the limit made are not checked again: a rounded position would refuse them.
+        # Shares that `_within_limit` reduced are not checked again: rounding can add one position too many.
         if self.max_repeats is not None and self.weights is not None:
             check_limit(self.max_repeats, asked, given, sizes, names, self.family)
 
 
 class NumberQueue:
-    """Numbers that arrive in pieces of any size and are taken in pieces of another."""
+    """A queue of numbers: they are added in pieces of any size, and taken in pieces of other sizes."""
 
     def __init__(self, pieces: Iterator[Numbers]) -> None:
         self._pieces, self._left = pieces, np.zeros(0, np.int64)
@@ -265,14 +265,17 @@ class NumberQueue:
 
 
 def _as_read(dataset: Dataset, other: Dataset, numbers: Numbers) -> Numbers | None:
-    """A dataset's sequences in the order in which an epoch of another read their documents; None for other ones."""
+    """The sequences of a dataset in the order in which an epoch of another packing read their documents.
+
+    Returns None if the datasets have different documents.
+    """
     if dataset.fingerprint == other.fingerprint:
         return numbers
     documents = [each.manifest["stages"]["prepare"]["fingerprint"] for each in (dataset, other)]
     own, read = dataset.characteristics.documents, other.characteristics.documents
     if documents[0] != documents[1] or own is None or read is None:
         return None
-    # A document's sequences take the places of its sequences in the other packing, the last place first.
+    # The sequences of a document get the places of its sequences in the other packing, the last place first.
     places = np.lexsort((-np.arange(len(numbers)), read[numbers]))
     in_order = np.argsort(own, kind="stable")
     width = max(len(own), len(read))
@@ -284,16 +287,16 @@ def _as_read(dataset: Dataset, other: Dataset, numbers: Numbers) -> Numbers | No
 
 
 def _numbered(ascending: Numbers, width: int) -> Numbers:
-    """A number for every member of ascending groups of at most `width`, by its group and its place in the group."""
+    """A unique number for every member of ascending groups of at most `width` members: from group and place in it."""
     return (ascending + 1) * width + np.arange(len(ascending)) - np.searchsorted(ascending, ascending)
 
 
 def _ranks(
     strata: Strata, shares: Float64[np.ndarray, " stratum"], ordered: Callable[[Numbers, Numbers], Numbers]
 ) -> Numbers:
-    """The places of the sequences in an order of their stratum; every slice of it holds the stratum's mixture.
+    """The rank of every sequence in a balanced order of its stratum: every slice has the mixture of the stratum.
 
-    Strata with small shares of the positions are in one order together: their slices matter little.
+    Strata with small shares of the positions have one common order, because their slices have little effect.
     """
     own = np.flatnonzero((shares >= _OWN_ORDER) & (strata.sizes > 0))
     rank = np.empty(len(strata.of_sequence), np.int64)
@@ -313,10 +316,10 @@ def _names(datasets: Sequence[Dataset]) -> tuple[str, ...]:
 
 
 def joint_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
-    """What a joint order balances: the datasets' common families, and the datasets themselves where there are several.
+    """The counts that a joint order balances: the common families; for several datasets also a family of the datasets.
 
     Raises:
-        UserError: what `joined_characteristics` raises.
+        UserError: the errors of `joined_characteristics`.
     """
     chars = joined_characteristics(datasets)
     if len(datasets) == 1:

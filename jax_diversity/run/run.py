@@ -1,7 +1,7 @@
-"""What training follows: a run says which sequence of which dataset comes at every position.
+"""A run assigns a sequence of a dataset to every position of training.
 
 A dataset with an ordering is a run of one part. A stored run (`stored`) has many parts: epochs, mixtures of datasets,
-changes. Loaders, measures, inspection, reports and exports take any run.
+changes. Loaders, measures, inspection, reports and exports accept any run.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Origins(NamedTuple):
     Attributes:
         dataset: the number of the dataset.
         sequence: the sequence within it.
-        epoch: how often the sequence came before. In a joint order, groups with different weights are in different
-            epochs.
+        epoch: how often the sequence was read before. In a joint order, a group with a larger weight can be in a later
+            epoch than the others.
     """
 
     dataset: Positioned
@@ -48,16 +48,16 @@ class Origins(NamedTuple):
 
 
 class Run(ABC):
-    """Which sequence of which dataset comes at every position of training.
+    """The sequence at every position of training, from one or more datasets.
 
-    The sequences of all datasets are numbered end to end: those of dataset d begin at `offsets[d]`. Make a run of a
-    dataset and an ordering with `make_run`; open a stored one with `open_schedule`.
+    The sequences of all datasets are numbered end to end. The first sequence of dataset d has the number `offsets[d]`.
+    Make a run of a dataset and an ordering with `make_run`; open a stored one with `open_schedule`.
 
     Attributes:
-        name: what tables and messages call it.
-        info: how the run was made; not needed to follow it.
+        name: its name in tables and messages.
+        info: how the run was made; for information only.
         fingerprint: hash of the sequences at all positions.
-        is_bijection: whether every sequence comes exactly once.
+        is_bijection: whether every sequence occurs exactly once.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Run(ABC):
     @property
     @abstractmethod
     def datasets(self) -> tuple[Dataset, ...]:
-        """The datasets, opened; none for a run over token counts."""
+        """The open datasets; empty for a run over token counts."""
 
     @property
     def identity(self) -> str:
@@ -85,7 +85,7 @@ class Run(ABC):
 
     @property
     def has_origins(self) -> bool:
-        """Whether batches hold the dataset of every row: true for several datasets, and for runs that can get more."""
+        """Whether batches have the dataset index of every row: true for several datasets and for extensible runs."""
         return len(self.sizes) > 1
 
     @property
@@ -110,7 +110,7 @@ class Run(ABC):
 
     @property
     def lengths(self) -> tuple[tuple[int, int], ...]:
-        """Where sequences of another length begin: (first position, L), from position 0 on.
+        """The sequence lengths L, as pairs (first position, L); the first pair begins at position 0.
 
         Example:
             >>> run.lengths  # sequences of 2,048 tokens, and of 8,192 from position 640,000 on
@@ -126,7 +126,7 @@ class Run(ABC):
         return comparable_characteristics(self.datasets)
 
     def at(self, positions: Positioned) -> Positioned:
-        """The sequences at some positions, numbered over all datasets; after its end a run begins again.
+        """The sequences at some positions, numbered over all datasets; beyond the end the run repeats.
 
         Raises:
             UserError: the run's file was changed.
@@ -139,12 +139,12 @@ class Run(ABC):
         return self.at(np.arange(len(self)))
 
     def to_order(self) -> Ordering | Positions:
-        """All positions in memory, as measures and exports take them."""
+        """The sequences at all positions, in memory; measures and exports use it."""
         return Positions(self.indices, self.num_sequences, self.info)
 
     def locate(self, numbers: Positioned) -> tuple[Positioned, Positioned]:
         """The dataset of some sequences that are numbered over all datasets, and the sequence within it."""
-        # "right": datasets without sequences begin where the next one does, and none of these numbers is theirs.
+        # "right": an empty dataset has the same offset as the next dataset, which owns the number.
         dataset = np.searchsorted(self.offsets, numbers, side="right") - 1
         return dataset, numbers - self.offsets[dataset]
 
@@ -160,12 +160,12 @@ class Run(ABC):
         return Origins(*self.locate(numbers[positions]), epochs[positions])
 
     def _epochs_before(self, stop: int) -> tuple[Positioned, Positioned]:
-        """The sequences at all positions before one, and how often each came before."""
+        """The sequences at all positions before `stop`, and how often each one occurred earlier."""
         numbers = self.at(np.arange(stop))
         return numbers, times_before(numbers)
 
     def continues(self, position: int, of: str) -> bool:
-        """Whether training that followed the run of the fingerprint `of` up to a position can continue in this one."""
+        """Whether training on the run with the fingerprint `of` can continue with this run at a position."""
         return of == self.fingerprint
 
     def __repr__(self) -> str:
@@ -177,15 +177,15 @@ class Run(ABC):
         return f"{len(self)} positions of {number} dataset{'' if number == 1 else 's'}"
 
     def seen(self, position: Any = None, path: str | Path | None = None) -> pa.Table:
-        """The documents that training has met before a position, all epochs together.
+        """The documents that training read before a position, over all epochs.
 
         Args:
             position: how many positions were trained on; None takes all.
             path: a Parquet file that the table is also written to.
 
         Returns:
-            One row a document that came, by dataset and then in stored order: `dataset` (its number), `id`, `tokens`
-            (trained on, with repetitions), `sequences` (positions that held a part of it), `first_position`,
+            One row for each document that was read, by dataset and then in stored order: `dataset` (its number), `id`,
+            `tokens` (with repetitions), `sequences` (number of positions with a part of it), `first_position`,
             `last_position`.
 
         Example:
@@ -203,9 +203,9 @@ class OrderedRun(Run):
     Args:
         datasets: the datasets.
         order: the sequences at all positions, in a file or in memory.
-        name: what tables and messages call it.
+        name: its name in tables and messages.
         info: how the order was made.
-        characteristics: the token counts of the sequences, where there is no dataset.
+        characteristics: the token counts of the sequences, if there is no dataset.
     """
 
     def __init__(
@@ -221,15 +221,15 @@ class OrderedRun(Run):
         self.is_bijection = not isinstance(order, Positions)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A file pickles as its name, a dataset as its folder.
+        # A pickle holds only the name of a file and the folder of a dataset.
         return type(self), (self._datasets, self._order, self.name, self.info, self._counts)
 
     def __len__(self) -> int:
         return len(self._order.indices)
 
     def _at(self, positions: Positioned) -> Positioned:
-        if isinstance(self._order, OrderingFile):  # refuses a file that was written to since it was opened
-            return self._order.at(positions)
+        if isinstance(self._order, OrderingFile):
+            return self._order.at(positions)  # raises if the file was changed after it was opened
         return self._order.indices[positions]
 
     @property
@@ -253,7 +253,7 @@ class OrderedRun(Run):
         return self._order.indices
 
     def to_order(self) -> Ordering | Positions:
-        """All positions in memory, as measures and exports take them."""
+        """The sequences at all positions, in memory; measures and exports use it."""
         return Ordering(self.indices, self.info) if isinstance(self._order, OrderingFile) else self._order
 
 
@@ -268,20 +268,19 @@ def make_run(
 
     Args:
         datasets: a built dataset, its folder or its address on an object store; or several, whose sequences are
-            numbered end to end; or the token counts of sequences of your own.
-        ordering: the name of one of the dataset's orderings, a .npy file, or an ordering itself (any sequence of
-            integers that holds each sequence once). Of several datasets: one over all their sequences. None takes
-            `balance`.
-        positions: the sequence at every position instead, as an axis of integers: sequences may be repeated and left
-            out.
+            numbered end to end; or the token counts of your own sequences.
+        ordering: the name of one of the dataset's orderings, a .npy file, or an ordering itself (integers that name
+            each sequence once). For several datasets: an ordering of all their sequences. None means `balance`.
+        positions: instead of an ordering, the sequence at every position, as a one-dimensional array of integers;
+            sequences may be repeated or left out.
         cache_folder: where files of a dataset on an object store are kept, see `open_dataset`.
 
     Raises:
-        UserError: no such dataset; an unknown ordering, an ordering of another number of sequences, or one in another
-            dataset's folder; datasets with sequences of several lengths.
+        UserError: a dataset does not exist; the ordering is unknown, has another number of sequences, or lies in the
+            folder of another dataset; the datasets have different sequence lengths.
 
-    An ordering that records other token counts than the dataset's orderings is followed with a warning: it may have
-    been made with your own weights or matrices.
+    A warning is shown if the ordering was made from other token counts than the dataset's orderings, for example with
+    your own weights or matrices.
 
     Example:
         >>> run = make_run("out/", "balance")
@@ -311,23 +310,23 @@ def make_run(
             )
         raise UserError(
             f"Expected an ordering over all {num_sequences} sequences of several datasets, found the name "
-            f"{ordering!r}; make a run with create_schedule(path, datasets), and give it alone."
+            f"{ordering!r}; make a run with create_schedule(path, datasets), and pass the run without an ordering."
         )
     path = Path(ordering).absolute() if is_file_name(ordering) else None
     order = _as_ordering(ordering, num_sequences) if path is None else load_ordering(path, num_sequences)
     if len(opened) == 1:
         opened[0].check_origin(order, path)
-    # Mapped where its file holds the numbers as they are, so that a pickle carries its name alone.
+    # Memory-mapped if the file's format allows it: a pickle then contains only the file's name.
     mapped = None if path is None else OrderingFile.of(path, order)
     name = str(order.info.get("method", "ordering") if path is None else ordering)
     return OrderedRun(opened, mapped or order, name, order.info, counts)
 
 
 def as_run(datasets: Any, ordering: Any = None, cache_folder: str | Path | None = None) -> Run:
-    """A run as it is; of datasets the run that follows an ordering (see `make_run`).
+    """Return a run unchanged; make a run from datasets and an ordering (see `make_run`).
 
     Raises:
-        UserError: an ordering or a `cache_folder` beside a run, and the errors of `make_run`.
+        UserError: an ordering or a `cache_folder` is given with a run, and the errors of `make_run`.
     """
     if not isinstance(datasets, Run):
         return make_run(datasets, ordering, cache_folder=cache_folder)
@@ -342,7 +341,7 @@ def as_run(datasets: Any, ordering: Any = None, cache_folder: str | Path | None 
 
 
 def open_datasets(datasets: Any, cache_folder: str | Path | None = None) -> tuple[Dataset, ...]:
-    """One or several datasets, each as it is, or opened by its folder or address."""
+    """Open one or several datasets by folder or address; datasets that are already open are returned unchanged."""
     if not isinstance(cache_folder, str | Path | None):
         raise UserError(f"Expected cache_folder to be a folder's path, found {cache_folder!r}.")
     is_one = isinstance(datasets, str | Path | Dataset)
@@ -362,7 +361,7 @@ def identity_of(datasets: Sequence[Dataset]) -> str:
 
 
 def times_before(numbers: Int64[np.ndarray, " position"]) -> Int64[np.ndarray, " position"]:
-    """How often the sequence at every position came at earlier positions: its own epoch.
+    """For every position, how often its sequence occurred at earlier positions: the epoch of the sequence.
 
     Example:
         >>> times_before(np.array([4, 7, 4, 4])).tolist()
@@ -385,8 +384,8 @@ def _named_run(dataset: Dataset, name: str) -> OrderedRun:
 def _as_ordering(ordering: Any, num_sequences: int) -> Ordering:
     if callable(ordering):
         raise UserError(
-            f"Expected an ordering, found the function {ordering!r}; store the run's epochs, each in an order of its "
-            "own, with create_schedule(path, dataset, num_epochs=...)."
+            f"Expected an ordering, found the function {ordering!r}; make a run with a new order in every epoch with "
+            "create_schedule(path, dataset, num_epochs=...)."
         )
     if not isinstance(ordering, Ordering):
         indices = np.asarray(ordering)

@@ -40,7 +40,7 @@ def seen_documents(
 def _met(
     dataset: Dataset, number: int, sequences: Int64[np.ndarray, " met"], positions: Int64[np.ndarray, " met"]
 ) -> pa.Table:
-    """The documents of the sequences that came at some ascending positions."""
+    """The documents of the sequences at ascending positions."""
     import pyarrow as pa
 
     times = np.bincount(sequences, minlength=dataset.num_sequences)

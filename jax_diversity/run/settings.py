@@ -1,4 +1,4 @@
-"""Settings of a run that is stored, as YAML files and the command line have them."""
+"""Settings of a stored run, for YAML files and the command line."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ if TYPE_CHECKING:
     from jax_diversity.dataset import Dataset
 
 _NOT_IN_A_RUN = ("name", "reverse", "devices", "after")
-"""Settings of a dataset's ordering that the epochs of a run do not have."""
+"""Settings of an ordering that are not available for the epochs of a run."""
 
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """What a run reads, or how it changes from a position on."""
+    """The settings of a new run, or of a change from a position on."""
 
     path: str = "schedule"
     """The run's folder."""
     datasets: tuple[str, ...] = ()
-    """Folders or addresses of datasets: of a new run, or the ones that are added."""
+    """Folders or addresses of the datasets of a new run, or of datasets to add."""
     num_epochs: float | None = None
-    """How often all sequences come; 1 where neither this nor num_positions is given."""
+    """Number of epochs of all datasets; 1 if neither this nor num_positions is given."""
     num_positions: int | None = None
-    """The length instead, in sequences."""
+    """The length of the run in sequences, instead of num_epochs."""
     weights: tuple[int | float | str, ...] | dict[str, float] = ()
     """Shares in any unit: a number for each dataset; name -> number, such as `{web: 3, code: 1}`; or each number before
     its name, as in Megatron's lists: `3 web 1 code`. All datasets that a pattern such as `web-*` matches share its
-    weight. None takes the sizes."""
+    weight. Without weights the sizes are used."""
     moving_weights: TargetsConfig = TargetsConfig()
-    """Shares of `family` that change over the run, in place of `weights`; starts count from the first position that
+    """Shares of `family` that change during the run, in place of `weights`; starts count from the first position that
     these settings make."""
     family: str = "dataset"
-    """What the weights are of: the datasets, or the groups of a family, such as `source`. Groups need a joint order."""
+    """The weights apply to the datasets, or to the groups of a family, such as `source`. Groups need a joint order."""
     temperature: float = 1.0
-    """Without weights, shares are in proportion to size^(1/temperature)."""
+    """Without weights, shares are proportional to size^(1/temperature)."""
     max_repeats: int | None = None
-    """How often a sequence may come in the run."""
+    """The largest number of times that the run may read a sequence."""
     joint: bool = False
-    """One order over the sequences of all datasets, which must be of one feature space (see `--features-from`)."""
+    """Make one order of the sequences of all datasets, which must be of one feature space (see `--features-from`)."""
     consecutive: bool = False
-    """Datasets one after another, an epoch each, instead of mixed: such as packings of one dataset (`repack`)."""
+    """Read datasets one after another, one epoch each, for example several packings of one dataset (`repack`)."""
     order: OrderConfig = OrderConfig()
-    """How every epoch is ordered. The seed is that of the first epoch, and each later one takes the next; a change
-    takes the seed of the version before where none is given."""
+    """The settings that order every epoch. The first epoch uses the seed, the next one the seed + 1, and so on. For a
+    change, the default seed is the seed of the previous version."""
     ordering: str | None = None
-    """Name of an ordering of the one dataset: the order of the first epoch."""
+    """Name of an ordering, which is used for the first epoch of a run of one dataset."""
     background: bool = False
     """Store every part as soon as it is ordered, so that training can begin while the others are made."""
     position: int | None = None
-    """Of a run that exists: the first position that changes; -1 is its end. Without it nothing is changed."""
+    """For an existing run: the first position that changes; -1 is its end. Without it nothing is changed."""
     skip: tuple[int, ...] = ()
-    """Of a run that exists: the first position to leave out, and the first one after it that is kept."""
+    """For an existing run: the first position to leave out, and the first later position to keep."""
 
     def arguments(self, datasets: Sequence[Dataset]) -> dict[str, Any]:
-        """For `create_schedule` and `extend_schedule`; `datasets` are those that the run reads."""
+        """The arguments of `create_schedule` and `extend_schedule`; `datasets` are all datasets of the run."""
         order = self.order
         return {
             "num_epochs": self.num_epochs,
@@ -73,13 +73,13 @@ class ScheduleConfig:
             "method": order.method,
             "objective": self._objective(datasets),
             **({"targets": _targets(order.targets, datasets)} if order.targets.shares else {}),
-            # Settings do not record whether a value was given: the default gives way to the version before.
+            # Settings do not record whether a value was given: the default is replaced by the previous version's seed.
             **({"seed": order.seed} if order.seed else {}),
             **order.options,
         }
 
     def _objective(self, datasets: Sequence[Dataset]) -> Any:
-        """The objective of all epochs; λ by family in place of the datasets' own."""
+        """The objective of all epochs; weights of families (λ) replace the datasets' weights."""
         if not self.order.weights:
             return self.order.resolve_objective(())
         from jax_diversity.run.mixture import joint_characteristics
@@ -100,9 +100,9 @@ class ScheduleConfig:
         return replace(objective, family_weights=tuple({**chars.weights, **self.order.weights}.values()))
 
     def check(self, exists: bool) -> None:
-        """Refuse settings that contradict one another, or a run that is there (`exists`) or not.
+        """Refuse settings that contradict one another, or that do not fit a run that exists (or does not exist).
 
-        A command that made a run may be given again, such as by a job that starts again: it must not change it.
+        A job that restarts may repeat the command that made a run: the repeated command must not change the run.
         """
         if self.skip and (len(self.skip) != 2 or self.position is not None):
             raise UserError(f"Expected --skip with two positions and without --position, found {len(self.skip)}.")
@@ -110,15 +110,15 @@ class ScheduleConfig:
         changes = any(getattr(self, name) != getattr(_DEFAULT, name) for name in names)
         if exists and changes and self.position is None and not self.skip:
             raise UserError(
-                f"Expected --position with what changes the schedule at {self.path}, found none; give the first "
-                "position that changes (-1 for the end), another --path for a new schedule, or --path alone to look at "
-                "this one."
+                f"Expected --position with settings that change the schedule at {self.path}, found none; give the "
+                "first position that changes (-1 for the end), another --path for a new schedule, or --path alone to "
+                "show this one."
             )
         if self.position is not None and self.position < -1:
             raise UserError(f"Expected --position >= 0, or -1 for the end, found {self.position}.")
         if exists and self.ordering is not None:
             raise UserError(
-                f"Expected ordering for a new schedule alone, found {self.ordering} for the one at {self.path}."
+                f"Expected ordering only for a new schedule, found {self.ordering} for the one at {self.path}."
             )
         if self.weights and self.moving_weights.shares:
             raise UserError("Expected weights or moving_weights, found both; choose one.")
@@ -133,7 +133,7 @@ _DEFAULT = ScheduleConfig()
 
 
 def _targets(config: TargetsConfig, datasets: Sequence[Dataset]) -> Any:
-    """The shares that every epoch aims at, which must mean the same in every dataset."""
+    """The target shares of every epoch of one dataset."""
     from jax_diversity.ordering.curriculum import named_targets
 
     if len(datasets) != 1:

@@ -25,26 +25,26 @@ ORIGIN_FIELDS = ("dataset_index", "sequence_index")
 class SequenceSource:
     """A run's sequences by number, each a dict of arrays (L,): a `RandomAccessDataSource` for `grain.DataLoader`.
 
-    The sequences of several datasets are numbered end to end. A row is one range read, which takes the same time in a
-    file of any size. Any number of threads may read rows; a pickle carries names only, and a process that was forked
-    off opens the files again.
+    The sequences of several datasets are numbered end to end. Reading a row is one range read, which takes the same
+    time in a file of any size. Any number of threads may read rows. A pickle contains only names. A forked process
+    opens the files again.
 
-    Rows of several datasets, and of stored runs, also have `dataset_index` and the `sequence_index` within the dataset,
-    int32 and int64.
+    With several datasets, and with stored runs, rows also have `dataset_index` (int32) and `sequence_index` (int64),
+    the number of the sequence within its dataset.
 
     Args:
         run: a run; or a built dataset, its folder or address, or several.
-        fields: which arrays a row holds, see `records.decoding.decode`.
-        merge_segments: make all segments of a sequence one, see `make_loader`.
-        loss_mask: which tokens are targets, see `make_loader`.
+        fields: the arrays in a row, see `records.decoding.decode`.
+        merge_segments: merge all segments of a sequence into one, see `make_loader`.
+        loss_mask: selects the tokens that are targets, see `make_loader`.
 
     Attributes:
         identity: hash of the contents of the sequences.
-        width: L, tokens of a row; `Run.lengths` says where it changes.
-        fields: which arrays a row holds.
+        width: L, tokens of a row, at position 0; `Run.lengths` lists the positions where it changes.
+        fields: the arrays in a row.
 
     Raises:
-        UserError: no such dataset or field; an index that is not a whole number.
+        UserError: a dataset or field does not exist; an index is not a whole number.
 
     Example:
         >>> source = SequenceSource("out/")
@@ -69,7 +69,7 @@ class SequenceSource:
         self.readers = [dataset.records for dataset in datasets]
         self.width = self.readers[0].width
         layout = layout_fingerprint(datasets[0])
-        # Where the run follows the order of the records, the system may read ahead in the files, which is faster.
+        # If the run has the order of the records, the operating system may read ahead in the files, which is faster.
         if isinstance(run, Run) and len(datasets) == 1 and layout == run.fingerprint:
             self.readers = [self.readers[0].forward()]
         self.has_origins = run.has_origins if isinstance(run, Run) else len(datasets) > 1
@@ -84,7 +84,7 @@ class SequenceSource:
 
     @property
     def origins(self) -> Mapping[str, type]:
-        """The fields with the origin of a row, one number a row, and their types."""
+        """The fields with the origin of a row (one number per row), and their types."""
         return dict(zip(ORIGIN_FIELDS, (np.int32, np.int64), strict=True)) if self.has_origins else {}
 
     def __len__(self) -> int:
@@ -98,19 +98,19 @@ class SequenceSource:
         return f"SequenceSource({self.identity[:16]})"
 
     def read(self, sequences: Rows, positions: Rows | None = None) -> Mapping[str, np.ndarray]:
-        """The arrays of some sequences of one length, a row each, in the order given.
+        """The arrays of some sequences of one length, one row per sequence, in the given order.
 
         Args:
             sequences: their numbers, at least one.
-            positions: where they come in the run, for sources that fetch files ahead of a position.
+            positions: their positions in the run, for sources that fetch files in advance.
 
         Raises:
             UserError: records that are damaged or missing.
         """
         if self._process != os.getpid():
-            # After a fork, another thread of the parent may have held a lock of the readers: they are opened again.
+            # At the fork, another thread of the parent may have held a lock of the readers: they are opened again.
             self.readers, self._process = pickle.loads(pickle.dumps(self.readers)), os.getpid()
-        # "right": a dataset without sequences begins where the next one begins, and has none of these rows.
+        # "right": an empty dataset has the same offset as the next dataset, which owns the rows.
         ends = (sequences.min(), sequences.max()) if len(self._bounds) > 2 else (0, 0)
         first, last = (bisect_right(self._bounds, int(end)) - 1 for end in ends)
         if first == last:  # all rows are of one dataset
@@ -131,15 +131,15 @@ class SequenceSource:
         return batch | {"dataset_index": dataset.astype(np.int32), "sequence_index": within}
 
     def for_iterator(self) -> SequenceSource:
-        """The source of one iterator, which the iterator closes."""
+        """The source for one iterator; the iterator closes it."""
         return self
 
     def close(self) -> None:
-        """Release the files of one iterator's source."""
+        """Release the files of this source."""
 
 
 def layout_fingerprint(dataset: Dataset) -> str | None:
-    """The fingerprint of the records' ordering, whose file is checked; None in the packed layout."""
+    """The fingerprint of the ordering of the records, whose file is checked; None for the packed layout."""
     name = dataset.layout_ordering
     if name is None:
         return None
@@ -148,7 +148,7 @@ def layout_fingerprint(dataset: Dataset) -> str | None:
 
 
 def as_index(index: Any, length: int) -> Rows:
-    """An index as an array of one; an IndexError outside the range, which also ends a `for` over the rows."""
+    """An index as an array with one element; outside the range an IndexError, which also ends a `for` loop."""
     whole = as_whole_number("a sequence's index", index, least=-(2**63))
     if not 0 <= whole < length:
         raise IndexError(f"Expected an index in 0 .. {length - 1}, found {whole}.")

@@ -2,8 +2,8 @@
 
 A folder holds `schedule.json` and a file of sequence numbers for each part. The sequences of all datasets are numbered
 end to end, in the order in which the datasets were added. Datasets are never removed, so that a number means the same
-sequence in every version. A version is a list of slices of parts. A change adds parts and a version, and leaves the
-earlier versions as they are.
+sequence in every version. A version is a list of slices of parts. A change adds parts and a version; earlier versions
+are not changed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Member:
-    """A dataset of a stored run: its path relative to the run's folder, and the sequences that it must hold."""
+    """A dataset of a stored run: its path relative to the run's folder, and properties of its sequences."""
 
     path: str
     fingerprint: str
@@ -46,10 +46,10 @@ class Member:
 
 @dataclass(frozen=True)
 class Part:
-    """A file of numbers of sequences of one length.
+    """A file with the numbers of sequences, which all have one length.
 
-    `key` is a random text drawn when the part is planned; it identifies the part in a version's fingerprint.
-    `fingerprint` is the hash of the numbers, empty until they are made.
+    `key` is a random text from the time when the part was planned; it identifies the part in a version's fingerprint.
+    `fingerprint` is the hash of the numbers; it is empty until the part is made.
     """
 
     file: str
@@ -61,7 +61,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Slice:
-    """Positions of a part, from `start` up to `stop`; skipped ones are not trained on."""
+    """The positions `start` to `stop - 1` of a part; training does not read skipped slices."""
 
     part: int
     start: int
@@ -74,7 +74,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Version:
-    """The slices of a version in their order, its number of datasets, and a sentence on the change.
+    """The slices of a version in their order, its number of datasets, and a description of the change.
 
     `seed` is the seed of the first epoch that was ordered for this version.
     """
@@ -96,7 +96,7 @@ class Content:
 
     @classmethod
     def read(cls, path: Path) -> Content:
-        """The file's content; a `UserError` refuses one that is absent, damaged, edited or of another format."""
+        """Read the file; raises a `UserError` if it is absent, damaged, edited, or has another format."""
         try:
             plain = json.loads(path.read_bytes())
             if plain["format"] == _FORMAT and plain == signed(plain):
@@ -126,9 +126,9 @@ class Content:
 
 
 _MOST_FILES = 32
-"""The largest number of parts that are open at once; each takes two of a process's file handles."""
+"""The largest number of parts that are open at once; each needs two file handles."""
 _WAIT = 0.05
-"""Seconds between two looks at a run that is being made."""
+"""Seconds between two checks of a run that is being made."""
 _LISTS: Mapping[str, Any] = {"datasets": Member, "parts": Part}
 
 
@@ -138,10 +138,10 @@ class StoredRun(Run):
     Attributes:
         root: the folder.
         content: the content of its file when it was opened.
-        version: the number of the version that is followed, from 1 on.
-        given: the first datasets, as the user gave them; the others, or with None all, are opened where the file says.
+        version: the number of this version, from 1 on.
+        given: the first datasets, as the user gave them; the others (all for None) are opened at their stored paths.
 
-    Datasets are opened when they are first needed. A stored run pickles as its folder and version.
+    Datasets are opened when they are first needed. A pickle contains the folder, the version and the given datasets.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class StoredRun(Run):
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """The datasets that this version knows, in the order in which they were added."""
+        """The datasets of this version, in the order in which they were added."""
         return self.content.datasets[: self._of(self.version).num_datasets]
 
     @property
@@ -179,7 +179,7 @@ class StoredRun(Run):
 
     @property
     def has_origins(self) -> bool:
-        """Batches say which dataset a row comes from, because datasets may be added later."""
+        """Batches have the dataset index of every row, because datasets may be added later."""
         return True
 
     @property
@@ -189,15 +189,15 @@ class StoredRun(Run):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where every dataset lies, as seen from the run's folder."""
+        """The path of every dataset, relative to the run's folder."""
         return tuple(member.path for member in self.members)
 
     @property
     def datasets(self) -> tuple[Dataset, ...]:
-        """The datasets, opened.
+        """The open datasets.
 
         Raises:
-            UserError: one is not where it was, or is another one.
+            UserError: a dataset is not at its path, or has other sequences.
         """
         return self._datasets
 
@@ -208,14 +208,14 @@ class StoredRun(Run):
                 f"Expected the {len(self.content.datasets)} datasets of the schedule, in its order, found "
                 f"{len(self.given)}."
             )
-        # Another version may know fewer datasets than were given, or more.
+        # This version may have fewer or more datasets than were given.
         given = [*(self.given or ())][: len(self.members)]
         given += [_absolute(each.path, self.root) for each in self.members[len(given) :]]
         return tuple(map(_opened, given, self.members))
 
     @property
     def lengths(self) -> tuple[tuple[int, int], ...]:
-        """Where sequences of another length begin: (first position, L), from position 0 on."""
+        """The sequence lengths L, as pairs (first position, L); the first pair begins at position 0."""
         return self._lengths
 
     @cached_property
@@ -257,15 +257,15 @@ class StoredRun(Run):
     def _file(self, part: int) -> OrderingFile:
         if part not in self._files:
             about = self._made(part)
-            if len(self._files) == _MOST_FILES:  # the first that was opened: runs are read from their beginning on
+            if len(self._files) == _MOST_FILES:  # close the oldest file: runs are read forward
                 del self._files[next(iter(self._files))]
             self._files[part] = OrderingFile(self.root / about.file, about.fingerprint, about.num_positions)
         return self._files[part]
 
     def _made(self, part: int) -> Part:
-        """A part when it is made: waits while it is being made in the background."""
+        """A part that is ready; waits while it is being made in the background."""
         while not (about := self.content.parts[part]).fingerprint:
-            # Asked before the file is read: the file then holds all parts that were made before the lock was released.
+            # The lock is checked before the file is read: if it is free, the file already holds all finished parts.
             at_work = is_locked(self.root)
             found = Content.read(self.root / FILE)
             if found.id != self.content.id:
@@ -281,8 +281,8 @@ class StoredRun(Run):
                 error = error_of(self.root)
                 reason = f" ({in_one_line(error)})" if error is not None else ""
                 raise UserError(
-                    f"Expected all positions of the schedule at {self.root}, found that its making ended before "
-                    f"position {first:,}{reason}; go on from there: extend_schedule(run, position={first})."
+                    f"Expected all positions of the schedule at {self.root}, found that the process that made it "
+                    f"stopped before position {first:,}{reason}; continue with extend_schedule(run, position={first})."
                 )
             time.sleep(_WAIT)
         return about
@@ -291,14 +291,14 @@ class StoredRun(Run):
         """Wait until all positions are made; returns the run itself.
 
         Raises:
-            UserError: the thread that makes the run ended early.
+            UserError: the thread that makes the run stopped too early.
         """
         for each in self._slices:
             self._made(each.part)
         return self
 
     def before(self, position: int) -> tuple[Slice, ...]:
-        """The slices before a position, with the skipped ones among them."""
+        """The slices before a position, including skipped slices."""
         left, kept = position, []
         for each in self._of(self.version).slices:
             if not each.skipped and len(each) > left:
@@ -310,13 +310,13 @@ class StoredRun(Run):
         return tuple(kept)
 
     def history(self, position: int) -> Int64[np.ndarray, " used"]:
-        """The sequences of all positions before one, skipped ones included, numbered over all datasets."""
+        """The sequences at all positions before `position`, including skipped ones, numbered over all datasets."""
         numbers = [self._file(each.part).at(np.arange(each.start, each.stop)) for each in self.before(position)]
         return np.concatenate([np.zeros(0, np.int64), *numbers])
 
     def agrees_until(self, version: int) -> int:
-        """The first position at which another version differs, or ends."""
-        # Reversed, so that `pop` takes the first slice and `append` puts its rest back.
+        """The first position at which another version differs, or at which one of the two versions ends."""
+        # The lists are reversed: `pop` takes the first slice, and `append` puts its rest back.
         ours, theirs = (
             [each for each in reversed(self._of(number).slices) if not each.skipped]
             for number in (self.version, version)
@@ -340,7 +340,7 @@ class StoredRun(Run):
         return numbers[kept], times_before(numbers)[kept]
 
     def continues(self, position: int, of: str) -> bool:
-        """Whether training that has followed the version of the fingerprint `of` up to a position may go on here."""
+        """Whether training on the version with the fingerprint `of` can continue with this one at a position."""
         for version in range(1, len(self.content.versions) + 1):
             if self._fingerprint_of(version) == of:
                 return self.agrees_until(version) >= position
@@ -361,12 +361,13 @@ def open_schedule(
 
     Args:
         path: its folder.
-        version: the version to follow; None takes the last.
-        datasets: the datasets, or where they are now, in the run's order. The others are opened at the paths that the
-            run stored, relative to its folder.
+        version: the version to open; None means the last.
+        datasets: the datasets or their current folders, in the order of the run. The run opens all others at their
+            stored paths, which are relative to its folder.
 
     Raises:
-        UserError: no such folder; a file that is damaged, edited, or of another format; an unknown version.
+        UserError: the folder does not exist; its file is damaged, edited, or has another format; the version is
+            unknown.
 
     Example:
         >>> loader = make_loader(open_schedule("run"), global_batch_size=64)
@@ -388,7 +389,7 @@ def schedule_folder(path: str | Path) -> Path:
 
 
 def relative(address: str | Path, root: Path) -> str:
-    """A dataset's path relative to the run's folder, so that both can be moved together; an address stays as it is."""
+    """A dataset's path relative to the run's folder, so that both can be moved together; addresses are not changed."""
     return str(address) if "://" in str(address) else os.path.relpath(Path(address).absolute(), root)
 
 
@@ -401,7 +402,7 @@ def _opened(given: str | Path | Dataset, member: Member) -> Dataset:
         dataset = given if isinstance(given, Dataset) else open_dataset(given)
     except UserError as error:
         raise UserError(
-            f"A dataset of the schedule is not where it was: {error} Give the datasets' places with "
+            f"A dataset of the schedule is not where it was: {error} Give the folders of the datasets with "
             "open_schedule(path, datasets=[...])."
         ) from None
     if dataset.fingerprint != member.fingerprint:

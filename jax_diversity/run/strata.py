@@ -1,14 +1,15 @@
-"""Mixtures of groups or datasets: what share each has, and which sequences come in which part of a run.
+"""Mixtures of groups or datasets: the share of each, and the sequences in each part of a run.
 
 A mixture gives every group of one family (or every dataset) a share of the tokens. A sequence belongs to the *stratum*
-of the group that has most of its tokens. With `T[s, g]` the mean tokens of group g in a sequence of stratum s, the
-positions `x[s]` of the strata solve `T' x = τ Σ T' x` with `x >= 0` (non-negative least squares): a sequence that mixes
-groups counts for each of them.
+of the group that has most of its tokens. `T[s, g]` is the mean number of tokens of group g in a sequence of stratum s.
+The numbers of positions `x[s]` of the strata solve `T' x = τ Σ T' x` with `x >= 0` (non-negative least squares): a
+sequence with several groups counts for each of them.
 
-A stratum whose sequences come more than once is read in turn: the sequence that came least often comes next, of these
-the one that came longest ago. The run is cut into parts so that no stratum gives more than half of its sequences to a
-part. Two consecutive parts then hold no sequence twice, so that between a sequence and its next copy there is always as
-much as the shorter of the parts between. Each part is ordered jointly, over all strata, and knows the part before it.
+If the sequences of a stratum are read more than once, the next one is always the sequence that was read least often;
+among these, the one that was read longest ago. The run is divided into parts so that a part contains at most half of
+the sequences of any stratum. Two consecutive parts then contain no sequence twice. The distance between a sequence and
+its repetition is therefore at least the length of the shortest part between them. Each part is ordered jointly, over
+all strata, and takes the part before it into account.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.ordering.objective import heaviest_groups
 
 _TOLERANCE = 0.01
-"""The largest accepted difference between a share and the asked one; sequences that mix groups cause it."""
+"""The largest accepted difference between a wanted and a reached share; sequences with several groups cause it."""
 _GOLDEN = (5**0.5 - 1) / 2
-"""The golden ratio: the fractions of its consecutive multiples are spread evenly."""
+"""The golden ratio: the fractional parts of its multiples are spread evenly between 0 and 1."""
 
 PartOrder = Callable[[Int64[np.ndarray, " recent"], Int64[np.ndarray, " part"]], Int64[np.ndarray, " part"]]
 """Orders the sequences of a part, given the sequences before it, latest last; no sequence is in both."""
@@ -35,9 +36,9 @@ PartOrder = Callable[[Int64[np.ndarray, " recent"], Int64[np.ndarray, " part"]],
 
 @dataclass
 class History:
-    """How often every sequence came in a run so far, and its last turn and position; -1 where it did not come.
+    """How often a run has read every sequence, and the last turn and position of each (-1 if it was not read).
 
-    A turn is a part of the run; the positions before the run are divided into turns of a quarter of an epoch.
+    A turn is a part of the run. Positions before the first part are divided into turns of a quarter of an epoch.
     """
 
     times: Int64[np.ndarray, " sequence"]
@@ -48,26 +49,26 @@ class History:
 
     @classmethod
     def of(cls, sequences: Int64[np.ndarray, " used"], num_sequences: int) -> History:
-        """The history of the sequences that came, in their order."""
+        """The history of sequences that were read in this order."""
         count, nothing = len(sequences), np.full(num_sequences, -1, np.int64)
         past = cls(np.bincount(sequences, minlength=num_sequences), nothing, nothing.copy(), count)
         np.maximum.at(past.last, sequences, np.arange(count))
         quarter = max(num_sequences // 4, 1)
-        # From the end, so that the last turn is a whole one.
+        # Turns are counted from the end, so that the last turn is complete.
         past.num_turns = -(-count // quarter)
         came = past.last >= 0
         past.turn[came] = past.num_turns - 1 - (count - 1 - past.last[came]) // quarter
         return past
 
     def add(self, part: Int64[np.ndarray, " part"]) -> None:
-        """Count the next positions, which hold no sequence twice."""
+        """Add the next part, which contains no sequence twice."""
         self.times[part] += 1
         self.last[part] = np.arange(self.num_positions, self.num_positions + len(part))
         self.turn[part] = self.num_turns
         self.num_positions, self.num_turns = self.num_positions + len(part), self.num_turns + 1
 
     def recent(self, count: int) -> Int64[np.ndarray, " recent"]:
-        """The sequences of the last `count` positions, each once, the latest last."""
+        """The sequences of the last `count` positions, each only once, in the order of their last position."""
         found = np.flatnonzero(self.last >= max(self.num_positions - count, 0))
         return found[np.argsort(self.last[found])]
 
@@ -92,9 +93,9 @@ class Strata:
 
     @classmethod
     def build(cls, counts: csr_array, names: Sequence[str], family: str) -> Strata:
-        """The strata of sequences with some token counts, one column a group."""
+        """Make the strata from the sequences' token counts, with one column per group."""
         num_groups = counts.shape[1]
-        # A sequence without tokens can be of any stratum.
+        # A sequence without tokens can belong to any stratum.
         of_sequence = np.minimum(heaviest_groups(counts), num_groups - 1)
         sizes = np.bincount(of_sequence, minlength=num_groups)
         row = np.repeat(of_sequence, np.diff(counts.indptr))
@@ -107,7 +108,7 @@ class Strata:
         return self.tokens.sum(axis=0)
 
     def positions(self, shares: Float64[np.ndarray, " group"], num_positions: int) -> Int64[np.ndarray, " stratum"]:
-        """How many of a run's positions every stratum gets, so that the groups have their shares of the tokens.
+        """The number of positions of every stratum, so that the groups have their shares of the tokens.
 
         Raises:
             UserError: whole sequences cannot reach the shares, because they mix groups.
@@ -121,17 +122,17 @@ class Strata:
             raise UserError(
                 f"Expected shares that whole sequences can have, found {shares[worst]:.3f} for {self.family} "
                 f"{self.names[worst]!r}, which has at best {reached[worst]:.3f} because sequences mix it with others; "
-                "ask for less, or pack the documents of a group together."
+                "choose a smaller share, or pack the documents of a group together."
             )
         return rounded(found / found.sum() * num_positions, num_positions)
 
     def given(self, history: History) -> Int64[np.ndarray, " stratum"]:
-        """The number of positions that every stratum had so far."""
+        """The number of positions of every stratum so far."""
         return np.bincount(self.of_sequence, history.times, minlength=len(self.sizes)).astype(np.int64)
 
 
 def rounded(values: Float64[np.ndarray, " stratum"], total: int) -> Int64[np.ndarray, " stratum"]:
-    """Whole numbers that add up to the total: those with the largest remainders are rounded up."""
+    """Round values to whole numbers that add up to the total; values with the largest remainders are rounded up."""
     whole = np.floor(values).astype(np.int64)
     order = np.argsort(-(values - whole), kind="stable")
     whole[order[: total - int(whole.sum())]] += 1
@@ -144,28 +145,28 @@ def parts(
     history: History,
     rank: Int64[np.ndarray, " sequence"],
 ) -> Iterator[Int64[np.ndarray, " part"]]:
-    """The sequences of every part of a run, ascending; the caller counts each part in `history` before the next.
+    """Yield the sequences of every part of a run, ascending; the caller adds each part to `history` before the next.
 
     Args:
         strata: the strata.
         asked: the number of positions of every stratum; their sum is the length of the run.
-        history: what came before.
-        rank: the order of sequences that came equally often and last in the same turn; any slice of it should hold
-            the mixture of all.
+        history: the sequences that were read before.
+        rank: the order of sequences that were read equally often and last in the same turn; any slice of it should
+            have the mixture of all.
     """
     members = np.split(np.argsort(strata.of_sequence, kind="stable"), np.cumsum(strata.sizes)[:-1])
     fresh = np.array([int((history.times[own] == 0).sum()) for own in members])
     num_parts = 1
     if (asked > fresh).any():  # sequences repeat: a part then holds at most half of a stratum
         num_parts = max(-(-2 * int(number) // len(own)) for number, own in zip(asked, members, strict=True) if len(own))
-    # Every stratum is rounded by its own fraction: with a common one, all small strata would come late.
+    # Every stratum has its own offset for rounding: with a common offset all small strata would be read late.
     fractions = (np.arange(len(members)) * _GOLDEN) % 1
     due = np.floor(asked[:, None] * np.arange(num_parts + 1) / num_parts + fractions[:, None]).astype(np.int64)
     for counts in np.diff(due, axis=1).T:
         chosen = []
         for own, count in zip(members, counts.tolist(), strict=True):
             if count:
-                # By turns, not by positions: a joint order balances all strata together, not a single one.
+                # Sorted by turns, not by positions: the joint order balances all strata together, not each of them.
                 queue = own[np.lexsort((rank[own], history.turn[own], history.times[own]))]
                 chosen.append(queue[:count])
         if chosen:
@@ -179,12 +180,12 @@ def mixed_positions(
     rank: Int64[np.ndarray, " sequence"],
     order_part: PartOrder,
 ) -> Iterator[Int64[np.ndarray, " _position"]]:
-    """The sequences of a run, part after part.
+    """Yield the sequences of a run, part after part.
 
     Args:
         strata: the sequences by group.
-        asked: every phase's positions of each stratum.
-        history: the sequences before the run; the run's own positions are added to it.
+        asked: the number of positions of each stratum, for every phase.
+        history: the sequences that were read before; this function adds the parts to it.
         rank: see `parts`.
         order_part: the function that orders a part.
     """

@@ -1,4 +1,4 @@
-"""Weights of the datasets or groups of a run: by name, in phases, by temperature, with limits on repetition."""
+"""Weights of the datasets or groups of a run: by name, in phases, by temperature, and with limits on repetitions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from jax_diversity.ordering.plan import Targets
 
 _LARGEST_TEMPERATURE = 1e6
 Weights = Sequence[float] | np.ndarray | Targets
-"""A weight for each dataset or group, or `Targets` of the one family: weights in phases."""
+"""A weight for each dataset or group; or `Targets` of one family, for weights in phases."""
 
 
 def phases_of(
     weights: Weights, sizes: Sequence[float] | None = None, family: str = "dataset"
 ) -> tuple[tuple[int, ...], Float64[np.ndarray, "phase dataset"]]:
-    """Every phase's start and its shares, which add up to 1, checked against the sizes of the datasets or groups."""
+    """The start and the shares of every phase; shares add up to 1, and are checked against the sizes."""
     if not isinstance(weights, Targets):
         return (0,), _as_weights(weights, sizes, family)[None]
     if set(weights.shares) != {family}:
@@ -56,8 +56,7 @@ def _check_fit(weights: np.ndarray, sizes: Sequence[float], family: str) -> None
     """Check that there is one weight for each dataset, and that a dataset of a weight above zero has sequences."""
     if weights.shape != (len(sizes),):
         raise UserError(
-            f"Expected a weight for each {family}, of which there are {len(sizes)}, found an array of shape "
-            f"{weights.shape}."
+            f"Expected one weight for each {family}, {len(sizes)} in total, found an array of shape {weights.shape}."
         )
     for index, (value, size) in enumerate(zip(weights.tolist(), sizes, strict=True)):
         if value > 0 and not size:
@@ -69,19 +68,19 @@ def _check_fit(weights: np.ndarray, sizes: Sequence[float], family: str) -> None
 def named_weights(
     weights: Any, names: Sequence[str], tokens: Float64[np.ndarray, " group"], family: str
 ) -> Float64[np.ndarray, " group"]:
-    """A weight for every group from weights by name; unmatched groups get weight 0.
+    """Convert weights by name to a weight for every group; groups without a match get weight 0.
 
     Args:
-        weights: name -> weight; or Megatron's list, each weight before its name (or before a path, whose last part is
-            the name). A name may be a pattern such as `web-*`: the matching groups without an exact name share its
-            weight in proportion to their tokens. A group that several patterns match has the weight of the first.
+        weights: name -> weight; or Megatron's list, with each weight before its name (or before a path that ends with
+            the name). A name may be a pattern such as `web-*`: all matching groups share its weight in proportion to
+            their tokens, except groups that another entry names exactly. If several patterns match, the first counts.
         names: the names of the groups.
         tokens: the tokens of the groups.
         family: the family of the groups, for messages.
 
     Raises:
-        UserError: a name without a group, or whose groups all have a weight by another name; a list without weights;
-            weights that are negative, not finite or all zero.
+        UserError: a name matches no group, or only groups that already have a weight; a list has no weights; weights
+            are negative, not finite or all zero.
 
     Example:
         >>> named_weights({"web-*": 3, "code": 1}, ["web-0", "web-1", "code"], np.array([10.0, 20.0, 5.0]), "dataset")
@@ -145,13 +144,13 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
 
 
 def tempered(tokens: Float64[np.ndarray, " group"], temperature: float) -> Float64[np.ndarray, " group"]:
-    """Shares in proportion to `tokens^(1/temperature)`.
+    """Shares that are proportional to `tokens^(1/temperature)`.
 
-    1 gives the groups' own shares, larger temperatures favour small groups: the rule of mT5 (Xue et al. 2021, section
-    3.1) with its α as 1 / temperature.
+    Temperature 1 gives shares proportional to the tokens; larger temperatures favour small groups. This is the rule of
+    mT5 (Xue et al. 2021, section 3.1) with α = 1 / temperature.
 
     Raises:
-        UserError: a temperature that is not above zero.
+        UserError: the temperature is not above zero.
 
     Example:
         >>> tempered(np.array([8.0, 2.0]), 2.0).round(3)
@@ -164,7 +163,7 @@ def tempered(tokens: Float64[np.ndarray, " group"], temperature: float) -> Float
         return tokens / tokens.sum()
     shares = np.zeros(len(tokens))
     held = tokens > 0
-    # Divided by the largest, so that a small temperature does not overflow.
+    # The division by the largest prevents an overflow at small temperatures.
     shares[held] = (tokens[held] / tokens.max()) ** (1 / value)
     return shares / shares.sum()
 
@@ -172,12 +171,12 @@ def tempered(tokens: Float64[np.ndarray, " group"], temperature: float) -> Float
 def limited(
     shares: Float64[np.ndarray, " group"], most: Float64[np.ndarray, " group"]
 ) -> Float64[np.ndarray, " group"]:
-    """Shares of at most `most`; the excess of a group goes to the others in proportion to their shares.
+    """Limit shares to `most`; the other groups get the excess of a group, in proportion to their shares.
 
     With the shares of a high temperature this is UniMax (Chung et al. 2023).
 
     Raises:
-        UserError: limits that add up to less than one.
+        UserError: the limits add up to less than one.
 
     Example:
         >>> limited(np.array([0.6, 0.3, 0.1]), np.array([1.0, 0.2, 1.0])).round(3)
@@ -185,8 +184,8 @@ def limited(
     """
     if (total := float(most[shares > 0].sum())) < 1 - 1e-12:
         raise UserError(
-            f"Expected max_repeats that the run can keep, found one that allows {total:.3f} of its positions: it is "
-            f"{1 / max(total, 1e-9):.2f} times too long; raise the limit or shorten the run."
+            f"Expected max_repeats that the run can keep, found one that allows {total:.3f} of its positions: the run "
+            f"is {1 / max(total, 1e-9):.2f} times too long; raise the limit or shorten the run."
         )
     found, free = np.zeros(len(shares)), shares > 0
     while free.any():
@@ -226,7 +225,7 @@ def check_limit(
         worst = int(over.argmax())
         times = (given[worst] + asked[worst]) / max(sizes[worst], 1)
         raise UserError(
-            f"Expected each sequence at most {most} times, found a share of {family} {names[worst]!r} that takes each "
-            f"{times:.2f} times, {over[worst]:,} positions too many; lower its weight, shorten the run or raise "
-            "max_repeats."
+            f"Expected each sequence at most {most} times, found a share of {family} {names[worst]!r} that needs each "
+            f"sequence {times:.2f} times, {over[worst]:,} positions too many; lower its weight, shorten the run or "
+            "raise max_repeats."
         )

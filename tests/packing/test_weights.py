@@ -543,10 +543,7 @@ def test_rules_by_fields_clusters_and_means(corpus: Path, prepared: Path) -> Non
     ("packing", "sentence"),
     [
         ({"weights": {"sauce=web": 2.0}}, "to name source, language, cluster or metadata fields .* found 'sauce=web'"),
-        (
-            {"weights": {"source=web": 2.0}},
-            "Expected documents that match the rule 'source=web' of packing.weights, found none",
-        ),
+        ({"weights": {"source=web": 2.0}}, "the rule 'source=web' of packing.weights to match a document, found none"),
         ({"weights": {"quality@topic>1": 2.0}}, "found 'quality@topic>1'"),
         ({"weights": {"source>=1": 2.0}}, "Expected numbers for the rule 'source>=1' .* compare texts by ="),
         ({"weight_field": "wait"}, "packing.weight_field to be a metadata field .* found 'wait'"),

@@ -186,7 +186,7 @@ def test_long_plans_are_those_of_the_loop(num_datasets: int, lookahead: int, mon
 @pytest.mark.parametrize(
     ("weights", "sentence"),
     [
-        ([1], r"a weight for each dataset, of which there are 2, found an array of shape \(1,\)"),
+        ([1], r"one weight for each dataset, 2 in total, found an array of shape \(1,\)"),
         ([1, -1], r"the weight of dataset 1 to be finite and >= 0, found -1"),
         ([float("nan"), 0], "the weight of dataset 0 to be finite and >= 0, found nan"),
         ([float("inf"), 0], "the weight of dataset 0 to be finite and >= 0, found inf"),
@@ -194,7 +194,7 @@ def test_long_plans_are_those_of_the_loop(num_datasets: int, lookahead: int, mon
         ([1, 1], r"in a dataset of weight 1\.0, found none in dataset 1"),
         (targets((0,), [[1, 1]], "source"), r"of one family, 'dataset', found \['source'\]"),
         (targets((0,), [[1, 1]], "dataset", "source"), r"found \['dataset', 'source'\]"),
-        (targets((0, 4), [[1, 1, 1]] * 2), r"a weight for each dataset, of which there are 2, found an array of shape"),
+        (targets((0, 4), [[1, 1, 1]] * 2), r"one weight for each dataset, 2 in total, found an array of shape"),
         (targets((0, 4), [[1, 0], [1, 1]]), r"in a dataset of weight 0\.5, found none in dataset 1"),
     ],
 )

@@ -105,7 +105,7 @@ def test_a_group_is_repeated_up_to_its_share(folder: Path, tmp_path: Path) -> No
     asked = np.array([3, 1, *(4 * held[2:] / held[2:].sum())])
     np.testing.assert_allclose(came / came.sum(), asked / asked.sum(), atol=0.02)
     with pytest.raises(
-        jd.UserError, match=r"at most 2 times, found a share of cluster '0' that takes each .* too many"
+        jd.UserError, match=r"at most 2 times, found a share of cluster '0' that needs each .* too many"
     ):
         jd.create_schedule(tmp_path / "x", web, weights=weights, family="cluster", num_epochs=2, max_repeats=2)
     assert not (tmp_path / "x" / "schedule.json").exists()
@@ -150,7 +150,9 @@ def test_limits_and_temperature(folder: Path, tmp_path: Path, joint: bool) -> No
     assert times[: sizes[0]].sum() == 350 - 3 * sizes[1]
     with pytest.raises(jd.UserError, match=r"times too long; raise the limit or shorten the run"):
         jd.extend_schedule(longer, max_repeats=3, num_epochs=3, joint=joint, **made)
-    with pytest.raises(jd.UserError, match=r"at most 2 times, found a share of dataset 'code' that takes each 3\.\d\d"):
+    with pytest.raises(
+        jd.UserError, match=r"at most 2 times, found a share of dataset 'code' that needs each sequence 3\.\d\d"
+    ):
         jd.extend_schedule(longer, weights={"code": 1}, max_repeats=2, num_positions=20, joint=joint, **made)
     assert len(jd.open_schedule(tmp_path / "run").content.versions) == 2
     heated = jd.create_schedule(tmp_path / "hot", datasets, temperature=2, num_positions=100, joint=joint, **made)

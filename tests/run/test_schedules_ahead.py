@@ -111,7 +111,9 @@ def test_what_ends_the_making_is_said_where_it_is_missed(
 
     monkeypatch.setattr(making._Orders, "_made", fails)
     run = jd.create_schedule(tmp_path / "run", folder / "web", num_epochs=3, background=True)
-    with pytest.raises(jd.UserError, match=r"ended before position 180 \(.*no memory left.*extend_schedule\(run, pos"):
+    with pytest.raises(
+        jd.UserError, match=r"stopped before position 180 \(.*no memory left.*extend_schedule\(run, pos"
+    ):
         run.wait()
     assert not is_locked(run.root)
     np.testing.assert_array_equal(run.at(np.arange(2 * SIZE)), whole(expected)[: 2 * SIZE])
@@ -141,7 +143,7 @@ run = jd.create_schedule({str(tmp_path / "run")!r}, {str(folder / "web")!r}, num
     left = jd.open_schedule(tmp_path / "run")
     assert left.content.parts[0].fingerprint
     assert not left.content.parts[-1].fingerprint
-    with pytest.raises(jd.UserError, match=r"making ended before position \d"):
+    with pytest.raises(jd.UserError, match=r"stopped before position \d"):
         left.wait()
 
 
@@ -200,9 +202,9 @@ def test_a_kill_leaves_what_was_made(folder: Path, tmp_path: Path) -> None:
     assert process.exitcode == 9
     left = jd.open_schedule(tmp_path / "run")
     assert len(left.at(np.arange(SIZE))) == SIZE
-    with pytest.raises(jd.UserError, match="ended before position 90; go on from there"):
+    with pytest.raises(jd.UserError, match="stopped before position 90; continue with extend_schedule"):
         left.at(np.array([SIZE]))
-    with pytest.raises(jd.UserError, match="ended before position 90; go on from there"):
+    with pytest.raises(jd.UserError, match="stopped before position 90; continue with extend_schedule"):
         jd.extend_schedule(left, num_epochs=1)  # its own hold of the folder is no sign of life
     whole_run = jd.extend_schedule(left, position=SIZE, num_epochs=1)
     expected = jd.create_schedule(tmp_path / "other", folder / "web", num_epochs=2)

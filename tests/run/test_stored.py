@@ -245,7 +245,7 @@ def test_bad_input(folder: Path, tmp_path: Path) -> None:
         ({"num_epochs": 0}, "num_epochs above zero"),
         ({"num_epochs": 1, "num_positions": 5}, "found both"),
         ({"num_positions": 0}, "num_positions"),
-        ({"weights": [1, 2]}, "a weight for each dataset, of which there are 1"),
+        ({"weights": [1, 2]}, "one weight for each dataset, 1 in total"),
         ({"weights": [0]}, "weight above zero"),
         ({"weights": [-1]}, "weight of dataset 0"),
         ({"method": "ballance"}, "did you mean 'balance'"),
@@ -413,8 +413,8 @@ def test_the_command_line_changes_a_schedule_and_reads_a_file(
         (["--skip", "3", "5", "--position", "2"], "without --position"),
         (["--position", "99999"], "position"),
         (["--position", "-2"], "-1 for the end"),
-        (["--position", "3", "--weights", "1"], "a weight for each dataset, of which there are 2"),
-        (["--weights", "1", "1"], "--position with what changes the schedule"),
+        (["--position", "3", "--weights", "1"], "one weight for each dataset, 2 in total"),
+        (["--weights", "1", "1"], "--position with settings that change the schedule"),
         (["--seen", "-1"], "--seen >= 0"),
     ):
         assert main(["schedule", "--path", str(path), "--quiet", *wrong]) == 2
@@ -423,7 +423,7 @@ def test_the_command_line_changes_a_schedule_and_reads_a_file(
     # The command that made it, given again, changes nothing.
     before = jd.open_schedule(path).fingerprint
     assert main(["schedule", "--config", str(tmp_path / "run.yaml"), "--quiet"]) == 2
-    assert "--path alone to look at this" in capsys.readouterr().err
+    assert "--path alone to show this" in capsys.readouterr().err
     assert jd.open_schedule(path).fingerprint == before
     assert main(["schedule", "--path", str(path), "--position", "-1", "--num-positions", "5", "--quiet"]) == 0
     assert len(jd.open_schedule(path)) == len(expected) + 5

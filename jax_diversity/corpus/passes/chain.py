@@ -1,4 +1,4 @@
-"""A chain of steps: its passes over the documents, their accounts, and the kept documents."""
+"""Run the steps of a preparation over the documents, and count what every step does."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Chain:
     Args:
         steps: names and options, in their order.
         engine: processes of this machine, or tasks of a Ray cluster.
-        num_processes: number of parts at a time; 0 takes the number of cores, or this process alone if one part holds
-            the whole corpus. The result does not depend on it.
+        num_processes: number of parts that are processed at a time; 0 means the number of cores, or no other process
+            if the corpus has only one part. The result does not depend on it.
 
     Raises:
         UserError: an unknown step, or options that it does not take.
@@ -78,7 +78,7 @@ class Chain:
         return tuple(f"{spec.label}_group" for spec, step in pairs if getattr(step, "mark", False))
 
     def identities(self) -> list[tuple[str, Any]]:
-        """What the steps depend on besides their options, such as files, by the names of the steps."""
+        """Other inputs of the steps than their options, such as hashes of files: pairs (name of the step, input)."""
         pairs = zip(self._specs, self._steps, strict=True)
         found = ((spec.name, step.identity()) for spec, step in pairs)
         return [(name, identity) for name, identity in found if identity is not None]
@@ -91,12 +91,12 @@ class Chain:
     def through(
         self, documents: Iterable[Document], folder: Path | None = None, task: Task | None = None
     ) -> Iterator[Document]:
-        """The kept documents, as the steps leave them, in the order of reading.
+        """Yield the kept documents after all steps, in the order in which they were read.
 
         Args:
             documents: the documents that were read; the same documents if an interrupted run continues.
-            folder: takes `decisions/*.parquet` (one row a document read), `funnel.json`, `examples.json` and, during
-                the run, finished parts; None writes nothing.
+            folder: the folder for `decisions/*.parquet` (one row for each document read), `funnel.json`,
+                `examples.json` and, during the run, finished parts; None writes nothing.
             task: shows the progress of passes after the first.
 
         Raises:
@@ -148,7 +148,7 @@ class Chain:
         return True
 
     def _passes(self, documents: Iterable[Document], work: Path, task: Task | None) -> Iterator[Candidate]:
-        """Let all parts pass all phases; yields the candidates of the last phase."""
+        """Run all phases on all parts; yields the candidates of the last phase."""
         for spec, step in zip(self._specs, self._steps, strict=True):
             learned = learned_folder(work, spec.label)
             if isinstance(step, LearningStep) and not learned.exists():
@@ -181,7 +181,7 @@ class Chain:
             yield 0, index, [] if is_finished else part, 0
 
     def _run(self, phases: Phases, work: Path, jobs: Iterator[tuple]) -> Iterator[int]:
-        """Let parts pass a phase; yields their numbers in order."""
+        """Run a phase on parts; yields their numbers in order."""
         first = [*islice(jobs, 2)]
         jobs = chain(first, jobs)
         specs = json.dumps(self._specs)
@@ -201,7 +201,7 @@ class Chain:
         )
 
     def _resolve(self, phases: Phases, phase: int, work: Path) -> list[int]:
-        """Let a survey resolve its notes; returns the number of every part's first document in its count."""
+        """Resolve the notes of a survey; returns the survey's number of the first document of every part."""
         resolved = resolved_folder(work, phases.survey_labels[phase])
         paths = [notes_path(work, phase, index) for index in range(self._num_parts)]
         if not resolved.exists():
@@ -214,7 +214,7 @@ class Chain:
         return read_json(resolved / "starts.json", "prepare")
 
     def funnel(self) -> list[dict[str, Any]]:
-        """For every step: documents, words and bytes in and out, documents removed by each rule, and finds."""
+        """For every step: documents, words and bytes in and out, documents removed by each rule, and other counts."""
         return [
             {"step": spec.label, **account.total()} for spec, account in zip(self._specs, self._accounts, strict=True)
         ]
@@ -228,10 +228,11 @@ class Chain:
         return {"read": self.num_read, "kept": self.num_kept, "steps": self.funnel(), **parts}
 
     def examples(self) -> dict[str, Any]:
-        """Up to ten removed documents a rule and edited ones a step, chosen by hash; personal data are masked.
+        """Up to ten removed documents for each rule, and up to ten edited documents for each step.
 
-        `removed`, by `step.rule`, holds ids, the measured value, the threshold and the beginning of the text. `edited`,
-        by step, holds lines with a sign: a space (kept), - (removed) or + (added).
+        They are chosen by hash; personal data are masked. `removed` maps `step.rule` to ids, the measured value, the
+        threshold and the beginning of the text. `edited` maps a step to lines, each with a sign: a space (kept),
+        - (removed) or + (added).
         """
         removed, edited = {}, {}
         for spec, account in zip(self._specs, self._accounts, strict=True):
@@ -244,7 +245,7 @@ class Chain:
         return {"removed": removed, "edited": edited}
 
     def counts(self) -> dict[str, Any]:
-        """For the stage's counts: the stored documents, the fields that steps added, and the funnel."""
+        """The counts of the stage: the stored documents, the fields that steps added, and the funnel."""
         fields = sorted(self._fields)
         preparation = {"num_documents_read": self.num_read, "fields": fields, "steps": self.funnel()}
         return {"num_documents": self.num_kept, "text_bytes": self.kept_bytes, "preparation": preparation}
@@ -261,7 +262,7 @@ class Chain:
         for step in self.funnel():
             entered, left = step["documents_in"], step["documents_out"]
             if entered != flowing or entered != left + sum(step["removed"].values()):
-                raise RuntimeError(f"Documents are lost: {flowing} before {step['step']}, whose account is {step}.")
+                raise RuntimeError(f"Documents are lost: {flowing} before {step['step']}, which counted {step}.")
             flowing = left
         if flowing != self.num_kept:
             raise RuntimeError(f"Documents are lost: {flowing} left the last step, {self.num_kept} were kept.")

@@ -1,10 +1,10 @@
-"""Documents that share most of their runs of words, found by MinHash and locality-sensitive hashing.
+"""Find near duplicates, which share most of their runs of words, with MinHash and locality-sensitive hashing.
 
 Broder 1997, *On the resemblance and containment of documents*; Leskovec, Rajaraman and Ullman, *Mining of massive
-datasets*, chapter 3. A document is the set of its runs of n words. Each of many hash functions keeps the least value
-over the set; two documents have the same least value with a probability of their Jaccard similarity s. The values are
-divided into b bands of r values. Documents that agree in a whole band count as duplicates: the probability of this is
-1 - (1 - s^r)^b.
+datasets*, chapter 3. A document is the set of its runs of n words. The signature holds the minimum of each of many hash
+functions over the set. The minimum of two documents is equal with probability s, their Jaccard similarity. The values
+are divided into b bands of r values. Documents that agree in a whole band count as duplicates: the probability of this
+is 1 - (1 - s^r)^b.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from jax_diversity.foundation.checks import as_whole_number, share
 _LETTER, _DIGIT, _POINT, _ACCENT = 1, 2, 3, 4
 """Kinds of characters; a point or comma between digits belongs to the number."""
 _BLOCK = 1024
-"""Runs of words that are hashed together; the values of all hash functions fit into a processor's cache."""
+"""Number of runs of words hashed at a time: the values of all hash functions fit into a processor's cache."""
 _NEIGHBOURS = 16
-"""Documents of a bucket with which each document is compared if `similarity` is given."""
+"""If `similarity` is given, each document is compared with this number of documents of its bucket."""
 _PAIRS = 100_000
 _SEED = 0
 _BASE = np.uint64(0x9E3779B97F4A7C15)
@@ -40,11 +40,11 @@ class Minhash(SignedGroups):
     """Keeps one of the documents that share most of their runs of `run` words.
 
     There are `bands` times `rows` hash functions: 14 times 8 find half of the pairs of similarity .68, 92 % of the
-    pairs of .8, .1 % of the pairs of .3. With `similarity`, a pair that is found must also agree in this share of all
-    functions: more bands with fewer rows then find more pairs without wrong ones. Case, accents, punctuation and digits
-    do not count. Any pair joins two groups. Documents of fewer than `run` words have no duplicates. The kept document
-    is the first one read, or one of the sources named first in `precedence`. `mark` removes none and sets the field
-    `minhash_group`.
+    pairs of .8, .1 % of the pairs of .3. With `similarity`, the documents of a pair must also agree in this share of
+    all functions: more bands with fewer rows then find more pairs, and no false ones. Case, accents, punctuation and
+    digits do not count. Groups are the connected components of all pairs. Documents of fewer than `run` words have no
+    duplicates. The kept document is the first one read; sources that are named earlier in `precedence` come first.
+    `mark` keeps all documents and sets the field `minhash_group`.
     """
 
     bands: int = 14
@@ -68,7 +68,7 @@ class Minhash(SignedGroups):
         self._row_factors = rng.integers(0, 2**63, self.rows, np.uint64) * np.uint64(2) + np.uint64(1)
 
     def sign(self, candidate: Candidate) -> bytes:
-        """64 bits a band; with `similarity`, the values of all functions."""
+        """The signature: 64 bits for each band; with `similarity`, the values of all functions."""
         runs = _runs(candidate.text, self._run_factors)
         if runs is None:
             return b""
@@ -82,7 +82,7 @@ class Minhash(SignedGroups):
         return self._band(least.reshape(self.bands, self.rows)).tobytes()
 
     def _band(self, values: UInt32[np.ndarray, "*place row"]) -> UInt64[np.ndarray, "*place"]:
-        """Each band as one number: a sum with odd factors, which the last multiplications spread over 64 bits."""
+        """A 64-bit hash of each band: the sum of its values times odd factors, with all bits mixed."""
         return _mixed((values.astype(np.uint64) * self._row_factors).sum(axis=-1))
 
     def join(self, signatures: UInt8[np.ndarray, "document byte"]) -> Int64[np.ndarray, " document"]:
