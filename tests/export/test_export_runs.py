@@ -60,7 +60,7 @@ def test_rows_of_a_run_are_those_of_its_loader(run: Any) -> None:
     for wrong in (-1, len(source)):
         with pytest.raises(IndexError):
             source[wrong]
-    with pytest.raises(UserError, match="no ordering with a run, which holds its own"):
+    with pytest.raises(UserError, match="no ordering, because a run has its own"):
         LevanterDataset(run, "balance")
 
 
