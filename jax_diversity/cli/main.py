@@ -212,8 +212,7 @@ def _run(name: str, arguments: list[str]) -> None:
     text = verb.help
     if verb.sections:
         hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", *verb.sections)]
-        text += "\n\nThe options of the other stages, as in `jax-diversity build`, are also\n"
-        text += "accepted, and are used when those stages run."
+        text += "\n\nAll options of `jax-diversity build` are accepted; each stage uses its own."
     text += methods_list(verb.stage) if asks_help and verb.stage is not None else ""
     verb.run(parse_options(_defaults(verb, arguments, asks_help), name, arguments, text, hidden=hidden))
 
