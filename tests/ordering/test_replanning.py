@@ -118,7 +118,7 @@ def test_an_ordering_says_from_where_on_it_was_planned_anew(tmp_path: Path, char
     [
         ({"consumed": [10**6]}, "consumed sequences >= 0 and below"),
         ({"consumed": [3, 4, 3]}, "each consumed sequence once, found 3 2 times"),
-        ({"method": "uniform_shuffle"}, "cannot follow targets or go on"),
+        ({"method": "uniform_shuffle"}, "cannot follow targets or continue"),
         ({"targets": {"topic": [1, 1]}}, "unknown families"),
     ],
 )
