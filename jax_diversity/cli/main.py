@@ -212,7 +212,7 @@ def _run(name: str, arguments: list[str]) -> None:
     text = verb.help
     if verb.sections:
         hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", *verb.sections)]
-        text += "\n\nAll options of `jax-diversity build` are accepted; their stages will use them."
+        text += "\n\nAll options of `jax-diversity build` are accepted; each stage uses its own."
     text += methods_list(verb.stage) if asks_help and verb.stage is not None else ""
     verb.run(parse_options(_defaults(verb, arguments, asks_help), name, arguments, text, hidden=hidden))
 
@@ -237,7 +237,7 @@ def _defaults(verb: Verb, arguments: list[str], asks_help: bool) -> Any:
 
 
 def _existing(out: str) -> str:
-    """A dataset's folder or address as given; the error for a missing one suggests a dataset in this folder."""
+    """A dataset's folder or address as given; if there is none, the error suggests one in the working folder."""
     check_folder_name("out", out)
     folder = Path(out)
     if "://" in out or (folder / "manifest.json").is_file():
@@ -259,7 +259,10 @@ def _run_stage(stage: Stage, options: StageOptions) -> None:
 
 def _run_prepare(stage: Stage, options: PrepareOptions) -> None:
     if options.sample is not None and not options.dry_run:
-        raise UserError("Expected --sample with --dry-run, found it alone; a dataset holds all documents.")
+        raise UserError(
+            "Expected --sample only together with --dry-run, found --sample alone; a dataset holds all documents: add "
+            "--dry-run, or leave --sample out."
+        )
     if options.dry_run:
         _run_dry(options.settings, Progress(options.quiet), options.sample)
     else:
@@ -270,14 +273,16 @@ def _run_report(stage: Stage, options: ReportOptions) -> None:
     if _is_run(options.out):
         if replace(options.settings, out="", windows=()) != BuildConfig(out="", windows=()):
             raise UserError(
-                f"Expected only windows as a build's setting with the run in {options.out}, found others; leave them "
-                "out."
+                f"Expected no settings of a build except windows for the report of the run in {options.out}, found "
+                "others; leave them out."
             )
         folder = _report_of_run(options)
     else:
         for name in ("version", "families", "target"):
             if getattr(options, name) != getattr(ReportOptions(), name):
-                raise UserError(f"Expected a run in {options.out} with --{name}, found a dataset; leave it out.")
+                raise UserError(
+                    f"Expected a run in {options.out} because of --{name}, found a dataset; leave --{name} out."
+                )
         _run_stage(stage, options)
         folder = Path(options.out)
     show_report(folder, options.open)
@@ -404,8 +409,7 @@ def _open_run(options: Any, ordering: str | None = None) -> Run:
     if _is_run(options.out):
         if ordering is not None:
             raise UserError(
-                f"Expected no ordering with the run in {options.out}, which holds its own, found {ordering}; leave "
-                "it out."
+                f"Expected no ordering, because the run in {options.out} has its own, found {ordering}; leave it out."
             )
         return open_schedule(options.out, options.version)
     if options.version is not None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 NO_ARRAY = (OSError, ValueError, EOFError, OverflowError, TypeError, SyntaxError, TokenError)
-"""What NumPy raises for damaged files: it reads their headers with Python's own parser."""
+"""The exceptions that NumPy raises for damaged files, including those of Python's parser, which reads the headers."""
 _PARTIAL = ".partial"
 _TEMPORARY = ".tmp"
 CACHE = ".cache"
@@ -293,9 +293,9 @@ def manifest_files(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def signed(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest with its own SHA-256, which `parse_manifest` compares."""
+    """A manifest with its own SHA-256, which `parse_manifest` checks."""
     content = _unsigned(manifest)
-    # As JSON returns it: integer keys become strings, which sort differently.
+    # The hash is of the content after a round trip through JSON: integer keys become strings, which sort differently.
     return {**content, "sha256": fingerprint(json.loads(json.dumps(content)))}
 
 
@@ -339,7 +339,7 @@ class OutputFolder:
 
     def is_current(self, stage: str, stage_fingerprint: str) -> bool:
         """Whether the stage is finished for this fingerprint and all its files exist with the right size."""
-        # Hashes are not compared: a build that has nothing to do should not read the whole dataset, as `verify` does.
+        # Hashes are not compared: a build that has nothing to do should not read the whole dataset; only `verify` does.
         entry = self.stages.get(stage)
         return entry is not None and entry["fingerprint"] == stage_fingerprint and not any(self.missing_files(stage))
 
@@ -371,7 +371,8 @@ class OutputFolder:
         start = f"{stage.replace('/', '-')}-"
         folder = self.root / _PARTIAL / f"{start}{key[:16]}"
         for other in (self.root / _PARTIAL).glob(f"{start}*"):
-            # `order/long` and `order/long-2` have a common beginning; the key's length distinguishes them.
+            # `order/long` and `order/long-2` have a common beginning. The keys in the names are equally long, so that
+            # the length of the whole name distinguishes them.
             if len(other.name) == len(folder.name) and (other != folder or not resume):
                 shutil.rmtree(other)
         folder.mkdir(parents=True, exist_ok=True)

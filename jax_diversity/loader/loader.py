@@ -39,8 +39,8 @@ def make_loader(datasets: Datasets | Run, **options: Any) -> Loader:
             folder of another dataset; the sequences have another length than the model expects; a batch would hold
             sequences of two lengths.
 
-    A warning is shown if the ordering was made from other token counts than the dataset's orderings, for example with
-    your own weights or matrices.
+    A warning is shown if the ordering and the dataset's own orderings were made from different token counts, for
+    example because you used your own weights or matrices.
 
     Example:
         >>> for batch in make_loader("out/", ordering="balance", global_batch_size=64):

@@ -1,18 +1,19 @@
 """Sorted halving: makes, in linear time, a stream in which any few hundred consecutive sequences are balanced.
 
-Sequences are sorted by their heaviest group. A block is halved by walking over its neighbouring pairs: one of a
-pair goes to the left half and one to the right, so that the running signed sum of their excesses stays small. Both
-halves stay sorted and are halved in the same way, down to blocks of a few hundred sequences. Neighbours are similar, so
-each pair changes the sum only a little. This is a greedy version of the self-balancing walk of Alweiss, Liu and Sawhney
-(https://arxiv.org/abs/2006.14009), which chooses signs of vectors so that their sums stay small.
+Sequences are sorted by their heaviest group. A block is halved by walking over its pairs of neighbours: one sequence of
+a pair goes to the left half and the other to the right half, so that the running signed sum of their excesses stays
+small. Both halves stay sorted and are halved in the same way, down to blocks of a few hundred sequences. Neighbours are
+similar, so each pair changes the sum only a little. This is a greedy version of the self-balancing walk of Alweiss, Liu
+and Sawhney (https://arxiv.org/abs/2006.14009), which chooses signs of vectors so that their sums stay small.
 
 - The walk of a block starts at `D_start + D_end`, the deviations at the block's two ends. S is the signed sum of the
-  pairs. The walk ends at `D_start + D_end + S`, which is twice the deviation in the middle. It is kept small, so that
-  errors of earlier levels do not add up.
+  pairs. The walk ends at `D_start + D_end + S`, which is twice the deviation in the middle. The walk keeps this final
+  sum small, so that errors of earlier levels do not add up.
 - Several *lanes* walk over a block at once, each over a part of its pairs. Lanes share the running sum; a lane uses the
   sum of all lanes after the previous step. In the first levels a second sweep chooses every sign again.
 - All sums are whole numbers of tokens (the norms are rounded to tokens) far below 2^24. Float32 adds them exactly,
-  whatever the order of the additions. (If sequences have different numbers of tokens, one more sum is rounded.)
+  whatever the order of the additions. (If sequences have different numbers of tokens, the sum `target_products` also
+  counts; it is rounded.)
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ from jaxtyping import Array, Bool, Float32, Int8, Int32, Int64
 from jax_diversity.foundation.compilation import call
 from jax_diversity.ordering.objective import Features, heaviest_groups
 
-# With more lanes, more pairs are signed from an old sum: 64 lanes give the deviation of one lane, 256 twice as much.
+# With more lanes, more signs are chosen from an outdated sum. With 64 lanes the deviation is the same as with one lane;
+# with 256 it is twice as large.
 _LANES_PER_BLOCK = 64
 _SMALLEST_BLOCK = 512
 # The first levels have the largest blocks, where a good division matters most: a second sweep improves it.
 _LEVELS_SWEPT_TWICE = 3
-# The walk reads only the heaviest groups of a sequence, so many that they contain this share of all tokens.
+# The walk reads only the heaviest groups of a sequence: as many as are needed to contain this share of all tokens.
 _COVERED = 0.98
 _ROWS_PER_BLOCK = 1 << 18
 
@@ -96,7 +98,8 @@ def build_walk_table(features: Features, arranged: Int64[np.ndarray, " position"
     norms = features.norms[arranged].astype(np.float64)
     counts[:-1, width] = np.round(norms - norms.mean()) if len(norms) else 0
     tokens = features.tokens[arranged]
-    # excess + targets * (tokens, sequences) are the totals of these sequences; divided by their tokens, the shares.
+    # excess + targets * (tokens, sequences) gives the totals of these sequences. Dividing the totals by the tokens
+    # gives the shares.
     targets = features.excess(arranged) + features.targets * np.append(
         np.full(num_columns - 1, tokens.sum()), len(arranged)
     )
@@ -150,7 +153,8 @@ def halve(
     padding = len(arranged)
     size = -(-max(padding, 1) // (1 << num_levels))
     members = np.full(size << num_levels, padding, np.int32)
-    # Padding is spread evenly between the sequences: at the end, it would leave the last block nearly empty.
+    # Padding is spread evenly between the sequences. If all padding were at the end, the last block would be nearly
+    # empty.
     places = np.arange(padding) * len(members) // max(padding, 1)
     members[places] = np.arange(padding)
     blocks = members[None]

@@ -3,7 +3,8 @@
 Every dataset is read epoch after epoch. Each epoch has its own order. The order takes the end of the previous epoch
 into account: sequences of one document, and copies, stay apart across the boundary. Datasets are mixed by the rule of
 `interleaving`, or ordered jointly (`mixture`). A change keeps all earlier positions. Sequences that were used in an
-epoch are not repeated in it: the rest of the epoch is ordered again, and starts at the deviation of the used sequences.
+epoch are not repeated in it: the rest of the epoch is ordered again. The method counts the used sequences as already
+placed.
 """
 
 from __future__ import annotations
@@ -129,10 +130,11 @@ def extend_schedule(
         datasets: datasets to add; from the position on, sequences may have another length.
         background: see `create_schedule`.
         advance: see `create_schedule`.
-        settings: see `create_schedule`. `seed` defaults to the seed of the previous version, so that later epochs have
-            unused seeds; no other setting is kept. Length, weights and targets apply from the position on. `weights`
-            contains all datasets, old ones first. Without a length the run keeps its end; if the position is the end,
-            the run gets one more epoch. Positions before the change count towards `max_repeats`.
+        settings: see `create_schedule`. `seed` defaults to the seed of the previous version; the number of the epoch is
+            added to it, so that later epochs get new seeds. No other setting is kept. Length, weights and targets apply
+            from the position on. `weights` contains all datasets, old ones first. Without a length the run keeps its
+            end; if the position is the end, the run gets one more epoch. Positions before the change count towards
+            `max_repeats`.
 
     Returns:
         The new version of the run. Its loader accepts the state of a loader of an earlier version, if the state's
@@ -195,7 +197,7 @@ def skip_positions(schedule: StoredRun, start: SupportsIndex, stop: SupportsInde
     Args:
         schedule: the last version of a stored run.
         start: the first position that is left out.
-        stop: the first later position that is kept.
+        stop: the first position after the skipped ones.
 
     Raises:
         UserError: the version is not the last; positions beyond the end; another process changes the run.
@@ -215,7 +217,7 @@ def skip_positions(schedule: StoredRun, start: SupportsIndex, stop: SupportsInde
             if each.skipped:
                 slices.append(each)
                 continue
-            # The boundaries of the skipped positions, limited to this slice, as indices of its part.
+            # The bounds of the skipped positions: clipped to this slice, then converted to indices of the part.
             cuts = [each.start + min(max(cut - position, 0), len(each)) for cut in (first, last)]
             bounds = [each.start, *cuts, each.stop]
             pieces = zip(bounds[:-1], bounds[1:], (False, True, False), strict=True)
@@ -253,9 +255,7 @@ class _Orders:
         if not mixture.is_joint:
             return mixture.in_turn(datasets, history, count, self.epochs)
         if self.targets is not None:
-            raise UserError(
-                "Expected weights or targets for a joint order, found targets; give their shares as weights."
-            )
+            raise UserError("Expected a joint order without targets, found targets; give their shares as weights.")
         return mixture.jointly(datasets, history, count, self.part)
 
     def epochs(self, dataset: Dataset, used: Int64[np.ndarray, " used"]) -> Iterator[Int64[np.ndarray, " position"]]:
@@ -283,7 +283,10 @@ class _Orders:
         return self._made(dataset.characteristics, epoch, settings)[len(consumed) :]
 
     def part(self, chars: Characteristics, num_before: int, number: int) -> Int64[np.ndarray, " position"]:
-        """The order of all sequences but the first `num_before`, which were already read in this order."""
+        """The order of the sequences from number `num_before` on.
+
+        The sequences before it were already read, in the order of their numbers.
+        """
         before = np.arange(num_before)
         rest = np.arange(num_before, chars.num_sequences)
         if not num_before or not METHODS.takes(self.method, "plan"):
@@ -306,15 +309,20 @@ def _check_stored(schedule: StoredRun) -> None:
 
 def _first_order(ordering: str | Ordering, datasets: Sequence[Dataset], mixture: Mixture) -> Ordering:
     if len(datasets) != 1 or mixture.is_joint:
-        found = "a joint order" if mixture.is_joint else f"{len(datasets)}"
-        raise UserError(f"Expected ordering with one dataset in epochs, found {found}; leave it out.")
+        found = "a joint order" if mixture.is_joint else f"{len(datasets)} datasets"
+        raise UserError(
+            f"Expected ordering only in a run of one dataset that is not joint, found {found}; leave ordering out."
+        )
     if isinstance(ordering, str):
         return datasets[0].find_ordering(ordering)
     return Ordering(as_epoch(ordering, datasets[0].num_sequences))
 
 
 def _made(root: Path, steps: Generator[StoredRun, None, None], orders: _Orders, background: bool) -> StoredRun:
-    """Run all steps and return the last run; with `background`, run one step, and the others in a thread."""
+    """Execute all steps and return the last StoredRun.
+
+    With `background`, a thread executes the steps; return the StoredRun of the first step.
+    """
     if not background:
         return list(steps)[-1]
     maker: Maker[StoredRun] = Maker(root)
@@ -334,7 +342,10 @@ def _stored(
     *,
     as_made: bool,
 ) -> Generator[StoredRun, None, None]:
-    """Write parts of about an epoch. The version is stored after the last part, with `as_made` after every part."""
+    """Write parts of about an epoch.
+
+    The version is stored once, after the last part; if `as_made` is true, it is stored after every part.
+    """
     change = f"{change}: {orders.method}, seed {orders.seed}"
     before, key = content.parts, secrets.token_hex(16)
     epoch = sum(dataset.num_sequences for dataset in datasets)
@@ -353,7 +364,8 @@ def _stored(
             tokens = datasets[int(np.searchsorted(ends, part[0], side="right"))].sequence_length
             for number, size in zip(numbers, lengths, strict=True):
                 planned.append(Part(f"part-{number:06d}.npy", size, tokens, f"{key}-{number}"))
-        # The part is written first: a kill between the two leaves an unused file, which the next part replaces.
+        # The part is written before the schedule file. After a kill between the two writes, the part is an unused
+        # file, and a later part of the same name overwrites it.
         write_array(root / planned[index].file, part)
         planned[index] = replace(planned[index], fingerprint=hashlib.sha256(part.tobytes()).hexdigest())
         if as_made or index == len(planned) - 1:

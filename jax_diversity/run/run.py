@@ -85,7 +85,7 @@ class Run(ABC):
 
     @property
     def has_origins(self) -> bool:
-        """Whether batches have the dataset index of every row: true for several datasets and for extensible runs."""
+        """Whether batches have the dataset index of every row: true for several datasets and for stored runs."""
         return len(self.sizes) > 1
 
     @property
@@ -120,13 +120,15 @@ class Run(ABC):
 
     @property
     def characteristics(self) -> Characteristics:
-        """The token counts of all sequences, in the families whose groups mean the same in all datasets."""
+        """The token counts of all sequences, for the families whose groups are comparable across the datasets."""
         from jax_diversity.run.joining import comparable_characteristics
 
         return comparable_characteristics(self.datasets)
 
     def at(self, positions: Positioned) -> Positioned:
-        """The sequences at some positions, numbered over all datasets; beyond the end the run repeats.
+        """The sequences at some positions, numbered over all datasets.
+
+        Positions beyond the end continue at the start of the run.
 
         Raises:
             UserError: the run's file was changed.
@@ -143,7 +145,7 @@ class Run(ABC):
         return Positions(self.indices, self.num_sequences, self.info)
 
     def locate(self, numbers: Positioned) -> tuple[Positioned, Positioned]:
-        """The dataset of some sequences that are numbered over all datasets, and the sequence within it."""
+        """Convert numbers that count sequences over all datasets to datasets, and to sequences within the datasets."""
         # "right": an empty dataset has the same offset as the next dataset, which owns the number.
         dataset = np.searchsorted(self.offsets, numbers, side="right") - 1
         return dataset, numbers - self.offsets[dataset]
@@ -185,8 +187,8 @@ class Run(ABC):
 
         Returns:
             One row for each document that was read, by dataset and then in stored order: `dataset` (its number), `id`,
-            `tokens` (with repetitions), `sequences` (number of positions with a part of it), `first_position`,
-            `last_position`.
+            `tokens` (with repetitions), `sequences` (number of positions whose sequence contains a part of the
+            document), `first_position`, `last_position`.
 
         Example:
             >>> open_schedule("run").seen(64 * 1000, "seen-at-step-1000.parquet")
@@ -244,7 +246,7 @@ class OrderedRun(Run):
 
     @property
     def characteristics(self) -> Characteristics:
-        """The token counts of all sequences, in the families whose groups mean the same in all datasets."""
+        """The token counts of all sequences, for the families whose groups are comparable across the datasets."""
         return super().characteristics if self._counts is None else self._counts
 
     @property
@@ -279,8 +281,8 @@ def make_run(
         UserError: a dataset does not exist; the ordering is unknown, has another number of sequences, or lies in the
             folder of another dataset; the datasets have different sequence lengths.
 
-    A warning is shown if the ordering was made from other token counts than the dataset's orderings, for example with
-    your own weights or matrices.
+    A warning is shown if the ordering and the dataset's own orderings were made from different token counts, for
+    example because you used your own weights or matrices.
 
     Example:
         >>> run = make_run("out/", "balance")
@@ -336,7 +338,7 @@ def as_run(datasets: Any, ordering: Any = None, cache_folder: str | Path | None 
             "give them to open_schedule(path, datasets=[...]) or make_run."
         )
     if ordering is not None:
-        raise UserError(f"Expected no ordering with a run, which holds its own, found {ordering!r}; leave it out.")
+        raise UserError(f"Expected no ordering, because a run has its own, found {ordering!r}; leave it out.")
     return datasets
 
 

@@ -807,4 +807,4 @@ def test_settings_that_do_not_fit_together(corpus: Path, tmp_path: Path, capsys:
     assert "found corpus.format tokens" in refused(*recipe, "--corpus.format", "tokens", "--tokenizer.kind", "stored")
     assert "Expected steps to try, found none" in refused("--dry-run")
     assert "Expected --sample to be a whole number >= 1, found 0" in refused("--dry-run", "--sample", "0")
-    assert "Expected --sample with --dry-run" in refused("--sample", "3")
+    assert "Expected --sample only together with --dry-run" in refused("--sample", "3")

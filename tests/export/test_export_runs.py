@@ -60,7 +60,7 @@ def test_rows_of_a_run_are_those_of_its_loader(run: Any) -> None:
     for wrong in (-1, len(source)):
         with pytest.raises(IndexError):
             source[wrong]
-    with pytest.raises(UserError, match="no ordering with a run, which holds its own"):
+    with pytest.raises(UserError, match="no ordering, because a run has its own"):
         LevanterDataset(run, "balance")
 
 
@@ -164,7 +164,7 @@ def test_megatron_reads_the_run(one: Any, tmp_path: Path) -> None:
         (["--documents"], "a run of one dataset, for documents"),
         (["--to", "olmo"], "give --olmo.global-batch-size"),
         (["--to", "olmo", "--olmo.global-batch-size", "8", "--olmo.num-epochs", "2"], "holds its own epochs"),
-        (["--ordering", "balance"], "no ordering with the run in"),
+        (["--ordering", "balance"], "no ordering, because the run in"),
         (["--version", "7"], "version to be a whole number >= 1 and <= 4"),
     ],
 )

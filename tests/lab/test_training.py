@@ -314,7 +314,7 @@ def test_a_stored_run_is_trained_in_its_own_folder(dataset, tmp_path, capsys):
     assert header["ordering"] == run.fingerprint
     assert [step["loss"] for step in steps] == [step["loss"] for step in whole.steps]
     assert main([*arguments, "--train.ordering", "balance"]) == 2
-    assert "Expected no ordering with the run in" in capsys.readouterr().err
+    assert "Expected no ordering, because the run in" in capsys.readouterr().err
 
 
 def test_logs_are_read_as_far_as_they_go(tmp_path):

@@ -188,7 +188,7 @@ def test_from_a_stream_to_a_schedule(tmp_path: Path) -> None:
 
 
 def test_first_orders_that_do_not_fit(root, old, tmp_path) -> None:
-    with pytest.raises(UserError, match="ordering with one dataset in epochs, found 2"):
+    with pytest.raises(UserError, match="ordering only in a run of one dataset that is not joint, found 2 datasets"):
         jd.create_schedule(tmp_path / "run", [root, root], ordering="balance")
     with pytest.raises(UserError, match="Unknown ordering 'none'"):
         jd.create_schedule(tmp_path / "run", root, ordering="none")

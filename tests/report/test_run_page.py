@@ -79,7 +79,7 @@ def test_report_draws_a_run(run: Any, one: Any, tmp_path: Path, capsys: pytest.C
         assert values["run"]["num_positions"] == len(each)
         assert render(values) == (target / "report.html").read_text(encoding="utf-8")
     command = ["report", "--out", str(run.root), "--windows", "8", "--quiet"]
-    assert "only windows as a build's setting with the run" in refused(capsys, *command, "--corpus.paths", "elsewhere")
+    assert "except windows for the report of the run" in refused(capsys, *command, "--corpus.paths", "elsewhere")
     assert "version to be a whole number" in refused(capsys, *command, "--version", "5")
     assert "Expected a dataset" in refused(capsys, "report", "--out", str(tmp_path / "none"))
     assert not (run.root / "report.html").exists()

@@ -246,8 +246,8 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
         "one feature space for a joint order, found another in .*strange.*features_from", (web, strange), joint=True
     )
     refused(r"sequences of one length, found lengths \[16, 32\]", (web, long), joint=True)
-    refused("weights or targets for a joint order", joint=True, targets=targets)
-    refused("one dataset in epochs, found a joint order", (web,), joint=True, ordering="balance")
+    refused("a joint order without targets", joint=True, targets=targets)
+    refused("one dataset that is not joint, found a joint order", (web,), joint=True, ordering="balance")
     refused("family to be one of dataset, cluster, length, found 'source'", family="source", weights={"a": 1})
     refused("weights of cluster by name, such as {'0': 1}", family="cluster", weights=[1, 2, 3, 4, 5])
     refused("weights to name groups of cluster, found '7'; there are 0, 1, 2, 3, 4", family="cluster", weights={"7": 1})

@@ -126,7 +126,7 @@ def test_what_is_not_a_run(tinies: list[TinyDataset], chars: jd.Characteristics,
         with pytest.raises(UserError, match=sentence):
             jd.make_run(**arguments)
     run = jd.make_run(root)
-    with pytest.raises(UserError, match="Expected no ordering with a run, which holds its own, found 'balance'"):
+    with pytest.raises(UserError, match="Expected no ordering, because a run has its own, found 'balance'"):
         as_run(run, "balance")
     with pytest.raises(UserError, match="Expected no cache_folder with a run"):
         jd.make_loader(run, global_batch_size=4, cache_folder=tmp_path)

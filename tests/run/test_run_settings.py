@@ -112,7 +112,7 @@ def test_the_command_line_says_it_too(folder: Path, tmp_path: Path) -> None:
         ("order: {targets: {shares: {length: [{short: 1}]}}}", "order.targets with one dataset, found 2"),
         ("order: {method: grady}", "grady"),
         ("order: {weights: 3}", "order.weights"),
-        ("ordering: balance", "ordering with one dataset"),
+        ("ordering: balance", "ordering only in a run of one dataset"),
         ("quiet: true", "Unknown setting quiet"),
     ],
 )

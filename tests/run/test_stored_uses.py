@@ -118,7 +118,7 @@ def test_inspect_prints_steps_and_documents(run: Any, capsys: pytest.CaptureFixt
     [
         (["--document", "nobody"], "found 'nobody'"),
         (["--version", "9"], "version to be a whole number >= 1 and <= 4"),
-        (["--ordering", "balance"], "no ordering with the run in"),
+        (["--ordering", "balance"], "no ordering, because the run in"),
         (["--step", "9999"], "step to be a whole number"),
         (["--batch-size", "9999"], "global batch size in 1 .."),
         (["--rank", "2", "--num-hosts", "2"], "host 2 of 2"),

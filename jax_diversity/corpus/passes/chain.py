@@ -43,8 +43,8 @@ class Chain:
     Args:
         steps: names and options, in their order.
         engine: processes of this machine, or tasks of a Ray cluster.
-        num_processes: number of parts that are processed at a time; 0 means the number of cores, or no other process
-            if the corpus has only one part. The result does not depend on it.
+        num_processes: number of parts that are processed at a time; 0 means the number of cores. With the engine
+            `processes`, a corpus of one part is processed in the calling process. The result does not depend on it.
 
     Raises:
         UserError: an unknown step, or options that it does not take.
@@ -78,7 +78,7 @@ class Chain:
         return tuple(f"{spec.label}_group" for spec, step in pairs if getattr(step, "mark", False))
 
     def identities(self) -> list[tuple[str, Any]]:
-        """Other inputs of the steps than their options, such as hashes of files: pairs (name of the step, input)."""
+        """The inputs of the steps that are not options, such as hashes of files, as pairs (name of the step, input)."""
         pairs = zip(self._specs, self._steps, strict=True)
         found = ((spec.name, step.identity()) for spec, step in pairs)
         return [(name, identity) for name, identity in found if identity is not None]
@@ -94,13 +94,13 @@ class Chain:
         """Yield the kept documents after all steps, in the order in which they were read.
 
         Args:
-            documents: the documents that were read; the same documents if an interrupted run continues.
+            documents: the documents that were read. To continue an interrupted run, pass the same documents.
             folder: the folder for `decisions/*.parquet` (one row for each document read), `funnel.json`,
                 `examples.json` and, during the run, finished parts; None writes nothing.
             task: shows the progress of passes after the first.
 
         Raises:
-            UserError: no document is kept, and there is a folder to write to; a worker process was killed.
+            UserError: no document is kept (only checked with `folder`); a worker process was killed.
         """
         self._forget()
         if folder is None:
@@ -201,7 +201,7 @@ class Chain:
         )
 
     def _resolve(self, phases: Phases, phase: int, work: Path) -> list[int]:
-        """Resolve the notes of a survey; returns the survey's number of the first document of every part."""
+        """Resolve the notes of a survey; returns, for every part, the number of its first document in the survey."""
         resolved = resolved_folder(work, phases.survey_labels[phase])
         paths = [notes_path(work, phase, index) for index in range(self._num_parts)]
         if not resolved.exists():

@@ -1,10 +1,10 @@
 """Find near duplicates, which share most of their runs of words, with MinHash and locality-sensitive hashing.
 
 Broder 1997, *On the resemblance and containment of documents*; Leskovec, Rajaraman and Ullman, *Mining of massive
-datasets*, chapter 3. A document is the set of its runs of n words. The signature holds the minimum of each of many hash
-functions over the set. The minimum of two documents is equal with probability s, their Jaccard similarity. The values
-are divided into b bands of r values. Documents that agree in a whole band count as duplicates: the probability of this
-is 1 - (1 - s^r)^b.
+datasets*, chapter 3. A document is the set of its runs of n words. The signature holds one value for each of many hash
+functions: the smallest hash of the set's members. For one hash function, the minima of two documents are equal with
+probability s, the Jaccard similarity of the documents. The values are divided into b bands of r values. Documents that
+agree in a whole band count as duplicates: the probability of this is 1 - (1 - s^r)^b.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Minhash(SignedGroups):
 
     There are `bands` times `rows` hash functions: 14 times 8 find half of the pairs of similarity .68, 92 % of the
     pairs of .8, .1 % of the pairs of .3. With `similarity`, the documents of a pair must also agree in this share of
-    all functions: more bands with fewer rows then find more pairs, and no false ones. Case, accents, punctuation and
-    digits do not count. Groups are the connected components of all pairs. Documents of fewer than `run` words have no
-    duplicates. The kept document is the first one read; sources that are named earlier in `precedence` come first.
-    `mark` keeps all documents and sets the field `minhash_group`.
+    all functions. Then you can use more bands with fewer rows: they find more pairs, and false pairs are removed. Case,
+    accents, punctuation and digits do not count. Groups are the connected components of all pairs. Documents of fewer
+    than `run` words have no duplicates. The kept document is the first one read; sources that are named earlier in
+    `precedence` come first. `mark` keeps all documents and sets the field `minhash_group`.
     """
 
     bands: int = 14
@@ -59,8 +59,9 @@ class Minhash(SignedGroups):
             as_whole_number(name, getattr(self, name), 1, 10_000)
         share("similarity", self.similarity)
         rng = np.random.default_rng(_SEED)
-        # Odd factors and summands modulo 2^32 (Dietzfelbinger et al. 1997) are permutations of the 32-bit numbers.
-        # Their upper bits, which decide the minimum, depend on all bits. Processors multiply eight of these at once.
+        # Multiplying by an odd factor and adding a summand modulo 2^32 permutes the 32-bit numbers (Dietzfelbinger et
+        # al. 1997). The upper bits of the result decide the minimum, and depend on all bits of the input. Processors
+        # multiply eight of these numbers at once.
         shape = (self.bands * self.rows, 1)
         self._factors = rng.integers(0, 2**31, shape, np.uint32) * np.uint32(2) + np.uint32(1)
         self._summands = rng.integers(0, 2**32, shape, np.uint32)
@@ -138,8 +139,9 @@ def _runs(text: str, factors: UInt64[np.ndarray, " run"]) -> UInt32[np.ndarray, 
     num_runs = len(starts) - len(factors) + 1
     if num_runs < 1:
         return None
-    # A word's hash is a polynomial of its letters: the difference of two prefix sums. Dividing it by the power at its
-    # first letter, a multiplication modulo 2^64, makes it independent of the word's place.
+    # A word's hash is a polynomial of its letters, computed as the difference of two prefix sums. The hash is divided
+    # by the power at the word's first letter (multiplied by its inverse modulo 2^64). Then it does not depend on the
+    # word's place.
     powers, inverses = _powers(len(codes))
     sums = np.zeros(len(codes) + 1, np.uint64)
     np.cumsum(powers[: len(codes)] * (codes + np.uint64(1)), out=sums[1:])
@@ -179,7 +181,7 @@ def _made_powers(number: int) -> tuple[UInt64[np.ndarray, " power"], UInt64[np.n
 
 @cache
 def _kinds() -> UInt8[np.ndarray, " code"]:
-    """The kind of every character; 0 for all others."""
+    """The kind of every character code; 0 for a character of none of the four kinds."""
     kinds = np.zeros(sys.maxunicode + 1, np.uint8)
     for code in range(sys.maxunicode + 1):
         character = chr(code)
