@@ -95,7 +95,7 @@ def window_profile(
     profiles = {}
     for family, counts in characteristics.counts.items():
         levels, tops = _Levels(shares[family]), []
-        # The number of positions of a block is a power of two: the block is reduced to one row, and the rows of all
+        # The number of positions of a block is a power of two, so the block is reduced to one row. The rows of all
         # blocks make the higher levels.
         block_level = _block_rows(counts).bit_length() - 1
         for _, rows in _blocks(counts, indices):

@@ -6,7 +6,7 @@ of matrices is the same for any order of its sums. Therefore the graph does not 
 the size of blocks. The cost is an error of about 0.0001 in the cosine (up to √features / 4096 if all features are
 rounded in the same direction).
 
-If there are many rows, not all pairs are compared: the rows are divided into *cells* of similar rows, and each row is
+If there are many rows, not all pairs are compared. The rows are divided into *cells* of similar rows, and each row is
 compared with the rows of the nearest cells.
 """
 
@@ -109,8 +109,8 @@ def products(
 def divide(units: Int16[np.ndarray, "row feature"], size: int) -> list[Int64[np.ndarray, " row_of_cell"]]:
     """Divide the rows into cells of about `size` rows, never more than 2 `size`; rows ascend within a cell.
 
-    k-means divides the rows. It cannot divide copies of one text: if a part has more than three quarters of the rows of
-    its cell, the part is cut by the row numbers instead.
+    k-means divides the rows, but it cannot divide copies of one text. If a part has more than three quarters of the
+    rows of its cell, the part is cut by the row numbers instead.
     """
     cells: list[np.ndarray] = []
     large = [np.arange(len(units))]
@@ -212,8 +212,8 @@ def _largest(
 ) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " entry"], Int32[np.ndarray, " entry"]]:
     """Return rows, columns and values of the `num` largest values above zero of every row, without the column `own`.
 
-    Of equal values the first are taken. The largest value of every group of columns is read first: if `num` groups
-    contain a value that is at least some bound, no smaller value is among the `num` largest.
+    Of equal values the first are taken. The largest value of every group of columns is read first. If `num` groups
+    contain a value of at least some bound, no smaller value is among the `num` largest.
     """
     num_queries, width = nearness.shape
     nearness[np.arange(num_queries), own] = 0
