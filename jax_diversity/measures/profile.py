@@ -157,7 +157,7 @@ def group_timeline(
 
 
 def _block_rows(counts: csr_array) -> int:
-    """Return the number of rows of a block, a power of two; a block of any corpus has about as many non-zeros."""
+    """Choose the rows of a block, a power of two, so that blocks of all corpora have about equally many non-zeros."""
     width = max(len(counts.data) / max(counts.shape[0], 1), 1.0)
     rows = 1 << (max(int(_BLOCK_ENTRIES / width), 1).bit_length() - 1)
     return min(max(rows, _FEWEST_ROWS), _MOST_ROWS)

@@ -121,33 +121,33 @@ def divide(units: Int16[np.ndarray, "row feature"], size: int) -> list[Int64[np.
             continue
         part = _nearest_center(units, rows, _centers(units, rows, min(-(-len(rows) // size), _MOST_PARTS)))
         by_part = np.argsort(part, kind="stable")
-        for one in np.split(rows[by_part], run_starts(part[by_part])[1:]):
-            if 4 * len(one) > 3 * len(rows):
-                cells += np.array_split(one, -(-len(one) // size))
+        for members in np.split(rows[by_part], run_starts(part[by_part])[1:]):
+            if 4 * len(members) > 3 * len(rows):
+                cells += np.array_split(members, -(-len(members) // size))
             else:
-                large.append(one)
+                large.append(members)
     return cells
 
 
 def _centers(
-    units: Int16[np.ndarray, "row feature"], rows: Int64[np.ndarray, " some"], num: int
+    units: Int16[np.ndarray, "row feature"], rows: Int64[np.ndarray, " sample"], num: int
 ) -> Int16[np.ndarray, "part feature"]:
     """Compute the centers of at most `num` parts of a cell from a sample of its rows, taken at equal distances."""
-    some = rows[:: max(len(rows) // (num * _ROWS_PER_PART), 1)]
-    centers = units[some[np.arange(num) * len(some) // num]]
+    sample = rows[:: max(len(rows) // (num * _ROWS_PER_PART), 1)]
+    centers = units[sample[np.arange(num) * len(sample) // num]]
     for _ in range(_PASSES):
-        part = _nearest_center(units, some, centers)
+        part = _nearest_center(units, sample, centers)
         by_part = np.argsort(part, kind="stable")
         first = run_starts(part[by_part])  # a center without rows is left out
-        centers = _rounded(np.add.reduceat(units[some[by_part]], first, axis=0, dtype=np.float64))
+        centers = _rounded(np.add.reduceat(units[sample[by_part]], first, axis=0, dtype=np.float64))
     return centers
 
 
 def _nearest_center(
     units: Int16[np.ndarray, "row feature"],
-    rows: Int64[np.ndarray, " some"],
+    rows: Int64[np.ndarray, " sample"],
     centers: Int16[np.ndarray, "part feature"],
-) -> Int64[np.ndarray, " some"]:
+) -> Int64[np.ndarray, " sample"]:
     """Return the nearest center of every row; of equally near centers, the first."""
     part = np.empty(len(rows), np.int64)
     for start in range(0, len(rows), _ROWS_ASSIGNED):
