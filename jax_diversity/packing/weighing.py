@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Integer
+from jaxtyping import Bool, Float64, Integer
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.foundation.stage import Context
-from jax_diversity.packing.weights import WeightRule, check_largest, field_weights, numbers, parse_rules
+from jax_diversity.schema.weights import LARGEST, WeightRule, is_number, parse_rules
 
 WEIGHT = "weight"
 """The metadata field where a step of preparation stores weights."""
@@ -28,7 +29,7 @@ def weigh_documents(context: Context, *, with_clusters: bool = True) -> Float64[
         UserError: rules that name an unknown field or group, or match no document; values that are not weights;
             documents that would appear too often.
     """
-    rules, field = parse_rules(context.config.packing.weights), weight_field(context)
+    rules, field = _rules(context), weight_field(context)
     if not rules and field is None:
         return None
     stored = _Stored(context)
@@ -45,24 +46,23 @@ def weigh_documents(context: Context, *, with_clusters: bool = True) -> Float64[
             own = field_weights(group[field], lambda place, first=start: stored.name(first + place), field)
             weights[start : start + size] = own
         for rule, found in parts.items():
-            values = group[rule.name]
-            found.append(rule.holds(values) if rule.family is None else numbers(values, rule.text))
+            found.append((matching if rule.family is None else _numbers)(rule, group[rule.name]))
         start += size
     for rule in counted:
         if rule not in parts:
             names, groups = stored.groups(rule.name)
-            holds = rule.holds(names)[groups]
+            holds = matching(rule, names)[groups]
         elif rule.family is None:
             holds = np.concatenate(parts[rule])
         else:
-            holds = rule.holds_of_means(np.concatenate(parts[rule]), stored.groups(rule.family)[1])
+            holds = rule.compare(group_means(np.concatenate(parts[rule]), stored.groups(rule.family)[1]))
         if not holds.any():
             raise UserError(
                 f"Expected the rule {rule.text!r} of packing.weights to match a document, found none; remove the rule."
             )
         weights[holds] *= rule.factor
     if len(counted) == len(rules):  # otherwise a rule that was ignored can still make a weight smaller
-        check_largest(weights, stored.name)
+        _check_largest(weights, stored.name)
     return weights
 
 
@@ -87,8 +87,85 @@ def is_field_unused(context: Context) -> bool:
 
 def needs_clusters(context: Context) -> bool:
     """Whether a rule uses the documents' clusters."""
-    named = {name for rule in parse_rules(context.config.packing.weights) for name in rule.names}
-    return not named.isdisjoint(context.config.cluster.clusterings)
+    clusterings = context.config.cluster.clusterings
+    return any(not {rule.name, rule.family}.isdisjoint(clusterings) for rule in _rules(context))
+
+
+def matching(rule: WeightRule, values: Sequence[Any]) -> Bool[np.ndarray, " value"]:
+    """Whether a rule matches values of documents or names of groups.
+
+    Raises:
+        UserError: a value that cannot be compared with the rule's number.
+    """
+    if rule.compares_numbers:
+        return rule.compare(_numbers(rule, values))
+    return np.array([rule.matches(value) for value in values], bool)
+
+
+def group_means(
+    values: Float64[np.ndarray, " document"], group: Integer[np.ndarray, " document"]
+) -> Float64[np.ndarray, " document"]:
+    """The mean of every document's group; documents without a value (NaN) do not count."""
+    known = ~np.isnan(values)
+    counts = np.bincount(group[known], minlength=int(group.max(initial=-1)) + 1)
+    sums = np.bincount(group[known], values[known], minlength=len(counts))
+    return np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0)[group]
+
+
+def field_weights(values: Sequence[Any], names: Callable[[int], str], field: str) -> Float64[np.ndarray, " document"]:
+    """The weights in a metadata field; None is 1.
+
+    Args:
+        values: the documents' values.
+        names: the id of a document, by its place among the values.
+        field: its name.
+
+    Raises:
+        UserError: a value is not a finite number >= 0; the sentence has the document's id.
+    """
+    found = np.ones(len(values))
+    for place, value in enumerate(values):
+        if value is None:
+            continue
+        if not is_number(value) or not 0 <= _as_float(value) < math.inf:
+            raise UserError(
+                f"Expected a finite number >= 0 in the metadata field {field!r}, which packing.weight_field uses as "
+                f"the document's weight, found {quoted(value)} in document {names(place)!r}."
+            )
+        found[place] = value
+    return found
+
+
+def _rules(context: Context) -> tuple[WeightRule, ...]:
+    return parse_rules(context.config.packing.weights, "packing.weights")
+
+
+def _numbers(rule: WeightRule, values: Sequence[Any]) -> Float64[np.ndarray, " value"]:
+    """Values as numbers, NaN for None; other values are a UserError that names the rule."""
+    for value in values:
+        if value is not None and not is_number(value):
+            raise UserError(
+                f"Expected numbers for the rule {rule.text!r} of packing.weights, found {quoted(value)}; compare texts "
+                "by =."
+            )
+    return np.array([math.nan if value is None else _as_float(value) for value in values], np.float64)
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of more than 308 digits
+        return math.inf
+
+
+def _check_largest(weights: Float64[np.ndarray, " document"], names: Callable[[int], str]) -> None:
+    """Check that no document appears too often; the error has the id of the most frequent one."""
+    if len(weights) and weights.max() > LARGEST:
+        most = int(weights.argmax())
+        raise UserError(
+            f"Expected weights of at most {LARGEST:,}, found {weights[most]:,.6g} of document {names(most)!r} (all "
+            f"{len(weights):,} documents together would appear {weights.sum():,.6g} times); lower it."
+        )
 
 
 def _listed(prepared: Mapping[str, Any]) -> str:
@@ -114,7 +191,7 @@ class _Stored:
 
     def needs_clusters(self, rule: WeightRule) -> bool:
         """Whether a rule uses a clustering."""
-        return not {*rule.names}.isdisjoint(self._clusterings)
+        return not {rule.name, rule.family}.isdisjoint(self._clusterings)
 
     def check(self, rule: WeightRule) -> None:
         """Check that a rule's names exist."""

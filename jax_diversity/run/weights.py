@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -13,6 +12,7 @@ from jaxtyping import Float64, Int64
 from jax_diversity.foundation.checks import as_tuple, as_weight
 from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.ordering.plan import Targets
+from jax_diversity.schema.weights import WeightRule, fits, parse_rules
 
 _LARGEST_TEMPERATURE = 1e6
 Weights = Sequence[float] | np.ndarray | Targets
@@ -89,31 +89,27 @@ def named_weights(
         array([1., 3.])
     """
     pairs = list(weights.items()) if isinstance(weights, Mapping) else _pairs(weights)
-    values = {str(name): as_weight(f"the weight of {family} {name!r}", value) for name, value in pairs}
-    if len(values) < len(pairs):
+    named = {str(name): value for name, value in pairs}
+    if len(named) < len(pairs):
         raise UserError(f"Expected every name once in the weights, found {quoted([name for name, _ in pairs])}.")
-    found = np.zeros(len(names))
-    exact = {_meaning(name, names) for name in values} - {None}
+    rules = parse_rules(named, "weights", family)
+    found, exact = np.zeros(len(names)), {index for rule in rules for index in _exact(rule, names)}
     taken: set[int] = set()
-    for name, value in values.items():
-        own = _meaning(name, names)
-        patterns = (name, PurePath(name).name)
-        meant = (
-            [index for index, each in enumerate(names) if index not in exact and _fits(each, patterns)]
-            if own is None
-            else [own]
-        )
+    for rule in rules:
+        meant = _exact(rule, names) or _matching(rule, names, exact)
         if meant and not (meant := [index for index in meant if index not in taken]):
             raise UserError(
-                f"Expected a group of {family} for every name, found that all groups of {name!r} have a weight by "
+                f"Expected a group of {family} for every name, found that all groups of {rule.text!r} have a weight by "
                 "another name; give the narrower patterns first."
             )
         if not meant:
             shown = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
-            raise UserError(f"Expected weights to name groups of {family}, found {name!r}; there are {shown}.")
+            raise UserError(
+                f"Expected weights to name groups of {family}, found {quoted(rule.text)}; there are {shown}."
+            )
         taken.update(meant)
         held = tokens[meant]
-        found[meant] = value * (held / held.sum() if held.sum() else np.full(len(meant), 1 / len(meant)))
+        found[meant] = rule.factor * (held / held.sum() if held.sum() else np.full(len(meant), 1 / len(meant)))
     if not found.any():
         raise UserError("Expected at least one weight above zero, found none.")
     return found
@@ -132,15 +128,22 @@ def _pairs(words: Any) -> list[tuple[str, Any]]:
     return list(zip(map(str, words[1::2]), numbers, strict=True))
 
 
-def _meaning(name: str, names: Sequence[str]) -> int | None:
-    for candidate in (name, PurePath(name).name):
-        if candidate in names:
-            return names.index(candidate)
-    return None
+def _readings(rule: WeightRule) -> tuple[str, ...]:
+    """A rule's value, without its family if it is written in full, and the last part of a path."""
+    return rule.value, rule.value.removeprefix(f"{rule.name}="), PurePath(rule.value).name
 
 
-def _fits(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+def _exact(rule: WeightRule, names: Sequence[str]) -> list[int]:
+    return [names.index(each) for each in _readings(rule) if each in names][:1]
+
+
+def _matching(rule: WeightRule, names: Sequence[str], exact: Collection[int]) -> list[int]:
+    """The groups that a pattern matches, except groups that are named exactly; names may be paths, as patterns may."""
+    matches = (
+        [index for index, name in enumerate(names) if index not in exact and fits(name, pattern)]
+        for pattern in _readings(rule)
+    )
+    return next(filter(None, matches), [])
 
 
 def tempered(tokens: Float64[np.ndarray, " group"], temperature: float) -> Float64[np.ndarray, " group"]:
