@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,12 +36,13 @@ def weigh_documents(context: Context, *, with_clusters: bool = True) -> Float64[
     stored = _Stored(context)
     for rule in rules:
         stored.check(rule)
-    counted = [rule for rule in rules if with_clusters or not stored.needs_clusters(rule)]
-    fields = {rule.name for rule in counted if not stored.is_family(rule.name)}
+    counted = [rule for rule in rules if with_clusters or not _uses_clusters(rule, context)]
+    fields = {rule.name for rule in counted if rule.name not in stored.families}
     # Metadata is JSON, which is parsed once; only the values that a field's rules need are kept.
     parts: dict[WeightRule, list[np.ndarray]] = {rule: [] for rule in counted if rule.name in fields}
-    weights, start = np.ones(stored.num_documents), 0
-    for group in stored.metadata({*fields, *([] if field is None else [field])}):
+    weights, start = np.ones(stored.store.num_documents), 0
+    needed = sorted(fields.union(filter(None, [field])))
+    for group in stored.store.metadata(needed) if needed else ():
         size = len(next(iter(group.values())))
         if field is not None:
             own = field_weights(group[field], lambda place, first=start: stored.name(first + place), field)
@@ -87,8 +89,7 @@ def is_field_unused(context: Context) -> bool:
 
 def needs_clusters(context: Context) -> bool:
     """Whether a rule uses the documents' clusters."""
-    clusterings = context.config.cluster.clusterings
-    return any(not {rule.name, rule.family}.isdisjoint(clusterings) for rule in _rules(context))
+    return any(_uses_clusters(rule, context) for rule in _rules(context))
 
 
 def matching(rule: WeightRule, values: Sequence[Any]) -> Bool[np.ndarray, " value"]:
@@ -123,21 +124,21 @@ def field_weights(values: Sequence[Any], names: Callable[[int], str], field: str
     Raises:
         UserError: a value is not a finite number >= 0; the sentence has the document's id.
     """
-    found = np.ones(len(values))
     for place, value in enumerate(values):
-        if value is None:
-            continue
-        if not is_number(value) or not 0 <= _as_float(value) < math.inf:
+        if value is not None and not (is_number(value) and 0 <= value <= sys.float_info.max):
             raise UserError(
                 f"Expected a finite number >= 0 in the metadata field {field!r}, which packing.weight_field uses as "
                 f"the document's weight, found {quoted(value)} in document {names(place)!r}."
             )
-        found[place] = value
-    return found
+    return np.array([1 if value is None else value for value in values], np.float64)
 
 
 def _rules(context: Context) -> tuple[WeightRule, ...]:
     return parse_rules(context.config.packing.weights, "packing.weights")
+
+
+def _uses_clusters(rule: WeightRule, context: Context) -> bool:
+    return not {rule.name, rule.family}.isdisjoint(context.config.cluster.clusterings)
 
 
 def _numbers(rule: WeightRule, values: Sequence[Any]) -> Float64[np.ndarray, " value"]:
@@ -155,7 +156,7 @@ def _as_float(value: float) -> float:
     try:
         return float(value)
     except OverflowError:  # a whole number of more than 308 digits
-        return math.inf
+        return math.inf if value > 0 else -math.inf
 
 
 def _check_largest(weights: Float64[np.ndarray, " document"], names: Callable[[int], str]) -> None:
@@ -176,42 +177,29 @@ class _Stored:
     """The stored values that rules refer to: metadata fields, sources, languages and clusters."""
 
     def __init__(self, context: Context) -> None:
-        self._dataset, self._store = context.dataset, context.dataset.document_store
-        self._clusterings = tuple(context.config.cluster.clusterings)
+        self._dataset, self.store = context.dataset, context.dataset.document_store
+        self.families = (*_COLUMNS, *context.config.cluster.clusterings)
         self._prepared = context.counts("prepare")
-        self.num_documents = self._store.num_documents
-
-    def metadata(self, fields: Collection[str]) -> Iterator[dict[str, list[Any]]]:
-        """Yield the values of metadata fields, for some documents at a time; yields nothing without fields."""
-        return self._store.metadata(sorted(fields)) if fields else iter(())
-
-    def is_family(self, name: str) -> bool:
-        """Whether a name is a family of groups, and not a metadata field."""
-        return name in _COLUMNS or name in self._clusterings
-
-    def needs_clusters(self, rule: WeightRule) -> bool:
-        """Whether a rule uses a clustering."""
-        return not {rule.name, rule.family}.isdisjoint(self._clusterings)
 
     def check(self, rule: WeightRule) -> None:
         """Check that a rule's names exist."""
-        is_field = rule.name in self._prepared["metadata_fields"] and not self.is_family(rule.name)
-        fits = (is_field or self.is_family(rule.name)) if rule.family is None else is_field
-        if not fits or not (rule.family is None or self.is_family(rule.family)):
+        fields = {*self._prepared["metadata_fields"]} - {*self.families}
+        names = fields.union(self.families) if rule.family is None else fields
+        if rule.name not in names or rule.family not in (None, *self.families):
             raise UserError(
-                f"Expected packing.weights to name {', '.join((*_COLUMNS, *self._clusterings))} or metadata fields of "
-                f"the documents ({_listed(self._prepared)}), found {rule.text!r}; take one of these."
+                f"Expected packing.weights to name {', '.join(self.families)} or metadata fields of the documents "
+                f"({_listed(self._prepared)}), found {rule.text!r}; take one of these."
             )
 
     def name(self, document: int) -> str:
         """A document's id."""
-        return self._store.rows(np.array([document]), ["id"])[0]["id"]
+        return self.store.rows(np.array([document]), ["id"])[0]["id"]
 
     def groups(self, family: str) -> tuple[list[str | None], Integer[np.ndarray, " document"]]:
         """The names of the groups, and the group number of every document."""
-        if family in self._clusterings:
+        if family not in _COLUMNS:
             group = self._dataset.assignments(family)
             return [str(number) for number in range(int(group.max(initial=-1)) + 1)], group
-        coded = self._store.columns([family])[family].cast("large_string").combine_chunks().dictionary_encode()
+        coded = self.store.columns([family])[family].cast("large_string").combine_chunks().dictionary_encode()
         names = [*coded.dictionary.to_pylist(), None]
         return names, coded.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)

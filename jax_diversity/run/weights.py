@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -93,19 +95,20 @@ def named_weights(
     if len(named) < len(pairs):
         raise UserError(f"Expected every name once in the weights, found {quoted([name for name, _ in pairs])}.")
     rules = parse_rules(named, "weights", family)
-    found, exact = np.zeros(len(names)), {index for rule in rules for index in _exact(rule, names)}
-    taken: set[int] = set()
-    for rule in rules:
-        meant = _exact(rule, names) or _matching(rule, names, exact)
-        if meant and not (meant := [index for index in meant if index not in taken]):
-            raise UserError(
-                f"Expected a group of {family} for every name, found that all groups of {rule.text!r} have a weight by "
-                "another name; give the narrower patterns first."
-            )
-        if not meant:
+    exact = [_groups(rule, names, operator.eq) for rule in rules]
+    found, reserved, taken = np.zeros(len(names)), set(itertools.chain(*exact)), set[int]()
+    for rule, own in zip(rules, exact, strict=True):
+        fitting = own or _groups(rule, names, fits)
+        if not fitting:
             shown = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
             raise UserError(
                 f"Expected weights to name groups of {family}, found {quoted(rule.text)}; there are {shown}."
+            )
+        meant = [index for index in fitting if index not in taken and (own or index not in reserved)]
+        if not meant:
+            raise UserError(
+                f"Expected a group of {family} for every name, found that all groups of {quoted(rule.text)} have a "
+                "weight by another name; give the narrower patterns first."
             )
         taken.update(meant)
         held = tokens[meant]
@@ -115,35 +118,22 @@ def named_weights(
     return found
 
 
-def _pairs(words: Any) -> list[tuple[str, Any]]:
-    words = list(as_tuple(words))
-    if not words or len(words) % 2 or not all(isinstance(name, str | PurePath) for name in words[1::2]):
+def _pairs(given: Any) -> list[tuple[str, float]]:
+    words = list(as_tuple(given))
+    try:
+        pairs = [(str(name), float(weight)) for weight, name in zip(words[::2], words[1::2], strict=True)]
+    except (TypeError, ValueError, OverflowError):
+        pairs = []
+    if not pairs or not all(isinstance(name, str | PurePath) for name in words[1::2]):
         raise UserError(f"Expected a weight before each name, as in '3 web 1 code', found {quoted(words)}.")
-    numbers = []
-    for word in words[::2]:
-        try:
-            numbers.append(float(word))
-        except (TypeError, ValueError):
-            raise UserError(f"Expected a weight before each name, found {word!r} in {quoted(words)}.") from None
-    return list(zip(map(str, words[1::2]), numbers, strict=True))
+    return pairs
 
 
-def _readings(rule: WeightRule) -> tuple[str, ...]:
-    """A rule's value, without its family if it is written in full, and the last part of a path."""
-    return rule.value, rule.value.removeprefix(f"{rule.name}="), PurePath(rule.value).name
-
-
-def _exact(rule: WeightRule, names: Sequence[str]) -> list[int]:
-    return [names.index(each) for each in _readings(rule) if each in names][:1]
-
-
-def _matching(rule: WeightRule, names: Sequence[str], exact: Collection[int]) -> list[int]:
-    """The groups that a pattern matches, except groups that are named exactly; names may be paths, as patterns may."""
-    matches = (
-        [index for index, name in enumerate(names) if index not in exact and fits(name, pattern)]
-        for pattern in _readings(rule)
-    )
-    return next(filter(None, matches), [])
+def _groups(rule: WeightRule, names: Sequence[str], fit: Callable[[str, str], bool]) -> list[int]:
+    """The groups that a rule names, as it is written, without its family, or by the last part of its path."""
+    readings = (rule.value, rule.value.removeprefix(f"{rule.name}="), PurePath(rule.value).name)
+    found = ([index for index, name in enumerate(names) if fit(name, each)] for each in readings)
+    return next(filter(None, found), [])
 
 
 def tempered(tokens: Float64[np.ndarray, " group"], temperature: float) -> Float64[np.ndarray, " group"]:

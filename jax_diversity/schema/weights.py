@@ -17,12 +17,7 @@ from jax_diversity.foundation.errors import UserError, quoted
 LARGEST = 1000
 """The maximum of appearances of a document in one packing; more are treated as a mistake."""
 _RULE = re.compile(r"(?P<name>[^<>=@]+?)(@(?P<family>[^<>=@]+?))?(?P<sign>>=|<=|!=|=|<|>)(?P<value>.*)", re.DOTALL)
-_COMPARE: dict[str, Callable[..., Any]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "<": operator.lt,
-    ">": operator.gt,
-}
+_COMPARE: dict[str, Callable[..., Any]] = {">=": operator.ge, "<=": operator.le, "<": operator.lt, ">": operator.gt}
 
 
 @dataclass(frozen=True)
