@@ -12,9 +12,6 @@ from jax_diversity.ordering.settings import OrderConfig, TargetsConfig
 if TYPE_CHECKING:
     from jax_diversity.dataset import Dataset
 
-_NOT_IN_A_RUN = ("name", "reverse", "devices", "after")
-"""Settings of an ordering that are not available for the epochs of a run."""
-
 
 @dataclass(frozen=True)
 class ScheduleConfig:
@@ -59,6 +56,8 @@ class ScheduleConfig:
 
     def arguments(self, datasets: Sequence[Dataset]) -> dict[str, Any]:
         """The arguments of `create_schedule` and `extend_schedule`; `datasets` are all datasets of the run."""
+        from jax_diversity.ordering.base import METHODS
+
         order = self.order
         return {
             "num_epochs": self.num_epochs,
@@ -71,7 +70,7 @@ class ScheduleConfig:
             "consecutive": self.consecutive,
             "background": self.background,
             "method": order.method,
-            "objective": self._objective(datasets),
+            **({"objective": self._objective(datasets)} if METHODS.takes(order.method, "objective") else {}),
             **({"targets": _targets(order.targets, datasets)} if order.targets.shares else {}),
             # Settings do not record whether a value was given: the default is replaced by the previous version's seed.
             **({"seed": order.seed} if order.seed else {}),
@@ -124,9 +123,8 @@ class ScheduleConfig:
             raise UserError("Expected weights or moving_weights, found both; choose one.")
         if self.moving_weights.shares:
             self.moving_weights.check("moving_weights", (self.family,))
-        for name in _NOT_IN_A_RUN:
-            if getattr(self.order, name) != getattr(_DEFAULT.order, name):
-                raise UserError(f"Expected no order.{name} in a run, whose epochs do not have it; leave it out.")
+        self.order.check_uses()
+        self.order.check_absent("order", ("name", "reverse", "devices", "after"), "in a run")
 
 
 _DEFAULT = ScheduleConfig()
