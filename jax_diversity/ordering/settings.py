@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from jax_diversity.foundation.checks import as_weight, as_whole_number, check_at_least, check_file_name
 from jax_diversity.foundation.errors import UserError
@@ -181,7 +181,7 @@ class OrderConfig:
         """The arguments of `order` that the method uses: seed, objective and options."""
         from jax_diversity.ordering.base import METHODS
 
-        used = {"seed": self.seed} if METHODS.takes(self.method, "seed") else {}
+        used: dict[str, Any] = {"seed": self.seed} if METHODS.takes(self.method, "seed") else {}
         if METHODS.takes(self.method, "objective"):
             used["objective"] = self.resolve_objective(families)
         return {**used, **self.options}
