@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.ordering.settings import OrderConfig, TargetsConfig
@@ -42,6 +42,9 @@ class ScheduleConfig:
     """Make one order of the sequences of all datasets, which must be of one feature space (see `--features-from`)."""
     consecutive: bool = False
     """Read datasets one after another, one epoch each, for example several packings of one dataset (`repack`)."""
+    interleaving: Literal["nearest", "megatron"] = "nearest"
+    """How datasets are mixed by position. The next sequence is from the dataset that is furthest below its share:
+    `nearest` counts the shares up to the end of the position, `megatron` up to its beginning, as Megatron-LM does."""
     order: OrderConfig = OrderConfig()
     """The settings that order every epoch. The first epoch uses the seed, the next one the seed + 1, and so on. For a
     change, the default seed is the seed of the previous version."""
@@ -68,6 +71,7 @@ class ScheduleConfig:
             "max_repeats": self.max_repeats,
             "joint": self.joint,
             "consecutive": self.consecutive,
+            "interleaving": self.interleaving,
             "background": self.background,
             "method": order.method,
             **({"objective": self._objective(datasets)} if METHODS.takes(order.method, "objective") else {}),

@@ -27,6 +27,11 @@ MOVING = jd.Targets((0, 60), {"dataset": np.array([[0.9, 0.1], [0.5, 0.5]])})
 BOTH, WEB = ("web", "code"), ("web",)
 CASES: dict[str, tuple[tuple[str, ...], str, dict[str, Any]]] = {
     "weights by name": (BOTH, "weights: {web: 3, code: 1}", {"weights": [3, 1]}),
+    "Megatron's interleaving": (
+        BOTH,
+        "weights: {web: 3, code: 2}\ninterleaving: megatron",
+        {"weights": [3, 2], "interleaving": "megatron"},
+    ),
     "moving weights": (
         BOTH,
         "moving_weights: {shares: {dataset: [{web: 0.9}, {web: 0.5, code: 0.5}]}, starts: [0, 0.75]}",
@@ -136,6 +141,12 @@ def test_a_run_takes_the_settings_that_its_method_uses(method: str, folder: Path
         ),
         ("order: {weights: 3}", "order.weights"),
         ("ordering: balance", "ordering only in a run of one dataset"),
+        (
+            "interleaving: megatron\njoint: true",
+            "interleaving=megatron with datasets that are mixed by position, found",
+        ),
+        ("interleaving: megatron\nconsecutive: true", "found consecutive datasets; leave it out"),
+        ("interleaving: first", "interleaving"),
         ("quiet: true", "Unknown setting quiet"),
     ],
 )
