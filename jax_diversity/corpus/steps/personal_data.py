@@ -13,7 +13,15 @@ from importlib.util import find_spec
 from jax_diversity.corpus.steps.access_keys import access_keys
 from jax_diversity.corpus.steps.base import Candidate, Measured, Span, Step, entries
 from jax_diversity.corpus.steps.identity_numbers import HAS_CHECKSUMS, cards, ibans, national_numbers
-from jax_diversity.corpus.steps.replacing import Find, before, by_pattern, holding, replaced
+from jax_diversity.corpus.steps.replacing import (
+    Find,
+    across_lines,
+    before,
+    by_pattern,
+    holding,
+    in_plain_copy,
+    replaced,
+)
 from jax_diversity.corpus.steps.telephone import telephone_numbers
 from jax_diversity.foundation.errors import UserError, did_you_mean
 from jax_diversity.foundation.signatures import default_of
@@ -23,7 +31,7 @@ _LOCAL = re.compile(r"[\w!$%*+^~-]+(?:\.[\w!$%*+^~-]+)*\Z")
 _DOMAIN = re.compile(
     r"@(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}(?!(?:png|jpe?g|gif|svg|webp|css|js)\b)[^\W\d_][\w-]{0,61}[^\W_](?!\()"
 )
-_LONGEST_LOCAL = 64  # RFC 5321
+_LONGEST_LOCAL, _MOST_LOCAL = 64, 1024  # RFC 5321; longer ones in use
 # name [at] host [dot] org
 _SPELT_AT = re.compile(r"[\[({<] ?(?:at|AT) ?[\])}>]")
 _SPELT_LOCAL = re.compile(r"[\w+-]+(?:\.[\w+-]+)* ?\Z")
@@ -43,6 +51,8 @@ _ADDRESSED = re.compile(
     r"|traceroute|whois|dig|ssh|telnet|ftp|from|to|via|at|is)\b)\W{0,4}|\()\Z",
     re.IGNORECASE,
 )
+_LINE_BREAKS = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # of `str.splitlines`
+_SHORTEST_REPEATED = 6  # characters of a find that is replaced in other versions of the text, too
 _MASKED_REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "IN", "BR", "PL", "CN")
 
 
@@ -107,6 +117,32 @@ def masked(text: str) -> str:
     return text
 
 
+def masked_versions(*texts: str) -> list[str]:
+    """Versions of one text with all kinds of personal data replaced; the versions have as many lines as the texts.
+
+    What is found in one version is replaced in all: an edit may remove the label before a number.
+
+    Example:
+        >>> masked_versions("PESEL\n44051401359", "44051401359")
+        ['PESEL\n<national_id>', '<national_id>']
+    """
+    found: dict[str, str] = {}
+    versions = []
+    for text in texts:
+        for _, find, placeholder in _masking():
+
+            def replace(characters: str, placeholder: str = placeholder) -> str:
+                found.update(dict.fromkeys(characters.splitlines(), placeholder))
+                return placeholder + "".join(_LINE_BREAKS.findall(characters))
+
+            text, _ = replaced(text, find, replace)
+        versions.append(text)
+    longest_first = sorted((line for line in found if len(line) >= _SHORTEST_REPEATED), key=len, reverse=True)
+    for line in longest_first:
+        versions = [text.replace(line, found[line]) for text in versions]
+    return versions
+
+
 @cache
 def _masking() -> list[tuple[str, Find, str]]:
     step = PersonalData.__dataclass_fields__["placeholders"]
@@ -127,14 +163,16 @@ def _finds(
 
     def add(kind: str, found: Mapping[str, Find]) -> None:
         if placeholders[kind]:
-            finds.extend((name, find, placeholders[kind]) for name, find in found.items())
+            # Every character of a secret counts: its kinds search the text itself.
+            search = (lambda find: find) if kind == "secret" else in_plain_copy
+            finds.extend((name, search(find), placeholders[kind]) for name, find in found.items())
 
     add("secret", {f"secret_{service}": find for service, find in access_keys().items()})
     add("email", {"email": _emails})
     add("email", {"email": _spelt_emails})
-    add("iban", {"iban": ibans()})
-    add("card", {"card": cards()})
-    add("national_id", {f"national_id_{country.lower()}": known[country] for country in countries})
+    add("iban", {"iban": across_lines(ibans())})
+    add("card", {"card": across_lines(cards())})
+    add("national_id", {f"national_id_{country.lower()}": across_lines(known[country]) for country in countries})
     if placeholders["phone"]:
         add("phone", {"phone": telephone_numbers(regions)})
     is_address = partial(_is_address, private_addresses=private_addresses)
@@ -149,8 +187,11 @@ def _emails(text: str) -> Iterator[Span]:
         domain = _DOMAIN.match(text, at)
         local = _LOCAL.search(text, max(at - _LONGEST_LOCAL, free), at) if domain else None
         if domain and local:
+            start = local.start()
+            if start == at - _LONGEST_LOCAL:
+                start = _LOCAL.search(text, max(at - _MOST_LOCAL, free), at).start()
             free = domain.end()
-            yield local.start(), free
+            yield start, free
         at = text.find("@", max(at + 1, free))
 
 
