@@ -50,7 +50,7 @@ def _difference(old: list[tuple[str, str]], new: list[tuple[str, str]]) -> Itera
 
     The lines themselves are compared: the edits of `personal_data` are lines that are equal when masked.
     """
-    matcher = difflib.SequenceMatcher(None, *([line for line, _ in side] for side in (old, new)))
+    matcher = difflib.SequenceMatcher(None, [line for line, _ in old], [line for line, _ in new])
     for group in matcher.get_grouped_opcodes(1):
         yield " ", "..."
         for tag, start, stop, new_start, new_stop in group:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
+from typing import Any
 
 from jax_diversity.corpus.steps.access_keys import access_keys
 from jax_diversity.corpus.steps.base import Candidate, Measured, Span, Step, entries
@@ -40,12 +42,15 @@ _SPELT_DOMAIN = re.compile(r" ?[\w-]{1,63}(?:(?: ?[\[({<] ?(?:dot|DOT) ?[\])}>] 
 _IP_4 = re.compile(r"\d(?<![\w.].)\d{0,2}(?:\.\d{1,3}){3}(?!\w|\.\w)")
 _IP_6 = re.compile(r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}(?:[0-9a-f]{1,4}|(?<=::))(?!\w|:\w)", re.IGNORECASE)
 _TWO_COLONS = re.compile(r":[0-9A-Fa-f]{0,4}:")
-# Words before a number of four parts, and words and marks before four small numbers that are an address.
+# Words before a number of four parts that is not an address, and words and marks before one that is.
 _NUMBERED = re.compile(
-    r"(?:\b(?:sections?|sec|chapters?|clauses?|articles?|appendix|annex|figures?|fig|tables?|version|ver|v|release|rev|kernel"
-    r"|theorem|lemma|corollary|proposition|definition|remark|abschnitt|ziffer|nummer|nr|art|kapitel)\b|§)\W{0,3}\Z",
+    r"(?:\b(?:sections?|sec|chapters?|clauses?|articles?|appendix|annex|figures?|fig|tables?|versions?|ver|v|release|rev"
+    r"|kernel|build|driver|firmware|theorem|lemma|corollary|proposition|definition|remark|abschnitt|ziffer|nummer|nr|art"
+    r"|kapitel|firefox|thunderbird|mozilla|seamonkey|chrome|chromium|opera|safari|vivaldi|netscape|flash|flash player"
+    r"|acrobat|adobe reader|java|jre|jdk|skype|itunes|quicktime|silverlight)\b|§)[^\w@]{0,3}\Z",
     re.IGNORECASE,
 )
+_NAME = re.compile(r"\b[A-Z]\w+[ /]\Z")
 _ADDRESSED = re.compile(
     r"(?:(?:[@\[]|://|\b(?:ips?|ipv4|hosts?|hostname|servers?|dns|nameservers?|resolver|gateway|proxy|peer|address(?:es)?|addr|ping"
     r"|traceroute|whois|dig|ssh|telnet|ftp|from|to|via|at|is)\b)\W{0,4}|\()\Z",
@@ -66,6 +71,9 @@ class PersonalData(Step):
     `countries`) need the right form and checksum; weak forms also need a word before them. `secret`: keys of known
     services, passwords in addresses, and random values of names such as *password*. Finds are counted by kind and never
     stored.
+
+    `fields` are replaced too: the title, and fields of the metadata (texts, also in lists and mappings). Other metadata
+    stay. An id must stay unique; ids, and a `url` outside `fields`, that contain an e-mail address are counted.
     """
 
     placeholders: Mapping[str, str] = entries(
@@ -80,6 +88,7 @@ class PersonalData(Step):
     regions: tuple[str, ...] = ()
     countries: tuple[str, ...] = ("BR", "CN", "DE", "ES", "FR", "GB", "IN", "IT", "PL", "US")
     private_addresses: bool = False
+    fields: tuple[str, ...] = ("title",)
 
     def __post_init__(self) -> None:
         needed = [kind for kind in ("card", "national_id") if self.placeholders[kind]]
@@ -87,6 +96,11 @@ class PersonalData(Step):
             raise UserError(
                 "The step personal_data needs the library python-stdnum; pip install 'jax-diversity[preparation]', or "
                 f"set the placeholders of {' and '.join(needed)} to empty texts."
+            )
+        if unfit := {"id", "text", "source", "language"}.intersection(self.fields):
+            raise UserError(
+                f"Expected fields to be title or fields of the metadata, found {min(unfit)}; the text is always "
+                "replaced, and the others name the document."
             )
         self._finds = _finds(self.placeholders, self.regions, self.countries, self.private_addresses)
 
@@ -96,13 +110,30 @@ class PersonalData(Step):
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Replace and count every kind."""
-        text = candidate.text
-        for kind, find, placeholder in self._finds:
-            text, number = replaced(text, find, placeholder)
-            if number:
-                candidate.found[kind] += number
-        candidate.text = text
+        candidate.text = self._replaced(candidate, candidate.text)
+        document = candidate.document
+        old = {name: document.title if name == "title" else document.metadata.get(name) for name in self.fields}
+        new = {name: self._replaced(candidate, value) for name, value in old.items() if value}
+        if any(value != old[name] for name, value in new.items()):
+            title = new.pop("title", document.title)
+            candidate.document = dataclasses.replace(document, title=title, metadata={**document.metadata, **new})
+        for name, key in (("id", document.id), ("url", document.metadata.get("url"))):
+            if name not in self.fields and isinstance(key, str) and any(in_plain_copy(_emails)(key)):
+                candidate.found[f"email_left_in_{name}"] += 1
         yield from ()
+
+    def _replaced(self, candidate: Candidate, value: Any) -> Any:
+        """A value with all kinds replaced in its texts."""
+        if isinstance(value, str):
+            for kind, find, placeholder in self._finds:
+                value, number = replaced(value, find, placeholder)
+                if number:
+                    candidate.found[kind] += number
+        elif isinstance(value, list | tuple):
+            return [self._replaced(candidate, each) for each in value]
+        elif isinstance(value, dict):
+            return {name: self._replaced(candidate, each) for name, each in value.items()}
+        return value
 
 
 def masked(text: str) -> str:
@@ -187,11 +218,10 @@ def _emails(text: str) -> Iterator[Span]:
         domain = _DOMAIN.match(text, at)
         local = _LOCAL.search(text, max(at - _LONGEST_LOCAL, free), at) if domain else None
         if domain and local:
-            start = local.start()
-            if start == at - _LONGEST_LOCAL:
-                start = _LOCAL.search(text, max(at - _MOST_LOCAL, free), at).start()
+            if local.start() == at - _LONGEST_LOCAL:
+                local = _LOCAL.search(text, max(at - _MOST_LOCAL, free), at) or local
             free = domain.end()
-            yield start, free
+            yield local.start(), free
         at = text.find("@", max(at + 1, free))
 
 
@@ -222,7 +252,10 @@ def _is_address(match: re.Match, private_addresses: bool) -> bool:
 
 
 def _is_version(match: re.Match) -> bool:
-    """A small first number after a word such as *section*, or two smaller numbers without a word such as *host*."""
+    """A number after a word such as *section*; small numbers, or 0 after a name, without a word such as *host*."""
     first, second, *_ = map(int, match[0].split("."))
     words = before(match, 20)
-    return (first < 100 and bool(_NUMBERED.search(words))) or (max(first, second) < 10 and not _ADDRESSED.search(words))
+    if _NUMBERED.search(words):
+        return True
+    is_like_one = max(first, second) < 10 or (second == 0 and _NAME.search(words))
+    return bool(is_like_one) and not _ADDRESSED.search(words)

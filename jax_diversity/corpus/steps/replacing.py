@@ -173,6 +173,8 @@ def across_lines(find: Find) -> Find:
 _LINE_BREAK = re.compile(r"\n(?<=[\d \r-].)[ \t]{0,8}(?=\d)", re.DOTALL)
 _LAST_GROUPS, _FIRST_GROUPS = re.compile(r"[\dA-Z+][\dA-Z ()-]*\r?\Z"), re.compile(r"[\dA-Z ()-]{1,30}")
 _LONGEST_NUMBER, _LEAST_DIGITS = 40, 8
+_ROWS = re.compile(r"(?:[\dA-Fa-f .,:;|()\t\r-]++(?:\n|\Z)){3}")
+"""Three lines of numbers, as in a table."""
 
 
 @lru_cache(maxsize=1)
@@ -186,6 +188,9 @@ def _joint(match: re.Match) -> tuple[int, int, str] | None:
     ahead = _LAST_GROUPS.search(text, max(start - _LONGEST_NUMBER, 0), start)
     behind = _FIRST_GROUPS.match(text, match.end())
     if not ahead or not behind or sum(map(str.isdigit, ahead[0] + behind[0])) < _LEAST_DIGITS:
+        return None
+    line = text.rfind("\n", 0, start) + 1
+    if any(_ROWS.match(text, first) for first in (line, text.rfind("\n", 0, max(line - 1, 0)) + 1)):
         return None
     number = ahead[0].removesuffix("\r")
     return start - len(ahead[0]) + len(number), match.end(), "" if number[-1] in " -" else " "
