@@ -36,7 +36,7 @@ _BLOCK_POSTS = 32  # posts of each run in memory during the merge
 _LINES_PER_STEP = 64
 _QUESTION, _ANSWER = "1", "2"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_FRAME = re.compile(rb"(?:<\?xml[^>]*\?>)?\s*(?:<posts>)?\s*(?P<end></posts>|<posts\s*/>)?")
+_FRAME = re.compile(rb"(?:<\?xml[^>]*\?>)?\s*+(?:<posts>)?\s*+(?P<end></posts>|<posts\s*/>)?")
 # Synthetic posts in dumps since July 2025.
 _MADE_UP = (1_000_000_001, 1_000_000_010)
 
