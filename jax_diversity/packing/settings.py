@@ -44,7 +44,7 @@ class PackingConfig:
             UserError: a setting cannot be used with any corpus; the message names the first such setting.
         """
         from jax_diversity.packing.base import check_settings
-        from jax_diversity.packing.weights import parse_rules
+        from jax_diversity.schema.weights import parse_rules
 
         check_at_least(2, "packing", self, "sequence_length")
         check_at_least(0, "packing", self, "seed")
@@ -55,5 +55,5 @@ class PackingConfig:
             )
         if not 0 <= self.validation_fraction < 1:
             raise UserError(f"Expected packing.validation_fraction in [0, 1), found {self.validation_fraction}.")
-        parse_rules(self.weights)
+        parse_rules(self.weights, "packing.weights")
         check_settings(self.method, self.options, self.sequence_length, self.seed)
