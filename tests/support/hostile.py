@@ -1,12 +1,18 @@
-"""Attacks on the command line: what tests check one by one, and what the benchmark of reliability draws from.
+"""Attacks: what tests check one by one, and what the benchmark of reliability draws from.
 
-Every entry is an input and the pattern of the sentence that refuses it.
+Every entry of the tables is an input and the pattern of the sentence that refuses it.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jax_diversity.foundation.artifacts import signed
 
 ACTING = "\x1b]0;title\x07\x1b[2J\x9b31m\x7f\u202e\u2066\u200f\r\b\t\u2028"
 NO_UTF8 = os.fsdecode(b"\xff\xfe caf\xe9")
@@ -67,3 +73,24 @@ ON_A_DATASET = {
     "a huge window": (["measure", "--windows", HUGE], "every window size"),
     "a huge pool": (["order", "--name", "x", "--options", "pool_size", str(2**64)], "at most 64 bits"),
 }
+
+
+# Datasets from elsewhere.
+def sign_manifest(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a dataset's manifest and sign it again, as anyone can who knows how it is signed."""
+    path = root / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(signed(manifest)))
+
+
+def name_command(root: Path, victim: Path, *, method: str = "os:system") -> None:
+    """Name a command in all settings that a manifest records, which would make the file `victim`."""
+    embedding = {"method": method, "options": {"command": f"touch {victim}"}}
+
+    def change(manifest: dict[str, Any]) -> None:
+        steps = [{"step": "python", "options": {"function": method}}]
+        manifest["settings"] |= {"embedding": embedding, "preparation": {"steps": steps}}
+        manifest["stages"]["embed"]["config"] = {"embedding": embedding}
+
+    sign_manifest(root, change)
