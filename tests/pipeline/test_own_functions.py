@@ -157,7 +157,7 @@ def test_a_step_that_ends_the_program_removes_the_document(
 def test_a_module_that_ends_the_program_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "leaving_module.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(jd.UserError, match="embedding.method=leaving_module:f to name a function in a module, found: 0"):
+    with pytest.raises(jd.UserError, match="leaving_module:f to name a function in a module, found: 0"):
         find_function("leaving_module:f", "embedding.method")
 
 
