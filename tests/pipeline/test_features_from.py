@@ -475,7 +475,7 @@ def test_an_embedder_of_ones_own_has_to_be_the_same(
         run(new)
     run(dataclasses.replace(config, embedding=learning))
     with pytest.raises(jd.UserError, match=r"Expected the fitted state of embedding.method=own_learning:shares in"):
-        run(dataclasses.replace(new, embedding=learning))
+        run(dataclasses.replace(new, out=str(tmp_path / "newer"), embedding=learning))
 
 
 def test_a_field_of_numbers_stays_one(folder: Path, tmp_path: Path) -> None:
