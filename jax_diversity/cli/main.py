@@ -249,7 +249,7 @@ def _defaults(verb: Verb, arguments: list[str], asks_help: bool) -> Any:
         is_run = isinstance(options, ReportOptions) and _is_run(out)
         settings = replace(settings, windows=()) if is_run else recorded_config(_existing(out))
     if first["config"]:
-        give(asdict(read_settings(first["config"], BuildConfig())))
+        give(asdict(read_settings(first["config"], options.settings)))
         settings = read_settings(first["config"], settings)
     return replace(options, **{each.name: getattr(settings, each.name) for each in fields(settings)})
 

@@ -18,6 +18,7 @@ from jax_diversity import __version__
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import FORMAT_VERSION, OutputFolder, fingerprint
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.folders import inside, open_to_append
 from jax_diversity.foundation.own_functions import only_given
 from jax_diversity.foundation.progress import Progress, peak_bytes
 from jax_diversity.foundation.settings import settings_from_plain
@@ -139,6 +140,7 @@ class Build:
     def _run_given(self, stages: Sequence[Stage]) -> list[StageResult]:
         # Settings of other stages are not checked: files that a finished stage has read may be gone.
         self._settings.check({section for stage in stages for section in (stage.section, *stage.also)} | {"train"})
+        inside(self.folder.root, "build.log")  # before any work
         with self.folder.lock():
             # As they were given, because another dataset in them may change. Without `out`, because a dataset may be
             # moved, and its manifest stays the same.
@@ -254,7 +256,7 @@ class Build:
         # which would also change the report of `time` and batch systems.
         now, memory = datetime.now(UTC).isoformat(timespec="seconds"), peak_bytes()
         line = {"time": now, "stage": stage, "seconds": round(seconds, 3), "process_peak_memory_bytes": memory}
-        with (self.folder.root / "build.log").open("a") as log:
+        with open_to_append(inside(self.folder.root, "build.log")) as log:
             log.write(json.dumps(line) + "\n")
 
 

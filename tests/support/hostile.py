@@ -94,3 +94,37 @@ def name_command(root: Path, victim: Path, *, method: str = "os:system") -> None
         manifest["stages"]["embed"]["config"] = {"embedding": embedding}
 
     sign_manifest(root, change)
+
+
+LINKS = (
+    *("manifest.json", "build.log", ".lock", ".partial", ".cache", "training", "report.html"),
+    *("embeddings", "embeddings/extra", "embeddings/embeddings.npy", "orderings", "orderings/again.npy"),
+    *("documents/documents-00000.parquet", "preparation", "training/balance", ".cache/embedding.json"),
+)
+"""Places in a dataset's folder where a link may be planted."""
+
+
+def plant_link(root: Path, name: str, place: Path) -> Path:
+    """Move what has this name to a folder elsewhere, and leave a link to it; returns that folder.
+
+    A name of nothing gets a link to a new file, or to a folder with a file if it has no ending.
+    """
+    elsewhere = place / "elsewhere"
+    elsewhere.mkdir()
+    link, target = root / name, elsewhere / "victim"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.exists():
+        link.rename(target)
+    elif link.suffix:
+        target.write_text("mine")
+    else:
+        target.mkdir()
+        (target / "mine.txt").write_text("mine")
+        (target / "mine.0123abcd.tmp").write_text("mine")
+    link.symlink_to(target)
+    return elsewhere
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """The bytes of all files below a folder, by their paths; None for folders."""
+    return {str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes() for path in folder.rglob("*")}
