@@ -95,7 +95,9 @@ class _Campaign:
     def _key(self, name: str, stage: str) -> str:
         return name if stage == _READING else stage
 
-    def _fork(self, name: str, documents: Sequence[Hostile], stages: Sequence[str], size: int = _SIZE) -> dict[str, Result]:
+    def _fork(
+        self, name: str, documents: Sequence[Hostile], stages: Sequence[str], size: int = _SIZE
+    ) -> dict[str, Result]:
         """The results of the stages up to the first at which the fork ended."""
         remove(self._folder)
         self._folder.mkdir()

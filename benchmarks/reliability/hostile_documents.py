@@ -69,7 +69,8 @@ def _spliced(rng: Rng, about: str) -> Hostile:
     """Real documents that are cut, repeated, joined, and changed in some places."""
     names = list(_REAL)
     text = "".join(
-        _REAL[names[rng.integers(len(names))]].format(PLAIN * int(rng.integers(1, 6))) for _ in range(rng.integers(1, 4))
+        _REAL[names[rng.integers(len(names))]].format(PLAIN * int(rng.integers(1, 6)))
+        for _ in range(rng.integers(1, 4))
     )
     pumped = list(PUMPED.values())
     for _ in range(rng.integers(1, 8)):
@@ -121,8 +122,35 @@ LARGE: dict[str, Text] = {
 
 _FIELDS_FOLLOW = "\ue0ff"
 _FIELDS = (
-    *("media_type", "url", "score", "licence", "license", "licenses", "quality", "weight", "language", "source", "title"),
-    *("id", "text", "timestamp", "vector", "tags", "answers", "name", "path", "turn_spans", "loss_spans", "messages", "tokens", "role", "content"),
+    *(
+        "media_type",
+        "url",
+        "score",
+        "licence",
+        "license",
+        "licenses",
+        "quality",
+        "weight",
+        "language",
+        "source",
+        "title",
+    ),
+    *(
+        "id",
+        "text",
+        "timestamp",
+        "vector",
+        "tags",
+        "answers",
+        "name",
+        "path",
+        "turn_spans",
+        "loss_spans",
+        "messages",
+        "tokens",
+        "role",
+        "content",
+    ),
 )
 _VALUES: tuple[Any, ...] = (
     *(None, True, 0, -1, 10**40, -(10**40), 10**4400, 1e308, float("nan"), float("inf"), 1e-320, 2**63, 2**64, 0.5),
@@ -179,7 +207,9 @@ def _utf8(text: str) -> bytes:
 
 
 def _xml(text: str) -> str:
-    return escape("".join(mark for mark in text if mark in "\t\n\r" or (mark >= " " and not "\ud800" <= mark <= "\udfff")))
+    return escape(
+        "".join(mark for mark in text if mark in "\t\n\r" or (mark >= " " and not "\ud800" <= mark <= "\udfff"))
+    )
 
 
 def _with(record: dict[str, Any], text: str) -> str:
@@ -240,7 +270,10 @@ def _archives(folder: Path, texts: Sequence[str]) -> None:
     for number, text in enumerate(texts):
         with tarfile.open(folder / f"{number:03d}.tar.gz", "w:gz") as archive:
             main = b"\\documentclass{a}\n\\input{body}\n\\input{body.tex}\n\\section{A}\n"
-            for name, content in {"body.tex": _utf8(text), **{f"main{k}.tex": main for k in range(40 if len(text) > 2**20 else 2)}}.items():
+            for name, content in {
+                "body.tex": _utf8(text),
+                **{f"main{k}.tex": main for k in range(40 if len(text) > 2**20 else 2)},
+            }.items():
                 about = tarfile.TarInfo(name)
                 about.size = len(content)
                 archive.addfile(about, io.BytesIO(content))

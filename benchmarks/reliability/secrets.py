@@ -94,7 +94,7 @@ def _email(rng: Rng) -> Secret:
     local = _drawn(rng, string.ascii_lowercase, 70 if rng.random() < 0.15 else 14)
     signs = ("@", "%40", "&#64;", "\uff20", "@\u200b", "@\xad")
     sign = signs[rng.integers(len(signs))]
-    return Secret(f"e-mail of {len(local)} letters, {ascii(sign)}", f"mail {local}{sign}example.org", local)
+    return Secret(f"e-mail of {len(local)} letters, {sign!a}", f"mail {local}{sign}example.org", local)
 
 
 def _key(rng: Rng) -> Secret:
@@ -134,7 +134,13 @@ def _document(number: int, secret: Secret, place: str, rng: Rng) -> Document:
     about: dict[str, Any] = {"id": f"d{number}", "source": "web", "language": "en"}
     if place in ("title", "url", "id"):
         told = {"title": secret.text, "url": f"https://example.org/{secret.text}"}.get(place)
-        given = {"id": secret.text} if place == "id" else {"title": told} if place == "title" else {"metadata": {"url": told}}
+        given = (
+            {"id": secret.text}
+            if place == "id"
+            else {"title": told}
+            if place == "title"
+            else {"metadata": {"url": told}}
+        )
         return Document(**{**about, "text": PLAIN, **given})
     inside = int(rng.integers(1, len(secret.text)))
     if place == "at the cut of a text":
@@ -210,7 +216,15 @@ def _fail(tally: Tally, secrets: Sequence[Secret], places: Sequence[str], chain:
         for secret, place in zip(secrets, places, strict=True):
             parts = (secret.core[start : start + _LEAKED] for start in range(len(secret.core) - _LEAKED + 1))
             if part := next((part for part in parts if part in found), ""):
-                tally.fail("leaks", chain=chain, file=where, secret=secret.about, place=place, text=ascii(secret.text)[:100], part=part)
+                tally.fail(
+                    "leaks",
+                    chain=chain,
+                    file=where,
+                    secret=secret.about,
+                    place=place,
+                    text=ascii(secret.text)[:100],
+                    part=part,
+                )
             else:
                 tally.add("masked")
 
@@ -232,7 +246,9 @@ def _prepare(folder: Path, steps: Steps, documents: Sequence[Document], with_tex
     return written
 
 
-def _written_by_commands(folder: Path, documents: Sequence[Document], steps: Steps, with_texts: bool) -> Iterator[tuple[str, str]]:
+def _written_by_commands(
+    folder: Path, documents: Sequence[Document], steps: Steps, with_texts: bool
+) -> Iterator[tuple[str, str]]:
     """What `prepare` prints and writes, and what its dry run prints."""
     place = Place(folder / "command")
     small.remove(place.root)

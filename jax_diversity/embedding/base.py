@@ -14,12 +14,9 @@ from __future__ import annotations
 
 import inspect
 import os
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from importlib.util import find_spec
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -27,8 +24,9 @@ import numpy as np
 from jaxtyping import Float32
 
 from jax_diversity.foundation.checks import as_whole_number
-from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.methods import Methods
+from jax_diversity.foundation.own_functions import calling, find_function, source_file
 
 METHODS = Methods(
     "embedding method",
@@ -41,6 +39,7 @@ CHARACTERS_PER_TOKEN = 16
 """Number of characters of a text that are read for each token of an embedder, so that long texts are not read whole.
 Tokens are rarely longer on average, except in ruled lines and in tables of spaces; of such texts slightly less is
 read."""
+_SETTING = "embedding.method"
 MOST_DIMENSIONS = 8192
 """With more dimensions, the directions of the terms would need gigabytes. A few hundred dimensions describe a topic."""
 
@@ -93,11 +92,10 @@ def check_method(method: str, options: Mapping[str, Any]) -> list[Path]:
     """
     _find(method, options)
     if ":" in method:
-        # The content of the source file is hashed, because after a change the embedder makes other vectors under the
-        # same name.
-        source = getattr(find_spec(method.partition(":")[0]), "origin", None)
-        named = [path for path in (source, options.get("path")) if isinstance(path, str) and path]
-        return [file for path in named for file in files_at(path)]
+        # The file's content is hashed: after a change, the embedder makes other vectors under the same name.
+        named = options.get("path")
+        source = source_file(method)
+        return ([] if source is None else [source]) + (files_at(named) if isinstance(named, str) and named else [])
     module = import_module(f"{METHODS.package}.{METHODS[method]}")
     if hasattr(module, "input_files"):
         return module.input_files(**options)
@@ -156,21 +154,10 @@ def make_embedder(
     return made
 
 
-@contextmanager
-def own_code(method: str) -> Iterator[None]:
-    """Turn errors of a user's embedder into a `UserError` that names the file and line of the error."""
-    try:
-        yield
-    except (UserError, OSError, MemoryError):  # these already have a clear message
-        raise
-    except Exception as error:
-        if ":" not in method:  # a bug of this package: keep its traceback
-            raise
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        raise UserError(
-            f"Expected embedding.method={method} to embed the documents, found {type(error).__name__} from "
-            f"{place.filename}:{place.lineno}: {in_one_line(error)}; correct the embedder."
-        ) from error
+def own_code(method: str) -> AbstractContextManager[None]:
+    """Turn errors of a user's embedder into a `UserError` that names their place."""
+    # An error of this package's methods is a bug: it keeps its traceback.
+    return calling(method, _SETTING, "embed the documents") if ":" in method else nullcontext()
 
 
 def learns(method: str, options: Mapping[str, Any]) -> bool:
@@ -207,20 +194,7 @@ def _find(method: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any], 
     if ":" not in method:
         METHODS.check_settings(method, options)
         return METHODS.find(method), [*filter(METHODS.contract.__contains__, METHODS.parameters(method))]
-    module, _, name = method.partition(":")
-    if not module or not name or module.startswith(".") or "/" in module:
-        raise UserError(
-            f"Expected embedding.method to name a module as `import` does and a function in it, `module:name`, found "
-            f"{method!r}; put the module's folder in PYTHONPATH and leave it out of the name."
-        )
-    with own_code(method):
-        try:
-            found = attrgetter(name)(import_module(module))
-        except (ModuleNotFoundError, AttributeError) as error:
-            raise UserError(
-                f"Expected embedding.method={method} to name a function in a module, found: {error}; check "
-                "that the module's folder is in PYTHONPATH and that its dependencies are installed."
-            ) from error
+    found = find_function(method, _SETTING)
     try:
         signature = inspect.signature(found)
         taken = [parameter for parameter in signature.parameters if parameter in METHODS.contract]

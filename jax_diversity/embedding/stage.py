@@ -23,6 +23,7 @@ from jax_diversity.foundation.artifacts import (
     write_array,
 )
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.folders import inside
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
@@ -126,7 +127,7 @@ def _hash_inputs(context: Context) -> str:
     files = check_method(config.method, config.options)
     if not files:
         return ""
-    memory = HashMemory(context.root / CACHE / "embedding.json")
+    memory = HashMemory(inside(context.root, CACHE, "embedding.json"))
     hashes = [[path.name, memory.hash(path)] for path in files]
     memory.save()
     return fingerprint(hashes)

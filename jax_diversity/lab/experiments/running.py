@@ -13,7 +13,7 @@ from pathlib import Path
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import remove_leftovers
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import hold, make_folder
+from jax_diversity.foundation.folders import hold, make_folder, refuse_links
 from jax_diversity.foundation.processes import map_in_processes
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.lab.experiments.evaluation import common_runs, make_evaluation
@@ -79,7 +79,7 @@ def run_experiment(
         if arm not in experiment.arms:
             raise UserError(f"Expected arms among {', '.join(experiment.arms)}, found {arm!r}.")
     make_folder(folder)
-    waiting = folder / _WAITING
+    waiting = refuse_links(folder, _WAITING)
     with hold(folder):
         _collect(folder, waiting, ends=True)
         rows = read_rows(folder)
