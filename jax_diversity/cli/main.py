@@ -299,6 +299,7 @@ def _run_dry(config: BuildConfig, progress: Progress, sample: int | None) -> Non
     """Run the steps of preparation, show the remaining documents, and write nothing."""
     from jax_diversity.corpus.readers.reading import input_size, read_documents, sample_documents
     from jax_diversity.corpus.readers.records import ReadReport
+    from jax_diversity.foundation.attempts import time_limit
 
     if sample is not None:
         as_whole_number("--sample", sample, 1)
@@ -310,7 +311,8 @@ def _run_dry(config: BuildConfig, progress: Progress, sample: int | None) -> Non
             "--preparation.recipe fineweb."
         )
     corpus, report = config.corpus, ReadReport()
-    with progress.task("try preparation", None if sample else input_size(corpus), "bytes") as advance:
+    limit = time_limit(config.preparation.seconds_per_document)
+    with limit, progress.task("try preparation", None if sample else input_size(corpus), "bytes") as advance:
         if sample is None:
             documents = read_documents(corpus, report, advance)
         else:

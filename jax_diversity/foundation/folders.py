@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -12,6 +13,7 @@ from pathlib import Path
 from jax_diversity.foundation.errors import UserError
 
 _NAME = ".lock"
+_LOOKS, _PAUSE_SECONDS = 20, 0.01
 _held: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
 """The folders that this thread has locked."""
 _open_locks: set[int] = set()
@@ -120,7 +122,7 @@ def _lock(path: Path) -> int:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(handle, 20, 0).decode(errors="replace") or "unknown"
+            holder = _holder(handle)
             os.close(handle)
             who = f"{'this' if holder == str(os.getpid()) else 'another'} process (id {holder})"
             raise UserError(f"{path.parent} is being written by {who}; wait for it or choose another folder.") from None
@@ -131,3 +133,12 @@ def _lock(path: Path) -> int:
                 os.pwrite(handle, str(os.getpid()).encode(), 0)
             return handle
         os.close(handle)
+
+
+def _holder(handle: int) -> str:
+    """The process number in a locked file; the holder writes it a moment after it has locked the file."""
+    for _ in range(_LOOKS):
+        if number := os.pread(handle, 20, 0).decode(errors="replace"):
+            return number
+        time.sleep(_PAUSE_SECONDS)
+    return "unknown"

@@ -291,7 +291,7 @@ def test_vectors_from_parquet_files_are_matched_by_id(config: BuildConfig, tmp_p
     [
         (
             "width",
-            r"= \(\d+, 2\) for \d+ documents from document 'doc-0' \(number 0\) on, found float32 \(\d+, 1\)",
+            r"= \(\d+, 2\) for \d+ documents \(the first is document 'doc-0' \(number 0\)\), found float32 \(\d+, 1\)",
         ),
         ("rows", r"found float32 \(\d+, 2\); repair its `embed`"),
         ("dtype", r"a float32 array .*, found float64 \(\d+, 2\)"),

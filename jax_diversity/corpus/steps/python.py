@@ -23,7 +23,7 @@ class Python(Step):
 
     The function takes the document, with the text as the previous steps left it. It returns whether to keep the
     document, or a new text, or a dict of fields for its metadata. None keeps the document unchanged. If the function
-    raises an exception, the rule `raised` removes the document.
+    raises an exception or returns another value, the rule `raised` removes the document.
     """
 
     function: str
@@ -38,27 +38,17 @@ class Python(Step):
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Call the function and apply its answer."""
-        try:
-            answer = self._call(candidate.finished())
-            # Values that cannot be stored are reported here, not when the document is written.
-            if isinstance(answer, Mapping):
-                json.dumps(dict(answer), allow_nan=False, ensure_ascii=False).encode()
-            elif isinstance(answer, str):
-                answer.encode()
-        except Exception as error:  # user code may raise anything; the document's row records the failure
-            candidate.found[f"{type(error).__name__}: {in_one_line(error)}"[:100]] += 1
-            yield at_most("raised", 1, 0)
-            return
-        if isinstance(answer, str):
-            candidate.text = answer
-        elif isinstance(answer, Mapping):
+        answer = self._call(candidate.finished())
+        # Values that cannot be stored raise here, not when the document is written.
+        if isinstance(answer, Mapping):
+            json.dumps(dict(answer), allow_nan=False, ensure_ascii=False).encode()
             candidate.scores.update(answer)
+        elif isinstance(answer, str):
+            candidate.text = answer
         elif answer is not None:
             if not hasattr(answer, "__bool__"):
-                raise UserError(
-                    f"Expected {self.function} to return whether to keep the document, a text or a dict, found "
-                    f"{quoted(answer)} for {candidate.document.id!r}."
-                )
+                candidate.found[f"returned {type(answer).__name__}"] += 1
+                yield at_most("raised", 1, 0)
             yield at_least("function", int(bool(answer)), 1)
 
 
