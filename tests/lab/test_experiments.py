@@ -404,8 +404,9 @@ def test_an_order_of_a_trial_has_only_settings_that_trials_use(tmp_path):
         ("{method: uniform_shuffle, windows: [4]}", "Method 'uniform_shuffle' cannot use windows"),
         ("{method: balance, devices: 2}", "no arms.balance.order.devices in a trial"),
         ("{method: balance, seed: 2}", "no arms.balance.order.seed in a trial"),
+        ("{method: balance, reverse: true}, mixture: excess_loss", "no arms.balance.order.reverse with a mixture"),
     ):
-        (tmp_path / "small.yaml").write_text(FILE.replace("{order: {method: balance}}", f"{{order: {order}}}"))
+        (tmp_path / "small.yaml").write_text(FILE.replace("{method: balance}}", f"{order}}}"))
         with pytest.raises(UserError, match=sentence):
             read_experiment(tmp_path / "small.yaml")
 
@@ -521,7 +522,7 @@ def test_a_mixture_is_planned_again_without_repeats(material):
             assert num_tokens.sum() > 0
             return np.array([0.9, 0.1])
 
-    order = dataclasses.replace(TrialConfig().order, method="balance")
+    order = dataclasses.replace(TrialConfig().order, method="greedy", objective="f3", weights={"source": 3.0})
     config = TrialConfig(batch_size=4, mixture="learning_speed", replan_every=2, order=order)
     codes = document_codes(dataset, "source")
     of_tokens = codes[np.maximum(sequences.documents, 0)].astype(np.int32)
@@ -535,6 +536,11 @@ def test_a_mixture_is_planned_again_without_repeats(material):
         share.append((of_tokens[source.rows] == 0).mean())
         measures = source.observe(step, result)
         assert len(measures) == (2 if step % 2 else 0)
+        if step % 2:  # the rest of the epoch is ordered by the trial's objective
+            chars = packed.characteristics.with_weights({"cluster": 1.0, "source": 3.0})
+            objective, plan = jd.Objective.f3(3.0), {"targets": {"source": [0.9, 0.1]}, "consumed": seen}
+            expected = jd.order(chars, "greedy", seed=step, objective=objective, **plan)
+            np.testing.assert_array_equal(source.order, expected.indices)
     assert len(set(seen)) == len(seen)
     assert np.mean(share[2:]) > np.mean(share[:2]) + 0.1
 
