@@ -26,6 +26,7 @@ class Difference(NamedTuple):
         low: lower end of the 95 % interval.
         high: upper end of the 95 % interval.
         p_value: p-value of the two-sided paired t-test whose null hypothesis is a mean of 0.
+        deviation: standard deviation of the pairs' differences.
         num_pairs: number of pairs.
     """
 
@@ -33,12 +34,18 @@ class Difference(NamedTuple):
     low: float
     high: float
     p_value: float
+    deviation: float
     num_pairs: int
 
     @property
     def is_significant(self) -> bool:
         """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it is significant at 5 % as a single comparison: by the t-test and by the interval."""
+        return self.p_value <= 0.05 and self.is_significant
 
 
 def paired_difference(
@@ -98,7 +105,7 @@ def paired_difference(
     error = float(np.concatenate(draws).std() * np.sqrt(num_pairs / (num_pairs - 1)))
     reach = float(stats.t.ppf((1 + confidence) / 2, num_pairs - 1)) * error
     mean = float(by_pair.mean())
-    return Difference(mean, mean - reach, mean + reach, _p_value(by_pair), num_pairs)
+    return Difference(mean, mean - reach, mean + reach, _p_value(by_pair), float(by_pair.std(ddof=1)), num_pairs)
 
 
 def _p_value(differences: Float[np.ndarray, " pair"]) -> float:
