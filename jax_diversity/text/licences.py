@@ -99,7 +99,7 @@ _COMMENT_END = re.compile(r"\s*(?:\*/|-->|#\}|\*\)|-\}|\"\"\").*|[\s*#]+\Z")
 # Lines before the comments of a source file: interpreter, encoding, declarations of markup.
 _PROLOG = re.compile(
     r"\ufeff?(?:#![^\[\n][^\n]*\n)?(?:<\?(?:php|xml)\b[^\n]*\n|<!doctype[^\n]*\n){0,3}"
-    r"(?:[ \t]*#[^\n]*coding[:=][^\n]*\n)?",
+    r"(?:[ \t]*+#(?>[^\n]*?coding[:=])[^\n]*+\n)?",
     re.IGNORECASE,
 )
 # Lines that begin with # are not comments in C (#include), Rust (#[...]) and C# (#region).
