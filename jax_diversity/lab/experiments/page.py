@@ -21,6 +21,7 @@ from jax_diversity.lab.statistics import Difference, holm, smallest_detectable
 _MOST_GROUPS = 24
 _MOST_LINES = 6
 _FEW_POINTS = 50
+_KEPT = 0.8  # of the moving average, at every step
 _TRAINING = "loss/train"
 
 
@@ -282,13 +283,13 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
         yield name, curves_figure(f"{config.title}: training", subtitle, "step", curves)
 
 
-def _smoothed(values: np.ndarray, keep: float = 0.8) -> np.ndarray:
+def _smoothed(values: np.ndarray) -> np.ndarray:
     """Exponential moving average that starts at the first value; short curves, of means already, do not change."""
     if len(values) < _FEW_POINTS:
         return values
     smooth = [values[0]]
     for value in values[1:]:
-        smooth.append(keep * smooth[-1] + (1 - keep) * value)
+        smooth.append(_KEPT * smooth[-1] + (1 - _KEPT) * value)
     return np.array(smooth)
 
 
