@@ -93,6 +93,11 @@ OTHER_CHARACTERS = [
         "<national_id>, <national_id>",
         {"national_id_it": 1, "national_id_us": 1},
     ),
+    (
+        "RSSMRA\U0001d7ff5T10A562S, RSSMRA\U0001d7d65T10A562S",
+        "RSSMRA\U0001d7ff5T10A562S, <national_id>",
+        {"national_id_it": 1},
+    ),
     ("password: 'EApYaihGGf%40bx'", "password: '<secret>'", {"secret_assigned": 1}),
     ("\u043a\u0430\u0440\u0442\u0430\u200b4111111111111111", "\u043a\u0430\u0440\u0442\u0430\u200b<card>", {"card": 1}),
 ]
