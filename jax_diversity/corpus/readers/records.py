@@ -90,10 +90,12 @@ class ReadReport:
         return self.num_broken_records + self.num_without_text + self.num_text_not_string + self.num_invalid_utf8
 
     def skip(self, place: Place, problem: Problem) -> None:
-        """Count a skipped record."""
+        """Count a skipped record; its sentence may quote the record, so that personal data are masked in it."""
         setattr(self, problem.kind, getattr(self, problem.kind) + 1)
         if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(shortened(f"{place.name}: {problem.what}"))
+            from jax_diversity.corpus.steps.personal_data import masked
+
+            self.problems.append(shortened(f"{place.name}: {masked(problem.what)}"))
 
 
 Found = Iterator[tuple[Place, Document | Problem]]
