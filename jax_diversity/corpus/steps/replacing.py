@@ -173,10 +173,10 @@ def across_lines(find: Find) -> Find:
     return find_both
 
 
-_LINE_BREAK = re.compile(r"\n(?<=[\d \r-].)[ \t]{0,8}(?=\d)", re.DOTALL)
+_LINE_BREAK = re.compile(r"\n(?<=[\dA-Z) \r-].)[ \t]{0,8}(?=\d)", re.DOTALL)
 _LAST_GROUPS, _FIRST_GROUPS = re.compile(r"[\dA-Z+][\dA-Z ()-]*\r?\Z"), re.compile(r"[\dA-Z ()-]{1,30}")
-_LONGEST_NUMBER, _LEAST_DIGITS = 40, 8
-_ROWS = re.compile(r"(?:[\dA-Fa-f .,:;|()\t\r-]++(?:\n|\Z)){3}")
+_LONGEST_NUMBER, _LEAST_CHARACTERS = 40, 8
+_ROWS = re.compile(r"(?:[ .,:;|()\t-]*+[\dA-Fa-f][\dA-Fa-f .,:;|()\t\r-]*+(?:\n|\Z)){3}")
 """Three lines of numbers, as in a table."""
 
 
@@ -190,7 +190,7 @@ def _joint(match: re.Match) -> tuple[int, int, str] | None:
     text, start = match.string, match.start()
     ahead = _LAST_GROUPS.search(text, max(start - _LONGEST_NUMBER, 0), start)
     behind = _FIRST_GROUPS.match(text, match.end())
-    if not ahead or not behind or sum(map(str.isdigit, ahead[0] + behind[0])) < _LEAST_DIGITS:
+    if not ahead or not behind or sum(map(str.isalnum, ahead[0] + behind[0])) < _LEAST_CHARACTERS:
         return None
     line = text.rfind("\n", 0, start) + 1
     if any(_ROWS.match(text, first) for first in (line, text.rfind("\n", 0, max(line - 1, 0)) + 1)):
