@@ -589,7 +589,8 @@ def test_licences_of_a_tree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a = [" * 5000, "a = " + "[" * 5000, "a = " + "{a = " * 5000, "a" + ".a" * 100_000, "a = " + "1" * 5000]
+    "text",
+    ["a = [" * 5000, "a = " + "[" * 5000, "a = " + "{a = " * 5000, "a" + ".a" * 100_000 + " = 1", "a = " + "1" * 5000],
 )
 def test_descriptions_that_no_parser_reads(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.c").write_text("int x;")
