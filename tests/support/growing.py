@@ -233,7 +233,7 @@ READERS: dict[str, Callable[[Path, str], dict[str, Any]]] = {
     "mediawiki, raw": lambda folder, text: _files(folder, {"a.xml": _dump("", "", text)}, format="mediawiki"),
     "mediawiki, raw head": lambda folder, text: _files(folder, {"a.xml": _dump(text, "", "")}, format="mediawiki"),
     "mediawiki, before": lambda folder, text: _files(
-        folder, {"a.xml": f'<?xml version="1.0"?>{text}x' + _dump("", "a", "a")}, format="mediawiki"
+        folder, {"a.xml": f"{text}x" + _dump("", "a", "a")}, format="mediawiki"
     ),
     "stack_exchange, before": lambda folder, text: _files(
         folder, {"a/Posts.xml": f'<?xml version="1.0"?>{text}x<posts>\n</posts>'}, format="stack_exchange"
