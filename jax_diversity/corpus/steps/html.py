@@ -20,6 +20,8 @@ from jax_diversity.foundation.libraries import optional
 
 MEDIA_TYPES = frozenset({"text/html", "application/xhtml+xml"})
 _MOST_CHARACTERS = 2_000_000
+_LEAST_CHECKED = 20_000
+"""Characters of a page whose markup is checked; shorter pages take little time, whatever they hold."""
 # The libraries take time that grows with the square of these numbers, without a return to Python.
 _MOST_ATTRIBUTES = 1000
 _MOST_LEVELS = 1000
@@ -35,8 +37,9 @@ class Html(Step):
     """Extracts the text of a page, without menus, banners and comments.
 
     The extractor trafilatura is more exact; resiliparse is some ten times as fast. A page is removed if it has more
-    than two million characters, 1,000 attributes in a tag or 1,000 levels of nested blocks, if it has no text, or if
-    the library fails. Documents whose field `media_type` is not that of HTML pass, unless `always`.
+    than two million characters, 1,000 attributes in a tag or 1,000 levels of nested blocks (counted from 20,000
+    characters on), if it has no text, or if the library fails. Documents whose field `media_type` is not that of HTML
+    pass, unless `always`.
     """
 
     extractor: Literal["trafilatura", "resiliparse"] = "trafilatura"
@@ -69,6 +72,8 @@ class Html(Step):
 
 def markup_limits(page: str) -> Iterator[Measured]:
     """The rules against markup that the libraries cannot read in reasonable time; none for other pages."""
+    if len(page) < _LEAST_CHECKED:
+        return
     if _MANY_ATTRIBUTES.search(page):
         yield at_most("most_attributes", _MOST_ATTRIBUTES + 1, _MOST_ATTRIBUTES)
     ends = _BLOCK.findall(page)  # "/" for the end of a block, an empty text for its beginning

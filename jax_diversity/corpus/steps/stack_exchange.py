@@ -34,9 +34,9 @@ class StackExchange(Step):
 
     The default is the 28 largest sites; an empty list keeps all. Tags are removed; code keeps its lines, and lists keep
     their items. `Q: ` precedes the question, `A: ` every answer. Answers below `least_answer_score` are left out, then
-    questions with fewer than `least_answers` answers or a score below `least_score` are removed, and so are posts with
-    more than 1,000 attributes in a tag or 1,000 levels of nested blocks. Documents whose field `media_type` is not
-    text/x-stack-exchange pass unchanged, unless `always`.
+    questions with fewer than `least_answers` answers or a score below `least_score` are removed. The limits of markup
+    are those of the step html. Documents whose field `media_type` is not text/x-stack-exchange pass unchanged, unless
+    `always`.
     """
 
     sites: tuple[str, ...] = LARGEST
