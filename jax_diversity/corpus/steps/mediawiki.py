@@ -36,7 +36,7 @@ _OPENING = re.compile(rf"<!--|<(?P<name>{'|'.join(_NAMES)})(?=[\s/>])[^<>]*>", r
 _CLOSING = {"": re.compile("-->")} | {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in _NAMES}
 # Kept content is replaced by a placeholder, so that it is not read as markup.
 _ASIDE = "\ue000{}\ue001"
-_PLACE = re.compile("\ue000(\\d{1,9})\ue001")
+_PLACE = re.compile("\ue000([0-9]{1,9})\ue001")
 
 # ---- Templates.
 _TEMPLATE = re.compile(r"\{\{([^{}]*+(?:[{}](?![{}])[^{}]*+)*+)\}\}")
