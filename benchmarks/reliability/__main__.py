@@ -21,6 +21,8 @@ COUNTS = {
     "hostile": {"quick": 60, "full": 900},
     "fuzz": {"quick": 1, "full": 600},
     "elastic": {"quick": 14, "full": 140},
+    "documents": {"quick": 160, "full": 20_000},
+    "secrets": {"quick": 18, "full": 1800},
 }
 """The number of attacks for each scale; for `fuzz` the seconds per reader."""
 

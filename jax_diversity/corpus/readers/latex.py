@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol, cast, runtime_checkable
 
 from jax_diversity.corpus.readers.files import InputFile, valid_name
-from jax_diversity.corpus.readers.records import Found, Place, Problem
+from jax_diversity.corpus.readers.records import Found, Place, Problem, converted
 from jax_diversity.foundation.errors import in_one_line
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
@@ -150,7 +150,7 @@ def _papers(file: InputFile, content: _Bounded) -> Found:
                         yield inner, found
                 elif name.lower().endswith(".pdf"):
                     without_text.append(inner)
-        document = texts.document(place)
+        document = converted(texts.document, place)
     except _TooLargeError as error:
         yield place, Problem("num_broken_records", str(error))
         return
@@ -172,11 +172,11 @@ def _paper_within(place: Place, source: str, content: _Readable) -> Document | P
                     texts.add(name, member)
         else:
             texts.add("main.tex", unpacked)
-        return texts.document(place)
     except _TooLargeError as error:
         return Problem("num_broken_records", str(error))
     except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError) as error:
         return Problem("num_broken_records", f"damaged: {in_one_line(error)}")
+    return converted(texts.document, place)
 
 
 class _Texts(dict[str, str]):
@@ -198,8 +198,14 @@ class _Texts(dict[str, str]):
             text = stored.decode("latin-1")
         self[posixpath.normpath(name)] = text.replace("\r\n", "\n").replace("\r", "\n")
 
-    def document(self, place: Place) -> Document | None:
+    def document(self, place: Place) -> Document | Problem | None:
         """The paper, None without LaTeX. The main file is the longest file with a class, its parts included."""
+        try:
+            return self._document(place)
+        except _TooLargeError as error:
+            return Problem("num_broken_records", str(error))
+
+    def _document(self, place: Place) -> Document | None:
         names = [name for name in self if name.lower().endswith(_MAIN_ENDINGS)] or list(self)[:1]
         names = [name for name in names if _HAS_CLASS.search(self[name])] or names
         found = ""

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 from jax_diversity.corpus.readers.files import MAX_DOCUMENT_BYTES, InputFile
-from jax_diversity.corpus.readers.records import Found, Place, Problem
+from jax_diversity.corpus.readers.records import Found, Place, Problem, converted
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
@@ -54,13 +54,9 @@ def read_mediawiki(file: InputFile, advance: Advance) -> Found:
                 raise UserError(f"{file.address} is cut off: it has no </mediawiki> at its end; fetch it again.")
             return
         place = Place(file, number)
-        try:
-            page = ElementTree.fromstring(part[max(begin, 0) :])
-        except ElementTree.ParseError as error:
-            yield place, Problem.of_xml(part, error)
-            continue
-        if page.findtext("ns", "0").strip() == "0" and page.find("redirect") is None:
-            yield place, _document(page, wiki, place)
+        found = converted(_read_page, part[max(begin, 0) :], wiki, place)
+        if found is not None:
+            yield place, found
 
 
 def _parts(file: InputFile, advance: Advance) -> Iterator[bytes]:
@@ -113,6 +109,15 @@ def _no_dump(file: InputFile, found: str) -> UserError:
         f"Expected an XML dump of MediaWiki in {file.address}, which begins with <mediawiki>, found {found}; "
         "set corpus.format to its format."
     )
+
+
+def _read_page(part: bytes, wiki: _Wiki, place: Place) -> Document | Problem | None:
+    try:
+        page = ElementTree.fromstring(part)
+    except ElementTree.ParseError as error:
+        return Problem.of_xml(part, error)
+    is_article = page.findtext("ns", "0").strip() == "0" and page.find("redirect") is None
+    return _document(page, wiki, place) if is_article else None
 
 
 def _document(page: ElementTree.Element, wiki: _Wiki, place: Place) -> Document:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from jax_diversity.corpus.readers.files import InputFile
-from jax_diversity.corpus.readers.records import Found, Place, Problem
+from jax_diversity.corpus.readers.records import Found, Place, Problem, converted
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
@@ -63,7 +63,7 @@ def read_warc(file: InputFile, advance: Advance) -> Found:
                 number += 1
                 advance(stored.tell() - position)
                 position = stored.tell()
-                found = record if isinstance(record, Problem) else _document(record, Place(file, number))
+                found = record if isinstance(record, Problem) else converted(_document, record, Place(file, number))
                 if found is not None:
                     yield Place(file, number), found
             if pieces.fault is not None:
@@ -108,8 +108,12 @@ def read_html(file: InputFile, advance: Advance) -> Found:
     if len(whole) > MAX_PAGE_BYTES:
         yield place, Problem("num_broken_records", f"a page of more than {MAX_PAGE_BYTES} bytes")
         return
+    yield place, converted(_page, whole, place)
+
+
+def _page(whole: bytes, place: Place) -> Document:
     text = decoded(whole, None)
-    yield place, Document(place.name, text, file.folder, title=_title(text), metadata={"media_type": _HTML[0]})
+    return Document(place.name, text, place.file.folder, title=_title(text), metadata={"media_type": _HTML[0]})
 
 
 def _records(content: io.BufferedReader) -> Iterator[_Record | Problem]:
