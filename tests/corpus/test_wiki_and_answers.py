@@ -385,6 +385,12 @@ def test_markup_that_opens_and_never_closes(opening: str) -> None:
     assert found.endswith("Another.")
 
 
+def test_a_line_with_many_ends_of_a_heading() -> None:
+    """The parser crashed, and its process with it."""
+    line = "== " * 107_000
+    assert plain(f"One.\n== Two ==\nThree.\n{line}x\nFour.") == f"One.\n\nTwo\n\nThree.\n{line}x\nFour."
+
+
 def test_private_characters_are_no_markup() -> None:
     assert plain("\ue0000\ue001 '''a''' \ue0005\ue001\n\ue002 b") == "\ue0000\ue001 a \ue0005\ue001\n b"
 

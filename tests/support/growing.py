@@ -92,7 +92,7 @@ def steps(folder: Path) -> dict[str, Use]:
         "sentences": [{"run": 1}],
         "stack_exchange": [always | {"sites": []}],
         "substrings": [{"length": 2}],
-        "weight": [{"weights": {"a": 1.0}}],
+        "weight": [{"weights": {"source=web": 1.0}}],
     }
     Quality(good=(str(good),), bad=(str(bad),)).learn(folder)
     return {
