@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 import re
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,51 +26,11 @@ from jax_diversity.corpus.steps.words import Words
 from jax_diversity.foundation.attempts import time_limit
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Document
+from tests.support.faulty import FAULTS, PUMPED, SECRET, raising
 
-SECRET = "the text of the document"
-PUMPED = re.compile(r"(a+)+b")
-
-
-def raising() -> None:
-    raise KeyError(SECRET)
-
-
-def leaving() -> None:
-    raise SystemExit(0)
-
-
-def recursing() -> None:
-    recursing()
-
-
-def filling() -> None:
-    bytes(2**62)
-
-
-def sleeping() -> None:
-    time.sleep(1000)
-
-
-def spinning() -> None:
-    PUMPED.search("a" * 60)
-
-
-def deaf() -> None:
-    """Code in C that no signal reaches: neither its thread nor any other handles the clock's."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
-    ctypes.CDLL(None).sleep(1000)
-
-
-FAULTS = {each.__name__: each for each in (raising, leaving, recursing, filling, sleeping, spinning, deaf)}
 QUICK = ["raising", "leaving", "recursing", "filling"]
 SLOW = ["sleeping", "spinning"]
-
-
-def act(document: Document) -> None:
-    """A user's function whose documents say what it does."""
-    fault = FAULTS.get(document.text.split()[0])
-    if fault is not None:
-        fault()
+ACT = "tests.support.faulty:act"
 
 
 def documents_with(*faults: str, number: int = 40) -> list[Document]:
@@ -84,7 +42,7 @@ def documents_with(*faults: str, number: int = 40) -> list[Document]:
 
 
 def run(folder: Path, documents: list[Document], num_processes: int, seconds: float = 1.0, steps: Any = None) -> Any:
-    own = ("python", {"function": f"{__name__}:act"})
+    own = ("python", {"function": ACT})
     chain = Chain(
         steps or [("words", {"least": 1}), own, ("exact_duplicates", {})], "processes", num_processes, seconds
     )
@@ -121,8 +79,8 @@ def test_the_place_of_an_exception_is_counted(tmp_path: Path) -> None:
     _, account = run(tmp_path, documents_with(*QUICK), 1)
     lines = {name: FAULTS[name].__code__.co_firstlineno + 1 for name in QUICK}
     assert account["steps"][1]["found"] == {
-        f"KeyError at {__name__}:{lines['raising']}": 1,
-        f"SystemExit at {__name__}:{lines['leaving']}": 1,
+        f"KeyError at tests.support.faulty:{lines['raising']}": 1,
+        f"SystemExit at tests.support.faulty:{lines['leaving']}": 1,
         "RecursionError": 1,
         "MemoryError": 1,
     }
@@ -144,7 +102,7 @@ def test_a_continued_run_knows_the_documents_that_took_too_long(tmp_path: Path) 
     documents = documents_with("raising", "deaf")
     run(tmp_path / "whole", documents, 2)
     generator = Chain(
-        [("words", {"least": 1}), ("python", {"function": f"{__name__}:act"}), ("exact_duplicates", {})],
+        [("words", {"least": 1}), ("python", {"function": ACT}), ("exact_duplicates", {})],
         "processes",
         2,
         1.0,
@@ -259,7 +217,7 @@ def test_a_record_that_fails_is_a_problem(
     count = report.num_raised if fault in ("raising", "recursing") else report.num_took_too_long
     assert count == report.num_problems == 1
     assert SECRET not in report.problems[0]
-    reason = {"raising": f"KeyError at {__name__}:", "recursing": "RecursionError"}
+    reason = {"raising": "KeyError at tests.support.faulty:", "recursing": "RecursionError"}
     assert reason.get(fault, "more than 0.3 seconds") in report.problems[0]
     counts = {**vars(report), "preparation": {"steps": [], "num_documents_read": 0}}
     assert "1 records skipped; first: " in summary(counts)

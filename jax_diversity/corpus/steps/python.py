@@ -12,8 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most
+from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least
 from jax_diversity.foundation.artifacts import file_hash
+from jax_diversity.foundation.attempts import DocumentError
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
 
 
@@ -47,8 +48,7 @@ class Python(Step):
             candidate.text = answer
         elif answer is not None:
             if not hasattr(answer, "__bool__"):
-                candidate.found[f"returned {type(answer).__name__}"] += 1
-                yield at_most("raised", 1, 0)
+                raise DocumentError(f"{self.function} returned {type(answer).__name__}, not bool, str, dict or None")
             yield at_least("function", int(bool(answer)), 1)
 
 
