@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import pickle
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +17,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from jax_diversity.corpus.passes import parts
+from jax_diversity.corpus.passes.account import Account
+from jax_diversity.corpus.passes.blocks import write_blocks
 from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.corpus.passes.notes import NoteBook, gather
 from jax_diversity.corpus.readers import jsonl, latex, mediawiki, stack_exchange, text, web
 from jax_diversity.corpus.readers.reading import read_documents
 from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.stage import summary
-from jax_diversity.corpus.steps.base import Candidate
+from jax_diversity.corpus.steps.base import Candidate, at_least
 from jax_diversity.corpus.steps.exact_duplicates import ExactDuplicates
 from jax_diversity.corpus.steps.words import Words
 from jax_diversity.foundation.attempts import time_limit
@@ -252,3 +258,99 @@ def test_a_reader_that_fails_between_records(tmp_path: Path, monkeypatch: pytest
     assert [document.text for document in read_documents(config, report)] == ["a.txt", "b.txt"]
     assert report.num_raised == 1
     assert report.problems[0].endswith("; its rest is left out")
+
+
+# ---- Files of an unfinished preparation.
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was ended while it yielded documents, after a survey."""
+    folder = tmp_path_factory.mktemp("unfinished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "_PART_DOCUMENTS", 10)
+        generator = surveyed().through(documents_with(), folder)
+        next(generator)
+        generator.close()
+    return folder
+
+
+def surveyed() -> Chain:
+    return Chain([("words", {"least": 1}), ("exact_duplicates", {})], num_processes=1)
+
+
+class Attack:
+    """A pickle that makes a file where it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (self.path,)
+
+
+def damaged(content: bytes, kind: str, mark: Path) -> bytes:
+    if kind == "pickle":
+        return pickle.dumps(Attack(mark))
+    if kind == "flipped":
+        return content[:-5] + bytes([content[-5] ^ 1]) + content[-4:]
+    if kind == "cut off":
+        return content[: len(content) // 2]
+    if kind == "huge":
+        return b"\xff" * 16 + content[16:]
+    return b""
+
+
+@pytest.mark.parametrize("kind", ["pickle", "flipped", "cut off", "huge", "empty"])
+def test_a_damaged_part_is_an_error(unfinished: Path, tmp_path: Path, kind: str) -> None:
+    shutil.copytree(unfinished, tmp_path / "run")
+    part = sorted((tmp_path / "run" / "work").glob("part-*"))[-1]
+    part.write_bytes(damaged(part.read_bytes(), kind, tmp_path / "mark"))
+    with pytest.raises(UserError, match=r"unfinished preparation at .*part-.*delete the folder .*work, and run"):
+        list(surveyed().through(documents_with(), tmp_path / "run"))
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("plain", [[], {}, [[], []], [1, 2, 3], [[], [], [[1]] * 13], [[[]], [], []], None])
+def test_a_part_that_others_made_is_an_error(tmp_path: Path, plain: Any) -> None:
+    write_blocks(tmp_path / "part", json.dumps(plain).encode(), b"", b"\0" * 40, b"")
+    with pytest.raises(UserError, match="Expected a file of an unfinished preparation"):
+        parts.read_part(tmp_path / "part")
+
+
+@pytest.mark.parametrize("kind", ["pickle", "flipped", "cut off", "huge", "empty"])
+def test_damaged_notes_are_an_error(tmp_path: Path, kind: str) -> None:
+    book = NoteBook()
+    book.add(Candidate(documents_with()[0], None), b"note")
+    book.write(tmp_path / "notes")
+    content = (tmp_path / "notes").read_bytes()
+    (tmp_path / "notes").write_bytes(damaged(content, kind, tmp_path / "mark"))
+    with pytest.raises(UserError, match="Expected a file of an unfinished preparation"):
+        gather([tmp_path / "notes"], tmp_path)
+    assert not (tmp_path / "mark").exists()
+
+
+def test_a_part_keeps_everything(tmp_path: Path) -> None:
+    odd = Document("d\ud800", "half \udfff, \N{EURO SIGN}", "web", "en", None, {"a": {"b": [1, None, 2.5, 10**30]}})
+    first, second = Candidate(odd, "de", {"score": 0.1}), Candidate(documents_with()[1], None)
+    first.enter("words")
+    first.judge(at_least("words", 7, 3))
+    second.enter("words_2")
+    second.text = "another"
+    second.judge(at_least("least", 10**17 + 1, math.inf))
+    second.duplicate_group, second.duplicate_of = 3, "d7"
+    account = Account()
+    account.add(first, odd.text)
+    account.add(second, "text before")
+    parts.write_part(tmp_path / "part", [account, Account()], [first, second])
+    (found, empty), (one, other) = parts.read_part(tmp_path / "part")
+    assert (one.document, one.text, one.language) == (odd, odd.text, "de")
+    assert (one.scores, one.measured, one.removed) == ({"score": 0.1}, {"words.words": 7.0}, None)
+    assert (other.text, other.removed, other.is_edited) == ("", second.removed, True)
+    assert (other.duplicate_group, other.duplicate_of) == (3, "d7")
+    assert (other.entered, other.size, other.step) == (second.entered, second.size, "words_2")
+    assert found.plain() == account.plain()
+    assert (found.total(), found.by(0), found.removed_examples()) == (
+        account.total(),
+        account.by(0),
+        account.removed_examples(),
+    )
+    assert empty.total() == Account().total()
