@@ -44,7 +44,8 @@ class Hostile(NamedTuple):
 
 _REAL = {
     "html": "<!DOCTYPE html><html><head><meta charset='utf-8'><title>A page</title></head><body>"
-    "<nav><a href='/'>Home</a></nav><article><h1>News</h1><p>{}</p><table><tr><td>1</td></tr></table><ul><li>one</li></ul></article></body>",
+    "<nav><a href='/'>Home</a></nav><article><h1>News</h1><p>{}</p><table><tr><td>1</td></tr></table>"
+    "<ul><li>one</li></ul></article></body></html>",
     "latex": "\\documentclass{{article}}\n\\newcommand{{\\R}}[1]{{\\mathbb{{R}}^{{#1}}}}\n\\title{{On waves}}\n"
     "\\begin{{document}}\n\\section{{Introduction}} % begin\n{} $x \\in \\R{{3}}$\n\\begin{{thebibliography}}{{9}}"
     "\\bibitem{{a}} B\\end{{thebibliography}}\n\\end{{document}}\n",
