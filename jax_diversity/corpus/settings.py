@@ -13,6 +13,9 @@ from jax_diversity.foundation.errors import UserError
 PYTHON_ENVIRONMENT = "python-environment"
 """The word in `paths` for the installed Python packages."""
 
+SECONDS_PER_DOCUMENT = 60.0
+"""The default time limit for reading a document, and of every step of preparation for it."""
+
 TextFormat = Literal["jsonl", "parquet", "text", "html", "latex", "mediawiki", "stack_exchange", "warc"]
 Format = Literal["auto", TextFormat, "chat", "code", "megatron", "tokens"]
 

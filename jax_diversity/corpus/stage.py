@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.stored import DOCUMENTS, DUPLICATE_GROUPS, PREPARATION
 from jax_diversity.foundation.artifacts import CACHE, fingerprint, write_array
+from jax_diversity.foundation.attempts import time_limit
+from jax_diversity.foundation.folders import inside
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
 # Counts of records that gave no document.
-_SKIPPED = ("num_empty_documents", "num_broken_records", "num_without_text", "num_text_not_string", "num_invalid_utf8")
+_SKIPPED = (
+    *("num_empty_documents", "num_broken_records", "num_without_text", "num_text_not_string", "num_invalid_utf8"),
+    *("num_raised", "num_took_too_long"),
+)
 
 
 def prepare(context: Context, partial: Path) -> Counts:
@@ -26,7 +32,8 @@ def prepare(context: Context, partial: Path) -> Counts:
     folder = partial / DOCUMENTS
     chats: dict[str, int] = {}
     report = ReadReport()  # filled while the documents are written: no list of them is ever made
-    with context.progress.task("prepare documents", input_size(config), "bytes") as advance:
+    limit = time_limit(context.config.preparation.seconds_per_document)
+    with limit, context.progress.task("prepare documents", input_size(config), "bytes") as advance:
         documents = read_documents(config, report, advance)
         if chain is not None:
             documents = chain.through(documents, partial / PREPARATION, context.progress.task)
@@ -48,19 +55,31 @@ def summary(counts: Counts) -> str:
         text += f", of {counts['preparation']['num_documents_read']:,} read"
     if unknown := counts.get("num_chats_without_turns"):
         text += f"; the turns of {unknown:,} edited chats are not certain: their answers do not count towards the loss"
+    if failed := [*_failed(counts)]:
+        text += f"; removed because {' and '.join(failed)}"
     skipped = sum(counts[name] for name in _SKIPPED)
     first = f"; first: {counts['problems'][0]}" if counts["problems"] else ""
     return f"{text}, {skipped:,} records skipped{first}" if skipped else text
+
+
+def _failed(counts: Counts) -> Iterator[str]:
+    """The steps that raised exceptions or took too long, with their numbers of documents."""
+    steps = counts["preparation"]["steps"] if "preparation" in counts else ()
+    for rule, words in (("raised", "raised an exception"), ("took_too_long", "took too long")):
+        by_step = {step["step"]: step["removed"][rule] for step in steps if rule in step["removed"]}
+        if by_step:
+            yield ", ".join(f"{name} {words} ({number:,})" for name, number in by_step.items())
 
 
 def _corpus_fingerprint(context: Context) -> str:
     from jax_diversity.corpus.readers.chat_template import load_template
     from jax_diversity.corpus.readers.reading import input_fingerprint
 
-    cache = context.root / CACHE / "inputs.json"
+    cache = inside(context.root, CACHE, "inputs.json")
     cache.parent.mkdir(parents=True, exist_ok=True)
     config: CorpusConfig = context.config.corpus
-    files = input_fingerprint(config, cache)
+    with time_limit(context.config.preparation.seconds_per_document):  # for the files of licences
+        files = input_fingerprint(config, cache)
     if config.format == "chat":
         files = fingerprint(files, load_template(config.chat_template).identity)
     return context.config.preparation.fingerprint_with(files)

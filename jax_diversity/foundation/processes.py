@@ -13,7 +13,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
@@ -38,50 +38,79 @@ def map_in_processes(
     what: str,
     setting: str,
     environment: Mapping[str, str] | None = None,
+    restarts: Callable[[], bool] = lambda: False,
 ) -> Iterator[Result]:
     """Yield the results of `work(*job)` in the order of the jobs; a few jobs are started in advance.
 
     Args:
-        work: a function at the top level of a module; the workers import it.
+        work: a function at the top level of a module; the workers import it. It must be safe to run twice if `restarts`
+            is given.
         jobs: arguments that can be pickled; the iterable is read while results are taken.
         num_processes: the number of processes.
         what: the work of the processes, for the message if one is killed.
         setting: the setting that holds `num_processes`, for the same message.
         environment: environment variables for the workers.
+        restarts: asked after the end of a worker; True if the worker ended itself, so that the unfinished jobs start
+            again in new workers.
 
     Raises:
         UserError: a worker was killed.
     """
+    jobs = iter(jobs)
+    unfinished: deque[tuple] = deque()  # begun jobs whose results are not yet taken
+    while True:
+        try:
+            yield from _results(work, jobs, unfinished, num_processes, dict(environment or {}))
+            return
+        except BrokenProcessPool:
+            if restarts():
+                continue
+            raise UserError(
+                f"Expected {num_processes} {what} processes to finish, found one that was ended from outside "
+                "(killed, out of memory, or a script that starts processes without `if __name__ == '__main__':` "
+                "around its own work); run it again, which keeps finished work: with that guard, and with a "
+                f"smaller {setting} if memory is short."
+            ) from None
+
+
+def _results(
+    work: Callable[..., Result],
+    jobs: Iterator[tuple],
+    unfinished: deque[tuple],
+    num_processes: int,
+    environment: dict[str, str],
+) -> Iterator[Result]:
+    """The results of the unfinished jobs, then of the others; `unfinished` is kept up to date."""
     context = multiprocessing.get_context("spawn")
     pipe: Any = context.Pipe(duplex=False)  # typed by platform
     theirs, ours = pipe
-    begun: deque = deque()
-    with theirs, ours:
-        workers = ProcessPoolExecutor(num_processes, context, _start_worker, (theirs, dict(environment or {})))
-        with workers:
-            try:
-                for job in jobs:
-                    begun.append(workers.submit(work, *job))
-                    if len(begun) == num_processes:
-                        # The pool watches only workers that were started before its last wake-up. This submission wakes
-                        # it after the last worker was started; otherwise the death of that worker would stay unnoticed.
-                        workers.submit(os.getpid)
-                    if len(begun) >= _JOBS_A_PROCESS * num_processes:
-                        yield begun.popleft().result()
-                if begun:
+    with theirs, ours, ProcessPoolExecutor(num_processes, context, _start_worker, (theirs, environment)) as workers:
+        try:
+            begun = deque(workers.submit(work, *job) for job in unfinished)
+            for job in jobs:
+                unfinished.append(job)
+                begun.append(workers.submit(work, *job))
+                if len(begun) == num_processes:
+                    # The pool watches only workers that were started before its last wake-up. This submission wakes
+                    # it after the last worker was started; otherwise the death of that worker would stay unnoticed.
                     workers.submit(os.getpid)
-                while begun:
-                    yield begun.popleft().result()
-            except BrokenProcessPool:
-                raise UserError(
-                    f"Expected {num_processes} {what} processes to finish, found one that was ended from outside "
-                    "(killed, out of memory, or a script that starts processes without `if __name__ == '__main__':` "
-                    "around its own work); run it again, which keeps finished work: with that guard, and with a "
-                    f"smaller {setting} if memory is short."
-                ) from None
-            except BaseException:
-                ours.close()  # ends the workers now: the pool would wait for their jobs to be finished
-                raise
+                if len(begun) >= _JOBS_A_PROCESS * num_processes:
+                    yield _next(begun, unfinished)
+            if begun:
+                workers.submit(os.getpid)
+            while begun:
+                yield _next(begun, unfinished)
+        except BrokenProcessPool:
+            raise
+        except BaseException:
+            ours.close()  # ends the workers now: the pool would wait for their jobs to be finished
+            raise
+
+
+def _next(begun: deque[Future], unfinished: deque[tuple]) -> Any:
+    result = begun.popleft().result()
+    unfinished.popleft()
+    return result
 
 
 def _start_worker(lifeline: Connection, environment: dict[str, str]) -> None:

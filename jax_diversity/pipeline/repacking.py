@@ -11,7 +11,7 @@ from typing import SupportsIndex
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.checks import as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import make_folder
+from jax_diversity.foundation.folders import inside, make_folder
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.pipeline.build import Build, recorded_config
 
@@ -77,7 +77,7 @@ def repack(
     with build.folder.lock():
         for entry in kept.values():
             for name in entry["files"]:
-                _link(given.root / name, target / name)
+                _link(inside(given.root, name), inside(target, name))
         build.folder.manifest["stages"].update(kept)
         build.folder.manifest["format_version"] = given.manifest["format_version"]
         build.folder.write_manifest()

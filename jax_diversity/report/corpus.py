@@ -27,6 +27,8 @@ _SKIPPED = {
     "num_without_text": "without text",
     "num_text_not_string": "text is no string",
     "num_invalid_utf8": "invalid UTF-8",
+    "num_raised": "unreadable",
+    "num_took_too_long": "too slow",
 }
 """A count of `prepare` of records that were left out -> the reason in words."""
 _PACKED = ("sequence_length", "num_sequences", "num_validation_sequences", "num_tokens_kept", "num_tokens_dropped")

@@ -26,7 +26,7 @@ from jax_diversity.dataset.orderings import OrderingFile
 from jax_diversity.foundation.artifacts import fingerprint, signed, write_json
 from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError, in_one_line
-from jax_diversity.foundation.folders import is_locked
+from jax_diversity.foundation.folders import inside, is_locked
 from jax_diversity.run.background import error_of
 from jax_diversity.run.run import Positioned, Run, times_before
 
@@ -259,7 +259,7 @@ class StoredRun(Run):
             about = self._made(part)
             if len(self._files) == _MOST_FILES:  # close the oldest file: runs are read forward
                 del self._files[next(iter(self._files))]
-            self._files[part] = OrderingFile(self.root / about.file, about.fingerprint, about.num_positions)
+            self._files[part] = OrderingFile(inside(self.root, about.file), about.fingerprint, about.num_positions)
         return self._files[part]
 
     def _made(self, part: int) -> Part:
@@ -267,7 +267,7 @@ class StoredRun(Run):
         while not (about := self.content.parts[part]).fingerprint:
             # The lock is checked before the file is read: if it is free, the file already holds all finished parts.
             at_work = is_locked(self.root)
-            found = Content.read(self.root / FILE)
+            found = Content.read(inside(self.root, FILE))
             if found.id != self.content.id:
                 raise UserError(f"Expected the schedule that was opened at {self.root}, found another; open it again.")
             parts = found.parts[: len(self.content.parts)]
@@ -376,7 +376,7 @@ def open_schedule(
     given = None if datasets is None else as_tuple(datasets)
     for each in given or ():
         check_type("each of datasets", each, str | os.PathLike | Dataset, "a dataset, its folder or its address")
-    content = Content.read(root / FILE)
+    content = Content.read(inside(root, FILE))
     last = len(content.versions)
     number = last if version is None else as_whole_number("version", version, 1, last)
     return StoredRun(root, content, number, given)

@@ -344,6 +344,72 @@ def test_rows_that_cannot_be(place, tmp_path):
         read_rows(tmp_path)
 
 
+def test_no_flipped_bit_changes_a_row_in_silence(place, tmp_path):
+    path = tmp_path / "results.parquet"
+    intact = (place / "out" / "small" / "results.parquet").read_bytes()
+    expected, sentences = numbers(read_rows(place / "out" / "small")), []
+    for place_of_bit in np.random.default_rng(0).integers(8 * len(intact), size=400).tolist():
+        damaged = bytearray(intact)
+        damaged[place_of_bit // 8] ^= 1 << place_of_bit % 8
+        path.write_bytes(damaged)
+        try:
+            assert numbers(read_rows(tmp_path)) == expected
+        except UserError as error:
+            sentences.append(str(error))
+    assert len(sentences) > 200  # the other bits are not used, such as statistics
+    assert all("Expected rows of " in each and "\n" not in each for each in sentences)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda table: table.slice(1),
+        lambda table: table.take([1, 0, 2, 3]),
+        lambda table: table.set_column(table.schema.get_field_index("seconds"), "seconds", [[1.0] * 4]),
+    ],
+    ids=["a row less", "another order", "other numbers"],
+)
+def test_edited_rows_are_refused(edit, place, tmp_path):
+    table = pq.read_table(place / "out" / "small" / "results.parquet")
+    pq.write_table(edit(table), tmp_path / "results.parquet")
+    with pytest.raises(UserError, match="found rows that differ from their hashes; restore the file"):
+        read_rows(tmp_path)
+
+
+def test_rows_of_other_tokens_are_never_compared(place, experiment, tmp_path, capsys):
+    """One machine's corpus has one text more."""
+    here = read_rows(place / "out" / "small")
+    write_texts(tmp_path)
+    with (tmp_path / "texts" / "law.jsonl").open("a") as file:
+        file.write(json.dumps({"id": "law-more", "text": "court and law " * 40, "source": "law"}) + "\n")
+    (tmp_path / "small.yaml").write_text(FILE)
+    assert run(tmp_path, "other", "--arms", "balance") == 0
+    there = read_rows(tmp_path / "other" / "small")
+    shuffles = {identity: row for identity, row in here.items() if row.arm == "shuffle"}
+    sentence = "all runs of small on the dataset 'texts' to have the same tokens, found "
+    with pytest.raises(UserError, match=sentence):
+        experiment_text(experiment, shuffles | there)
+    # The same in a folder with the rows of both machines, which `lab run` would continue and `lab show` would judge.
+    append_rows(tmp_path / "other" / "small" / "here.parquet", list(shuffles.values())[:1])
+    capsys.readouterr()
+    assert main(["lab", "show", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "other")]) == 2
+    assert sentence in capsys.readouterr().err
+    assert run(tmp_path, "other") == 2
+    assert "(the next runs) and " in capsys.readouterr().err
+    assert not (tmp_path / "other" / "small" / "finished").exists()
+
+
+def test_an_order_of_a_trial_has_only_settings_that_trials_use(tmp_path):
+    for order, sentence in (
+        ("{method: uniform_shuffle, windows: [4]}", "Method 'uniform_shuffle' cannot use windows"),
+        ("{method: balance, devices: 2}", "no arms.balance.order.devices in a trial"),
+        ("{method: balance, seed: 2}", "no arms.balance.order.seed in a trial"),
+    ):
+        (tmp_path / "small.yaml").write_text(FILE.replace("{order: {method: balance}}", f"{{order: {order}}}"))
+        with pytest.raises(UserError, match=sentence):
+            read_experiment(tmp_path / "small.yaml")
+
+
 # ---- Sequences, orders and batches.
 
 

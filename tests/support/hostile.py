@@ -1,14 +1,19 @@
-"""Attacks on the command line: what tests check one by one, and what the benchmark of reliability draws from.
+"""Attacks: what tests check one by one, and what the benchmark of reliability draws from.
 
-Every entry is an input and the pattern of the sentence that refuses it.
+Every entry of the tables is an input and the pattern of the sentence that refuses it.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import string
-from typing import NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jax_diversity.foundation.artifacts import signed
 
 ACTING = "\x1b]0;title\x07\x1b[2J\x9b31m\x7f\u202e\u2066\u200f\r\b\t\u2028"
 NO_UTF8 = os.fsdecode(b"\xff\xfe caf\xe9")
@@ -366,3 +371,58 @@ PUMPED: dict[str, Pumped] = {
     },
 }
 """Texts in which one unit repeats; time and memory for them should grow with their length."""
+
+
+# Datasets from elsewhere.
+def sign_manifest(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a dataset's manifest and sign it again, as anyone can who knows how it is signed."""
+    path = root / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(signed(manifest)))
+
+
+def name_command(root: Path, victim: Path, *, method: str = "os:system") -> None:
+    """Name a command in all settings that a manifest records, which would make the file `victim`."""
+    embedding = {"method": method, "options": {"command": f"touch {victim}"}}
+
+    def change(manifest: dict[str, Any]) -> None:
+        steps = [{"step": "python", "options": {"function": method}}]
+        manifest["settings"] |= {"embedding": embedding, "preparation": {"steps": steps}}
+        manifest["stages"]["embed"]["config"] = {"embedding": embedding}
+
+    sign_manifest(root, change)
+
+
+LINKS = (
+    *("manifest.json", "build.log", ".lock", ".partial", ".cache", "training", "report.html"),
+    *("embeddings", "embeddings/extra", "embeddings/embeddings.npy", "orderings", "orderings/again.npy"),
+    *("documents/documents-00000.parquet", "preparation", "training/balance", ".cache/embedding.json"),
+)
+"""Places in a dataset's folder where a link may be planted."""
+
+
+def plant_link(root: Path, name: str, place: Path) -> Path:
+    """Move what has this name to a folder elsewhere, and leave a link to it; returns that folder.
+
+    A name of nothing gets a link to a new file, or to a folder with a file if it has no ending.
+    """
+    elsewhere = place / "elsewhere"
+    elsewhere.mkdir()
+    link, target = root / name, elsewhere / "victim"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.exists():
+        link.rename(target)
+    elif link.suffix:
+        target.write_text("mine")
+    else:
+        target.mkdir()
+        (target / "mine.txt").write_text("mine")
+        (target / "mine.0123abcd.tmp").write_text("mine")
+    link.symlink_to(target)
+    return elsewhere
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """The bytes of all files below a folder, by their paths; None for folders."""
+    return {str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes() for path in folder.rglob("*")}

@@ -151,7 +151,7 @@ def test_a_start_token_of_a_given_vocabulary(tmp_path: Path) -> None:
     assert document.tolist() == [tokenizer.start_id, tokenizer.end_id]
     with pytest.raises(UserError, match=r"start token '<b>' in .*; name one of them in tokenizer\.start_token"):
         load_tokenizer(tmp_path / "t.json", start_token="<b>")
-    with pytest.raises(UserError, match="start token besides the end token '</s>', found the same"):
+    with pytest.raises(UserError, match="start token that is not the end token '</s>', found the same"):
         load_tokenizer(tmp_path / "t.json", start_token="</s>")
 
 

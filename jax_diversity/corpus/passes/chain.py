@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from jax_diversity.corpus.passes.account import Account
 from jax_diversity.corpus.passes.notes import gather
+from jax_diversity.corpus.passes.overdue import overdue_files
 from jax_diversity.corpus.passes.parts import read_part, split
 from jax_diversity.corpus.passes.phases import (
     Phases,
@@ -24,8 +25,8 @@ from jax_diversity.corpus.passes.phases import (
     resolved_folder,
     run_phase,
 )
+from jax_diversity.corpus.settings import SECONDS_PER_DOCUMENT
 from jax_diversity.corpus.steps.base import Candidate, LearningStep, Step
-from jax_diversity.corpus.steps.personal_data import masked
 from jax_diversity.foundation.artifacts import atomic_folder, copy_file, read_json, write_json
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.processes import map_in_processes, num_cores
@@ -45,6 +46,7 @@ class Chain:
         engine: processes of this machine, or tasks of a Ray cluster.
         num_processes: number of parts that are processed at a time; 0 means the number of cores. With the engine
             `processes`, a corpus of one part is processed in the calling process. The result does not depend on it.
+        seconds_per_document: the time limit of a step for a document; 0 is no limit.
 
     Raises:
         UserError: an unknown step, or options that it does not take.
@@ -59,7 +61,11 @@ class Chain:
     """
 
     def __init__(
-        self, steps: Sequence[tuple[str, Mapping[str, Any]]], engine: Engine = "processes", num_processes: int = 0
+        self,
+        steps: Sequence[tuple[str, Mapping[str, Any]]],
+        engine: Engine = "processes",
+        num_processes: int = 0,
+        seconds_per_document: float = SECONDS_PER_DOCUMENT,
     ) -> None:
         self._specs = labelled(steps)
         self._steps: list[Step] = []
@@ -68,7 +74,7 @@ class Chain:
                 self._steps.append(spec.make())
             except UserError as error:
                 raise UserError(f"preparation.steps[{index}]: {error}") from None
-        self._engine, self._num_processes = engine, num_processes
+        self._engine, self._num_processes, self._seconds = engine, num_processes, seconds_per_document
         self._forget()
 
     @property
@@ -154,7 +160,7 @@ class Chain:
             if isinstance(step, LearningStep) and not learned.exists():
                 with atomic_folder(learned) as partial:
                     step.learn(partial)
-        phases = Phases(self._specs, work)
+        phases = Phases(self._specs, work, self._seconds)
         jobs = self._first_jobs(documents, phases, work)
         for phase in range(phases.last + 1):
             shown = nullcontext(ignore)
@@ -185,19 +191,28 @@ class Chain:
         first = [*islice(jobs, 2)]
         jobs = chain(first, jobs)
         specs = json.dumps(self._specs)
+        jobs_of_workers = ((specs, work, self._seconds, *job) for job in jobs)
         if self._engine == "ray":
             from jax_diversity.foundation.ray_cluster import map_in_ray
 
-            return map_in_ray(run_phase, ((specs, work, *job) for job in jobs), self._num_processes)
+            return map_in_ray(run_phase, jobs_of_workers, self._num_processes)
         num_processes = self._num_processes or num_cores()
         if len(first) < 2 or num_processes == 1:
             return (phases.run(*job) for job in jobs)
+        known = set(overdue_files(work))
+
+        def ended_itself() -> bool:
+            new = set(overdue_files(work)) - known
+            known.update(new)
+            return bool(new)
+
         return map_in_processes(
             run_phase,
-            ((specs, work, *job) for job in jobs),
+            jobs_of_workers,
             num_processes,
             what="preparing",
             setting="preparation.num_processes",
+            restarts=ended_itself,
         )
 
     def _resolve(self, phases: Phases, phase: int, work: Path) -> list[int]:
@@ -237,11 +252,9 @@ class Chain:
         removed, edited = {}, {}
         for spec, account in zip(self._specs, self._accounts, strict=True):
             for rule, examples in account.removed_examples().items():
-                removed[f"{spec.label}.{rule}"] = [each | {"text": masked(each["text"])} for each in examples]
+                removed[f"{spec.label}.{rule}"] = examples
             if examples := account.edited_examples():
-                edited[spec.label] = [
-                    each | {"lines": [(sign, masked(line)) for sign, line in each["lines"]]} for each in examples
-                ]
+                edited[spec.label] = examples
         return {"removed": removed, "edited": edited}
 
     def counts(self) -> dict[str, Any]:

@@ -6,7 +6,8 @@ The steps run in phases. A survey, which compares all documents, ends a phase an
     part 1 - steps - survey notes  -> survey resolves -> survey judges - steps - part 1
     part 2 - steps - survey notes                        survey judges - steps - part 2
 
-In a phase every part passes independently, and its result is a file.
+In a phase every part passes independently, and its result is a file. An exception in a step, or a step that takes too
+long, removes the document (rules `raised` and `took_too_long`).
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jax_diversity.corpus.passes.account import Account
 from jax_diversity.corpus.passes.notes import NoteBook
+from jax_diversity.corpus.passes.overdue import Tracker, forget, tracking
 from jax_diversity.corpus.passes.parts import read_part, write_part
-from jax_diversity.corpus.steps.base import METHODS, Candidate, LearningStep, Step, Survey, at_least
+from jax_diversity.corpus.steps.base import METHODS, Candidate, LearningStep, Measured, Step, Survey, at_least
+from jax_diversity.foundation.attempts import Failure, attempt, time_limit, took_too_long
 from jax_diversity.schema import Document
 
 
@@ -68,10 +72,17 @@ def notes_path(work: Path, phase: int, index: int) -> Path:
 
 
 class Phases:
-    """The steps of a run in this process; `work` is the folder of its files."""
+    """The steps of a run in this process.
 
-    def __init__(self, specs: Sequence[StepSpec], work: Path) -> None:
-        self._specs, self._work = specs, work
+    Args:
+        specs: the steps.
+        work: the folder of the run's files.
+        seconds: the time limit of a step for a document; 0 is no limit.
+        is_worker: whether this process may end itself if code in C exceeds the limit.
+    """
+
+    def __init__(self, specs: Sequence[StepSpec], work: Path, seconds: float, *, is_worker: bool = False) -> None:
+        self._specs, self._work, self._seconds, self._is_worker = specs, work, seconds, is_worker and seconds > 0
         self._steps = [spec.make() for spec in specs]
         for spec, step in zip(specs, self._steps, strict=True):
             if isinstance(step, LearningStep):
@@ -104,12 +115,19 @@ class Phases:
             candidates = [Candidate(document, document.language) for document in documents]
         else:
             accounts, candidates = read_part(before)
+        if phase and self._resolved_phase != phase:  # once in a process
+            self.surveys[phase - 1].load_resolved(resolved_folder(self._work, self.survey_labels[phase - 1]))
+            self._resolved_phase = phase
         notes = NoteBook() if phase < self.last else None
-        self._pass(phase, candidates, accounts, first_number, notes)
+        tracked = tracking(result, self._seconds) if self._is_worker else nullcontext(Tracker())
+        with tracked as tracker, time_limit(self._seconds):
+            self._pass(phase, candidates, accounts, first_number, notes, tracker)
         if notes is not None:
             notes.write(notes_path(self._work, phase, index))
         write_part(result, accounts, candidates)
         before.unlink(missing_ok=True)
+        if self._is_worker:
+            forget(result)
         return index
 
     def _pass(
@@ -119,44 +137,60 @@ class Phases:
         accounts: Sequence[Account],
         number: int,
         notes: NoteBook | None,
+        tracker: Tracker,
     ) -> None:
         first, stop = self._bounds[phase : phase + 2]
-        if phase and self._resolved_phase != phase:  # once in a process
-            self.surveys[phase - 1].load_resolved(resolved_folder(self._work, self.survey_labels[phase - 1]))
-            self._resolved_phase = phase
-        steps = [(self._specs[place].label, self._steps[place], accounts[place]) for place in range(first + 1, stop)]
         survey = None if notes is None else self.surveys[phase]
-        for candidate in candidates:
+        for position, candidate in enumerate(candidates):
             if candidate.removed is not None:
                 continue
             if phase:  # the candidate has entered the survey in the previous phase
                 candidate.number = number
                 number += 1
-                _judge(candidate, self._steps[first], accounts[first])
-            for label, step, account in steps:
+            for place in range(first if phase else 0, stop):
+                if place != first:
+                    candidate.enter(self._specs[place].label)
+                text = candidate.text
+                if tracker.reaches((position, place)):
+                    failure = attempt(_judge, candidate, self._steps[place], text)
+                else:
+                    failure = took_too_long(self._seconds)
+                if failure is not None:
+                    self._remove(candidate, failure)
+                accounts[place].add(candidate, text)
                 if candidate.removed is not None:
                     break
-                candidate.enter(label)
-                _judge(candidate, step, account)
             if survey is not None and notes is not None and candidate.removed is None:
                 candidate.enter(self._specs[stop].label)
-                notes.add(candidate, survey.note(candidate))
+                reaches = tracker.reaches((position, stop))
+                note = attempt(survey.note, candidate) if reaches else took_too_long(self._seconds)
+                if isinstance(note, Failure):
+                    self._remove(candidate, note)
+                    accounts[stop].add(candidate, candidate.text)
+                else:
+                    notes.add(candidate, note)
             candidate.forget_words()
 
+    def _remove(self, candidate: Candidate, failure: Failure) -> None:
+        if failure.rule == "raised":
+            candidate.found[failure.what] += 1
+            candidate.judge(Measured(failure.rule, 1, 0, passes=False))
+        else:  # the limit, not the time: the same input gives the same rows
+            candidate.judge(Measured(failure.rule, self._seconds, self._seconds, passes=False))
 
-def _judge(candidate: Candidate, step: Step, account: Account) -> None:
-    text = candidate.text
+
+def _judge(candidate: Candidate, step: Step, text: str) -> None:
     # Without an edit `text` is the same object: the comparison costs nothing.
     if all(map(candidate.judge, step.judge(candidate))) and candidate.text is not text:
+        candidate.text.encode()  # raises if the step has left half of a surrogate pair, which cannot be stored
         _ = candidate.text.strip() or candidate.judge(at_least("empty", 0, 1))
-    account.add(candidate, text)
 
 
 @cache
-def _phases(specs: str, work: Path) -> Phases:
-    return Phases([StepSpec(*spec) for spec in json.loads(specs)], work)
+def _phases(specs: str, work: Path, seconds: float) -> Phases:
+    return Phases([StepSpec(*spec) for spec in json.loads(specs)], work, seconds, is_worker=True)
 
 
-def run_phase(specs: str, work: Path, *job: Any) -> int:
+def run_phase(specs: str, work: Path, seconds: float, *job: Any) -> int:
     """`Phases.run` in a process that makes the steps once; `specs` is their JSON."""
-    return _phases(specs, work).run(*job)
+    return _phases(specs, work, seconds).run(*job)

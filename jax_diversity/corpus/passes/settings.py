@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from jax_diversity.corpus.settings import SECONDS_PER_DOCUMENT
 from jax_diversity.foundation.artifacts import fingerprint
-from jax_diversity.foundation.checks import check_at_least
+from jax_diversity.foundation.checks import as_weight, check_at_least
 from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
 from jax_diversity.foundation.settings import parse_yaml, settings_from_plain
 
@@ -48,6 +49,10 @@ class PreparationConfig:
     num_processes: int = 0
     """Number of parts of the corpus at a time; 0 takes the number of cores, or this process alone if one part of some
     megabytes holds the whole corpus. The result does not depend on it."""
+    seconds_per_document: float = SECONDS_PER_DOCUMENT
+    """Time limit for reading a document, and of every step for it; 0 is no limit. A slower document is left out: the
+    reading counts it, and the rule `took_too_long` of the step removes it. A step that calls a large model may need
+    more."""
 
     def check(self) -> None:
         """Refuse unknown steps and recipes, and options that do not fit their step, with a `UserError`."""
@@ -56,6 +61,7 @@ class PreparationConfig:
                 f"Expected preparation.steps or preparation.recipe, found both (recipe {self.recipe}); leave one out."
             )
         check_at_least(0, "preparation", self, "num_processes")
+        as_weight("preparation.seconds_per_document", self.seconds_per_document)
         self.chain()
 
     def check_corpus(self, format: str) -> None:
@@ -88,11 +94,13 @@ class PreparationConfig:
         )
 
     def made_of(self) -> dict[str, Any]:
-        """The settings that decide the stored documents, as plain values; empty if no step is listed."""
+        """The settings that decide the stored documents, as plain values; the time limit only if it was changed."""
         from jax_diversity.corpus.steps.base import METHODS
 
         steps = [{"step": each.step, "options": METHODS.complete(each.step, each.options)} for each in self.listed()]
-        return {"preparation": steps} if steps else {}
+        limit = self.seconds_per_document
+        changed = {} if limit == type(self).seconds_per_document else {"seconds_per_document": limit}
+        return ({"preparation": steps} if steps else {}) | changed
 
     def fingerprint_with(self, corpus: str) -> str:
         """The fingerprint of a corpus, with all that the steps depend on besides their options."""
@@ -108,7 +116,8 @@ class PreparationConfig:
         from jax_diversity.corpus.passes.chain import Chain
 
         try:
-            return Chain([(each.step, each.options) for each in steps], self.engine, self.num_processes)
+            options = [(each.step, each.options) for each in steps]
+            return Chain(options, self.engine, self.num_processes, self.seconds_per_document)
         except UserError as error:
             if self.recipe is None:
                 raise

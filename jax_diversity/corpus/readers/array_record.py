@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.corpus.readers.files import InputFile, local_path, reading_faults
-from jax_diversity.corpus.readers.records import TOKENS, Found, Place, Problem, Records
+from jax_diversity.corpus.readers.records import TOKENS, Found, Place, Problem, Records, converted
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
@@ -45,7 +45,7 @@ def _records(file: InputFile, config: CorpusConfig, advance: Advance) -> Records
         for begin in range(0, num_records, step):
             end = min(begin + step, num_records)
             for row, record in enumerate(reader.read(begin, end), begin + 1):  # rows are counted from 1
-                yield Place(file, row), _fields(record, config)
+                yield Place(file, row), converted(_fields, record, config)
             # Differences of rounded parts add up to the exact file size.
             advance(size * end // num_records - size * begin // num_records)
     except (ValueError, RuntimeError, IndexError) as error:

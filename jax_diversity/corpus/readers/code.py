@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jax_diversity.corpus.readers.files import InputFile
-from jax_diversity.corpus.readers.records import Found
+from jax_diversity.corpus.readers.records import Found, converted
 from jax_diversity.corpus.readers.text import is_source, read_text
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
@@ -23,6 +23,8 @@ from jax_diversity.text.licences import all_of, licence_named, licence_of_source
 _LICENCE_FILE = re.compile(r"(?:un)?licen[cs]es?(?:[-_. ].*)?$|copying(?:[-_.].*)?$", re.IGNORECASE)
 _PLAIN = re.compile(r"(?:un)?licen[cs]e(?:\.(?:txt|md|rst))?$|copying(?:\.(?:txt|md|rst|lesser))?$", re.IGNORECASE)
 _OF_PARTS = re.compile(r"third|3rd|external|bundled|vendor|\.(?:json|ya?ml|toml|html?|spdx)$", re.IGNORECASE)
+# The standard parser of TOML takes quadratic time for keys of many parts; no description of a package has them.
+_LONG_KEY = re.compile(r"""(?<![\w"'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32}""")
 _LONGEST_RECORD = 2**26  # of the files of an installed package
 
 
@@ -58,10 +60,12 @@ def read_code(file: InputFile, licences: Licences, advance: Advance) -> Found:
     from its package description. Without a licence there is no such field.
     """
     for place, found in read_text(file, advance):
-        if isinstance(found, Document):
-            licence = licence_of_source(found.text) or licences.of(file)
-            found = dataclasses.replace(found, metadata={"licence": licence} if licence else {})
-        yield place, found
+        yield place, converted(_with_licence, found, licences, file) if isinstance(found, Document) else found
+
+
+def _with_licence(document: Document, licences: Licences, file: InputFile) -> Document:
+    licence = licence_of_source(document.text) or licences.of(file)
+    return dataclasses.replace(document, metadata={"licence": licence} if licence else {})
 
 
 class _Tree:
@@ -136,9 +140,11 @@ def _of_texts(texts: dict[str, str]) -> str | None:
 
 
 def _of_toml(*places: tuple[str, ...], text: str) -> Iterator[str]:
+    if _LONG_KEY.search(text):
+        return
     try:
         described: Any = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return
     for place in places:
         value = described

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from jax_diversity.corpus.readers.files import MAX_DOCUMENT_BYTES, InputFile
-from jax_diversity.corpus.readers.records import TEXT, Found, Place, Problem, RecordForm, Records
+from jax_diversity.corpus.readers.records import TEXT, Found, Place, Problem, RecordForm, Records, converted
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
@@ -39,7 +39,7 @@ def read_objects(file: InputFile, advance: Advance) -> Records:
                 advance(stored.tell() - position)
                 position = stored.tell()
             if not line.isspace():
-                record = _parse(line)
+                record = converted(_parse, line)
                 del line  # it may have 1 GB, and its text is copied several times before the document is stored
                 num_lines += 1
                 num_objects += isinstance(record, dict)

@@ -14,14 +14,17 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 from jax_diversity.corpus.readers.files import MAX_DOCUMENT_BYTES, InputFile
-from jax_diversity.corpus.readers.records import Found, Place, Problem
+from jax_diversity.corpus.readers.records import Found, Place, Problem, converted
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
 
 _PIECE_BYTES = 1 << 20
 _BEGIN, _END = b"<page>", b"</page>"
-_ROOT = re.compile(r"\s*(?:<\?xml[^>]*>)?\s*<mediawiki[\s>]")
+_ROOT = re.compile(r"\s*+(?:<\?xml[^>]*>)?\s*+<mediawiki[\s>]")
+# The last mark is the end: what follows it needs no search.
+_OF_DATABASE = re.compile(r"(?=\w+\Z)([a-z]{2,3}(?:_[a-z_]+)?)wik\w")
+_BEFORE_TITLE = re.compile(r"(?=\S+\Z)https?://.*(?:/|title=)")
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
@@ -51,13 +54,9 @@ def read_mediawiki(file: InputFile, advance: Advance) -> Found:
                 raise UserError(f"{file.address} is cut off: it has no </mediawiki> at its end; fetch it again.")
             return
         place = Place(file, number)
-        try:
-            page = ElementTree.fromstring(part[max(begin, 0) :])
-        except ElementTree.ParseError as error:
-            yield place, Problem.of_xml(part, error)
-            continue
-        if page.findtext("ns", "0").strip() == "0" and page.find("redirect") is None:
-            yield place, _document(page, wiki, place)
+        found = converted(_read_page, part[max(begin, 0) :], wiki, place)
+        if found is not None:
+            yield place, found
 
 
 def _parts(file: InputFile, advance: Advance) -> Iterator[bytes]:
@@ -99,10 +98,10 @@ def _read_head(file: InputFile, head: bytes) -> _Wiki:
         raise _no_dump(file, in_one_line(error)) from None
     said = {element.tag.rpartition("}")[2]: (element.text or "").strip() for element in root.iter()}
     name = said.get("dbname") or re.sub(r"-\d{8}-.*|-latest-.*|-?pages-.*", "", file.stem) or file.stem
-    of_name = re.fullmatch(r"([a-z]{2,3}(?:_[a-z_]+)?)wik\w+", name)
+    of_name = _OF_DATABASE.match(name)
     language = root.get(_LANGUAGE) or (of_name and of_name[1].replace("_", "-"))
-    main_page = re.fullmatch(r"(https?://.*(?:/|title=))[^/]*", said.get("base", ""))
-    return _Wiki(name, language or None, main_page and main_page[1])
+    pages = _BEFORE_TITLE.match(said.get("base", ""))
+    return _Wiki(name, language or None, pages and pages[0])
 
 
 def _no_dump(file: InputFile, found: str) -> UserError:
@@ -110,6 +109,15 @@ def _no_dump(file: InputFile, found: str) -> UserError:
         f"Expected an XML dump of MediaWiki in {file.address}, which begins with <mediawiki>, found {found}; "
         "set corpus.format to its format."
     )
+
+
+def _read_page(part: bytes, wiki: _Wiki, place: Place) -> Document | Problem | None:
+    try:
+        page = ElementTree.fromstring(part)
+    except ElementTree.ParseError as error:
+        return Problem.of_xml(part, error)
+    is_article = page.findtext("ns", "0").strip() == "0" and page.find("redirect") is None
+    return _document(page, wiki, place) if is_article else None
 
 
 def _document(page: ElementTree.Element, wiki: _Wiki, place: Place) -> Document:

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import PurePosixPath
 
 from jax_diversity.corpus.readers.files import InputFile, local_path
-from jax_diversity.corpus.readers.records import Found, Place, Problem, TokenDocument, token_ids
+from jax_diversity.corpus.readers.records import Found, Place, Problem, TokenDocument, converted, token_ids
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.token_store.megatron import TokenFile
@@ -29,10 +29,13 @@ def read_megatron(file: InputFile, advance: Advance) -> Found:
     named = dataclasses.replace(file, address=str(prefix), name=file.name.removesuffix(".idx"))
     for index in range(store.num_documents):
         place = Place(named, index + 1)
-        try:
-            tokens = token_ids(store.document(index))
-        except ValueError as error:
-            yield place, Problem("num_broken_records", str(error))
-            continue
-        yield place, TokenDocument(id=place.name, text="", source=PurePosixPath(named.name).name, tokens=tokens)
+        yield place, converted(_document, store, index, place)
     advance(file.size())
+
+
+def _document(store: TokenFile, index: int, place: Place) -> TokenDocument | Problem:
+    try:
+        tokens = token_ids(store.document(index))
+    except ValueError as error:
+        return Problem("num_broken_records", str(error))
+    return TokenDocument(id=place.name, text="", source=PurePosixPath(place.file.name).name, tokens=tokens)

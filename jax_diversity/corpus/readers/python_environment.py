@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
 from jax_diversity.corpus.readers.files import InputFile
-from jax_diversity.corpus.readers.records import Found, Place, Problem
+from jax_diversity.corpus.readers.records import Found, Place, Problem, converted
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
 
@@ -124,15 +124,21 @@ def read_python_environment(max_bytes: int | None, advance: Advance) -> Found:
     for candidate in select_documents(max_bytes):
         path = Path(str(candidate.package.distribution.locate_file(candidate.path)))
         place = Place(InputFile(str(path), candidate.id), None)
-        try:
-            text = _text(candidate, path)
-            if len(text) >= MIN_CHARACTERS:
-                yield place, _document(candidate, text)
-        except UnicodeDecodeError as error:
-            yield place, Problem.of_unicode(error)
-        except OSError as error:  # listed, but deleted
-            yield place, Problem("num_broken_records", f"unreadable: {error.strerror}")
+        found = converted(_read, candidate, path)
+        if found is not None:
+            yield place, found
         advance(candidate.text_bytes)
+
+
+def _read(candidate: PackageText, path: Path) -> Document | Problem | None:
+    """A document; None for a short one."""
+    try:
+        text = _text(candidate, path)
+    except UnicodeDecodeError as error:
+        return Problem.of_unicode(error)
+    except OSError as error:  # listed, but deleted
+        return Problem("num_broken_records", f"unreadable: {error.strerror}")
+    return _document(candidate, text) if len(text) >= MIN_CHARACTERS else None
 
 
 def _candidates(package: Package) -> Iterator[PackageText]:

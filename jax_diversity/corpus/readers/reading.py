@@ -29,6 +29,7 @@ from jax_diversity.corpus.readers.text import read_text
 from jax_diversity.corpus.readers.web import read_html, read_warc
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.foundation.artifacts import HashMemory, fingerprint
+from jax_diversity.foundation.attempts import Failure
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.schema import Document
@@ -162,6 +163,17 @@ def _read_sources(config: CorpusConfig, report: ReadReport, advance: Advance) ->
 
 
 def _read_file(file: InputFile, config: CorpusConfig, licences: Licences, advance: Advance) -> Found:
+    """The documents of a file; if its reader raises an exception outside one record, a problem for the rest."""
+    try:
+        yield from _reader(file, config, licences, advance)
+    except UserError:
+        raise
+    except Exception as error:
+        failure = Failure.of(error)
+        yield Place(file, None), Problem.of_failure(failure._replace(what=f"{failure.what}; its rest is left out"))
+
+
+def _reader(file: InputFile, config: CorpusConfig, licences: Licences, advance: Advance) -> Found:
     kind, form = (file.format if config.format == "auto" else config.format), TEXT
     if kind == "megatron":
         return read_megatron(file, advance)

@@ -7,7 +7,7 @@ import datetime
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 from xml.etree.ElementTree import ParseError
 
 import numpy as np
@@ -15,6 +15,7 @@ from jaxtyping import Int32
 
 from jax_diversity.corpus.readers.files import InputFile
 from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.foundation.attempts import Failure, Result, attempt
 from jax_diversity.foundation.errors import UserError, in_one_line, shortened
 from jax_diversity.schema import Document
 
@@ -47,10 +48,20 @@ class Place(NamedTuple):
         return self.file.address if self.line is None else f"{self.file.address}:{self.line}"
 
 
+_Kind = Literal[
+    "num_broken_records",
+    "num_without_text",
+    "num_text_not_string",
+    "num_invalid_utf8",
+    "num_raised",
+    "num_took_too_long",
+]
+
+
 class Problem(NamedTuple):
     """The reason why a record gives no document: a count of `ReadReport`, and a sentence."""
 
-    kind: Literal["num_broken_records", "num_without_text", "num_text_not_string", "num_invalid_utf8"]
+    kind: _Kind
     what: str
 
     @classmethod
@@ -58,6 +69,11 @@ class Problem(NamedTuple):
         """The problem of bytes that are not UTF-8, or of a string that cannot be encoded as UTF-8."""
         unit = "byte" if isinstance(error, UnicodeDecodeError) else "character"
         return cls("num_invalid_utf8", f"invalid UTF-8: {error.reason} at {unit} {error.start + 1}")
+
+    @classmethod
+    def of_failure(cls, failure: Failure) -> Problem:
+        """The problem of a reader that raised an exception, or that took too long."""
+        return cls("num_raised" if failure.rule == "raised" else "num_took_too_long", failure.what)
 
     @classmethod
     def of_xml(cls, content: bytes, error: ParseError) -> Problem:
@@ -81,19 +97,27 @@ class ReadReport:
     num_without_text: int = 0
     num_text_not_string: int = 0
     num_invalid_utf8: int = 0  # lone surrogates ("\ud800" in JSON) included
+    num_raised: int = 0  # by code that reads one record; only for faults that no other count names
+    num_took_too_long: int = 0  # to read
     num_renamed_ids: int = 0
     problems: list[str] = field(default_factory=list)  # the first ones, as `file:line: what`
 
     @property
     def num_problems(self) -> int:
         """The number of skipped broken records."""
-        return self.num_broken_records + self.num_without_text + self.num_text_not_string + self.num_invalid_utf8
+        return sum(getattr(self, kind) for kind in get_args(_Kind))
 
     def skip(self, place: Place, problem: Problem) -> None:
         """Count a skipped record."""
         setattr(self, problem.kind, getattr(self, problem.kind) + 1)
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(shortened(f"{place.name}: {problem.what}"))
+
+
+def converted(make: Callable[..., Result], *arguments: Any) -> Result | Problem:
+    """The result of `make(*arguments)` for one record; a problem if it raises an exception or takes too long."""
+    found = attempt(make, *arguments)
+    return Problem.of_failure(found) if isinstance(found, Failure) else found
 
 
 Found = Iterator[tuple[Place, Document | Problem]]
@@ -127,6 +151,9 @@ class RecordForm:
 
     def document(self, record: dict[str, Any], place: Place, config: CorpusConfig) -> Document | Problem:
         """The document of a record."""
+        return converted(self._made, record, place, config)
+
+    def _made(self, record: dict[str, Any], place: Place, config: CorpusConfig) -> Document | Problem:
         try:
             return self.make(record, place, config)
         except _TooDeepError:

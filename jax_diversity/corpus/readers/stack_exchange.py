@@ -25,7 +25,7 @@ from typing import IO, NamedTuple
 from xml.etree import ElementTree
 
 from jax_diversity.corpus.readers.files import MAX_DOCUMENT_BYTES, InputFile, valid_name, without_compression
-from jax_diversity.corpus.readers.records import Found, Place, Problem
+from jax_diversity.corpus.readers.records import Found, Place, Problem, converted
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
@@ -36,7 +36,7 @@ _BLOCK_POSTS = 32  # posts of each run in memory during the merge
 _LINES_PER_STEP = 64
 _QUESTION, _ANSWER = "1", "2"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_FRAME = re.compile(rb"(?:<\?xml[^>]*\?>)?\s*(?:<posts>)?\s*(?P<end></posts>|<posts\s*/>)?")
+_FRAME = re.compile(rb"(?:<\?xml[^>]*\?>)?\s*+(?:<posts>)?\s*+(?P<end></posts>|<posts\s*/>)?")
 # Synthetic posts in dumps since July 2025.
 _MADE_UP = (1_000_000_001, 1_000_000_010)
 
@@ -74,7 +74,7 @@ def read_stack_exchange(file: InputFile, advance: Advance) -> Found:
         for number, group in groupby(posts.merged(), key=lambda post: post.order[0]):
             first, *others = group
             if not first.order[1]:
-                yield Place(file, first.line), _document(site, first, others)
+                yield Place(file, first.line), converted(_document, site, first, others)
                 continue
             for answer in (first, *others):
                 what = f"answer {answer.order[3]} to question {number}, which the file does not hold"
@@ -95,7 +95,7 @@ def _posts(file: InputFile, advance: Advance) -> Iterator[tuple[Place, _Post | P
                 position = stored.tell()
             line = line.strip().removeprefix(_BYTE_ORDER_MARK)
             if line.startswith(b"<row"):
-                post = _parse(line, number)
+                post = converted(_parse, line, number)
                 if post is not None:
                     num_posts += 1
                     yield Place(file, number), post

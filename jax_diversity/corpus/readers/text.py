@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from jax_diversity.corpus.readers.files import MAX_DOCUMENT_BYTES, InputFile, without_compression
-from jax_diversity.corpus.readers.records import Found, Place, Problem
+from jax_diversity.corpus.readers.records import Found, Place, Problem, converted
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
@@ -43,9 +43,14 @@ def read_text(file: InputFile, advance: Advance, begins: str | None = None) -> F
     if begins is None:
         yield place, Document(id=place.name, text=text, source=file.folder, language=code, title=file.name)
         return
-    for number, part in enumerate(_parts(text, begins), start=1):
-        name = f"{place.name}#{number}"
-        yield place, Document(id=name, text=part, source=file.folder, language=code, title=file.name)
+    parts, number = _parts(text, begins), 0
+    while (part := converted(_next, parts)) is not None:
+        number += 1
+        if isinstance(part, Problem):  # the generator ends with it
+            yield place, part._replace(what=f"{part.what}; the rest of the file is left out")
+        else:
+            name = f"{place.name}#{number}"
+            yield place, Document(id=name, text=part, source=file.folder, language=code, title=file.name)
 
 
 def _parts(text: str, begins: str) -> Iterator[str]:
@@ -58,6 +63,10 @@ def _parts(text: str, begins: str) -> Iterator[str]:
             lines.append(line)
     if lines:
         yield "\n".join(lines).rstrip()
+
+
+def _next(parts: Iterator[str]) -> str | None:
+    return next(parts, None)
 
 
 def is_source(name: str) -> bool:

@@ -78,7 +78,7 @@ def size_of(text: str) -> tuple[int, int]:
         >>> size_of("It costs 3.50 \\N{EURO SIGN}")
         (4, 17)
     """
-    # A step may have made a lone surrogate: it is reported when the document is stored.
+    # A text may hold a lone surrogate while a step edits it.
     encoded = text.encode(errors="surrogatepass")
     marked = encoded.translate(_SPACES_AND_OTHERS)
     return marked.count(b" x") + marked.startswith(b"x"), len(encoded)
@@ -202,7 +202,7 @@ class Candidate:
 
     def judge(self, measured: Measured) -> bool:
         """Record the value of a rule of the current step; False if the rule removes the document."""
-        self.measured[f"{self.step}.{measured.rule}"] = measured.value
+        self.measured[f"{self.step}.{measured.rule}"] = float(measured.value)  # raises for an int beyond all floats
         if not measured.passes:
             self.removed = Removal(self.step, measured.rule, measured.value, measured.threshold)
         return measured.passes

@@ -13,7 +13,6 @@ from typing import Literal
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most
 from jax_diversity.foundation.checks import check_one_of
-from jax_diversity.foundation.errors import in_one_line
 from jax_diversity.foundation.libraries import optional
 
 MEDIA_TYPES = frozenset({"text/html", "application/xhtml+xml"})
@@ -25,7 +24,7 @@ class Html(Step):
     """Extracts the text of a page, without menus, banners and comments.
 
     The extractor trafilatura is more exact; resiliparse is some ten times as fast. A page is removed if it has more
-    than two million characters, if it has no text, or if the library fails. Documents whose field `media_type` is not
+    than two million characters or if it has no text. Documents whose field `media_type` is not
     that of HTML pass, unless `always`.
     """
 
@@ -46,12 +45,7 @@ class Html(Step):
         if not self.always and candidate.document.metadata.get("media_type") not in MEDIA_TYPES:
             return
         yield at_most("most_characters", len(candidate.text), _MOST_CHARACTERS)
-        try:
-            text = self._extract(candidate.text)
-        except Exception as error:  # a parser in C and much code around it; the document's row records the failure
-            candidate.found[f"{type(error).__name__}: {in_one_line(error)}"[:100]] += 1
-            yield at_most("raised", 1, 0)
-            return
+        text = self._extract(candidate.text)
         yield at_least("characters_found", len(text), 1)
         candidate.text = text
 

@@ -24,7 +24,7 @@ LARGEST = (
     *("salesforce.stackexchange.com", "sharepoint.stackexchange.com"),
 )
 _ANSWER = re.compile(r'\n<article data-score="(-?\d+)">\n')
-_BULLET = re.compile(r"^(\s*)• ", re.MULTILINE)
+_BULLET = re.compile(r"^([^\S\n]*+)• ", re.MULTILINE)
 
 
 @dataclass

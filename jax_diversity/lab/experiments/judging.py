@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.lab.experiments.results import TrialRow
+from jax_diversity.lab.experiments.results import TrialRow, check_data
 from jax_diversity.lab.experiments.settings import ClaimConfig, Experiment
 from jax_diversity.lab.statistics import Difference, holm, paired_difference, pairs_needed
 
@@ -59,7 +59,12 @@ class Judge:
 
     @cached_property
     def held(self) -> dict[tuple[str, str], dict[Seeds, TrialRow]]:
-        """Rows without diverged runs: (arm, varied settings as JSON) -> seeds -> row."""
+        """Rows without diverged runs: (arm, varied settings as JSON) -> seeds -> row.
+
+        Raises:
+            UserError: rows of one dataset with different tokens.
+        """
+        check_data(self.experiment, self.rows)
         found: dict[tuple[str, str], dict[Seeds, TrialRow]] = {}
         for trial in self.experiment.trials:
             row = self.rows.get(trial.identity)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from jaxtyping import Int64
@@ -21,12 +21,9 @@ Order = Int64[np.ndarray, " position"]
 def trial_order(config: TrialConfig, packed: PackedTokens, seed: int) -> Order:
     """The order of one epoch of a trial; `seed` is the seed of the epoch."""
     settings, chars = dataclasses.replace(config.order, seed=seed), packed.characteristics
-    families = chars.families
-    objective = settings.resolve_objective(families)
     if settings.weights:
-        chars = chars.with_weights({name: settings.weights.get(name, 1.0) for name in families})
-    options: dict[str, Any] = dict(settings.options)
-    indices = np.asarray(order(chars, settings.method, seed=seed, objective=objective, **options).indices)
+        chars = chars.with_weights({name: settings.weights.get(name, 1.0) for name in chars.families})
+    indices = np.asarray(order(chars, settings.method, **settings.arguments(chars.families)).indices)
     if settings.reverse:
         indices = indices[::-1]
     if config.documents == "as_ordered":

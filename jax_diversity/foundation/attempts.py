@@ -1,0 +1,138 @@
+"""Do a piece of work on one document: an exception or a slow document must not end a run over millions of documents.
+
+A timer ticks in the main thread while `time_limit` is active. Its signal interrupts Python code, regular expressions
+and sleep. It does not interrupt other code in C; only the end of the process does.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import FrameType
+from typing import Any, Literal, NamedTuple, TypeVar
+
+Result = TypeVar("Result")
+_TICK_SECONDS = 1.0
+_TICKS_A_LIMIT = 4
+"""A short limit has at least this number of ticks."""
+
+
+class Failure(NamedTuple):
+    """The reason why a piece of work has no result; it never contains an exception's message, which may quote data."""
+
+    rule: Literal["raised", "took_too_long"]
+    what: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """The failure of work that raised an exception: the exception's type, and the module and line of its origin."""
+        name, trace = type(error).__name__, error.__traceback__
+        # The line of these depends on the depth of the stack and on the machine.
+        if trace is None or isinstance(error, RecursionError | MemoryError):
+            return cls("raised", name)
+        while trace.tb_next is not None:
+            trace = trace.tb_next
+        return cls("raised", f"{name} at {trace.tb_frame.f_globals.get('__name__')}:{trace.tb_lineno}")
+
+
+class TookTooLongError(BaseException):
+    """The time of the work is over; not an `Exception`, so that the work's own `except Exception` does not catch it."""
+
+
+class _Clock:
+    """The time that the current piece of work has taken; None between pieces."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.tick_seconds = min(_TICK_SECONDS, seconds / _TICKS_A_LIMIT)
+        self.spent: float | None = None
+        self._processor_seconds = time.thread_time()
+
+    def tick(self) -> None:
+        # A paused process gets one tick for the whole pause. Code in C gets one tick, too, but takes processor time.
+        now = time.thread_time()
+        passed, self._processor_seconds = max(self.tick_seconds, now - self._processor_seconds), now
+        if self.spent is None:
+            return
+        self.spent += passed
+        if self.spent > self.seconds:
+            self.spent = self.seconds  # the next tick raises again if the work catches this exception
+            raise TookTooLongError
+
+
+_clock: ContextVar[_Clock | None] = ContextVar("clock", default=None)
+
+
+def attempt(work: Callable[..., Result], *arguments: Any) -> Result | Failure:
+    """The result of `work(*arguments)`, or the reason why there is none: an exception, or the end of its time.
+
+    `KeyboardInterrupt` is raised.
+
+    Example:
+        >>> attempt(int, "7"), attempt(int, "seven").rule
+        (7, 'raised')
+    """
+    clock = _clock.get() or _IDLE
+    try:
+        clock.spent = 0.0
+        return work(*arguments)
+    except TookTooLongError:
+        return took_too_long(clock.seconds)
+    except (Exception, SystemExit) as error:
+        return Failure.of(error)
+    finally:
+        clock.spent = None
+
+
+def took_too_long(seconds: float) -> Failure:
+    """The failure of work that was ended after this time."""
+    return Failure("took_too_long", f"more than {seconds:g} seconds")
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Limit every `attempt` in the block to a time; 0 is no limit.
+
+    Only the main thread gets signals: in other threads nothing is limited.
+
+    The signal is SIGALRM. A handler and a timer of the caller work on during the block, and are put back after it.
+    """
+    if not seconds or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    clock = _Clock(seconds)
+    begun = time.monotonic()
+    theirs = signal.getsignal(signal.SIGALRM)
+    remaining, interval = signal.getitimer(signal.ITIMER_REAL)
+    due = begun + remaining if remaining else None
+
+    def tick(number: int, frame: FrameType | None) -> None:
+        nonlocal due
+        if due is not None and time.monotonic() >= due:
+            due = time.monotonic() + interval if interval else None
+            if callable(theirs):
+                theirs(number, frame)
+            elif theirs == signal.SIG_DFL:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.raise_signal(signal.SIGALRM)  # ends the process, as without this function
+        clock.tick()
+
+    signal.signal(signal.SIGALRM, tick)
+    signal.setitimer(signal.ITIMER_REAL, clock.tick_seconds, clock.tick_seconds)
+    outer = _clock.set(clock)
+    try:
+        yield
+    finally:
+        _clock.reset(outer)
+        if signal.getsignal(signal.SIGALRM) is tick:  # the work may have set a handler and a timer of its own
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, theirs)
+            if due is not None:
+                signal.setitimer(signal.ITIMER_REAL, max(due - time.monotonic(), 1e-6), interval)
+
+
+_IDLE = _Clock(float("inf"))
