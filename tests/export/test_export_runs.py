@@ -184,4 +184,4 @@ def test_a_dataset_that_is_not_where_it_was_is_named(
     (tmp_path / "away" / "deep").mkdir(parents=True)
     moved = run.root.rename(tmp_path / "away" / "deep" / "run")
     for verb in (["inspect"], ["measure"], ["export", "--to", "maxtext", "--target", str(tmp_path / "target")]):
-        assert "A dataset of the schedule is not where it was" in refused(capsys, *verb, "--out", str(moved))
+        assert "A dataset of the schedule is not at its stored path" in refused(capsys, *verb, "--out", str(moved))

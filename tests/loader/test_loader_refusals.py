@@ -70,7 +70,7 @@ def test_an_ordering_that_lies_in_another_dataset_is_refused(tiny: TinyDataset, 
     path = other / "orderings" / "balance.npy"
     make_loader(tiny.root, ordering=path, global_batch_size=4)  # packed alike: a copy
     edit_manifest(other, "pack", fingerprint="ab" * 32)
-    sentence = rf"of this dataset's sequences .* found {re.escape(str(path))} of a dataset packed otherwise \(abab"
+    sentence = rf"of this dataset's sequences .* found {re.escape(str(path))} of a dataset with another packing \(abab"
     for use in (
         lambda: make_loader(tiny.root, ordering=path, global_batch_size=4),
         lambda: make_loader(tiny.root, ordering=str(path), global_batch_size=4),

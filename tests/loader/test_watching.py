@@ -302,7 +302,7 @@ def test_clusters_of_several_feature_spaces_are_left_out(tiny, tmp_path):
     for place, features in enumerate(("one", "another")):
         write_tiny_dataset(tmp_path / features, group_names={"cluster": "ab"}, seed=place, features=features)
     size = sum(jd.open_dataset(tmp_path / features).num_sequences for features in ("one", "another"))
-    with pytest.raises(UserError, match=r"a family besides clusterings .* found cluster alone"):
+    with pytest.raises(UserError, match=r"a common family that is not a clustering, found only cluster"):
         jd.BatchMetrics([tmp_path / "one", tmp_path / "another"], np.arange(size), global_batch_size=7)
 
 

@@ -103,10 +103,10 @@ def test_every_epoch_reads_another_packing(folder: Path, tmp_path: Path) -> None
     assert sorted(rest[: sizes[0]].tolist()) == list(range(sizes[0]))
     assert not (rest[: sizes[0]] == whole(run)[: sizes[0]]).all()
     assert (np.searchsorted(run.offsets, rest[sizes[0] :], side="right") - 1 == 1).all()
-    with pytest.raises(jd.UserError, match="no dataset is within an epoch"):
+    with pytest.raises(jd.UserError, match="Expected a position between two epochs"):
         jd.extend_schedule(longer, position=3, consecutive=True)
     for refused in ({"weights": [1, 1, 1]}, {"joint": True}, {"temperature": 2}, {"max_repeats": 2}):
-        with pytest.raises(jd.UserError, match="Expected consecutive alone"):
+        with pytest.raises(jd.UserError, match="Expected only consecutive"):
             jd.create_schedule(tmp_path / "new", datasets, consecutive=True, **refused)
     line = ["schedule", "--path", str(tmp_path / "line"), "--consecutive", "--quiet", "--datasets"]
     assert main([*line, *(str(each.root) for each in datasets)]) == 0
