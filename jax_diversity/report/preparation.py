@@ -1,4 +1,4 @@
-"""The values of preparation: documents after every step and removed by every rule, with examples."""
+"""Compute the values of preparation: documents left after each step, and removed by each rule, with examples."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def preparation_values(account: Mapping[str, Any], examples: Mapping[str, Any]) 
                 "examples": [
                     shown
                     for each in edited.get(step["step"], [])[:MAX_EXAMPLES]
-                    if (shown := _edited(each, characters))["lines"]  # in the others only spaces were edited
+                    if (shown := _edited(each, characters))["lines"]  # in the other documents only spaces were edited
                 ],
             }
             for step in account["steps"]
@@ -74,7 +74,7 @@ def preparation_values(account: Mapping[str, Any], examples: Mapping[str, Any]) 
 
 
 def _places(account: Mapping[str, Any], kind: str, steps: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The sources, or languages, with most documents; 0 for a step that left no documents of a place."""
+    """The sources or languages (places) with the most documents; 0 if a step left no documents of a place."""
     nothing = {f"{figure}_{side}": 0 for figure in _FIGURES for side in ("in", "out")}
     # A step may detect the language of documents. A language then appears only in later steps.
     names = {name for step in steps for name in account[kind].get(step, {})}
@@ -134,7 +134,7 @@ def _edited(example: Mapping[str, Any], characters: int) -> dict[str, Any]:
 
 
 def _differing(run: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Neighbouring lines; a line that differs only in spaces is unchanged, a long one begins near its difference.
+    """Yield neighbouring lines. If a line differs only in spaces, it is unchanged. A long line is cut before its difference.
 
     If lines are equal after personal data is masked in both, the new line is shown.
     """
@@ -160,7 +160,7 @@ def _line(line: str) -> str:
 
 
 def _within(lines: Sequence[str], characters: int) -> Sequence[str]:
-    """The first lines with at most a number of characters, at least one line."""
+    """The first lines with at most `characters` characters in total, at least one line."""
     number, total = 0, 0
     while number < min(len(lines), MAX_LINES) and (not number or total + len(lines[number]) <= characters):
         total += len(lines[number])

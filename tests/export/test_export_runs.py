@@ -163,7 +163,7 @@ def test_megatron_reads_the_run(one: Any, tmp_path: Path) -> None:
         (["--to", "megatron"], "a run of one dataset, for Megatron's cache"),
         (["--documents"], "a run of one dataset, for documents"),
         (["--to", "olmo"], "give --olmo.global-batch-size"),
-        (["--to", "olmo", "--olmo.global-batch-size", "8", "--olmo.num-epochs", "2"], "holds its own epochs"),
+        (["--to", "olmo", "--olmo.global-batch-size", "8", "--olmo.num-epochs", "2"], "has its own epochs"),
         (["--ordering", "balance"], "no ordering, because the run in"),
         (["--version", "7"], "version to be a whole number >= 1 and <= 4"),
     ],
