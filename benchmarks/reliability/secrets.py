@@ -1,8 +1,8 @@
 """Planted secrets: preparation may write them nowhere but into texts that it was not asked to mask.
 
 A document holds one secret in one disguise and in one place. Chains with the step `personal_data` must mask it in the
-stored documents, too; all other chains must mask it in what they write besides. Texts that only look like secrets must
-stay. `count` is the number of documents.
+stored documents, too; all other chains must mask it in what they write besides. Only ids stay in documents and decisions,
+where they are keys. Texts that only look like secrets must stay. `count` is the number of documents.
 """
 
 from __future__ import annotations
@@ -247,6 +247,8 @@ def _fail(tally: Tally, secrets: Sequence[Secret], places: Sequence[str], chain:
     for where, text in written.items():
         found = _normal(text)
         for secret, place in zip(secrets, places, strict=True):
+            if place == "id" and {"documents", "decisions"} & set(Path(where).parts):
+                continue
             parts = (secret.core[start : start + _LEAKED] for start in range(len(secret.core) - _LEAKED + 1))
             if part := next((part for part in parts if part in found), ""):
                 tally.fail(
