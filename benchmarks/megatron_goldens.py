@@ -41,6 +41,16 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+# case -> the weights of a blend, and its number of samples
+BLENDS: dict[str, dict[str, Any]] = {
+    "three": {"weights": [0.3, 0.2, 0.5], "size": 1000},
+    "ties": {"weights": [1.0, 1.0, 2.0], "size": 500},
+    "rounded_ties": {"weights": [0.7, 0.3], "size": 1000},
+    "rare": {"weights": [1000.0, 1.0, 7.0], "size": 3000},
+    "many": {"weights": [1 / (1 + index) for index in range(60)], "size": 4000},
+}
+
+
 def write_stores(folder: Path) -> None:
     """Write `.bin` and `.idx` with Megatron's own builder."""
     import torch
@@ -106,6 +116,16 @@ def padded_sample_index(folder: Path, case: dict[str, Any]) -> np.ndarray:
     return helpers.build_sample_idx(lengths, documents, case["sequence_length"], 1, total, False, True)
 
 
+def blended_datasets(case: dict[str, Any]) -> np.ndarray:
+    """Build the dataset of every sample as `BlendedDataset` does."""
+    from megatron.core.datasets import helpers
+
+    weights, size = np.array(case["weights"], np.float64), case["size"]
+    of_dataset, within = np.zeros(size, np.int16), np.zeros(size, np.int64)
+    helpers.build_blending_indices(of_dataset, within, (weights / weights.sum()).tolist(), len(weights), size, False)
+    return of_dataset
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
@@ -117,7 +137,8 @@ def main() -> None:
         if case["store"] != "ragged":  # Megatron cannot end with a sequence without tokens
             arrays["padded_sample_index"] = padded_sample_index(folder, case)
         np.savez_compressed(folder / f"indices_{name}.npz", **arrays)  # type: ignore[arg-type]
-    (folder / "cases.json").write_text(json.dumps({"indices": CASES}, sort_keys=True) + "\n")
+    np.savez_compressed(folder / "blends.npz", **{name: blended_datasets(case) for name, case in BLENDS.items()})
+    (folder / "cases.json").write_text(json.dumps({"blends": BLENDS, "indices": CASES}, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -50,18 +50,19 @@ class Recipe:
     Attributes:
         label: its name in the table.
         method: a name of `jax_diversity.ordering.METHODS`.
-        objective: the weights of the rule.
+        objective: the weights of the rule; None takes the method's default.
         options: the method's own.
     """
 
     label: str
     method: str
-    objective: jd.Objective = field(default_factory=jd.Objective)
+    objective: jd.Objective | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def about(self) -> dict[str, Any]:
         """Return the recipe for the results' file."""
-        return {"method": self.method, "objective": dataclasses.asdict(self.objective), "options": self.options}
+        objective = None if self.objective is None else dataclasses.asdict(self.objective)
+        return {"method": self.method, "objective": objective, "options": self.options}
 
 
 @dataclass(frozen=True)

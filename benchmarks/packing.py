@@ -280,7 +280,7 @@ def measure_dataset(folder: Path, length: int | None) -> dict[str, Any]:
         f"{(lengths > length).mean():.1%} of the documents are longer than L.\n"
     )
     print(
-        "| method | sequences | tokens lost | padding | documents cut | segments a sequence | clusters a "
+        "| method | sequences | tokens lost | padding | documents cut | segments per sequence | clusters per "
         "sequence | largest cluster |\n|---|---|---|---|---|---|---|---|"
     )
     rows = []

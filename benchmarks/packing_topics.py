@@ -114,7 +114,7 @@ def measure_dataset(folder: Path, sequence_lengths: list[int]) -> list[dict[str,
         "clusters": np.load(folder / "clusters" / "assignments.npy"),
         "vectors": np.load(folder / "embeddings" / "embeddings.npy"),
     }
-    print("| L | method | clusters a sequence | largest cluster | cosine of neighbours | tokens lost | seconds |")
+    print("| L | method | clusters per sequence | largest cluster | cosine of neighbours | tokens lost | seconds |")
     print("|---|---|---|---|---|---|---|")
     rows = []
     for length in sequence_lengths:

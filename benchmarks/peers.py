@@ -81,7 +81,7 @@ def dense_rows(chars: jd.Characteristics) -> np.ndarray:
     return (np.hstack(families) / chars.sequence_length).astype(np.float32)
 
 
-def run_ours(chars: jd.Characteristics, method: str, objective: jd.Objective) -> Run:
+def run_ours(chars: jd.Characteristics, method: str, objective: jd.Objective | None = None) -> Run:
     """Run all of `jd.order`, including its tables."""
     start = time.perf_counter()
     jd.order(chars, method, objective=objective)
@@ -184,7 +184,7 @@ def run_all(chars: jd.Characteristics) -> dict[str, Run]:
     runs["greedy f3"] = run_ours(chars, "greedy", jd.Objective.f3())
     for method in ("greedy", "balance"):
         if method in METHODS:
-            runs[method] = run_ours(chars, method, jd.Objective())
+            runs[method] = run_ours(chars, method)
     return runs
 
 

@@ -81,7 +81,7 @@ def main() -> None:
         learning, told = seconds_to_learn(METHODS.find(name)(**options))
         steps[name] = measured(name, options, learning, documents) | told
         print(name, json.dumps(steps[name]), flush=True)
-    steps["weight"] = measured("weight", {"weights": {"web": 2}}, 0.0, documents)
+    steps["weight"] = measured("weight", {"weights": {"source=web": 2}}, 0.0, documents)
     print("weight", json.dumps(steps["weight"]), flush=True)
     if given.write:
         environment = results_file.environment("numpy", "scikit-learn")

@@ -56,7 +56,7 @@ def corpus() -> Corpus:
 @cache
 def ordering(method: str, seed: int = 0, objective: jd.Objective | None = None) -> jd.Ordering:
     """An order of the corpus's sequences."""
-    return jd.order(corpus().characteristics, method, seed=seed, objective=objective or jd.Objective())
+    return jd.order(corpus().characteristics, method, seed=seed, objective=objective)
 
 
 def flow() -> str:

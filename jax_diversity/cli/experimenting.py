@@ -11,6 +11,7 @@ from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import check_folder_name
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.own_functions import give
 from jax_diversity.foundation.processes import num_cores
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.settings import settings_from_plain
@@ -78,5 +79,6 @@ def _dataset(name: str, settings: Any, out: Path, data: Path, progress: Progress
     corpus["paths"] = [path if path == PYTHON_ENVIRONMENT else at(data, path) for path in paths]
     folder = out / "datasets" / f"{name}-{fingerprint(settings)[:8]}"
     plain |= {"corpus": corpus, "out": str(folder), "orders": []}
+    give(plain)
     Build(settings_from_plain(BuildConfig, plain, f"datasets.{name}"), progress).run_all()
     return open_dataset(folder)

@@ -14,7 +14,8 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -44,9 +45,10 @@ from jax_diversity.cli.tables import build_table, funnel_table, methods_list, or
 from jax_diversity.foundation.artifacts import read_json
 from jax_diversity.foundation.checks import as_whole_number, check_folder_name
 from jax_diversity.foundation.compilation import keep_compiled_programs
-from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line
+from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line, quoted
+from jax_diversity.foundation.own_functions import give, only_given
 from jax_diversity.foundation.progress import Progress
-from jax_diversity.foundation.settings import read_settings
+from jax_diversity.foundation.settings import parse_yaml, read_settings
 from jax_diversity.foundation.stage import Stage
 from jax_diversity.foundation.terminal import show
 from jax_diversity.pipeline.settings import BuildConfig, demo_config
@@ -214,7 +216,22 @@ def _run(name: str, arguments: list[str]) -> None:
         hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", *verb.sections)]
         text += "\n\nAll options of `jax-diversity build` are accepted; each stage uses its own."
     text += methods_list(verb.stage) if asks_help and verb.stage is not None else ""
-    verb.run(parse_options(_defaults(verb, arguments, asks_help), name, arguments, text, hidden=hidden))
+    with only_given(*map(_as_given, arguments)):
+        options = parse_options(_defaults(verb, arguments, asks_help), name, arguments, text, hidden=hidden)
+        try:
+            verb.run(options)
+        except SystemExit as error:
+            raise UserError(
+                f"Expected code that returns, found that it ended the program (sys.exit({quoted(error.code)})); leave "
+                "that out of your functions."
+            ) from None
+
+
+def _as_given(word: str) -> Any:
+    """A word of the command line as the values that it gives: `--option=value`, or a list or mapping in YAML."""
+    value = word.partition("=")[2] if word.startswith("--") else word
+    with suppress(UserError):
+        return parse_yaml(value) if value.startswith(("[", "{")) else value
 
 
 def _defaults(verb: Verb, arguments: list[str], asks_help: bool) -> Any:
@@ -232,6 +249,7 @@ def _defaults(verb: Verb, arguments: list[str], asks_help: bool) -> Any:
         is_run = isinstance(options, ReportOptions) and _is_run(out)
         settings = replace(settings, windows=()) if is_run else recorded_config(_existing(out))
     if first["config"]:
+        give(asdict(read_settings(first["config"], options.settings)))
         settings = read_settings(first["config"], settings)
     return replace(options, **{each.name: getattr(settings, each.name) for each in fields(settings)})
 

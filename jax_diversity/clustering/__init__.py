@@ -1,1 +1,1 @@
-"""Vectors -> topic clusters: k-means over a mesh of devices, names for its clusters, a map of them, their purity."""
+"""From vectors to topic clusters: k-means over a mesh of devices, names and a map of the clusters, and their purity."""

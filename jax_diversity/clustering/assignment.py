@@ -1,4 +1,4 @@
-"""Every document's nearest centroid, and every centroid's nearest documents."""
+"""Find the nearest centroid of every document, and the nearest documents of every centroid."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ def assign(
     mesh: Any = None,
     block_rows: int | None = None,
 ) -> tuple[Int32[np.ndarray, " document"], Float32[np.ndarray, " document"]]:
-    """The nearest centroid of every row, ties to the lowest number; it also assigns new documents to old clusters.
+    """Find the nearest centroid of every row, of equally near ones the first; the rows may be new documents.
 
     Args:
         vectors: one row per document; may be a memory map.
-        centroids: a clustering's, as in its file `centroids.npy`.
+        centroids: the centroids of a clustering, as in its file `centroids.npy`.
         advance: called with the number of rows done.
-        spherical: as in the clustering.
-        mesh: as in `cluster`.
-        block_rows: as in `cluster`.
+        spherical: the same value as for the clustering.
+        mesh: see `cluster`.
+        block_rows: see `cluster`.
 
     Returns:
-        Every row's cluster and its squared distance to the centroid (spherical: of the row at length one).
+        The cluster of every row, and the squared distance of the row to this centroid (spherical: of the row scaled to
+        length one).
 
     Raises:
-        UserError: NaN or infinite vectors, or rows of another width than the centroids.
+        UserError: a vector contains NaN or infinity, or rows and centroids have different numbers of features.
 
     Example:
         >>> clusters, distances = assign(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32))
@@ -53,7 +54,8 @@ def assign(
     passes = Passes(row_mesh(mesh), block_rows, advance)
     if spherical or not len(centroids):
         return assign_rows(Rows(vectors, None, spherical), centroids, passes)
-    # The middle of the centroids, not of the rows: a row's cluster must not depend on the other rows.
+    # We use the middle of the centroids, not of the rows, because the cluster of a row must not depend on the other
+    # rows.
     origin = middle(centroids)
     return assign_rows(Rows(vectors, None, False, origin), centroids - origin, passes)
 
@@ -64,12 +66,12 @@ def nearest_documents(
     num_clusters: int,
     num_nearest: int,
 ) -> Int64[np.ndarray, "cluster num_nearest"]:
-    """The documents nearest to every cluster's centroid, nearest first, ties to the lowest index.
+    """Find the documents nearest to every centroid, the nearest first; of equals, the lowest index first.
 
     Returns:
         Document indices; -1 if a cluster has fewer documents.
     """
-    # `lexsort` is stable: of equal distances the lowest index is first.
+    # `lexsort` is stable: if distances are equal, the lowest index is first.
     order = np.lexsort((distances, assignments))
     sorted_clusters = assignments[order]
     first = np.searchsorted(sorted_clusters, np.arange(num_clusters))

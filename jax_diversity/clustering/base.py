@@ -1,4 +1,4 @@
-"""The contract of clustering methods: centroids are computed from a part of the documents.
+"""The contract of clustering methods. A method computes centroids from a part of the documents.
 
 Then every document is assigned to the nearest centroid; this second step is the same for all methods.
 """
@@ -16,15 +16,16 @@ from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
 
 TWO_LEVELS_FROM = 10_000
-"""From this many clusters on there are two levels, unless the settings choose otherwise."""
+"""Smallest number of clusters that are trained on two levels, unless the settings choose the number of levels."""
 
 
 @runtime_checkable
 class Method(Protocol):
-    """Vectors to centroids; the same arguments give the same result.
+    """A method computes centroids from vectors; the same arguments give the same result.
 
-    Besides these arguments a method may take, by keyword: `advance`, called with the number of rows processed, in all
-    `max_iterations` times the training rows (twice that in two levels); `mesh` and `block_rows`, for work on devices.
+    A method may also take these keyword arguments: `advance`, which the method calls with the number of rows processed,
+    in all `max_iterations` times the training rows (twice as many on two levels); `mesh` and `block_rows`, for work on
+    devices.
     All other keyword parameters, each with a default, are its options. Every method has the options `max_iterations`
     and `spherical`.
     """
@@ -32,7 +33,7 @@ class Method(Protocol):
     def __call__(
         self, vectors: Float32[np.ndarray, "document feature"], num_clusters: int, *, train_documents: int, seed: int
     ) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
-        """Centroids of at most `train_documents` documents, drawn by the seed, and the passes made."""
+        """Return centroids of at most `train_documents` documents, drawn with the seed, and the number of passes."""
         ...
 
 
@@ -42,18 +43,19 @@ METHODS = Methods(
     {"kmeans": "kmeans", "minibatch_kmeans": "minibatch_kmeans"},
     contract=frozenset({"vectors", "num_clusters", "train_documents", "seed", "advance", "mesh", "block_rows"}),
 )
-"""Name -> module below this package."""
+"""Maps the name of each method to its module in this package."""
 
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """Centroids and every document's cluster.
+    """Centroids, and the cluster of every document.
 
     Attributes:
         centroids: the clusters' means (over the training documents).
-        assignments: the nearest centroid of every document, ties to the lowest number.
-        inertia: sum over all documents of the squared distance to their centroid.
-        num_iterations: passes over the training documents until the centroids settled (two levels: the most of any).
+        assignments: the nearest centroid of every document; of equally near centroids, the lowest number.
+        inertia: the sum of the squared distances of all documents to their centroids.
+        num_iterations: passes over the training documents until the centroids settled. With two levels, this is the
+            largest number of passes among all the clusterings.
     """
 
     centroids: Float32[np.ndarray, "cluster feature"]
@@ -74,18 +76,20 @@ def cluster(
     block_rows: int | None = None,
     **options: Any,
 ) -> Clustering:
-    """Cluster documents' vectors: `train_centroids` on a part of them, then `assign` all.
+    """Cluster documents' vectors: train centroids on a part of the documents, then assign all documents.
 
     Args:
         vectors: one row per document; may be a memory map, which is read block by block.
-        num_clusters: k.
+        num_clusters: k, the number of clusters.
         method: a name of `METHODS`.
-        train_documents: the maximum number of documents from which the centroids are computed.
-        seed: decides the starting centroids and the training documents; from 0 to 2^32 - 1.
+        train_documents: the largest number of documents that the centroids are computed from.
+        seed: the seed of the starting centroids and of the choice of training documents; from 0 to 2^32 - 1.
         advance: called with the number of rows done, `num_rows_passed` in all.
-        mesh: devices that share the work; None takes one. Several processes pass the same vectors.
-        block_rows: rows of a device's block, rounded up to a multiple of 64; None takes a suitable number.
-        options: the method's own options, such as `spherical`.
+        mesh: devices that share the work; None uses one device. If there are several processes, all pass the same
+            vectors.
+        block_rows: number of rows that one device computes at a time, rounded up to a multiple of 64; None means a
+            suitable number.
+        options: the options of the method, such as `spherical`.
 
     Raises:
         UserError: unknown method or option; fewer documents (or training documents) than clusters; vectors that are
@@ -109,22 +113,23 @@ def cluster(
 def train_centroids(
     vectors: Float32[np.ndarray, "document feature"], num_clusters: int, *, method: str = "kmeans", **given: Any
 ) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
-    """Centroids by the method, and the passes made; other arguments, and errors, are those of `cluster`."""
+    """Return centroids and the number of passes; see `cluster` for the other arguments and the errors."""
     chosen = METHODS.find(method)
     METHODS.check_options(method, given.keys() - METHODS.contract)
-    # A method need not have the parameters `advance`, `mesh` and `block_rows`; it gets the ones that it has.
+    # A method does not need to have the parameters `advance`, `mesh` and `block_rows`; we pass the arguments that it
+    # has.
     return chosen(vectors, num_clusters, **{name: each for name, each in given.items() if METHODS.takes(method, name)})
 
 
 def num_coarse_clusters(num_clusters: int, coarse_clusters: int) -> int:
-    """Clusters of the coarse level; 1 means one level only. 0 computes it from the number of clusters."""
+    """Return the number of coarse clusters; 1 means one level. If `coarse_clusters` is 0, `num_clusters` decides."""
     return coarse_clusters or (1 if num_clusters < TWO_LEVELS_FROM else math.isqrt(num_clusters))
 
 
 def num_rows_passed(
     num_documents: int, num_clusters: int, *, method: str = "kmeans", train_documents: int = 200_000, **options: Any
 ) -> int:
-    """The rows that `cluster` reports to `advance`: the rows of every allowed training pass and of the assignment."""
+    """Count the rows that `cluster` reports to `advance`: rows of all allowed training passes and of the assignment."""
     given = METHODS.options(method) | options
     num_levels = 1 if num_coarse_clusters(num_clusters, given.get("coarse_clusters", 1)) == 1 else 2
     return num_levels * min(num_documents, train_documents) * given["max_iterations"] + num_documents

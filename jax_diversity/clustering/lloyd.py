@@ -1,8 +1,8 @@
 """Lloyd's algorithm over blocks of rows on a mesh of devices, and the nearest centroids of a stream of rows.
 
-Every device holds a slice of each block of rows and a copy of all centroids; a mesh may have one device only. A
-device adds up its own rows' sums; once a pass they are added over the devices (`psum`), so that all devices
-move their copies of the centroids in the same way.
+Every device stores a slice of each block of rows and a copy of all centroids; a mesh may have only one device. A
+device adds up the sums of its own rows. Once per pass these sums are added over the devices (`psum`), so that all
+devices move their copies of the centroids in the same way.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ BY_ROW: Any = PartitionSpec(AXIS)
 EVERYWHERE: Any = PartitionSpec()
 
 SETTLED_SHARE = 10_000
-"""Lloyd stops when at most one training row in this many changes its cluster."""
+"""Lloyd's algorithm stops when at most one in this many training rows changes its cluster."""
 _ROW_MULTIPLE = 64
-"""Rows of a device's block: a matrix product's sums are the same for all multiples of this number."""
+"""The number of rows in a device's block is a multiple of this: then the sums of a matrix product are the same for all
+block sizes."""
 _ROUNDING = 1e-6
-"""Relative length below which a row counts as equal to its centroid."""
+"""A row is equal to its centroid if the relative length of the difference is below this."""
 _NO_DIRECTION = 1e-4
-"""Length below which the mean of rows of length one has no direction."""
+"""The mean of rows of length one has no direction if its length is below this."""
 
 
 def row_mesh(mesh: Any) -> Mesh:
-    """The devices of a mesh of any axes as one axis; None is this process's first device."""
+    """Return a mesh with the same devices on one axis; None means the first device of this process."""
     return flat_mesh(Mesh(np.array(jax.local_devices()[:1]), (AXIS,)) if mesh is None else mesh, AXIS)
 
 
 def place(mesh: Mesh, values: np.ndarray, spec: Any) -> Array:
-    """An array on the mesh; several processes pass the same values, and each keeps its devices' part."""
+    """Put an array on the mesh; all processes pass the same values, and each keeps the part of its own devices."""
     sharding = NamedSharding(mesh, spec)
     if sharding.is_fully_addressable:
         return jax.device_put(values, sharding)
@@ -50,14 +51,14 @@ def place(mesh: Mesh, values: np.ndarray, spec: Any) -> Array:
 
 
 def fetch(mesh: Mesh, array: Array) -> np.ndarray:
-    """The whole array on the mesh, in every process."""
+    """Return the whole array from the mesh, in every process."""
     if not (array.is_fully_addressable or array.is_fully_replicated):
         array = jax.jit(lambda part: part, out_shardings=NamedSharding(mesh, EVERYWHERE))(array)
     return np.asarray(array)
 
 
 def padded_count(count: int) -> int:
-    """The next power of two, or 1.5 times one: few sizes, at most half too large (5: 6, 7: 8, 13: 16)."""
+    """Round up to a power of two, or to 1.5 times a power of two (5: 6, 7: 8, 13: 16), so that there are few sizes."""
     power = 1 << max(count - 1, 0).bit_length()
     return power * 3 // 4 if power >= 4 and count <= power * 3 // 4 else power
 
@@ -67,15 +68,16 @@ class Passes:
     """The settings of passes over rows."""
 
     mesh: Mesh
-    block_rows: int | None = None  # of one device; None takes a suitable number
+    block_rows: int | None = None  # of one device; None means a suitable number
     advance: Advance = ignore
-    few_sizes: bool = False  # round up numbers of clusters: otherwise each number of many clusterings would be compiled
+    few_sizes: bool = False  # round up numbers of clusters: otherwise every number of clusters would be compiled
 
     def rows_at_once(self, num_rows: int) -> int:
-        """Rows of a block on all devices together."""
+        """Return the number of rows of a block on all devices together."""
         rows = self.block_rows
         if rows is None:
-            # Blocks that stay in a processor's cache, or fill an accelerator; small corpora take a power of two.
+            # A block should stay in the cache of a processor, or fill an accelerator. For small corpora we use a power
+            # of two.
             rows = 512 if self.mesh.devices.flat[0].platform == "cpu" else 8192
             rows = min(rows, 1 << max(-(-num_rows // self.mesh.size) - 1, 0).bit_length())
         return max(-(-rows // _ROW_MULTIPLE), 1) * _ROW_MULTIPLE * self.mesh.size
@@ -84,9 +86,10 @@ class Passes:
 def lloyd(
     rows: Rows, start: Float32[np.ndarray, "cluster feature"], max_iterations: int, passes: Passes
 ) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
-    """Move centroids to their rows' means until they settle; return the centroids and the number of passes.
+    """Move centroids to the means of their rows until they settle; return the centroids and the number of passes.
 
-    `passes.advance` gets `max_iterations` times the rows in all; after an early stop the rest is reported at the end.
+    In all, `passes.advance` gets `max_iterations` times the number of rows; after an early stop, the remaining rows are
+    reported at the end.
     """
     mesh, num_clusters = passes.mesh, len(start)
     num_padding = padded_count(num_clusters) - num_clusters if passes.few_sizes else 0
@@ -114,7 +117,8 @@ def lloyd(
             filled = np.array(centroids)
             filled[empty[: len(far)]] = rows.take(far)
             centroids = place(mesh, filled, EVERYWHERE)
-        # Never stop right after a centroid was moved to a far row: that row's cluster has to be computed first.
+        # We never stop right after a centroid was moved to a far row, because the cluster of this row must be computed
+        # first.
         elif int(num_changed) <= len(rows) // SETTLED_SHARE:
             break
     passes.advance((max_iterations - num_iterations) * len(rows))
@@ -122,11 +126,12 @@ def lloyd(
 
 
 def _farthest(rows: Rows, distances: list[np.ndarray], num_rows: int) -> Int64[np.ndarray, " far"]:
-    """Places of up to `num_rows` rows that are farthest from their centroids, at different distances."""
-    # Copies of a row are equally far away: `unique` counts them once, else they would fill several clusters.
+    """Return the indices of up to `num_rows` rows that are farthest from their centroids, at different distances."""
+    # Copies of a row are equally far away. `unique` keeps one of them; otherwise the copies would fill several
+    # clusters.
     values, first = np.unique(-np.concatenate(distances)[: len(rows)], return_index=True)
     far = first[:num_rows]
-    # A row that equals its centroid, except for rounding, would make a second centroid at the same place.
+    # A row that equals its centroid, except for rounding, would become a second centroid at the same point.
     lengths = np.square(rows.take(far)).sum(axis=1)
     return far[-values[:num_rows] > _ROUNDING**2 * lengths]
 
@@ -134,11 +139,11 @@ def _farthest(rows: Rows, distances: list[np.ndarray], num_rows: int) -> Int64[n
 def assign_rows(
     rows: Rows, centroids: Float32[np.ndarray, "cluster feature"], passes: Passes
 ) -> tuple[Int32[np.ndarray, " row"], Float32[np.ndarray, " row"]]:
-    """Nearest centroid of every row and the squared distance to it, streamed; rows are not kept."""
+    """Find the nearest centroid of every row and the squared distance to it; rows are streamed and not kept."""
     mesh = passes.mesh
     clusters, distances = np.empty(len(rows), np.int32), np.empty(len(rows), np.float32)
     on_devices = place(mesh, centroids, EVERYWHERE)
-    # At most two blocks' results wait: every waiting block keeps its rows on the devices.
+    # The results of at most two blocks wait, because every waiting block keeps its rows on the devices.
     waiting: list[tuple[int, int, Any]] = []
 
     def take_one() -> None:
@@ -162,7 +167,7 @@ def assign_rows(
 
 
 class Moments(NamedTuple):
-    """The sums of a pass on every device: rows minus their centroids, rows, rows that changed their cluster."""
+    """The sums of a pass, per device: residuals (rows minus centroids), numbers of rows, rows with a new cluster."""
 
     residuals: Any
     counts: Any
@@ -170,7 +175,7 @@ class Moments(NamedTuple):
 
     @staticmethod
     def zeros(shape: tuple[int, ...], mesh: Mesh) -> Moments:
-        """Sums of zero rows, for centroids of this shape."""
+        """Return sums of no rows, for centroids of this shape."""
         return Moments(
             place(mesh, np.zeros((mesh.size, *shape), np.float32), BY_ROW),
             place(mesh, np.zeros((mesh.size, shape[0]), np.int32), BY_ROW),
@@ -189,11 +194,12 @@ def accumulate(
     mesh: Mesh,
     spherical: bool,
 ) -> tuple[Moments, Int32[Array, " row"], Float32[Array, " row"]]:
-    """The sums after one more block, every row's cluster (out of range for padding), and its squared distance.
+    """Add one more block to the sums; also return every row's cluster and its squared distance.
 
-    Residuals are summed instead of rows: they are small, so the sum loses less to rounding, and a cluster of
-    identical rows does not move at all. Rows from `num_rows` on and centroids from `num_clusters` on are padding.
-    `previous` holds every row's cluster in the previous pass, at first -1. The memory of `moments` is reused (donated).
+    The cluster of a row of padding is out of range. We sum residuals and not rows: residuals are small, so the sum has
+    smaller rounding errors, and a cluster of identical rows does not move at all. Rows from index `num_rows` on and
+    centroids from index `num_clusters` on are padding. `previous` contains every row's cluster in the previous pass, at
+    first -1. The memory of `moments` is reused (donated).
     """
 
     def part(
@@ -203,7 +209,8 @@ def accumulate(
         is_row = lax.axis_index(AXIS) * len(rows) + jnp.arange(len(rows)) < num_rows
         clusters = jnp.where(is_row, clusters, len(centroids))  # out of range: dropped from the sums
         changed = moments.num_changed[0] + jnp.sum(is_row & (clusters != previous), dtype=jnp.int32)
-        # Accelerators add scattered rows in any order, slowly; a product with one-hot rows is exact and quick.
+        # Accelerators add scattered rows slowly and in any order. A product with one-hot rows multiplies exactly (by 0
+        # or 1) and is fast.
         sums = lax.platform_dependent(
             moments.residuals[0], clusters, residuals, cpu=add_scattered, default=add_multiplied
         )
@@ -219,7 +226,7 @@ def accumulate(
 def nearest(
     rows: Float32[Array, "row feature"], centroids: Float32[Array, "cluster feature"], mesh: Mesh, spherical: bool
 ) -> tuple[Int32[Array, " row"], Float32[Array, " row"]]:
-    """Every row's nearest centroid, ties to the lowest number, and the squared distance to it."""
+    """Find the nearest centroid of every row, of equally near ones the first, and the squared distance to it."""
 
     def part(rows: Array, centroids: Array) -> Any:
         return _nearest_part(rows, centroids, jnp.int32(len(centroids)), spherical)[::2]
@@ -229,23 +236,25 @@ def nearest(
 
 
 def _nearest_part(rows: Array, centroids: Array, num_clusters: Array, spherical: bool) -> tuple[Array, Array, Array]:
-    """One device's rows: nearest centroid, row minus that centroid, and its squared length."""
-    # ‖x‖² / 2 is the same for every centroid: ‖x - c‖² / 2 without it is ‖c‖² / 2 - x · c.
+    """For the rows of one device, find the nearest centroid, the row minus this centroid, and its squared length."""
+    # ‖x‖² / 2 is the same for every centroid. Without it, ‖x - c‖² / 2 is ‖c‖² / 2 - x · c.
     half_norms = 0.5 * jnp.sum(centroids * centroids, axis=1)
-    # Padding has an infinite norm, so that no row takes it.
+    # Padding has an infinite norm, so that no row is assigned to it.
     numbers = jnp.arange(len(centroids), dtype=jnp.int32)
     present = jnp.where(numbers < num_clusters, half_norms, jnp.inf)
     if spherical:
-        # A centroid of zeros has the score 2, above any centroid of length one: only rows of zeros may take it.
+        # A centroid of zeros has the score 2, above any centroid of length one: only rows of zeros may be assigned to
+        # it.
         half_norms = jnp.where(half_norms > 0, 0.5, 2.0)
     half_norms = jnp.where(numbers < num_clusters, half_norms, jnp.inf)
     products = jnp.matmul(centroids, rows.T, precision=lax.Precision.HIGHEST)
     scores = half_norms[:, None] - products
-    # XLA's CPU argmin is a scalar loop; a minimum and a search for it are both vectorised.
+    # On CPUs, XLA compiles argmin to a scalar loop. A minimum and a search for the minimum are both vectorised.
     least = jnp.min(scores, axis=0)
     clusters = jnp.min(jnp.where(scores <= least, numbers[:, None], len(centroids) - 1), axis=0)
     if spherical:
-        # Every cosine with a row of zeros is 0: all such rows take the shortest centroid, and so one cluster.
+        # Every cosine with a row of zeros is 0. All such rows are assigned to the shortest centroid, so they are in one
+        # cluster.
         is_blank = jnp.sum(rows * rows, axis=1) == 0
         clusters = jnp.where(is_blank, jnp.argmin(present).astype(jnp.int32), clusters)
     residuals = rows - centroids[clusters]
@@ -253,12 +262,12 @@ def _nearest_part(rows: Array, centroids: Array, num_clusters: Array, spherical:
 
 
 def add_scattered(sums: Array, clusters: Array, residuals: Array) -> Array:
-    """Sums with every row's residual added to its cluster's; out of range is dropped."""
+    """Add the residual of every row to the sum of its cluster; rows with a cluster out of range are dropped."""
     return sums.at[clusters].add(residuals, mode="drop")
 
 
 def add_multiplied(sums: Array, clusters: Array, residuals: Array) -> Array:
-    """The same by a matrix product."""
+    """Compute the same as `add_scattered` by a matrix product."""
     one_hot = jax.nn.one_hot(clusters, len(sums), dtype=residuals.dtype)
     return sums + jnp.matmul(one_hot.T, residuals, precision=lax.Precision.HIGHEST)
 
@@ -267,13 +276,14 @@ def add_multiplied(sums: Array, clusters: Array, residuals: Array) -> Array:
 def move(
     centroids: Float32[Array, "cluster feature"], moments: Moments, mesh: Mesh, spherical: bool
 ) -> tuple[Float32[Array, "cluster feature"], Int32[Array, " cluster"], Int32[Array, ""]]:
-    """The means of a pass's clusters, rows in each, and rows that changed theirs; empty clusters do not move.
+    """Return the new means, the number of rows in each cluster, and the number of rows that changed their cluster.
 
-    Spherical centroids are scaled to length one again; if rows cancel out, or all are zeros, they are zero.
+    Empty clusters do not move. Spherical centroids are scaled to length one again; if the rows of a cluster cancel
+    out, or are all zeros, its centroid is zero.
     """
 
     def part(centroids: Array, moments: Moments) -> tuple[Array, Array, Array]:
-        # Every device gets the same sums, so that all copies of the centroids stay equal to the last bit.
+        # Every device gets the same sums, so all copies of the centroids stay bit for bit equal.
         summed: Moments = jax.tree.map(lambda sums: lax.psum(sums[0], AXIS), moments)
         means = centroids + summed.residuals / jnp.maximum(summed.counts, 1)[:, None]
         if spherical:

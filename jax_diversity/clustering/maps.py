@@ -8,24 +8,25 @@ import numpy as np
 from jaxtyping import Float32
 
 LARGEST_MAP = 1000
-"""Most clusters of a map: t-SNE takes longer with more, and circles would overlap."""
+"""Largest number of clusters on a map; with more clusters, t-SNE takes longer and circles overlap."""
 _LEAST_NEIGHBOURS = 12
 _PERPLEXITY = 15.0
 
 
 def map_positions(centroids: Float32[np.ndarray, "cluster feature"]) -> Float32[np.ndarray, "cluster 2"]:
-    """Positions of clusters on a map, each axis from -1 to 1.
+    """Compute positions of clusters on a map, each axis from -1 to 1.
 
-    t-SNE (van der Maaten & Hinton 2008) by cosine distance, started from the two main axes, without randomness:
-    it keeps each topic's neighbours, while a projection or metric scaling of hundreds of nearly equidistant
-    centroids gives a disc without structure. Distances between far topics mean little. If there are few clusters, they
-    are projected on their main axes.
+    The positions come from t-SNE (van der Maaten & Hinton 2008) by cosine distance. The method begins with the first
+    two principal components and uses one thread and a fixed seed, so the result is always the same. With t-SNE, similar
+    topics stay near each other. A projection or metric scaling of hundreds of nearly equidistant centroids would give a
+    disc without structure. Distances between far topics mean little. If there are few clusters, their positions are the
+    first two principal components.
 
     Args:
-        centroids: at most `LARGEST_MAP` of them.
+        centroids: at most `LARGEST_MAP` centroids.
 
     Raises:
-        ValueError: more than `LARGEST_MAP` centroids.
+        ValueError: there are more than `LARGEST_MAP` centroids.
     """
     if len(centroids) > LARGEST_MAP:
         raise ValueError(f"Expected at most {LARGEST_MAP} centroids, found {len(centroids)}.")
@@ -37,17 +38,17 @@ def map_positions(centroids: Float32[np.ndarray, "cluster feature"]) -> Float32[
 
     lengths = np.linalg.norm(centroids, axis=1, keepdims=True)
     rows = centroids / np.where(lengths > 0, lengths, 1)
-    # A start from main axes is scaled to a spread of about 1e-4 (Kobak & Berens 2019).
+    # A start from principal components is scaled to a spread of about 1e-4 (Kobak & Berens 2019).
     init: Any = start * np.float32(1e-4)
     perplexity = min(_PERPLEXITY, (len(centroids) - 1) / 3)
     model: Any = TSNE(perplexity=perplexity, learning_rate="auto", max_iter=750, random_state=0, init=init)
-    with threadpool_limits(1):  # how sums are split between threads shows in the positions
+    with threadpool_limits(1):  # with more threads, sums are split differently and positions change
         placed = model.fit_transform(np.ascontiguousarray(rows))
     return _to_square(placed)
 
 
 def _main_axes(centroids: np.ndarray) -> np.ndarray:
-    """Positions on the two main axes, the sign of each so that its largest value is positive."""
+    """Return the first two principal components, each with the sign that makes its largest value positive."""
     positions = np.zeros((len(centroids), 2), np.float32)
     if len(centroids) < 2:
         return positions

@@ -1,4 +1,4 @@
-"""K-means by scikit-learn's MiniBatchKMeans (Sculley 2010): a few rows at a time, on processors."""
+"""K-means by scikit-learn's MiniBatchKMeans (Sculley 2010), which reads a few rows at a time and runs on CPUs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def minibatch_kmeans(
     max_iterations: int = 25,
     advance: Advance = ignore,
 ) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
-    """Scikit-learn's MiniBatchKMeans, in one level.
+    """Run scikit-learn's MiniBatchKMeans on one level.
 
-    Other arguments, and errors, are those of `cluster`.
+    See `jax_diversity.clustering.base.cluster` for the other arguments and the errors.
 
     Args:
         start: how the first centroids are drawn.
-        spherical: scale vectors and centroids to length one, which compares them by cosine alone.
-        max_iterations: most passes over the training rows.
+        spherical: scale vectors and centroids to length one, so that only cosines are compared.
+        max_iterations: the largest number of passes over the training rows.
 
     Returns:
-        Centroids and the passes made.
+        Centroids and the number of passes.
     """
     from sklearn.cluster import MiniBatchKMeans
 
@@ -41,7 +41,7 @@ def minibatch_kmeans(
     model: Any = MiniBatchKMeans(
         num_clusters,
         init=start,
-        # A batch needs several rows per cluster: smaller ones would move most centroids by chance alone.
+        # A batch needs several rows per cluster: smaller batches would move most centroids only by chance.
         batch_size=max(1024, 2 * num_clusters),
         max_iter=max_iterations,
         n_init="auto",  # one start

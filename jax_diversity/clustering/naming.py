@@ -1,4 +1,4 @@
-"""Names for clusters from texts, for any vectors: the terms that distinguish a few documents of each cluster."""
+"""Names for clusters, made from texts, not vectors: the terms that distinguish a few documents of each cluster."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from scipy.sparse import csr_array
 from jax_diversity.text.terms import split_terms
 
 DOCUMENTS_PER_CLUSTER = 50
-"""Documents nearest to a centroid whose terms are counted ..."""
+"""The terms of at most this many documents of each cluster, nearest to its centroid, are counted."""
 MOST_DOCUMENTS = 100_000
-"""... and documents in all: naming ten thousand clusters costs no more than naming two thousand."""
+"""About the largest number of such documents in all clusters: naming 10,000 clusters costs no more than naming
+2,000."""
 TERMS_PER_DOCUMENT = 400
-"""Different terms of a document's beginning that are counted."""
+"""Number of different terms that are counted from the beginning of a document."""
 TERMS_PER_NAME = 3
 _MOST_TERMS = 2_000_000
 _NEIGHBOURS = 10
@@ -30,7 +31,7 @@ class ClusterNames:
     """The names of clusters.
 
     Attributes:
-        names: a few terms each; different if the clusters' terms differ, otherwise numbered.
+        names: a few terms for each cluster. If two clusters have the same terms, their names get numbers.
         top_terms: the terms that distinguish a cluster, the best first.
     """
 
@@ -39,24 +40,25 @@ class ClusterNames:
 
 
 def documents_per_cluster(num_clusters: int) -> int:
-    """The number of documents of each cluster for its name."""
+    """Return the number of documents of each cluster that its name is made from."""
     return max(3, min(DOCUMENTS_PER_CLUSTER, MOST_DOCUMENTS // max(num_clusters, 1)))
 
 
 def name_clusters(
     counted: TermCounts, centroids: Float32[np.ndarray, "cluster feature"], num_terms: int = 8
 ) -> ClusterNames:
-    """Name clusters by class-based TF-IDF (Grootendorst 2022), over documents with a term instead of its occurrences.
+    """Name clusters by class-based TF-IDF (Grootendorst 2022) that counts documents with a term, not its occurrences.
 
-    A term's score in a cluster is p c^1.5: the share p of its documents that have it, and c, which compares p with
-    the share elsewhere: the mean of `ln(p / share in all clusters)` and `ln(p / share in the nearest clusters)`.
-    Compared with all clusters alone, the commonest words of a rare language would name each of its clusters; compared
-    with the neighbours alone, thirty clusters about films would all have names without that word. No
-    language needs a list of stop words. Of two forms of one word the better one is kept.
+    A term's score in a cluster is p c^1.5. Here p is the share of the cluster's documents that contain the term. The
+    factor c compares p with the share elsewhere: it is the mean of `ln(p / share in all clusters)` and
+    `ln(p / share in the nearest clusters)`. If we compared only with all clusters, the commonest words of a rare
+    language would name each of its clusters. If we compared only with the nearest clusters, thirty clusters about films
+    would all have names without the word "film". No language needs a list of stop words. Of two forms of one word, the
+    form with the better score is kept.
 
     Args:
         counted: the terms of some documents near each centroid.
-        centroids: they determine which clusters are neighbours.
+        centroids: the centroids of all clusters, which determine the nearest clusters of each cluster.
         num_terms: the maximum number of terms of a cluster.
 
     Example:
@@ -73,14 +75,14 @@ def name_clusters(
 
 @dataclass
 class TermCounts:
-    """The terms of the clusters' documents; texts are read once and not kept."""
+    """Counts of the terms in documents of each cluster; texts are read once and not kept."""
 
     places: dict[str, int] = field(default_factory=dict)
     pairs: list[np.ndarray] = field(default_factory=list)
     clusters: list[int] = field(default_factory=list)
 
     def add(self, cluster: int, text: str) -> None:
-        """Count the terms of a document; dates, message ids and similar ones are left out."""
+        """Count the terms of a document; dates, message ids and similar terms are left out."""
         found = [term for term in dict.fromkeys(split_terms(text)) if not _is_number(term)][:TERMS_PER_DOCUMENT]
         if len(self.places) >= _MOST_TERMS:
             found = [term for term in found if term in self.places]
@@ -89,7 +91,7 @@ class TermCounts:
         self.clusters.append(cluster)
 
     def shares(self, num_clusters: int) -> csr_array:
-        """The share of a cluster's documents with a term: (cluster, term)."""
+        """Return the share of each cluster's documents that contain each term: (cluster, term)."""
         columns, clusters = np.concatenate([np.empty(0, np.int32), *self.pairs]), np.array(self.clusters, np.int64)
         rows = np.repeat(clusters, np.array([len(pairs) for pairs in self.pairs], np.int64))
         counts = csr_array((np.ones(len(columns)), (rows, columns)), shape=(num_clusters, len(self.places)))
@@ -99,7 +101,8 @@ class TermCounts:
         many = np.repeat(num_documents >= 4, np.diff(counts.indptr))
         counts.data[(counts.data < 2) & many] = 0
         counts.eliminate_zeros()
-        # Two more documents without any term: one document of three is weaker evidence than ten of thirty.
+        # We add two documents without any term to each cluster, because one document of three is weaker evidence than
+        # ten of thirty.
         counts.data /= np.repeat(num_documents + 2.0, np.diff(counts.indptr))
         return counts
 
@@ -109,7 +112,7 @@ def _is_number(term: str) -> bool:
 
 
 def _neighbours(centroids: np.ndarray) -> Int64[np.ndarray, "cluster neighbour"]:
-    """Every cluster's nearest other clusters by cosine: ten, or half of all if there are few."""
+    """Return the other clusters nearest to each cluster by cosine: ten, or about half of all if there are few."""
     num_clusters = len(centroids)
     count = min(_NEIGHBOURS, num_clusters // 2 - 1)
     if count < 1:
@@ -125,7 +128,7 @@ def _neighbours(centroids: np.ndarray) -> Int64[np.ndarray, "cluster neighbour"]
 
 
 def _scores(shares: csr_array, neighbours: Int64[np.ndarray, "cluster neighbour"]) -> csr_array:
-    """Every term's score in every cluster that has it."""
+    """Return the score of every term in every cluster whose documents contain it."""
     num_clusters, num_terms = len(shares.indptr) - 1, int(shares.indices.max(initial=-1)) + 1
     everywhere = np.bincount(shares.indices, shares.data, minlength=num_terms) / max(num_clusters, 1)
     scores = shares.copy()
@@ -140,7 +143,7 @@ def _scores(shares: csr_array, neighbours: Int64[np.ndarray, "cluster neighbour"
             for other in near:
                 theirs = slice(shares.indptr[other], shares.indptr[other + 1])
                 beside[shares.indices[theirs]] += shares.data[theirs] / len(near)
-            # The cluster itself counts as one more neighbour: otherwise a term that no neighbour has would have an
+            # The cluster itself is one more neighbour: otherwise a term that no neighbour contains would have an
             # infinite contrast.
             mixed = (beside[columns] * len(near) + own) / (len(near) + 1)
             contrast = (contrast + np.log(own / mixed)) / 2
@@ -149,13 +152,14 @@ def _scores(shares: csr_array, neighbours: Int64[np.ndarray, "cluster neighbour"
 
 
 def _distinct_terms(scores: csr_array, terms: Sequence[str], num_terms: int) -> list[list[str]]:
-    """Every cluster's best terms, without forms of better ones; they do not depend on the order of documents."""
+    """Return the best terms of every cluster without forms of better terms, independent of the order of documents."""
     chosen = []
     for cluster in range(len(scores.indptr) - 1):
         part = slice(scores.indptr[cluster], scores.indptr[cluster + 1])
         columns, values = scores.indices[part], scores.data[part]
-        # The last bits of a sum depend on the order of documents: scores that differ only there are sorted by the term.
-        # All terms with the last candidate's score are compared: their columns depend on that order, too.
+        # The last bits of a sum depend on the order of documents, so scores that differ only in these bits are sorted
+        # by the term. All terms with the same score as the last candidate are compared, because their columns also
+        # depend on that order.
         values = np.round(values, 9)
         last = np.partition(values, -_CANDIDATES)[-_CANDIDATES] if len(values) > _CANDIDATES else 0.0
         likely = np.flatnonzero((values >= last) & (values > 0))
@@ -173,7 +177,7 @@ def _distinct_terms(scores: csr_array, terms: Sequence[str], num_terms: int) -> 
 
 
 def _are_alike(first: str, second: str) -> bool:
-    """Return whether two terms are forms of one: other endings, a character of a pair, two pairs of one word."""
+    """Return whether two terms are forms of one word: other endings, a character of a pair, two pairs that overlap."""
     short, long = (first, second) if len(first) <= len(second) else (second, first)
     if len(short) == 1:
         return short in long
@@ -183,7 +187,7 @@ def _are_alike(first: str, second: str) -> bool:
 
 
 def _unlike_names(top_terms: Sequence[Sequence[str]]) -> list[str]:
-    """A few terms per cluster; clusters with the same terms get further terms until they differ, or a number."""
+    """Join a few terms to a name for each cluster; clusters with the same terms get more terms, or a number."""
     names: list[str] = []
     taken: set[frozenset[str]] = set()
     for cluster, terms in enumerate(top_terms):

@@ -19,24 +19,26 @@ class ClusterConfig:
     """How vectors become topic clusters."""
 
     num_clusters: int | Literal["auto"] = "auto"
-    """Number of clusters, k; `auto`: one for every twenty documents, from 1 to 1,000."""
+    """Number of clusters, k; `auto` means one cluster for every twenty documents, but from 1 to 1,000."""
     also: tuple[int, ...] = ()
-    """Further clusterings of the same vectors, by their numbers of clusters: the families `cluster_100` ..."""
+    """More clusterings of the same vectors, given by their numbers of clusters; 100 makes the family `cluster_100`."""
     method: str = "kmeans"
-    """`kmeans`: Lloyd's algorithm, compiled by JAX; `minibatch_kmeans`: scikit-learn's MiniBatchKMeans."""
+    """`kmeans` is Lloyd's algorithm, compiled by JAX; `minibatch_kmeans` is scikit-learn's MiniBatchKMeans."""
     options: dict[str, int | float | bool | str] = field(default_factory=dict)
-    """The method's own options, such as `max_iterations 50` or `spherical True`; other options have their defaults."""
+    """Options of the method, such as `max_iterations 50` or `spherical True`; all options have defaults."""
     train_documents: int = 200_000
-    """Documents for computing the centroids; the others are assigned to the nearest centroid."""
+    """Largest number of documents that the centroids are computed from; all documents are assigned to the nearest
+    centroid."""
     label_field: str = "domain"
-    """The metadata field that the report compares clusters with (purity); the source if it is absent."""
+    """The metadata field that the report compares clusters with (purity). If no document has the field, the source is
+    used."""
     seed: int = 0
     """Seed of the starting centroids and of the choice of training documents."""
 
     @property
     def clusterings(self) -> Mapping[str, ClusterConfig]:
-        """Each clustering's family and settings: `cluster`, and `cluster_100` for 100 in `also`."""
-        # A number of coarse clusters suits the main clustering alone; 1 means "one level" for any number.
+        """Return the settings of each clustering by family: `cluster`, and `cluster_100` for 100 in `also`."""
+        # A number of coarse clusters is meant only for the main clustering; 1 means one level for every clustering.
         options = {name: value for name, value in self.options.items() if name != "coarse_clusters" or value in (0, 1)}
         further = {
             f"cluster_{number}": dataclasses.replace(self, num_clusters=number, also=(), options=options)
@@ -45,7 +47,7 @@ class ClusterConfig:
         return {"cluster": dataclasses.replace(self, also=())} | further
 
     def resolve_num_clusters(self, num_documents: int) -> int:
-        """The number of clusters, which `auto` takes from the number of documents."""
+        """Return the number of clusters; `auto` computes it from the number of documents."""
         if self.num_clusters == "auto":
             wanted = round(num_documents / _DOCUMENTS_PER_CLUSTER)
             return max(1, min(wanted, _MOST_AUTOMATIC, self.train_documents))
@@ -67,11 +69,11 @@ class ClusterConfig:
                 )
         if len({*numbers, *self.also}) != len(numbers) + len(self.also):
             raise UserError(
-                f"Expected cluster.also to hold other numbers than cluster.num_clusters ({self.num_clusters}), each "
+                f"Expected cluster.also to contain numbers other than cluster.num_clusters ({self.num_clusters}), each "
                 f"once, found {', '.join(map(str, self.also))}; each is a separate family."
             )
         METHODS.check_settings(self.method, self.options)
         given: Any = {"max_iterations": 1, "coarse_clusters": 0} | self.options
-        # The number for `auto`, and with it the bound of coarse clusters, depends on the number of documents.
+        # For `auto`, the number of clusters and so the bound of coarse clusters depend on the number of documents.
         most = self.train_documents if self.num_clusters == "auto" else self.num_clusters
         check_numbers(most, given["max_iterations"], given["coarse_clusters"])

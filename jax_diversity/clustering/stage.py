@@ -1,4 +1,4 @@
-"""The stage `cluster`: vectors -> one or several clusterings, with names, a map and their purity."""
+"""The stage `cluster`: makes one or several clusterings of the vectors, with names, a map and their purity."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ _NAMING_CHARACTERS = 3000
 _DESCRIBED = ("name", "top_terms", "position")
 """The values in `clusters.json` that depend only on the centroid."""
 _TRAINED = "trained.json"
-"""The passes of finished centroids, by family: an interrupted build keeps them by this file."""
+"""File with the number of passes of each family's finished centroids; an interrupted build finds its centroids by
+it."""
 
 
 class _Labels(NamedTuple):
-    """The field that clusters are compared with, every document's label (-1 without one), and the labels' names."""
+    """The field that clusters are compared with, the label of every document (-1 without a label), and label names."""
 
     field: str
     codes: np.ndarray
@@ -61,7 +62,7 @@ def cluster_documents(context: Context, partial: Path) -> Counts:
         described = _describe(context, family, clustering, counted[family])
         entries = _entries(clustering, nearest[family], described, titles, labels)
         write_json(partial / clusters_name(family), entries)
-    # Last: a build that is interrupted before this line finds its centroids again.
+    # This comes last: a build that is interrupted before this line finds its centroids again.
     (partial / _TRAINED).unlink(missing_ok=True)
     centroids = {family: file_hash(partial / centroids_name(family)) for family in made}
     spherical = bool(context.config.cluster.options.get("spherical", False))
@@ -70,7 +71,7 @@ def cluster_documents(context: Context, partial: Path) -> Counts:
 
 def check_numbers(context: Context) -> None:
     """Check that there are enough documents for every clustering, as soon as the documents are stored."""
-    if context.reference is not None:  # its centroids are used, even with few documents
+    if context.reference is not None:  # the centroids of that dataset are used, even with few documents
         return
     num_documents = context.counts("prepare")["num_documents"]
     for family, config in context.config.cluster.clusterings.items():
@@ -81,7 +82,7 @@ def check_numbers(context: Context) -> None:
                 f"Expected cluster.{name} of at most the {num_documents} documents, found {number}; set it to "
                 f"{num_documents} or fewer, or add documents."
             )
-        dataclasses.replace(config, num_clusters=number).check()  # with the number that `auto` takes
+        dataclasses.replace(config, num_clusters=number).check()  # with the number from `auto`
 
 
 def _take_centroids(context: Context, partial: Path) -> None:
@@ -95,7 +96,7 @@ def _take_centroids(context: Context, partial: Path) -> None:
 def _make_clustering(
     context: Context, family: str, config: ClusterConfig, partial: Path
 ) -> tuple[Clustering, np.ndarray]:
-    """Centroids and assignments, stored, and the documents nearest to every centroid."""
+    """Make and store centroids and assignments; also return the documents nearest to every centroid."""
     import jax
     from jax.sharding import Mesh
 
@@ -113,13 +114,13 @@ def _make_clustering(
     with context.progress.task(f"{family}: {num_clusters:,} groups", total, "rows") as advance:
         if known is not None:
             centroids = known
-            # The rows of the finished training count as done, so that the bar ends at its total.
+            # The rows of the finished training are reported as done, so that the progress bar ends at its total.
             advance(total - len(vectors))
         else:
             centroids, trained[family] = train_centroids(
                 vectors, num_clusters, seed=config.seed, advance=advance, mesh=mesh, **options
             )
-            # The array first: an entry in the list means that the array is complete.
+            # The array is written first: an entry in the list means that the array is complete.
             write_array(path, centroids)
             write_json(trained_path, trained)
         spherical = bool(config.options.get("spherical", False))
@@ -132,7 +133,7 @@ def _make_clustering(
 
 
 def _read_nearest(context: Context, nearest: dict[str, np.ndarray]) -> tuple[dict[str, TermCounts], dict[int, str]]:
-    """Terms and titles of the documents nearest to every clustering's centroids; texts are read once."""
+    """Read terms and titles of the documents nearest to the centroids of every clustering; texts are read once."""
     from jax_diversity.clustering.naming import TermCounts
 
     counted = {family: TermCounts() for family in nearest}
@@ -145,7 +146,7 @@ def _read_nearest(context: Context, nearest: dict[str, np.ndarray]) -> tuple[dic
     titled = titled[titled >= 0]
     stored = context.dataset.document_store.rows(titled, ["title"])
     titles = {document: row["title"] for document, row in zip(titled.tolist(), stored, strict=True)}
-    # A mask and not a list of indices: texts are read in the corpus's order, file by file.
+    # We use a mask and not a list of indices, because texts are read in the order of the corpus, file by file.
     wanted = np.zeros(context.counts("prepare")["num_documents"], bool)
     wanted[list(clusters_of)] = True
     with context.progress.task("name clusters", len(clusters_of), "documents") as advance:
@@ -160,7 +161,7 @@ def _read_nearest(context: Context, nearest: dict[str, np.ndarray]) -> tuple[dic
 
 
 def _describe(context: Context, family: str, clustering: Clustering, counted: TermCounts) -> list[dict[str, Any]]:
-    """Every cluster's name, terms and place on the map; with `features_from`, they are copied from that dataset."""
+    """Return each cluster's name, terms and position on the map; with `features_from`, the other dataset's."""
     from jax_diversity.clustering.maps import LARGEST_MAP, map_positions
     from jax_diversity.clustering.naming import name_clusters
 
@@ -180,7 +181,7 @@ def _describe(context: Context, family: str, clustering: Clustering, counted: Te
 
 
 def _beginnings(context: Context, wanted: np.ndarray) -> Iterator[str]:
-    """The beginnings, about a page, of the `wanted` documents; decoded from tokens if the corpus has no texts."""
+    """Yield about a page of each `wanted` document, from its beginning; decoded from tokens if there are no texts."""
     if not context.counts("prepare")["has_text"]:
         beginnings = context.dataset.beginnings(_NAMING_CHARACTERS)
         for path in beginnings.paths:
@@ -203,7 +204,7 @@ def _read_labels(context: Context) -> _Labels:
 
 
 def _code_labels(field: str, groups: Iterable[list[Any]]) -> _Labels:
-    """Labels as numbers, a group of documents at a time: only a document's number is kept."""
+    """Replace labels by numbers, one block of documents at a time: only the number of a document's label is kept."""
     known: dict[str, int] = {}
     parts = [np.zeros(0, np.int32)]
     for values in groups:
@@ -220,7 +221,7 @@ def _entries(
     titles: dict[int, str],
     labels: _Labels,
 ) -> list[dict[str, Any]]:
-    """The content of `clusters.json`: a description of every cluster."""
+    """Return the content of `clusters.json`, a description of every cluster."""
     from jax_diversity.clustering.purity import majority_labels
 
     num_clusters = len(clustering.centroids)
@@ -249,7 +250,8 @@ def _counts(made: dict[str, Clustering], labels: _Labels) -> Counts:
         "num_clusters": len(main.centroids),
         "num_empty_clusters": int((sizes == 0).sum()),
         "num_iterations": main.num_iterations,
-        # Six digits: the last ones depend on the number of devices, which changes the order of the sums.
+        # We keep six digits, because further digits depend on the number of devices, which changes the order of the
+        # sums.
         "inertia": float(f"{main.inertia:.6g}"),
         "clusterings": {family: len(clustering.centroids) for family, clustering in made.items()},
         "label_field": labels.field,
@@ -260,7 +262,7 @@ def _counts(made: dict[str, Clustering], labels: _Labels) -> Counts:
 
 
 def _taken(context: Context) -> str:
-    """A fingerprint of the other dataset's centroids and of their descriptions."""
+    """Return a fingerprint of the other dataset's centroids and their descriptions."""
     if (reference := context.reference) is None:
         return ""
     families = context.config.cluster.clusterings
@@ -269,7 +271,7 @@ def _taken(context: Context) -> str:
 
 
 def summary(counts: Counts) -> str:
-    """One line: clusters and passes; without passes the centroids are another dataset's."""
+    """Summarize the counts in one line: clusters and passes, or clusters of another dataset."""
     passes = counts["num_iterations"]
     return f"{counts['num_clusters']:,} clusters {f'in {passes} passes' if passes else 'of another dataset'}"
 

@@ -19,17 +19,17 @@ CLUSTERS = "clusters"
 
 
 def assignments_name(family: str) -> str:
-    """The file with every document's cluster in a clustering, such as `cluster` or `cluster_100`."""
+    """Return the name of the file with every document's cluster; the family is such as `cluster` or `cluster_100`."""
     return f"assignments{_ending(family)}.npy"
 
 
 def clusters_name(family: str) -> str:
-    """The file that describes every cluster: name, terms, titles ..."""
+    """Return the name of the file that describes every cluster: name, terms, titles ..."""
     return f"clusters{_ending(family)}.json"
 
 
 def centroids_name(family: str) -> str:
-    """The file with the clusters' centroids."""
+    """Return the name of the file with the centroids."""
     return f"centroids{_ending(family)}.npy"
 
 
@@ -38,7 +38,7 @@ def _ending(family: str) -> str:
 
 
 def read_assignments(stored: StoredStages, family: str) -> Int32[np.ndarray, " document"]:
-    """Every document's cluster; an unknown clustering or a damaged file is a `UserError`."""
+    """Read the cluster of every document; an unknown clustering or a damaged file is a `UserError`."""
     path = _file(stored, family, assignments_name(family))
     assignments = read_array(path, "cluster")
     num_clusters = stored.counts("cluster")["clusterings"][family]
@@ -51,12 +51,12 @@ def read_assignments(stored: StoredStages, family: str) -> Int32[np.ndarray, " d
 
 
 def read_clusters(stored: StoredStages, family: str) -> list[dict[str, Any]]:
-    """The descriptions of all clusters; an unknown clustering or a damaged file is a `UserError`."""
+    """Read the descriptions of all clusters; an unknown clustering or a damaged file is a `UserError`."""
     return read_json(_file(stored, family, clusters_name(family)), "cluster")
 
 
 def centroids_file(stored: StoredStages, family: str) -> Path:
-    """The path of a clustering's centroids."""
+    """Return the path of the file with a clustering's centroids."""
     return _file(stored, family, centroids_name(family))
 
 

@@ -10,6 +10,7 @@ from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.stored import DOCUMENTS, DUPLICATE_GROUPS, PREPARATION
 from jax_diversity.foundation.artifacts import CACHE, fingerprint, write_array
 from jax_diversity.foundation.attempts import time_limit
+from jax_diversity.foundation.folders import inside
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
 # Counts of records that gave no document.
@@ -74,7 +75,7 @@ def _corpus_fingerprint(context: Context) -> str:
     from jax_diversity.corpus.readers.chat_template import load_template
     from jax_diversity.corpus.readers.reading import input_fingerprint
 
-    cache = context.root / CACHE / "inputs.json"
+    cache = inside(context.root, CACHE, "inputs.json")
     cache.parent.mkdir(parents=True, exist_ok=True)
     config: CorpusConfig = context.config.corpus
     with time_limit(context.config.preparation.seconds_per_document):  # for the files of licences

@@ -1,1 +1,1 @@
-"""Documents -> vectors in which similar topics are near each other; one method a file, `base` the contract of all."""
+"""Vectors of documents, in which similar topics are near each other; each method has its own file."""

@@ -1,6 +1,6 @@
-"""The contract of all embedders (texts to vectors), the methods by name, and the check of the vectors.
+"""The contract of embedders, which turn texts into vectors; the methods by name; and the check of the vectors.
 
-A method is a function that makes an embedder. `embedding.method=my_module:letters` chooses your own method:
+A method is a function that makes an embedder. `embedding.method=my_module:letters` chooses a method of your own:
 
     def letters(*, alphabet: str = "abc") -> Letters: ...
 
@@ -14,12 +14,9 @@ from __future__ import annotations
 
 import inspect
 import os
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from importlib.util import find_spec
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -27,8 +24,9 @@ import numpy as np
 from jaxtyping import Float32
 
 from jax_diversity.foundation.checks import as_whole_number
-from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.methods import Methods
+from jax_diversity.foundation.own_functions import calling, find_function, source_file
 
 METHODS = Methods(
     "embedding method",
@@ -36,32 +34,36 @@ METHODS = Methods(
     {"tfidf_svd": "tfidf_svd", "hashing": "hashing", "qwen3": "qwen3", "precomputed": "precomputed"},
     contract=frozenset({"texts", "stored", "document_ids", "max_tokens", "seed"}),
 )
-"""Name -> module below this package."""
+"""Maps the name of each method to its module in this package."""
 CHARACTERS_PER_TOKEN = 16
-"""Characters of a text for each token that an embedder reads. The average token is rarely longer, except in
-ruled lines and tables of blanks, of which slightly less is read. Long texts are not read whole."""
+"""Number of characters of a text that are read for each token of an embedder, so that long texts are not read whole.
+Tokens are rarely longer on average, except in ruled lines and in tables of spaces; of such texts slightly less is
+read."""
+_SETTING = "embedding.method"
 MOST_DIMENSIONS = 8192
-"""More dimensions would need gigabytes for the terms' directions; a few hundred describe a document's topic."""
+"""With more dimensions, the directions of the terms would need gigabytes. A few hundred dimensions describe a topic."""
 
 
 @runtime_checkable
 class Embedder(Protocol):
     """Turns texts into vectors.
 
-    The same texts must give the same bits, and a text's vector should not depend on the texts beside it: an
-    interrupted build continues with the next file of documents and must give the same result.
+    The same texts must give the same bits, and the vector of a text should not depend on the other texts. The reason:
+    an interrupted build continues with the next file of documents and must give the same result.
     """
 
     @property
     def dimensions(self) -> int:
-        """Width of the vectors."""
+        """Number of features of a vector."""
         ...
 
     def embed(self, texts: Sequence[str]) -> Float32[np.ndarray, "document feature"]:
-        """One vector per text, of any length; zeros for a text without known terms, never NaN or infinity.
+        """Return one vector per text, never with NaN or infinity; zeros for a text without known terms.
+
+        Vectors need not have length one.
 
         Args:
-            texts: documents' beginnings, at least as long as the first `max_tokens` tokens of the embedder.
+            texts: beginnings of documents, at least as long as the first `max_tokens` tokens of the embedder.
         """
         ...
 
@@ -70,39 +72,40 @@ class Method(Protocol):
     """Makes an embedder; only `precomputed` makes a `PrecomputedVectors` instead.
 
     A method may take these keyword parameters: `texts`, a function that returns the documents to fit on; `stored`, the
-    path of the fitted state, None to keep nothing: if the file exists, it is loaded and nothing is fitted (write it
-    under another name first, then rename it); `document_ids`, a function that returns all documents' ids in stored
-    order; `max_tokens`; `seed`. All its other parameters are
-    options. The module of a method that reads files has a function `input_files` with the same options, which checks
-    them and returns the files.
+    path of the fitted state, or None if nothing is kept; `document_ids`, a function that returns the ids of all
+    documents in stored order; `max_tokens`; `seed`. If the file `stored` exists, the method loads it and does not fit.
+    The method writes this file under another name first and then renames it. All other parameters are options. If a
+    method reads files, its module has a function `input_files` with the same options, which checks the options and
+    returns the files.
     """
 
     def __call__(self, **given: Any) -> Embedder:
-        """The embedder, ready to use."""
+        """Return an embedder that is ready to use."""
         ...
 
 
 def check_method(method: str, options: Mapping[str, Any]) -> list[Path]:
     """Check the method, its options and the files that it reads, without loading anything large.
 
-    Returns the files besides the corpus that the vectors depend on, sorted: a checkpoint, stored vectors, the source
-    of a user's embedder and the files that its option `path` names.
+    Returns the files, besides the corpus, that the vectors depend on, sorted. They are a checkpoint, stored vectors, or
+    the source of a user's embedder and the files that its option `path` names.
     """
     _find(method, options)
     if ":" in method:
-        # The file's content is hashed: after a change, the embedder makes other vectors under the same name.
-        source = getattr(find_spec(method.partition(":")[0]), "origin", None)
-        named = [path for path in (source, options.get("path")) if isinstance(path, str) and path]
-        return [file for path in named for file in files_at(path)]
+        # The content of the source file is hashed, because after a change the embedder makes other vectors under the
+        # same name.
+        named = options.get("path")
+        source = source_file(method)
+        return ([] if source is None else [source]) + (files_at(named) if isinstance(named, str) and named else [])
     module = import_module(f"{METHODS.package}.{METHODS[method]}")
     if hasattr(module, "input_files"):
         return module.input_files(**options)
-    make_embedder(method, options)  # quick, because there are no texts: every method checks the values of its options
+    make_embedder(method, options)  # checks the values of the options; fast, because there are no texts
     return []
 
 
 def files_at(path: str) -> list[Path]:
-    """The file at a path, or the visible files of the folder there; empty if there is nothing."""
+    """Return the file at a path, or the visible files if the path is a folder; an empty list if nothing is there."""
     found = Path(os.path.expanduser(path))
     if not found.is_dir():
         return [found] if found.is_file() else []
@@ -119,19 +122,19 @@ def make_embedder(
     stored: Path | None = None,
     document_ids: Callable[[], Sequence[str]] = list,
 ) -> Any:
-    """The embedder of the settings, or the `PrecomputedVectors` of the method `precomputed`.
+    """Make the embedder of the settings, or the `PrecomputedVectors` of the method `precomputed`.
 
     Args:
-        method: a name of `METHODS`, or `module:name` of your own.
-        options: the method's own options.
-        max_tokens: the number of first tokens of a document to read, by the embedder's tokenizer.
+        method: a name of `METHODS`, or `module:name` for a method of your own.
+        options: the options of the method.
+        max_tokens: how many tokens to read from the beginning of a document; tokens of the embedder's tokenizer.
         seed: the seed of the random numbers.
         texts: returns the texts that an embedder is fitted on; called only if they are needed.
         stored: the file of the fitted state; None does not store it.
-        document_ids: returns all documents' ids; called only if they are needed.
+        document_ids: returns the ids of all documents; called only if they are needed.
 
     Raises:
-        UserError: an unknown method, one that does not make an embedder, or options that it does not have.
+        UserError: the method is unknown, does not make an embedder, or does not have these options.
 
     Example:
         >>> make_embedder("hashing", {"dimensions": 64}).embed(["wind and sail"]).shape
@@ -146,27 +149,16 @@ def make_embedder(
         if not isinstance(made, Embedder):
             raise UserError(
                 f"Expected embedding.method={method} to make an object with `dimensions` and `embed`, found "
-                f"{type(made).__name__}, which lacks them."
+                f"{type(made).__name__} without them."
             )
         as_whole_number(f"`dimensions` of embedding.method={method}", made.dimensions, 1)
     return made
 
 
-@contextmanager
-def own_code(method: str) -> Iterator[None]:
-    """Turn errors of a user's embedder into a `UserError` that names their place."""
-    try:
-        yield
-    except (UserError, OSError, MemoryError):  # these have a clear sentence already
-        raise
-    except Exception as error:
-        if ":" not in method:  # a bug of this package: keep its traceback
-            raise
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        raise UserError(
-            f"Expected embedding.method={method} to embed the documents, found {type(error).__name__} from "
-            f"{place.filename}:{place.lineno}: {in_one_line(error)}; correct the embedder."
-        ) from error
+def own_code(method: str) -> AbstractContextManager[None]:
+    """Turn errors of a user's embedder into a `UserError` that names the file and line of the error."""
+    # An error of a method of this package is a bug, so it keeps its traceback.
+    return calling(method, _SETTING, "embed the documents") if ":" in method else nullcontext()
 
 
 def learns(method: str, options: Mapping[str, Any]) -> bool:
@@ -175,18 +167,19 @@ def learns(method: str, options: Mapping[str, Any]) -> bool:
 
 
 def brings_vectors(method: str) -> bool:
-    """Return whether the method's vectors are given for one corpus and cannot be made for other texts."""
+    """Return whether the vectors of the method are stored for one corpus and cannot be made for other texts."""
     return ":" not in method and METHODS.takes(method, "document_ids")
 
 
 def check_embedded(vectors: Any, num_texts: int, dimensions: int, name_document: Callable[[int], str]) -> None:
-    """Check that there is one finite float32 row per text; `name_document` names a row's document in errors."""
+    """Check that there is one finite float32 row per text; `name_document` gives the document of a row for errors."""
     shape = (num_texts, dimensions)
     if not isinstance(vectors, np.ndarray) or vectors.shape != shape or vectors.dtype != np.float32:
         found = f"{vectors.dtype} {vectors.shape}" if isinstance(vectors, np.ndarray) else type(vectors).__name__
         raise UserError(
             f"Expected the embedder to give a float32 array of the shape (documents, dimensions) = {shape} for "
-            f"{num_texts} documents from {name_document(0)} on, found {found}; repair its `embed` or `dimensions`."
+            f"{num_texts} documents (the first is {name_document(0)}), found {found}; repair its `embed` or "
+            "`dimensions`."
         )
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
@@ -198,24 +191,11 @@ def check_embedded(vectors: Any, num_texts: int, dimensions: int, name_document:
 
 
 def _find(method: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any], list[str]]:
-    """The method's function, and the contract's parameters that it takes; the options are checked."""
+    """Return the function of the method and the parameters of the contract that it has; check the options."""
     if ":" not in method:
         METHODS.check_settings(method, options)
         return METHODS.find(method), [*filter(METHODS.contract.__contains__, METHODS.parameters(method))]
-    module, _, name = method.partition(":")
-    if not module or not name or module.startswith(".") or "/" in module:
-        raise UserError(
-            f"Expected embedding.method to name a module as `import` does and a function in it, `module:name`, found "
-            f"{method!r}; put the module's folder in PYTHONPATH and leave it out of the name."
-        )
-    with own_code(method):
-        try:
-            found = attrgetter(name)(import_module(module))
-        except (ModuleNotFoundError, AttributeError) as error:
-            raise UserError(
-                f"Expected embedding.method={method} to name a function in a module, found: {error}; check "
-                "that the module's folder is in PYTHONPATH and that its dependencies are installed."
-            ) from error
+    found = find_function(method, _SETTING)
     try:
         signature = inspect.signature(found)
         taken = [parameter for parameter in signature.parameters if parameter in METHODS.contract]

@@ -1,8 +1,8 @@
 """Vectors that other programs computed: a .npy file, or a column of Parquet files.
 
-Rows are matched with documents by ids if the Parquet files have them, otherwise by the documents' stored order. Vectors
-are read in blocks; only the rows' places in the corpus stay in memory, 8 bytes each, and, while ids are matched, the
-ids of documents and rows.
+Rows are matched with documents by ids if the Parquet files have ids, otherwise by the stored order of the documents.
+Vectors are read in blocks. Only the document number of each row stays in memory (8 bytes per row). During the matching,
+all ids are in memory too.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Block = tuple[Int64[np.ndarray, " row"], Float32[np.ndarray, "row feature"]]
 
 @dataclass(frozen=True)
 class PrecomputedVectors:
-    """Vectors in files, opened and matched with documents; only ids have been read yet.
+    """Vectors in files, opened and matched with documents; so far only ids have been read.
 
     Attributes:
-        dimensions: width of the vectors.
-        num_unused: rows whose ids are not ids of documents.
-        blocks: gives the rows of all documents, each once, as (document indices, vectors), a few thousand at a
-            time in the order of the files.
+        dimensions: number of features of a vector.
+        num_unused: number of rows whose ids are not ids of documents.
+        blocks: yields the rows of all documents, each once, as (document indices, vectors); a few thousand rows at a
+            time, in the order of the files.
     """
 
     dimensions: int
@@ -49,19 +49,19 @@ class PrecomputedVectors:
 def precomputed(
     *, document_ids: Callable[[], Any], path: str, column: str = "embedding", id_column: str | None = "id"
 ) -> PrecomputedVectors:
-    """Vectors from files: a .npy, or a column of Parquet files, matched by the documents' ids.
+    """Open vectors in files: a .npy, or a column of Parquet files, matched by the documents' ids.
 
     Args:
-        document_ids: gives the ids of all documents in stored order, a list or an Arrow column; called once.
-        path: a .npy, a Parquet file or a glob of them; `~` is the home folder.
-        column: the Parquet column that holds the vectors.
-        id_column: the Parquet column that holds the documents' ids; without such a
-            column, or for None, rows follow the documents' stored order.
+        document_ids: returns the ids of all documents in stored order, a list or an Arrow column; called once.
+        path: a .npy, a Parquet file or a glob of Parquet files; `~` is the home folder.
+        column: the Parquet column with the vectors.
+        id_column: the Parquet column with the ids of documents. If there is no such column, or for None, rows must be
+            in the stored order of the documents.
 
     Raises:
-        UserError: no such file or column; content other than rows of numbers; rows of different widths; more or
-            fewer rows than documents; a document without a row, or with two; while blocks are read, NaN or
-            infinity. The sentence names the file and the row, counted from 0.
+        UserError: there is no such file or column; the content is not rows of numbers; rows have different lengths;
+            there are more or fewer rows than documents; a document has no row, or two rows; while blocks are read, a
+            row contains NaN or infinity. The message names the file and the row, counted from 0.
 
     Example:
         >>> np.save("vectors.npy", np.eye(3, dtype=np.float32))
@@ -74,28 +74,28 @@ def precomputed(
         if len(paths) > 1:
             raise UserError(
                 f"Expected one .npy file or Parquet files at the embedding's path {path}, found {len(paths)} "
-                f"files from {paths[0]} on; join them, or store them as Parquet."
+                f"files (the first is {paths[0]}); join them, or store them as Parquet."
             )
         return _open_array(paths[0], len(ids))
     return _open_tables(paths, column, id_column, ids)
 
 
 def input_files(path: str, **_: Any) -> list[Path]:
-    """The files of vectors that a path or a glob names, sorted by name; other options are checked with the files."""
+    """Return the files of a path or glob, sorted by name; other options are checked later, when files are opened."""
     pattern = os.path.expanduser(path)
     found = [pattern] if os.path.isfile(pattern) else sorted(glob.glob(pattern, recursive=True))
     paths = [Path(name) for name in found if os.path.isfile(name)]
     if not paths:
         raise UserError(
-            f"Expected the embedding's path to name a .npy file, Parquet files or a glob of them, found no file at "
-            f"{path!r}; name the vectors."
+            f"Expected the embedding's path to name a .npy file, Parquet files or a glob of Parquet files, found "
+            f"no file at {path!r}; give the path of the vectors."
         )
     return paths
 
 
 def _open_array(path: Path, num_documents: int) -> PrecomputedVectors:
     try:
-        # Unlike this call, np.load treats other files as pickles and advises to allow them.
+        # We do not use np.load: it treats other files as pickles, and its error advises users to allow pickles.
         stored = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # a broken header makes NumPy raise various errors
         reason = in_one_line(error)
@@ -123,11 +123,11 @@ def _open_tables(paths: Sequence[Path], column: str, id_column: str | None, ids:
     elif any(has_ids):
         without = paths[has_ids.index(False)]
         raise UserError(
-            f"Expected all files of vectors to have the column {id_column!r} or none, found {without} without it; "
-            "add it there, or set the option id_column to None to use the rows' order."
+            f"Expected either all files of vectors or no file to have the column {id_column!r}, found {without} "
+            "without it; add the column, or set the option id_column to None to use the order of the rows."
         )
     else:
-        _check_number(f"{len(paths)} files from {paths[0]} on", sum(lengths), len(ids))
+        _check_number(f"{len(paths)} files (the first is {paths[0]})", sum(lengths), len(ids))
         targets, num_unused = np.arange(len(ids)), 0
     dimensions = _first_width(paths, column)
 
@@ -144,23 +144,23 @@ def _open_tables(paths: Sequence[Path], column: str, id_column: str | None, ids:
 
 
 def _match_ids(paths: Sequence[Path], id_column: str, ids: Any) -> tuple[Int64[np.ndarray, " row"], int]:
-    """The document of every row, `_UNUSED` for an id without a document, and the number of unused rows."""
+    """Return the document of every row (`_UNUSED` for an id without a document) and the number of unused rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    # In Arrow's memory: a Python object for every id would take several times as much.
+    # The ids stay in Arrow's memory: a Python object for every id would need several times as much memory.
     parts = [[*_batches(path, id_column, pa.large_string())] for path in paths]
     names = pa.chunked_array([batch for part in parts for batch in part], pa.large_string())
     known = pa.array(ids, pa.large_string()) if isinstance(ids, Sequence) else ids.cast(pa.large_string())
     places = pc.index_in(names, value_set=known)  # type: ignore[attr-defined]
     rows = places.fill_null(_UNUSED).to_numpy().astype(np.int64)
     first = np.full(len(ids), -1, np.int64)
-    # Written from the last row to the first: of several rows of a document the first is kept.
+    # We write the rows backwards, so that the first row of each document remains.
     used = np.flatnonzero(rows != _UNUSED)
     first[rows[used][::-1]] = used[::-1]
     repeated = used[first[rows[used]] != used]
     if len(repeated):
-        # Rows are counted through all files; the message names the file, and the row in it.
+        # Row numbers continue over all files; the message names the file and the row within the file.
         starts = np.cumsum([0, *(sum(map(len, part)) for part in parts)])
         number = int(np.searchsorted(starts, repeated[0], side="right")) - 1
         raise UserError(
@@ -171,14 +171,14 @@ def _match_ids(paths: Sequence[Path], id_column: str, ids: Any) -> tuple[Int64[n
     if len(lacking):
         raise UserError(
             f"Expected a vector for each of the {len(ids)} documents in the column {id_column!r} of {paths[0]}"
-            f"{' and the other files' if len(paths) > 1 else ''}, found none for {len(lacking)}, the "
-            f"first being {known[int(lacking[0])].as_py()!r}; add their rows."
+            f"{' and the other files' if len(paths) > 1 else ''}, found none for {len(lacking)} "
+            f"documents (the first is {known[int(lacking[0])].as_py()!r}); add their rows."
         )
     return rows, len(rows) - len(used)
 
 
 def _read_rows(batch: pa.Array, dimensions: int, column: str, path: Path, start: int) -> np.ndarray:
-    """A batch of lists as a matrix; `start` is the number of its first row in the file."""
+    """Convert a batch of lists to a matrix; `start` is the number of the batch's first row in the file."""
     import pyarrow.compute as pc
 
     widths = pc.list_value_length(batch).fill_null(-1).to_numpy(zero_copy_only=False)  # type: ignore[attr-defined]
@@ -190,50 +190,51 @@ def _read_rows(batch: pa.Array, dimensions: int, column: str, path: Path, start:
             f"Expected vectors of {dimensions} numbers in the column {column!r}, found {found} in "
             f"row {start + row} of {path}; repair that row."
         )
-    # `flatten`, unlike `values`, leaves out numbers outside the batch's offsets. A null number becomes NaN, which
-    # `_as_float32` refuses with its row.
+    # `flatten`, unlike `values`, leaves out numbers outside the offsets of the batch. A null number becomes NaN, for
+    # which `_as_float32` raises an error that names the row.
     return np.asarray(batch.flatten().to_numpy(zero_copy_only=False)).reshape(len(batch), dimensions)
 
 
 def _check_column(path: Path, column: str) -> tuple[list[str], int]:
-    """A file's column names and its number of rows; checks that `column` has lists of floating-point numbers."""
+    """Check that `column` has lists of floating-point numbers; return the file's column names and number of rows."""
     import pyarrow.types as types
 
     with _parquet(path) as table:
         schema, num_rows = table.schema_arrow, table.metadata.num_rows
     if column not in schema.names:
         raise UserError(
-            f"Expected the column {column!r} in {path}, found {', '.join(schema.names) or 'no columns'}; name the "
-            "vectors' column with the option column."
+            f"Expected the column {column!r} in {path}, found {', '.join(schema.names) or 'no columns'}; give "
+            "the name of the vectors' column in the option `column`."
         )
     kind: Any = schema.field(column).type
     is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     if not is_list or not types.is_floating(kind.value_type):
         raise UserError(
-            f"Expected lists of floating-point numbers in the column {column!r} of {path}, found {kind}; name the "
-            "vectors' column with the option column."
+            f"Expected lists of floating-point numbers in the column {column!r} of {path}, found {kind}; give "
+            "the name of the vectors' column in the option `column`."
         )
     return list(schema.names), num_rows
 
 
 def _first_width(paths: Sequence[Path], column: str) -> int:
-    # From a row, not from the column's type: lists of any length have no width in the schema.
+    # The number of features comes from a row, not from the column's type: in the schema, lists of any length have no
+    # width.
     for path in paths:
         for batch in _batches(path, column):
             if len(batch):
                 if first := batch[0].as_py():
                     return len(first)
-                found = "null" if first is None else "an empty one"
+                found = "null" if first is None else "an empty vector"
                 raise UserError(f"Expected vectors in the column {column!r} of {path}, found {found} in row 0.")
     raise UserError(f"Expected vectors in the column {column!r} of {paths[0]}, found no rows.")
 
 
 def _batches(path: Path, column: str, kind: pa.DataType | None = None) -> Iterator[pa.Array]:
-    """A column in batches, cast to `kind` if it is given."""
+    """Yield a column in batches, cast to `kind` if it is given."""
     with _parquet(path) as table:
         for batch in table.iter_batches(_BLOCK_ROWS, columns=[column]):
             rows = batch.column(0)
-            rows.validate(full=True)  # damaged files have impossible offsets; reading them would crash the process
+            rows.validate(full=True)  # damaged files have impossible offsets, which would crash the process
             yield rows if kind is None else rows.cast(kind)
 
 
@@ -255,13 +256,13 @@ def _check_number(where: str, num_rows: int, num_documents: int) -> None:
     if num_rows != num_documents:
         raise UserError(
             f"Expected a row for each of the {num_documents} documents, found {num_rows} rows in {where}; the rows "
-            "must follow the documents' stored order, or Parquet files need a column of ids."
+            "must be in the stored order of the documents, or Parquet files need a column of ids."
         )
 
 
 def _as_float32(rows: np.ndarray, path: Path, numbers: Int64[np.ndarray, " row"]) -> Float32[np.ndarray, "row feature"]:
-    """The rows as float32, refused if they are not finite; `numbers` are their places in the file."""
-    # A float64 beyond float32 becomes infinity, which the check below refuses with its row.
+    """Convert rows to float32 and check that they are finite; `numbers` are their row numbers in the file."""
+    # A float64 beyond the range of float32 becomes infinity, for which the check below raises an error with the row.
     with np.errstate(over="ignore"):
         vectors = np.ascontiguousarray(rows, np.float32)
     finite = np.isfinite(vectors).all(axis=1)

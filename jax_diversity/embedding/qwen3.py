@@ -1,7 +1,7 @@
-"""Documents -> the embeddings of a Qwen3-Embedding checkpoint (Zhang et al. 2025, arXiv:2506.05176).
+"""Vectors of documents by a Qwen3-Embedding checkpoint (Zhang et al. 2025, arXiv:2506.05176).
 
-A text's vector is the final hidden state of the end token that its tokenizer appends, scaled to length 1. Texts go
-through the model in batches of a few fixed shapes, so few programs are compiled for any lengths of texts.
+The vector of a text is the final hidden state of the end token that the tokenizer appends, scaled to length 1. Texts
+are embedded in batches of a few fixed shapes, so only a few programs are compiled.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def qwen3(
     dtype: Literal["bfloat16", "float32"] = "bfloat16",
     mesh: Mesh | None = None,
 ) -> Qwen3Embedder:
-    """A Qwen3-Embedding checkpoint in a folder, as downloaded: config.json, tokenizer.json and safetensors.
+    """Make an embedder from a downloaded checkpoint folder: config.json, tokenizer.json and safetensors.
 
     Args:
-        path: the checkpoint's folder; `~` is the home folder.
-        max_tokens: only a text's first tokens are read; the end token is one of them.
-        batch_tokens: tokens of a batch on all devices together, padding included. Beside the parameters, a
-            batch's attention needs batch_tokens * max_tokens * heads * 4 bytes: 1 GiB for 16,384, 1,024 and 16.
-        dtype: of parameters and arithmetic.
-        mesh: devices that share parameters and batches; None takes all of this process.
+        path: the folder of the checkpoint; `~` is the home folder.
+        max_tokens: how many tokens to read from the beginning of a text, including the end token.
+        batch_tokens: tokens of a batch on all devices together, padding included. Besides the parameters, the attention
+            of a batch needs batch_tokens * max_tokens * heads * 4 bytes: 1 GiB for 16,384, 1,024 and 16.
+        dtype: the type of parameters and arithmetic.
+        mesh: devices that share parameters and batches; None means all devices of this process.
 
     Raises:
         UserError: the checkpoint is incomplete, damaged or not a Qwen3 model, or the options do not fit it.
@@ -72,7 +72,7 @@ def qwen3(
 
 
 def input_files(path: str, batch_tokens: int = 1, dtype: str = "bfloat16") -> list[Path]:
-    """The files of the checkpoint, sorted; none is read, but the other options are checked."""
+    """Return the files of the checkpoint, sorted, without reading them; also check the other options."""
     as_whole_number("batch_tokens", batch_tokens, 1)
     check_one_of("dtype", dtype, ("bfloat16", "float32"))
     files = files_at(path)
@@ -87,8 +87,8 @@ def input_files(path: str, batch_tokens: int = 1, dtype: str = "bfloat16") -> li
 class Qwen3Embedder:
     """Embeds texts with a Qwen3-Embedding checkpoint; `qwen3` makes one.
 
-    A text's vector does not depend on the other texts or on the number of devices, except for the rounding of
-    products of other shapes: 1e-5 in float32, about 1e-2 in bfloat16.
+    The vector of a text does not depend on the other texts or on the number of devices. Only products of other shapes
+    are rounded differently: by 1e-5 in float32, by about 1e-2 in bfloat16.
     """
 
     def __init__(self, tokens: TokenReader, model: PlacedModel, plan: BatchPlan) -> None:
@@ -96,11 +96,11 @@ class Qwen3Embedder:
 
     @property
     def dimensions(self) -> int:
-        """Width of the vectors."""
+        """Number of features of a vector."""
         return self._model.width
 
     def embed(self, texts: Sequence[str]) -> Float32[np.ndarray, "document feature"]:
-        """A vector of length 1 for each text; a text without tokens gets the vector of its end token."""
+        """Return a vector of length 1 for each text; a text without tokens gets the vector of its end token."""
         ids = self._tokens.encode(texts)
         vectors = np.empty((len(ids), self.dimensions), np.float32)
         in_flight: deque[tuple[np.ndarray, jax.Array]] = deque()
@@ -113,7 +113,7 @@ class Qwen3Embedder:
         lengths = np.array([len(row) for row in ids], np.int64)
         for documents, num_rows, padded_length in self._plan.batches(lengths):
             batch = padded([ids[document] for document in documents], num_rows, padded_length)
-            # Devices work on a few batches while the next one is padded; their results are read only afterwards.
+            # Devices work on a few batches while the next batch is padded; the results are read only afterwards.
             in_flight.append((documents, self._model.embed(*batch)))
             collect(_IN_FLIGHT)
         collect(0)
@@ -122,12 +122,12 @@ class Qwen3Embedder:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The texts' batches, which have a few fixed shapes.
+    """Division of texts into batches that have a few fixed shapes.
 
-    A text always has the same padded length, so that its vector hardly depends on the other texts. Padded lengths
-    grow by a third or a half at a time, which wastes a sixth of a batch on average, and each length has two numbers of
-    rows: a full batch's, and an eighth of them for the last texts. Up to 1,024 tokens there are at most 18 shapes.
-    The rows of every batch are divisible by the number of devices.
+    A text always has the same padded length, so its vector hardly depends on the other texts. From one padded length to
+    the next, lengths grow by a third or a half; on average, a sixth of a batch is padding. For each length there are
+    two numbers of rows: the number of a full batch, and an eighth of it for the last texts. With up to 1,024 tokens
+    there are at most 18 shapes. The number of rows of every batch is divisible by the number of devices.
     """
 
     max_tokens: int
@@ -136,14 +136,14 @@ class BatchPlan:
 
     @cached_property
     def padded_lengths(self) -> tuple[int, ...]:
-        """64, 96, 128, 192, 256 ... and the longest text's."""
+        """The padded lengths: 64, 96, 128, 192, 256 ... and `max_tokens`."""
         powers = range(_SHORTEST.bit_length() - 1, self.max_tokens.bit_length())
         steps = [length for power in powers for length in (1 << power, 3 << (power - 1))]
         return (*(length for length in steps if length < self.max_tokens), self.max_tokens)
 
     def batches(self, lengths: Int64[np.ndarray, " document"]) -> Iterator[tuple[np.ndarray, int, int]]:
-        """Every batch: the indices of its texts, its number of rows (at least as many), and its padded length."""
-        # Longest first: a batch that does not fit into memory fails at the start, not after hours.
+        """Yield every batch: the indices of its texts, its number of rows (at least as many), and its padded length."""
+        # The longest texts are first: if a batch does not fit into memory, it fails at the start and not after hours.
         order = np.argsort(-lengths, kind="stable")
         classes = np.searchsorted(self.padded_lengths, lengths[order])
         for number in range(len(self.padded_lengths) - 1, -1, -1):
@@ -152,8 +152,8 @@ class BatchPlan:
             full = max(self.batch_tokens // padded_length // self.num_devices, 1) * self.num_devices
             small = max(full // _PARTS // self.num_devices, 1) * self.num_devices
             while len(documents):
-                # The last texts are put into small batches, unless these together would have as many rows as a full
-                # one.
+                # The last texts are put into small batches, unless the small batches together would have as many rows
+                # as a full batch.
                 rows = full if len(documents) > full - small else small
                 yield documents[:rows], rows, padded_length
                 documents = documents[rows:]
@@ -162,7 +162,7 @@ class BatchPlan:
 def padded(
     rows: Sequence[Sequence[int]], num_rows: int, num_tokens: int
 ) -> tuple[Int32[np.ndarray, "row token"], Int32[np.ndarray, " row"]]:
-    """Token ids with zeros after them, and the lengths; rows beyond the last text have one token."""
+    """Pad token ids with zeros and return them with their lengths; rows after the last text have one token."""
     tokens = np.zeros((num_rows, num_tokens), np.int32)
     lengths = np.ones(num_rows, np.int32)
     for index, row in enumerate(rows):

@@ -1,8 +1,9 @@
-"""A Qwen3-Embedding checkpoint's folder: the model's sizes, its tokenizer, and its tensors, mapped into memory.
+"""Reading the folder of a Qwen3-Embedding checkpoint: the sizes of the model, its tokenizer, and its tensors.
 
-A file of weights (safetensors) is the length of its header (u64, little-endian), the header (JSON: name -> type, shape
-and place of its bytes after the header), then the tensors' bytes. Only slices are read: each device's
-part of a tensor is copied from disk to that device. https://github.com/huggingface/safetensors describes the format.
+A file of weights (safetensors) has three parts: the length of its header (u64, little-endian), the header, and the
+bytes of the tensors. The header is JSON: name -> type, shape and place of the bytes after the header. Tensors are
+mapped into memory, and only slices are read. The part of a tensor that a device needs is copied from disk to this
+device. https://github.com/huggingface/safetensors describes the format.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 _DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(jnp.bfloat16)}
 _LARGEST_HEADER = 100_000_000
 _LENGTH_BYTES = 8
-# An embedding does not need the head, which predicts tokens, or inverse frequencies, which follow from θ.
+# An embedding does not need the head, which predicts tokens, nor the inverse frequencies, which are computed from θ.
 _UNUSED = ("lm_head.weight", "rotary_emb.inv_freq")
 
 Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
@@ -54,7 +55,7 @@ class Architecture:
     intermediate_size: int  # inside a block's feed-forward part
     num_hidden_layers: int
     num_attention_heads: int
-    num_key_value_heads: int  # each is shared by equally many neighbouring query heads
+    num_key_value_heads: int  # each is used by the same number of neighbouring query heads
     head_dim: int  # even
     max_position_embeddings: int
     rope_theta: float
@@ -62,7 +63,7 @@ class Architecture:
 
     @classmethod
     def read(cls, folder: Path) -> Architecture:
-        """The architecture of the checkpoint in a folder; refuses models that are not Qwen3 or not implemented."""
+        """Read the architecture of a checkpoint; raise an error for models that are not Qwen3 or not implemented."""
         path = folder / CONFIG
         config = read_object(path)
         if config.get("model_type") != "qwen3":
@@ -97,7 +98,7 @@ class Architecture:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds one object."""
+    """Read a JSON file that contains one object."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -112,7 +113,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _rotary(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings of the rotary positions: one object in newer files, several top-level fields in older ones."""
+    """Return the settings of rotary positions: newer files have one object, older files several fields."""
     settings = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(settings, Mapping):
         return {"rope_type": settings}
@@ -127,13 +128,13 @@ def _read_positive(value: Any, name: str, path: Path) -> float:
 
 
 def open_tensors(folder: Path) -> Tensors:
-    """Every tensor of a checkpoint that an embedding needs, mapped into memory, by name without the first `model.`."""
+    """Map all tensors that an embedding needs into memory, by name without the first `model.`."""
     opened = [item for path in _weight_files(folder) for item in _open_file(path).items()]
     return {name.removeprefix("model."): tensor for name, tensor in opened if not name.endswith(_UNUSED)}
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The files that hold a checkpoint's tensors, sorted."""
+    """Return the files with the tensors of a checkpoint, sorted."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
@@ -143,7 +144,7 @@ def _weight_files(folder: Path) -> list[Path]:
         )
     places = read_object(folder / INDEX).get("weight_map")
     names = set(places.values()) if isinstance(places, dict) else set()
-    # Plain names without folders: an index must not cause reads outside the folder.
+    # Only plain names without folders are allowed: an index must not cause reads outside the folder.
     if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
         raise UserError(
             f"Expected {folder / INDEX} to give each tensor's file in the same folder under weight_map, found "
@@ -158,11 +159,11 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _open_file(path: Path) -> dict[str, np.ndarray]:
-    """A file's tensors by name, mapped into memory; everything is checked, because downloads may be incomplete."""
+    """Map the tensors of a file into memory, by name; check everything, because downloads may be incomplete."""
     size = path.stat().st_size
     if size < _LENGTH_BYTES:
         raise _damaged(path, f"{size} bytes")
-    # A map, not a copy: bytes are read from disk when a device's slice is taken.
+    # This is a map, not a copy: bytes are read from disk when the slice of a device is taken.
     content = np.memmap(path, np.uint8, "r")
     length = int.from_bytes(content[:_LENGTH_BYTES].tobytes(), "little")
     if length > min(_LARGEST_HEADER, size - _LENGTH_BYTES):
@@ -174,7 +175,7 @@ def _open_file(path: Path) -> dict[str, np.ndarray]:
         header = None
     if not isinstance(header, dict):
         raise _damaged(path, "a header that is not a JSON object")
-    header.pop("__metadata__", None)  # the writer's free text: all other names are tensors
+    header.pop("__metadata__", None)  # free text of the program that wrote the file; all other names are tensors
     return {name: _tensor(content[header_end:], name, about, path) for name, about in header.items()}
 
 
@@ -191,7 +192,7 @@ def _tensor(content: np.ndarray, name: str, about: Any, path: Path) -> np.ndarra
             "cannot be read."
         )
     dtype = _DTYPES[kind]
-    # Python's numbers do not overflow, so a huge shape in a damaged header fails here.
+    # Python's integers do not overflow, so a huge shape in a damaged header fails here.
     if end - start != math.prod(shape) * dtype.itemsize:
         raise _damaged(path, f"{end - start} bytes for {name}, which is {kind} {list(shape)}")
     if end > len(content):
@@ -204,7 +205,7 @@ def _damaged(path: Path, found: str) -> UserError:
 
 
 class TokenReader:
-    """A checkpoint's tokenizer, which reads a text's first `max_tokens` tokens, the end token included."""
+    """The tokenizer of a checkpoint; it reads the first `max_tokens` tokens of a text, the end token included."""
 
     def __init__(self, folder: Path, max_tokens: int, vocab_size: int) -> None:
         path = folder / TOKENIZER
@@ -223,17 +224,17 @@ class TokenReader:
         if largest >= vocab_size:
             raise UserError(
                 f"Expected token ids below {vocab_size}, the model's vocab_size, in {path}, found {largest}; "
-                "take the tokenizer that belongs to the checkpoint."
+                "use the tokenizer that belongs to the checkpoint."
             )
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         # A tokenizer that appends an end token also appends it to the empty text.
         if not self._tokenizer.encode("").ids:
-            end = self._tokenizer.token_to_id(END_TOKEN)  # some base models' tokenizers do not append it
+            end = self._tokenizer.token_to_id(END_TOKEN)  # the tokenizers of some base models do not append it
             if end is None:
                 raise UserError(
                     f"Expected the tokenizer in {path} to append an end token or to have {END_TOKEN}, found neither; "
-                    "take the tokenizer that belongs to the checkpoint."
+                    "use the tokenizer that belongs to the checkpoint."
                 )
             self._tokenizer.post_processor = processors.TemplateProcessing(
                 single=f"$A {END_TOKEN}", special_tokens=[(END_TOKEN, end)]
@@ -242,7 +243,7 @@ class TokenReader:
         self._tokenizer.enable_truncation(max_tokens)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of each text, one or more."""
-        # Texts are cut before they are tokenised: a text may have megabytes, but only a few kilobytes are used.
+        """Return the token ids of each text, at least one."""
+        # Texts are cut before tokenization: a text may have megabytes, but only a few kilobytes are used.
         beginnings = [text[: self._num_characters] for text in texts]
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(beginnings)]

@@ -1,13 +1,14 @@
 """The Qwen3 transformer in Flax NNX, without the head, and its parameters on a mesh of devices.
 
-Token ids -> hidden states. Pre-normalised blocks (RMSNorm; Zhang and Sennrich 2019), attention with fewer key
-heads than query heads (Ainslie et al. 2023), queries and keys normalised, then turned by rotary positions (Su et al.
-2021), SwiGLU (Shazeer 2020): the model of the Qwen3 report (Yang et al. 2025). Attributes have the names
-of the checkpoints' tensors, so a parameter's path is its tensor's name.
+The model computes hidden states from token ids, as in the Qwen3 report (Yang et al. 2025). Its blocks are
+pre-normalised (RMSNorm; Zhang and Sennrich 2019). Attention has fewer key heads than query heads (Ainslie et al. 2023).
+Queries and keys are normalised and then turned by rotary positions (Su et al. 2021). The feed-forward part is SwiGLU
+(Shazeer 2020). Attributes have the names of the tensors in checkpoints, so the path of a parameter is the name of its
+tensor.
 
 Each device keeps an equal part of every parameter, as in fully sharded data parallelism (Rajbhandari et al. 2020,
-ZeRO stage 3); a block's parts are gathered just before the block runs. Rows of a batch are split over the devices, so a
-row is computed on one device, with the same arithmetic for any number of devices.
+ZeRO stage 3). The parts of a block are gathered just before the block runs. Rows of a batch are split over the devices,
+so each row is computed on one device, with the same arithmetic for any number of devices.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Rotation = Float32[Array, "2 token half"]
 
 
 class Qwen3(nnx.Module):
-    """Token ids to hidden states; norms, rotary positions and the softmax are computed in float32."""
+    """The model from token ids to hidden states; norms, rotary positions and softmax are computed in float32."""
 
     def __init__(self, architecture: Architecture, dtype: Any, rngs: nnx.Rngs) -> None:
         @nnx.split_rngs(splits=architecture.num_hidden_layers)
@@ -47,28 +48,29 @@ class Qwen3(nnx.Module):
         kinds: Any = {"dtype": dtype, "param_dtype": dtype, "rngs": rngs}
         self.architecture = architecture
         self.embed_tokens = nnx.Embed(architecture.vocab_size, architecture.hidden_size, **kinds)
-        self.layers = stack(rngs)  # one block whose parameters have a first axis: the layers, compiled once
+        self.layers = stack(rngs)  # one block, compiled once; the first axis of its parameters is the layer
         self.norm = nnx.RMSNorm(architecture.hidden_size, epsilon=architecture.rms_norm_eps, **kinds)
 
     def __call__(self, tokens: Int32[Array, "row token"], spread: Place, gather: Place) -> Hidden:
-        """The hidden states after the last block, not normalised yet.
+        """Return the hidden states after the last block, before the last normalisation.
 
-        `spread` lays the rows of the tokens' vectors out over devices; `gather` collects a block's parameters.
+        `spread` distributes the rows of the tokens' vectors over devices; `gather` collects the parameters of a block.
         """
         graph, layers = nnx.split(self.layers)  # a scan takes arrays; the block is rebuilt inside
         rotation = rotations(tokens.shape[1], self.architecture)
 
-        # A scan compiles one block for all layers, and gathers one block's parameters at a time.
+        # A scan compiles one block for all layers and gathers the parameters of one block at a time.
         def apply(hidden: Array, layer: Any) -> tuple[Array, None]:
             return nnx.merge(graph, gather(layer))(hidden, rotation), None
 
         return lax.scan(apply, spread(self.embed_tokens(tokens)), layers)[0]
 
     def last(self, hidden: Hidden, lengths: Int32[Array, " row"]) -> Float32[Array, "row width"]:
-        """The normalised hidden state of each row's last token, scaled to length 1: the embedding."""
-        # The end token is each row's last one. Since attention is causal, only its state depends on the whole text.
+        """Return the embedding: the normalised hidden state of each row's last token, scaled to length 1."""
+        # The end token is the last token of each row. Attention is causal, so only the state of the end token depends
+        # on the whole text.
         states = jax.vmap(lambda row, length: lax.dynamic_index_in_dim(row, length - 1, keepdims=False))
-        # Scaled in float32: lengths of bfloat16 would be wrong by up to 0.4 %.
+        # We scale in float32: in bfloat16, lengths would be wrong by up to 0.4 %.
         vectors = self.norm(states(hidden, lengths)).astype(jnp.float32)
         return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
@@ -84,7 +86,7 @@ class Block(nnx.Module):
         self.mlp = FeedForward(architecture, dtype, rngs)
 
     def __call__(self, hidden: Hidden, rotation: Rotation) -> Hidden:
-        """The hidden states after the block."""
+        """Return the hidden states after the block."""
         hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
@@ -105,7 +107,7 @@ class Attention(nnx.Module):
         self.k_norm = nnx.RMSNorm(architecture.head_dim, **norm)
 
     def __call__(self, hidden: Hidden, rotation: Rotation) -> Hidden:
-        """The output of attention for normalised hidden states."""
+        """Return the output of attention for normalised hidden states."""
         heads = (*hidden.shape[:2], -1, self.head_width)
         queries = rotate(self.q_norm(self.q_proj(hidden).reshape(heads)), rotation)
         keys = rotate(self.k_norm(self.k_proj(hidden).reshape(heads)), rotation)
@@ -116,7 +118,7 @@ class Attention(nnx.Module):
 
 
 class FeedForward(nnx.Module):
-    """SwiGLU: one projection gates another, a third maps back to the hidden size."""
+    """SwiGLU: one projection gates a second projection, and a third projection maps back to the hidden size."""
 
     def __init__(self, architecture: Architecture, dtype: Any, rngs: nnx.Rngs) -> None:
         self.gate_proj = Projection(architecture.hidden_size, architecture.intermediate_size, dtype, rngs)
@@ -124,24 +126,24 @@ class FeedForward(nnx.Module):
         self.down_proj = Projection(architecture.intermediate_size, architecture.hidden_size, dtype, rngs)
 
     def __call__(self, hidden: Hidden) -> Hidden:
-        """The output of the feed-forward part for normalised hidden states."""
+        """Return the output of the feed-forward part for normalised hidden states."""
         return self.down_proj(jax.nn.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
 
 
 class Projection(nnx.Module):
-    """A linear map without bias, stored as in checkpoints (output, input): it is read without a transposition."""
+    """A linear map without bias, stored as in checkpoints (output, input), so it is read without a transposition."""
 
     def __init__(self, num_inputs: int, num_outputs: int, dtype: Any, rngs: nnx.Rngs) -> None:
         initial = nnx.initializers.lecun_normal(in_axis=1, out_axis=0)
         self.weight = nnx.Param(initial(rngs.params(), (num_outputs, num_inputs), dtype))
 
     def __call__(self, values: Float[Array, "row token input"]) -> Float[Array, "row token output"]:
-        """The values mapped."""
+        """Apply the linear map."""
         return jnp.einsum("rti,oi->rto", values, self.weight[...])
 
 
 def rotations(num_tokens: int, architecture: Architecture) -> Rotation:
-    """Cosine and sine of every position's angles: position / θ^(2 i / head width) for i below half the width."""
+    """Compute cosine and sine of the angles of every position: position / θ^(2 i / head width), 0 <= i < width / 2."""
     half = architecture.head_dim // 2
     frequencies = architecture.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angles = jnp.arange(num_tokens, dtype=jnp.float32)[:, None] * frequencies
@@ -149,17 +151,17 @@ def rotations(num_tokens: int, architecture: Architecture) -> Rotation:
 
 
 def rotate(heads: Heads, rotation: Rotation) -> Heads:
-    """Turn each pair (i, i + half the width) of a head by its position's i-th angle."""
+    """Turn each pair (i, i + half the width) of a head by the i-th angle of its position."""
     cosines, sines = rotation[:, None, :, None, :]
     first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
-    # In float32 for every type of model: angles of late positions lose their fraction in bfloat16.
+    # We compute in float32 for every type of model: in bfloat16, the angles of late positions lose their fraction.
     turned = jnp.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=-1)
     return turned.astype(heads.dtype)
 
 
 @dataclass(frozen=True)
 class PlacedModel:
-    """A model whose parameters lie on a mesh of one axis, and the program that embeds batches with it."""
+    """A model whose parameters are on a mesh of one axis, and the program that embeds batches with this model."""
 
     mesh: Mesh
     width: int
@@ -169,19 +171,19 @@ class PlacedModel:
     def embed(
         self, tokens: Int32[np.ndarray, "row token"], lengths: Int32[np.ndarray, " row"]
     ) -> Float32[Array, "row width"]:
-        """The embeddings of a batch, on every device; returns before they are computed.
+        """Compute the embeddings of a batch, on every device; the call returns before they are computed.
 
-        The number of rows is a multiple of the mesh's size. Every process of several hosts passes the same batch.
+        The number of rows is a multiple of the size of the mesh. On several hosts, every process passes the same batch.
         """
-        # Every device gets all token ids, which are small; the program itself spreads the rows of their vectors.
+        # Every device gets all token ids, which are small; the program itself distributes the rows of their vectors.
         sharding = NamedSharding(self.mesh, PartitionSpec())
         batch = [jax.make_array_from_callback(each.shape, sharding, each.__getitem__) for each in (tokens, lengths)]
         return self.program(self.parameters, *batch)
 
 
 def place_model(architecture: Architecture, tensors: Tensors, mesh: Mesh, dtype: str) -> PlacedModel:
-    """The model of a checkpoint on a mesh of one axis, every device's parts read from disk for it, as `dtype`."""
-    # The model's structure and its parameters' shapes; nothing is computed.
+    """Put the model of a checkpoint on a mesh of one axis, as `dtype`; each device gets its parts from disk."""
+    # This gives the structure of the model and the shapes of its parameters; nothing is computed.
     graph, shapes = nnx.split(nnx.eval_shape(lambda: Qwen3(architecture, jnp.dtype(dtype), nnx.Rngs(0))))
     parameters = _load(architecture, shapes, tensors, mesh)
 
@@ -196,7 +198,7 @@ def place_model(architecture: Architecture, tensors: Tensors, mesh: Mesh, dtype:
         with jax.default_matmul_precision("highest" if dtype == "float32" else "default"):
             model = nnx.merge(graph, parameters)
             hidden = model(tokens, spread=place(AXIS), gather=place())
-            # Gathered on every device, so that each process of several hosts can read all rows.
+            # The result is gathered on every device, so that on several hosts each process can read all rows.
             return place()(model.last(hidden, place(AXIS)(lengths)))
 
     return PlacedModel(mesh, architecture.hidden_size, parameters, jax.jit(embed))
@@ -208,7 +210,7 @@ def _load(architecture: Architecture, shapes: Any, tensors: Tensors, mesh: Mesh)
     for path, variable in nnx.to_flat_state(shapes):
         first, *rest = map(str, path[:-1])
         stacked, shape = first == _STACKED, variable.get_value()
-        # A stacked parameter's first axis is the layer; its tensors, one per layer, have the other axes.
+        # The first axis of a stacked parameter is the layer; its tensors, one per layer, have the other axes.
         stems = [f"{first}.{layer}" for layer in range(architecture.num_hidden_layers)] if stacked else [first]
         views = [_take(unread, ".".join([stem, *rest, "weight"]), shape.shape[stacked:]) for stem in stems]
         loaded[path] = variable.replace(_assemble(views, shape, stacked, mesh))
@@ -221,7 +223,7 @@ def _load(architecture: Architecture, shapes: Any, tensors: Tensors, mesh: Mesh)
 
 
 def _take(tensors: dict[str, np.ndarray], name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A tensor of the model's shape, removed from the unused tensors."""
+    """Check the shape of a tensor, remove it from `tensors` and return it."""
     tensor = tensors.pop(name, None)
     if tensor is None or tensor.shape != shape:
         found = "no such tensor" if tensor is None else f"the shape {list(tensor.shape)}"
@@ -233,15 +235,16 @@ def _take(tensors: dict[str, np.ndarray], name: str, shape: tuple[int, ...]) -> 
 
 
 def _assemble(views: list[np.ndarray], shape: Any, stacked: bool, mesh: Mesh) -> Array:
-    """One array on the mesh of the tensors of all layers (or of one tensor)."""
+    """Make one array on the mesh from the tensors of all layers (or from one tensor)."""
 
-    def read(index: Any) -> np.ndarray:  # a slice an axis
+    def read(index: Any) -> np.ndarray:  # `index` has one slice per axis
         parts = [view[index[stacked:]] for view in views]
         return np.stack(parts, dtype=shape.dtype, casting="unsafe") if stacked else parts[0].astype(shape.dtype)
 
-    # A block's parameters are divided over devices by rows, which are contiguous on disk; the table of tokens by
-    # features, because every device looks up all tokens; every device has all vectors (norms).
+    # The parameters of a block are divided over devices by rows, which are contiguous on disk. The table of tokens is
+    # divided by features, because every device looks up all tokens. Vectors (norms) are not divided: every device has
+    # all of them.
     whole = len(shape.shape) - stacked < 2 or shape.shape[1] % mesh.size != 0
     sharding = NamedSharding(mesh, PartitionSpec() if whole else PartitionSpec(None, AXIS))
-    # The callback is asked for one device's slice at a time, so a host never holds the whole model.
+    # JAX calls `read` for the slice of one device at a time, so a host never has the whole model in memory.
     return jax.make_array_from_callback(shape.shape, sharding, read)

@@ -13,22 +13,23 @@ class EmbeddingConfig:
     """How documents become vectors."""
 
     method: str = "tfidf_svd"
-    """`tfidf_svd`, `hashing`, `qwen3` (a folder with a Qwen3-Embedding checkpoint), `precomputed` (vectors from
-    files), or `module:name` of an embedder of your own; docs/embeddings.md compares them."""
+    """`tfidf_svd`, `hashing`, `qwen3` (a folder with a Qwen3-Embedding checkpoint), `precomputed` (vectors from files),
+    or `module:name` for an embedder of your own; docs/embeddings.md compares the methods."""
     options: dict[str, int | float | bool | str | None] = field(default_factory=dict)
-    """The method's own options, such as `dimensions 256` or `path vectors.npy`; their defaults where not given."""
+    """Options of the method, such as `dimensions 256` or `path vectors.npy`; other options have their defaults."""
     max_tokens: int = 1024
-    """Only a document's first tokens are read: words (`tfidf_svd`, `hashing`), or tokens of the model's tokenizer."""
+    """Only the first tokens of a document are read; tokens are words (`tfidf_svd`, `hashing`), or tokens of the model's
+    tokenizer."""
     seed: int = 0
-    """Seed of the documents to fit on, of the randomised SVD and of the projection."""
+    """Seed of the choice of documents to fit on, of the randomised SVD and of the projection."""
 
     def adopt(self, other: EmbeddingConfig) -> EmbeddingConfig:
-        """The settings of the dataset in `features_from`.
+        """Return the settings of the dataset in `features_from`.
 
-        The places of files stay as given: all options of precomputed vectors, the `path` of a model.
+        The locations of files stay as given: all options of precomputed vectors, and the `path` of a model.
 
         Raises:
-            UserError: other settings than that dataset's.
+            UserError: the settings differ from the settings of that dataset.
         """
         from jax_diversity.embedding.base import brings_vectors
 

@@ -1,4 +1,4 @@
-"""The stage `embed`: documents' beginnings -> vectors, a stored file of documents at a time."""
+"""The stage `embed`: makes vectors from the beginnings of documents, one stored file of documents at a time."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from jax_diversity.foundation.artifacts import (
     write_array,
 )
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.folders import inside
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
     from jax_diversity.embedding.base import Embedder
 
 FIT_DOCUMENTS = 20_000
-"""Most documents that an embedder is fitted on."""
+"""Largest number of documents that an embedder is fitted on."""
 _BLOCK_ROWS = 65_536
 
 
 def embed(context: Context, partial: Path) -> Counts:
-    """Give every document its vector: from its beginning, or from files with `embedding.method=precomputed`."""
+    """Make a vector for every document from its beginning; with `embedding.method=precomputed`, copy it from files."""
     from jax_diversity.embedding.base import CHARACTERS_PER_TOKEN, learns, make_embedder
     from jax_diversity.embedding.precomputed import PrecomputedVectors
 
@@ -65,7 +66,7 @@ def embed(context: Context, partial: Path) -> Counts:
             _write_vectors(target, (beginnings.num_documents, made.dimensions), made.blocks(), advance)
     else:
         _embed_documents(context, made, beginnings, target)
-    # Counted in the file, a block at a time: vectors that an earlier run wrote count too.
+    # We count in the file, a block at a time, so that the vectors of an earlier run are included.
     vectors = np.load(target, mmap_mode="r")
     num_documents, dimensions = vectors.shape
     blocks = (vectors[start : start + _BLOCK_ROWS] for start in range(0, num_documents, _BLOCK_ROWS))
@@ -87,7 +88,7 @@ def _take_learnt(reference: Any, config: EmbeddingConfig, stored: Path) -> None:
 
 
 def _features(context: Context, dimensions: int, stored: Path) -> str:
-    """A fingerprint of everything that determines a text's vector; checks that it is equal in `features_from`."""
+    """Return a fingerprint of everything that determines a text's vector; check it against `features_from`."""
     from jax_diversity.embedding.base import brings_vectors, files_at
 
     config, reference = context.config.embedding, context.reference
@@ -96,9 +97,8 @@ def _features(context: Context, dimensions: int, stored: Path) -> str:
         options = {}
     else:
         files = _hash_inputs(context)
-        if options.get("path") and files_at(
-            str(options["path"])
-        ):  # a model's files determine vectors, their place does not
+        # The content of a model's files determines the vectors; their location does not.
+        if options.get("path") and files_at(str(options["path"])):
             del options["path"]
     learnt = file_hash(stored) if stored.exists() else ""
     found = fingerprint(config.method, options, config.max_tokens, config.seed, dimensions, files, learnt)
@@ -127,18 +127,18 @@ def _hash_inputs(context: Context) -> str:
     files = check_method(config.method, config.options)
     if not files:
         return ""
-    memory = HashMemory(context.root / CACHE / "embedding.json")
+    memory = HashMemory(inside(context.root, CACHE, "embedding.json"))
     hashes = [[path.name, memory.hash(path)] for path in files]
     memory.save()
     return fingerprint(hashes)
 
 
 def _embed_documents(context: Context, embedder: Embedder, beginnings: Any, target: Path) -> None:
-    """Embed all documents, one file of vectors per stored file; join these at the end."""
+    """Embed all documents, one file of vectors per stored file of documents; at the end, join the files of vectors."""
     parts = [target.with_name(f"part-{index:05d}.npy") for index in range(len(beginnings.paths))]
     with context.progress.task("embed documents", beginnings.num_documents, "documents") as advance:
         for path, part in zip(beginnings.paths, parts, strict=True):
-            # A file of an earlier run is complete: it got its name when it was finished.
+            # A file of an earlier run is complete, because it got its name only when it was finished.
             if part.exists():
                 advance(len(read_array(part, "embed", mmap=True)))
             else:
@@ -174,8 +174,8 @@ def _embed_file(context: Context, embedder: Embedder, beginnings: Any, path: Pat
 
 
 def _drawn_texts(beginnings: Any, config: EmbeddingConfig, advance: Advance) -> list[str]:
-    """The beginnings of the documents that the embedder is fitted on, in stored order."""
-    # A mask, not a sorted list of indices: files of documents are read in their order, and each takes its part.
+    """Draw the documents that the embedder is fitted on, and return their beginnings in stored order."""
+    # We use a mask, not a list of indices, because files of documents are read in their order, and each needs its part.
     wanted = np.zeros(beginnings.num_documents, bool)
     count = min(FIT_DOCUMENTS, len(wanted))
     wanted[np.random.default_rng(config.seed).choice(len(wanted), count, replace=False)] = True
@@ -190,17 +190,17 @@ def _drawn_texts(beginnings: Any, config: EmbeddingConfig, advance: Advance) -> 
 def _write_vectors(
     target: Path, shape: tuple[int, int], blocks: Iterable[tuple[Any, np.ndarray]], advance: Advance = ignore
 ) -> None:
-    """Write blocks of vectors, each with its documents' indices or slice; one block in memory at a time."""
+    """Write blocks of vectors, each with the indices or slice of its documents; memory contains one block at a time."""
     with atomic_path(target) as temporary:
         vectors = np.lib.format.open_memmap(temporary, "w+", np.dtype(np.float32), shape)
         for documents, rows in blocks:
             vectors[documents] = rows
             advance(len(rows))
-        vectors.flush()  # POSIX does not promise that the fsync of `atomic_path` writes a map's pages
+        vectors.flush()  # POSIX does not guarantee that the fsync of `atomic_path` writes the pages of a map
 
 
 def summary(counts: Counts) -> str:
-    """One line: the number of vectors and their width."""
+    """Summarize the counts in one line: the number of vectors and of their features."""
     return f"{counts['num_documents']:,} vectors of {counts['dimensions']}"
 
 

@@ -1,4 +1,4 @@
-"""The artifacts of the stage `embed`: the documents' vectors, and the fitted state of the embedder."""
+"""The artifacts of the stage `embed`: the vectors of the documents, and the fitted state of the embedder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FITTED = "embedding.npz"
 
 
 def read_embeddings(stored: StoredStages) -> Float32[np.ndarray, "document feature"]:
-    """The documents' vectors, memory-mapped; a damaged file is a `UserError`."""
+    """Read the vectors of the documents as a memory map; a damaged file is a `UserError`."""
     path = stored.file("embed", f"{EMBEDDINGS}/{VECTORS}")
     vectors = read_array(path, "embed", mmap=True)
     num_documents = stored.counts("prepare")["num_documents"]
@@ -33,6 +33,6 @@ def read_embeddings(stored: StoredStages) -> Float32[np.ndarray, "document featu
 
 
 def fitted_file(stored: StoredStages) -> Path | None:
-    """The path of the embedder's fitted state; None if the embedder stores no state."""
+    """Return the path of the embedder's fitted state; None if the embedder stores no state."""
     name = f"{EMBEDDINGS}/{FITTED}"
     return stored.file("embed", name) if stored.names("embed", name) else None

@@ -1,10 +1,10 @@
-"""Documents -> vectors that put topics near each other: TF-IDF and truncated SVD, no weights to download.
+"""Vectors of documents by TF-IDF and truncated SVD: similar topics are near each other. It needs no downloaded weights.
 
-This is latent semantic analysis (Deerwester et al. 1990). It is fitted on a part of the corpus and then applied to
-any number of documents in a stream; a document's vector depends on that document alone.
+This is latent semantic analysis (Deerwester et al. 1990). It is fitted on a part of the corpus and then applied to any
+number of documents in a stream. Once fitted, the vector of a document depends only on this document.
 
-`jax_diversity.text.terms` defines the terms. Stop words need no list: a term's weight is
-`ln((1 + documents) / documents with it)`, which is nearly zero for a term of almost every document.
+`jax_diversity.text.terms` defines the terms. No list of stop words is needed. The weight of a term is
+`ln((1 + documents) / documents with the term)`. It is nearly zero if almost every document contains the term.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.text.terms import split_terms
 
 FEWEST_DOCUMENTS = 2
-"""Terms of fewer fitted documents are dropped (all are kept if none is left)."""
+"""Terms in fewer fitted documents than this are dropped; if no term would be left, all terms are kept."""
 MAX_TERMS = 50_000
-"""Terms kept, the most frequent first."""
+"""Largest number of terms that are kept; the most frequent terms are kept."""
 MOST_CANDIDATES = 2_000_000
-"""Distinct terms counted while fitting: a limit of memory for corpora full of random strings."""
+"""Largest number of distinct terms that are counted while fitting; it limits memory for corpora full of random
+strings."""
 _POWER_ITERATIONS = 5
 """Iterations of the randomised SVD: two reach at most .985 of the best variance, five at least .992, in about the same
 time."""
 _BLOCK_DOCUMENTS = 1024
 _ROUNDING = 1e-6
-"""Share of a unit vector, or of the largest singular value, below which a value is only rounding error."""
+"""A value is only a rounding error if it is below this share of a unit vector, or of the largest singular value."""
 
 
 def tfidf_svd(
@@ -47,17 +48,17 @@ def tfidf_svd(
     max_tokens: int = 1024,
     dimensions: int = 128,
 ) -> TfidfSvd:
-    """Term weights fitted to a part of the corpus, projected to a few dimensions by an SVD.
+    """Make an embedder: term weights fitted to a part of the corpus, projected to a few dimensions by an SVD.
 
     Args:
         texts: returns the documents to fit on; called if `stored` does not exist yet.
-        stored: the file of the embedding, loaded if it exists and written otherwise. None does not store it.
+        stored: the file of the embedding. If it exists, it is loaded; otherwise it is written. None means no file.
         seed: the seed of the randomised SVD.
-        max_tokens: the number of first words of a text to read; in scripts without spaces, characters.
-        dimensions: width of the vectors, at most 8192; a small corpus gets zeros at the end.
+        max_tokens: how many words to read from the beginning of a text; in scripts without spaces, characters.
+        dimensions: number of features of a vector, at most 8192; with a small corpus, the last features are zeros.
 
     Raises:
-        UserError: an impossible number; a stored file without an embedding.
+        UserError: `dimensions` is out of range, or the stored file does not contain an embedding.
 
     Example:
         >>> texts = ["sea and ship", "ship and sail", "bread and butter", "butter and flour"]
@@ -80,10 +81,10 @@ class TfidfSvd:
 
     Attributes:
         terms: the vocabulary, the most frequent first; empty if the fitted texts have no terms.
-        weights: inverse document frequency of every term.
-        components: orthonormal directions, the heaviest first; zero rows if the fitted texts span fewer
-            dimensions, so that vectors always have the given width.
-        max_tokens: words of a text that are read.
+        weights: the inverse document frequency of every term.
+        components: orthonormal directions, sorted by singular value, the largest first. If the fitted texts span fewer
+            dimensions, the last rows are zeros, so that vectors always have the given number of features.
+        max_tokens: the number of words of a text that are read.
     """
 
     terms: tuple[str, ...] = field(repr=False)
@@ -93,7 +94,7 @@ class TfidfSvd:
 
     def __post_init__(self) -> None:
         for array in (self.weights, self.components):
-            array.setflags(write=False)  # one embedding serves all files of documents
+            array.setflags(write=False)  # one embedding is used for all files of documents
 
     @classmethod
     def fit(cls, texts: Sequence[str], seed: int, dimensions: int, max_tokens: int = 1024) -> TfidfSvd:
@@ -101,13 +102,14 @@ class TfidfSvd:
 
         The same texts and settings give the same bits for any number of processor cores.
         """
-        # Shuffled: if there are more terms than can be counted, the first files' terms should not be preferred.
+        # We shuffle the texts: if there are more terms than can be counted, the terms of the first files should not be
+        # preferred.
         texts = [texts[int(place)] for place in np.random.default_rng(seed).permutation(len(texts))]
         found = _Places()
-        found.most = MOST_CANDIDATES  # a fitted embedding's `_places` has `most` 0: it learns no terms
+        found.most = MOST_CANDIDATES  # the `_places` of a fitted embedding have `most` 0: they learn no terms
         counts = _count_terms(texts, found, max_tokens)
         frequency = np.bincount(counts.indices, minlength=len(found))
-        # A term of only one document does not connect documents: it is noise to the SVD.
+        # A term that only one document contains does not connect documents; for the SVD it is noise.
         kept = np.flatnonzero(frequency >= FEWEST_DOCUMENTS)
         if len(kept) == 0:
             kept = np.flatnonzero(frequency)
@@ -119,7 +121,7 @@ class TfidfSvd:
 
     @property
     def dimensions(self) -> int:
-        """Width of the vectors."""
+        """Number of features of a vector."""
         return len(self.components)
 
     @cached_property
@@ -131,10 +133,10 @@ class TfidfSvd:
         return np.ascontiguousarray(self.components.T)
 
     def embed(self, texts: Sequence[str]) -> Float32[np.ndarray, "document feature"]:
-        """Vectors of length one, a row per text.
+        """Return vectors of length one, a row per text.
 
-        A text without any known term (empty, or of words never seen) gets a row of zeros: such texts are equal
-        and belong to one cluster.
+        A text without any known term (an empty text, or only unknown words) gets a row of zeros. Such texts are equal
+        and are in one cluster.
         """
         vectors = np.zeros((len(texts), self.dimensions), np.float32)
         if not self.terms:
@@ -144,14 +146,15 @@ class TfidfSvd:
             rows = _weighted_rows(_count_terms(block, self._places, self.max_tokens), self.weights)
             projected = rows @ self._directions
             lengths = np.sqrt(np.square(projected).sum(axis=1, keepdims=True))
-            # The projection of a text outside the directions' span consists of rounding errors: it becomes zeros.
+            # If a text is outside the span of the directions, its projection consists of rounding errors; it becomes
+            # zeros.
             known = lengths > _ROUNDING
             np.divide(projected, lengths, out=vectors[start : start + len(block)], where=known)
         return vectors
 
     def save(self, path: str | Path) -> None:
-        """Write one .npz: arrays, and the terms as lines of UTF-8; the same embedding gives the same bytes."""
-        # Terms hold no line breaks. Texts may hold lone surrogates, which plain UTF-8 refuses.
+        """Write one .npz with the arrays, and the terms as lines of UTF-8; the same embedding gives the same bytes."""
+        # Terms contain no line breaks. Texts may contain lone surrogates, which plain UTF-8 cannot encode.
         lines = "\n".join(self.terms).encode("utf-8", "surrogatepass")
         with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
             terms = np.frombuffer(lines, np.uint8)
@@ -182,7 +185,7 @@ class TfidfSvd:
 
 
 class _Places(dict[str, int]):
-    """Term -> place in the order of first sight; a new term is unknown (-1) if there are `most` terms already."""
+    """Maps a term to its number, in the order of first use; if there are already `most` terms, a new term gets -1."""
 
     most = 0
 
@@ -194,7 +197,7 @@ class _Places(dict[str, int]):
 
 
 def _count_terms(texts: Sequence[str], places: _Places, max_tokens: int) -> csr_array:
-    """Sparse counts (document, term) of the texts' beginnings, columns of a row ascending, without unknown terms."""
+    """Count the known terms in the beginnings of texts: sparse (document, term), with ascending columns in each row."""
     parts = [np.empty(0, np.int32)]
     for text in texts:
         terms = split_terms(text, max_tokens)
@@ -202,17 +205,18 @@ def _count_terms(texts: Sequence[str], places: _Places, max_tokens: int) -> csr_
         parts.append(found[found >= 0])
     starts, indices = np.cumsum([len(part) for part in parts]), np.concatenate(parts)
     counts = csr_array((np.ones(len(indices), np.float32), indices, starts), shape=(len(texts), len(places)))
-    # Adds up the ones of a term that occurs several times, and sorts each row: the sums below have one order.
+    # This adds up the ones of a term that occurs several times, and sorts each row, so that later sums have one order.
     counts.sum_duplicates()
     return counts
 
 
 def _weighted_rows(counts: csr_array, weights: np.ndarray) -> csr_array:
-    """Rows of `(1 + ln count) * weight`, of length one (or zero)."""
+    """Compute rows of `(1 + ln count) * weight`, scaled to length one (or zero)."""
     rows = csr_array(counts)
-    # Only on the stored values: zeros are not stored, so the logarithm is finite.
+    # We compute only with the stored values: zeros are not stored, so the logarithm is finite.
     rows.data = (1 + np.log(rows.data)) * weights[rows.indices]
-    # Not `rows.power(2)`: it sorts each row's columns first, and sums in another order have other last bits.
+    # We do not use `rows.power(2)`: it first sorts the columns of each row, and sums in another order have other last
+    # bits.
     squares = csr_array((np.square(rows.data), rows.indices, rows.indptr), shape=rows.shape)
     lengths = np.sqrt(np.asarray(squares.sum(axis=1)).ravel())
     rows.data /= np.repeat(np.where(lengths > 0, lengths, 1), np.diff(rows.indptr))
@@ -222,7 +226,7 @@ def _weighted_rows(counts: csr_array, weights: np.ndarray) -> csr_array:
 def _principal_directions(
     rows: csr_array, num_terms: int, dimensions: int, seed: int
 ) -> Float32[np.ndarray, "dimension term"]:
-    """The leading right singular vectors (randomised SVD, Halko et al. 2011), padded with zero rows."""
+    """Compute the leading right singular vectors (randomised SVD, Halko et al. 2011), padded with zero rows."""
     directions = np.zeros((dimensions, num_terms), np.float32)
     rank = min(dimensions, len(rows.indptr) - 1, num_terms)
     if rank == 0 or rows.nnz == 0:
@@ -230,10 +234,12 @@ def _principal_directions(
     from sklearn.utils.extmath import randomized_svd
     from threadpoolctl import threadpool_limits
 
-    # With several threads sums are added in another order, and the last bits differ; the dense part is small.
+    # With several threads, sums are added in another order and the last bits differ; one thread is enough, because the
+    # dense part is small.
     with threadpool_limits(1, user_api="blas"):
         options: Any = {"n_iter": _POWER_ITERATIONS, "random_state": seed}
         _, values, found = randomized_svd(rows, rank, **options)
-    # Directions beyond the rank of the texts are arbitrary: zero for the fitted texts, noise for any other.
+    # Directions beyond the rank of the texts are arbitrary: fitted texts have the value zero there, other texts have
+    # noise.
     directions[:rank] = np.where(values[:, None] > _ROUNDING * values[0], found, 0)
     return directions

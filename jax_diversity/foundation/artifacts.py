@@ -12,6 +12,7 @@ hashes.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import glob
 import hashlib
@@ -28,7 +29,7 @@ from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 from jax_diversity.foundation.errors import UserError, in_one_line
-from jax_diversity.foundation.folders import locked
+from jax_diversity.foundation.folders import inside, locked, refuse_links
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +39,7 @@ NO_ARRAY = (OSError, ValueError, EOFError, OverflowError, TypeError, SyntaxError
 """The exceptions that NumPy raises for damaged files, including those of Python's parser, which reads the headers."""
 _PARTIAL = ".partial"
 _TEMPORARY = ".tmp"
+_IS_TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.tmp\Z")
 CACHE = ".cache"
 """The folder in a dataset's folder for files that only save time."""
 _checked: dict[str, tuple[Any, ...]] = {}
@@ -152,6 +154,8 @@ def _open_temporary(path: Path) -> tuple[Path, int]:
             lock = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:
             continue
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError(f"Expected a folder at {path.parent}, found none; make it, or name another file.") from None
         fcntl.flock(lock, fcntl.LOCK_EX)
         # Between these two calls another process may have taken the file for a leftover and removed it.
         if os.fstat(lock).st_nlink:
@@ -165,6 +169,8 @@ def remove_leftovers(folder: Path, name: str = "*") -> None:
     `name`: the final name of the files, without the temporary suffix.
     """
     for leftover in folder.glob(f"{name if name == '*' else glob.escape(name)}.*{_TEMPORARY}"):
+        if not _IS_TEMPORARY.search(leftover.name):
+            continue
         with suppress(OSError):  # locked by its writer, or removed by another process
             handle = os.open(leftover, os.O_RDONLY | os.O_NOFOLLOW)
             try:
@@ -313,10 +319,12 @@ class OutputFolder:
         self.manifest = self._read_manifest()
 
     def _read_manifest(self) -> dict[str, Any]:
-        path = self.root / "manifest.json"
+        path = inside(self.root, "manifest.json")
         if not path.exists():
             return {"format_version": FORMAT_VERSION, "stages": {}}
         try:
+            if not path.is_file():  # a folder; a named pipe would wait for a writer
+                raise OSError(errno.EINVAL, "another kind of file")
             content = path.read_bytes()
         except OSError as error:
             raise UserError(f"Expected a dataset's manifest at {path}, found: {error.strerror}.") from None
@@ -333,7 +341,7 @@ class OutputFolder:
         with locked(self.root):
             # Another process may have changed the manifest before this process got the lock.
             self.manifest = self._read_manifest()
-            for folder in (self.root, self.root / CACHE):
+            for folder in (self.root, inside(self.root, CACHE)):
                 remove_leftovers(folder)
             yield
 
@@ -346,7 +354,7 @@ class OutputFolder:
     def missing_files(self, stage: str) -> Iterator[Fault]:
         """A finished stage's files that are missing or have another size."""
         for name, about in self.stages[stage]["files"].items():
-            path = self.root / name
+            path = inside(self.root, name)
             if not path.is_file():
                 yield Fault(name, f"{about['bytes']} bytes", "no such file")
             elif path.stat().st_size != about["bytes"]:
@@ -368,12 +376,11 @@ class OutputFolder:
 
         Folders of runs with other keys are removed. `resume` keeps the finished files of a run with the same key.
         """
-        start = f"{stage.replace('/', '-')}-"
-        folder = self.root / _PARTIAL / f"{start}{key[:16]}"
-        for other in (self.root / _PARTIAL).glob(f"{start}*"):
-            # `order/long` and `order/long-2` have a common beginning. The keys in the names are equally long, so that
-            # the length of the whole name distinguishes them.
-            if len(other.name) == len(folder.name) and (other != folder or not resume):
+        start, partials = stage.replace("/", "-"), refuse_links(self.root, _PARTIAL)
+        folder = partials / f"{start}-{key[:16]}"
+        for other in partials.glob(f"{start}-*"):
+            # `order/long` and `order/long-2` have a common beginning, so the whole name is compared.
+            if re.fullmatch(f"{re.escape(start)}-[0-9a-f]{{16}}", other.name) and (other != folder or not resume):
                 shutil.rmtree(other)
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.rglob(f"*{_TEMPORARY}"):
@@ -386,15 +393,18 @@ class OutputFolder:
         """Put a finished partial folder in place and enter it in the manifest.
 
         The stage has no entry in the manifest while its files are replaced, so that a kill cannot leave a wrong entry.
-        `entry` is the rest of the stage's entry in the manifest; `owns_folder` removes all other files in the
-        folders of the stage's files.
+        `entry` is the rest of the stage's entry in the manifest; `owns_folder` also removes the files of an unfinished
+        run, whose names differ from the new files' names only in numbers.
         """
+        refuse_links(partial)
         names = sorted(str(path.relative_to(partial)) for path in partial.rglob("*") if path.is_file())
         files = {}
         for name in names:
             path = partial / name
             _flush(path)
             files[str(Path(destination) / name)] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+        for name in (*files, *self.stages.get(stage, {"files": ()})["files"]):
+            inside(self.root, name)
         # The previous artifact is complete up to this line. From here on the stage is unfinished.
         previous = self._remove_entry(stage)
         target = self.root / destination
@@ -406,16 +416,14 @@ class OutputFolder:
             about = files[str(Path(destination) / name)]
             _checked[str(target / name)] = (_stamp(target / name), about["sha256"])
         # Files of the previous artifact that the new one does not have, for example if it has fewer document files.
-        stale = {self.root / name for name in previous}
+        stale = set(previous)
         if owns_folder:
-            stale |= {
-                path
-                for folder in {(target / name).parent for name in names}
-                for path in folder.rglob("*")
-                if path.is_file()
-            }
-        for path in stale - {self.root / name for name in files}:
-            path.unlink(missing_ok=True)
+            forms = {_form(name) for name in files}
+            folders = {(self.root / name).parent for name in files}
+            beside = (path for folder in folders for path in folder.iterdir() if path.is_file())
+            stale |= {name for path in beside if _form(name := path.relative_to(self.root).as_posix()) in forms}
+        for name in stale - files.keys():
+            inside(self.root, name).unlink(missing_ok=True)
         for folder in {(target / name).parent for name in names}:
             _flush(folder)  # the names reach the disk before the manifest that lists them
         self.manifest["stages"][stage] = {**entry, "files": files}
@@ -427,7 +435,7 @@ class OutputFolder:
     def withdraw(self, stage: str) -> None:
         """Remove the files of a stage, then its entry: after a kill in between, `is_current` is False."""
         for name in self.stages[stage]["files"]:
-            (self.root / name).unlink(missing_ok=True)
+            inside(self.root, name).unlink(missing_ok=True)
         self._remove_entry(stage)
 
     def _remove_entry(self, stage: str) -> Mapping[str, Any]:
@@ -441,3 +449,8 @@ class OutputFolder:
     def write_manifest(self) -> None:
         """Write the manifest as it is in memory, with its own SHA-256."""
         write_json(self.root / "manifest.json", signed(self.manifest))
+
+
+def _form(name: str) -> str:
+    """A file's name without its numbers, which count files, clusters or documents."""
+    return re.sub("[0-9]+", "0", name)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import TextIO
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, quoted
 
 _NAME = ".lock"
+_LOOKS, _PAUSE_SECONDS = 20, 0.01
 _held: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
 """The folders that this thread has locked."""
 _open_locks: set[int] = set()
@@ -57,6 +61,60 @@ def make_folder(folder: Path) -> None:
         raise UserError(f"Expected a folder that can be written, found {folder} ({reason}); choose another one.")
 
 
+def inside(root: Path, *names: str) -> Path:
+    """The path of a file or folder below a folder, of which no part below `root` is a symbolic link.
+
+    A folder may come from elsewhere, and a link in it could lead to any file. `root` itself and its parents may be
+    links.
+
+    Raises:
+        UserError: a part is a link, or the names lead out of the folder.
+
+    Example:
+        >>> inside(Path("dataset"), "embeddings/embeddings.npy")
+        PosixPath('dataset/embeddings/embeddings.npy')
+    """
+    parts = PurePath(*names).parts
+    if PurePath(*names).is_absolute() or ".." in parts:
+        raise UserError(f"Expected a file in {root}, found {quoted(str(PurePath(*names)))}, which leads out of it.")
+    path = root
+    for part in parts:
+        path /= part
+        if path.is_symlink():
+            raise UserError(
+                f"Expected no links in {root}, found one at {path.relative_to(root)}, which could lead to any file; "
+                f"remove it, or make a copy without links (`cp -rL {root} COPY`)."
+            )
+    return path
+
+
+def refuse_links(root: Path, *names: str) -> Path:
+    """Like `inside`, and everything below that folder is checked, too."""
+    folder = inside(root, *names)
+    for path in folder.rglob("*"):
+        if path.is_symlink():
+            inside(root, str(path.relative_to(root)))
+    return folder
+
+
+def open_to_append(path: Path) -> TextIO:
+    """Open a text file for appending; no link and no other name of a file is followed.
+
+    Raises:
+        UserError: it is a link, has other names (hard links), or is not a file.
+    """
+    try:
+        # O_NONBLOCK: a named pipe would wait for a reader.
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        raise UserError(f"Expected a log that can be written at {path}, found: {error.strerror}; remove it.") from None
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(handle)
+        raise UserError(f"Expected a log that can be written at {path}, found a hard link or no file; remove it.")
+    return open(handle, "a", encoding="utf-8")
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Make a folder and lock it for writing; the operating system releases the lock when the process ends.
@@ -80,7 +138,7 @@ def locked(folder: Path) -> Iterator[None]:
 def is_locked(folder: Path) -> bool:
     """Whether a process or thread has locked a folder for writing."""
     try:
-        handle = os.open(folder / _NAME, os.O_RDONLY | os.O_NOFOLLOW)
+        handle = os.open(folder / _NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:
@@ -120,14 +178,26 @@ def _lock(path: Path) -> int:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(handle, 20, 0).decode(errors="replace") or "unknown"
+            holder = _holder(handle)
             os.close(handle)
             who = f"{'this' if holder == str(os.getpid()) else 'another'} process (id {holder})"
             raise UserError(f"{path.parent} is being written by {who}; wait for it or choose another folder.") from None
         # The holder may have removed the file between the two calls: a lock on a removed file protects nothing.
-        if os.fstat(handle).st_nlink:
+        if num_names := os.fstat(handle).st_nlink:
+            if num_names > 1:  # a hard link: the number would overwrite another file
+                os.close(handle)
+                raise UserError(f"Expected a file with one name at {path}, found a hard link; remove it.")
             with suppress(OSError):  # the disk is full; the number is used only in the message above
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, str(os.getpid()).encode(), 0)
             return handle
         os.close(handle)
+
+
+def _holder(handle: int) -> str:
+    """The process number in a locked file; the holder writes it a moment after it has locked the file."""
+    for _ in range(_LOOKS):
+        if number := os.pread(handle, 20, 0).decode(errors="replace"):
+            return number
+        time.sleep(_PAUSE_SECONDS)
+    return "unknown"

@@ -12,6 +12,7 @@ from typing import Any
 from jax_diversity.foundation.artifacts import Fault, OutputFolder, is_as_written
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.folders import inside
 
 
 class StoredStages:
@@ -61,11 +62,12 @@ class StoredStages:
         Raises:
             UserError: the stage has not run, or the file is absent or differs from the manifest.
         """
-        path, about = self.root / name, self.stage(stage)["files"].get(name)
+        about = self.stage(stage)["files"].get(name)
         if about is None:
             raise UserError(f"Expected {name} among the files of stage {stage!r} in {self.root}, found no such entry.")
         if self._remote is not None:
             return self._remote.fetch(name, checked=checked)
+        path = inside(self.root, name)
         found = path.stat().st_size if path.is_file() else None
         if found != about["bytes"]:
             raise UserError(

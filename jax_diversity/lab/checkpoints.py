@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax_diversity.foundation.artifacts import Fault, atomic_folder, file_hash, signed, write_json
 from jax_diversity.foundation.errors import UserError, in_one_line
-from jax_diversity.foundation.folders import make_folder
+from jax_diversity.foundation.folders import make_folder, refuse_links
 from jax_diversity.lab.metrics import read_log
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Checkpoints:
         self._folder, self._settings = folder, settings
         make_folder(folder)
         for leftover in folder.glob("*.*"):  # left by a killed writer: the locked folder has no active one
-            if leftover.is_dir() and leftover.name.partition(".")[0].isdigit():
+            if leftover.is_dir() and re.fullmatch("[0-9]+[.][0-9a-f]{8}", leftover.name):
                 shutil.rmtree(leftover)
         self._remove_old()
 
@@ -178,6 +178,7 @@ def verify_training(root: Path) -> list[Fault]:
     """Check that the checkpoints of all runs in a folder are undamaged and belong to the run of their folder."""
     faults = []
     for folder in sorted(root.glob("training/*/checkpoints")):
+        refuse_links(root, str(folder.parent.relative_to(root)))
         header, _ = read_log(folder.parent / "log.jsonl")
         for path in find_checkpoints(folder).values():
             name = path.relative_to(root).as_posix()

@@ -18,7 +18,7 @@ from jaxtyping import Float64, Int64
 from jax_diversity.dataset import Dataset
 from jax_diversity.dataset.orderings import is_file_name
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import hold
+from jax_diversity.foundation.folders import hold, inside, refuse_links
 from jax_diversity.foundation.progress import Advance, Progress, compiling, ignore
 from jax_diversity.lab.checkpoints import Checkpoints
 from jax_diversity.lab.compiled import StepResult, compiled_model
@@ -166,17 +166,17 @@ def train(
     # Closed in reverse order, also if a step raises: log and writers, then the loader, then the lock of the folder.
     with ExitStack() as stack:
         stack.enter_context(hold(folder))
-        checkpoints = Checkpoints(folder / "checkpoints", settings)
+        checkpoints = Checkpoints(refuse_links(folder, "checkpoints"), settings)
         source = _Loaded(stack.enter_context(closing(iter(loader))))
         trainer = Trainer(model, source, config.seed)
         # Done before the log is opened, which drops the steps from `first` on.
         first = checkpoints.restore(trainer, source.batches)
-        log = stack.enter_context(closing(JsonLinesWriter(folder / "log.jsonl", header, first)))
+        log = stack.enter_context(closing(JsonLinesWriter(inside(folder, "log.jsonl"), header, first)))
         steps = [record for record in log.steps if record.keys() >= _ALWAYS]  # others are damaged
         advance(first)
         compiling(advance)
         if "tensorboard" in config.metrics:
-            tensorboard = stack.enter_context(closing(TensorBoardWriter(folder / "tensorboard", first)))
+            tensorboard = stack.enter_context(closing(TensorBoardWriter(inside(folder, "tensorboard"), first)))
             for record in steps if tensorboard.is_first else ():
                 tensorboard(record["step"], {name: value for name, value in record.items() if name != "step"})
             writers = (tensorboard, *writers)
@@ -285,14 +285,14 @@ def train_in_place(datasets: Datasets | Run, config: TrainConfig, progress: Prog
     """
     run = as_run(datasets, config.ordering)
     if isinstance(run, StoredRun):
-        folder = run.root / "training"
+        folder = inside(run.root, "training")
     elif (dataset := run.datasets[0]).remote is not None:
         raise UserError(
             f"Expected a dataset in a folder to train in, found the address {dataset.address}; copy it to this machine."
         )
     else:
         name = f"{Path(run.name).stem}-{run.fingerprint[:8]}" if is_file_name(run.name) else run.name
-        folder = dataset.root / "training" / name
+        folder = inside(dataset.root, "training", name)
     with progress.task(f"train on {run.name}", config.num_steps, "steps") as advance:
         return train(run, dataclasses.replace(config, ordering=None), folder, advance=advance)
 

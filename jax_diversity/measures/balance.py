@@ -1,4 +1,4 @@
-"""All measures of one ordering or run, in every family."""
+"""All measures of one ordering or run, in every family (a characteristic such as topic cluster, length or source)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from jax_diversity.schema import Characteristics, Ordering
 from jax_diversity.schema.characteristics import MADE_BY
 from jax_diversity.schema.orderings import Positions
 
-# Windows of tokens are measured if the standard deviation of the sequences' tokens exceeds this part of their mean.
+# Windows of equal tokens are measured if the number of tokens per sequence varies: if its standard deviation is larger
+# than this part of its mean.
 _UNEVEN = 0.1
 
 
@@ -44,33 +45,34 @@ class SupportsOrder(Protocol):
 Order = Ordering | Positions | SupportsOrder | Int64[np.ndarray, " position"]
 """The order of training; an array must be a bijection of the sequences."""
 Targets = Mapping[str, Float[np.ndarray, " group"] | Sequence[float]]
-"""Family -> shares of its groups to measure against."""
+"""Maps a family to the shares of its groups that an order is measured against."""
 
 
 @dataclass(frozen=True)
 class Balance:
     """The measures of one ordering; arrays are float64 unless stated otherwise.
 
-    A run may repeat and omit sequences: its shapes count positions instead of sequences, and its floors and bounds hold
-    for all orders of the same positions.
+    A run may repeat and omit sequences. Then `num_sequences` in the shapes below is the number of positions, and floors
+    and bounds are valid for all orders of the same positions. *Aligned* windows begin at position 0.
 
     Attributes:
-        prefix_l2: family -> (num_sequences,) prefix deviation after every position, in sequence lengths.
-        window_tv: family -> window size -> (num_sequences // size,) TV of consecutive aligned windows.
+        prefix_l2: family -> (num_sequences,) the prefix deviation after every position, in sequence lengths.
+        window_tv: family -> window size -> (num_sequences // size,) the TV of consecutive aligned windows.
         window_tv_shifted: the same for windows that start at position size // 2; empty if no window fits.
-        window_l2: family -> window size -> (num_sequences // size,) Euclidean norm of share - τ of aligned windows.
+        window_l2: family -> window size -> (num_sequences // size,) the Euclidean norm of share - τ of aligned windows.
         window_tv_floor: family -> window size -> the floor of the mean of `window_tv`.
         window_max: family -> window size -> the largest |share - τ| over all start positions and groups.
         ideal_tv: family -> window size -> the expected TV of an ideal token shuffle.
-        norm_drift: (num_sequences,) running norm excess of the first family, in sequences.
+        norm_drift: (num_sequences,) the running sum of norms minus their mean, of the first family, in sequences.
         window_tv_bound: family -> window size -> a bound of the mean of `window_tv`, at least the floor.
-        groups_per_batch: family -> window size -> int64 (num_sequences // size,) distinct groups of every window.
+        groups_per_batch: family -> window size -> int64 (num_sequences // size,) the number of distinct groups of every
+            window.
         groups_per_sequence: family -> the mean number of distinct groups of a position's sequence.
         window_tv_every_start: family -> window size -> mean and worst TV over all start positions, if requested.
-        window_tv_tokens: family -> window size -> TV of consecutive windows of equal tokens, as many as `size`
-            sequences have on average; empty if all sequences have about the same number of tokens.
+        window_tv_tokens: family -> window size -> the TV of consecutive windows with as many tokens as `size` sequences
+            have on average; empty if all sequences have about the same number of tokens.
         documents: repeats and gaps of documents with several sequences; None if the documents are unknown.
-        copies: the same for copies of one document; None if there are no copies or they are unknown.
+        copies: the same for copies of one document; None if there are no copies or the copies are unknown.
     """
 
     prefix_l2: Mapping[str, Float64[np.ndarray, " sequence"]]
@@ -90,11 +92,11 @@ class Balance:
     copies: DocumentSpread | None
 
     def summary(self) -> dict[str, Any]:
-        """The figures that a table shows, as plain numbers: family -> `prefix_l2_max`, and window size -> all others.
+        """Return the values that a table shows, as plain numbers, by family and window size.
 
-        `tv_mean_shifted` and `tv_worst_shifted` are None if no shifted window fits. `tv_mean_every_start` and
-        `tv_worst_every_start` exist if they were requested, `tv_mean_tokens` and its like if sequences differ in
-        tokens, `documents` and `copies` if they are known.
+        `tv_mean_shifted` and the other `_shifted` values are None if no shifted window fits. `tv_mean_every_start` and
+        `tv_worst_every_start` exist if they were requested. `tv_mean_tokens` and the other `_tokens` values exist if
+        the number of tokens per sequence varies. `documents` and `copies` exist if they are known.
         """
         families: dict[str, Any] = {
             family: {
@@ -147,12 +149,12 @@ def measure(
         ordering: the order of training; an array must be a bijection of the sequences.
         windows: window sizes in sequences, each between 1 and the number of positions.
         advance: called with the number of positions done, over all families.
-        targets: family -> the groups' shares to measure against; the corpus's own if not given. Norms have no
-            target: if the first family has one, the drift is measured against the mean of all positions.
+        targets: family -> the groups' shares to measure against; for other families, the shares of the corpus. Norms
+            have no target: if the first family has a target, the drift is measured against the mean of all positions.
         every_start: whether to also measure the window TV of all start positions.
 
     Raises:
-        ValueError: an ordering of another dataset, a window size outside its range, targets that are not shares.
+        ValueError: the ordering was made for another dataset, a window size is out of range, or targets are not shares.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [0, 2], [2, 0], [0, 2]]})
@@ -163,7 +165,7 @@ def measure(
 
 
 class Measurer:
-    """Measures several orders of one corpus against the same targets; the arguments are those of `measure`."""
+    """Measures several orders of one corpus against the same targets; see `measure` for the arguments."""
 
     def __init__(
         self,
@@ -185,9 +187,10 @@ class Measurer:
         self._norms = np.sqrt(squares) / self._length
         tokens = characteristics.tokens.astype(np.float64)
         self._mean_tokens = float(tokens.mean()) if len(tokens) else 0.0
-        # One incomplete last sequence does not need another measure.
+        # An incomplete last sequence alone does not need windows of equal tokens.
         self._is_uneven = bool(len(tokens) and tokens.std() > _UNEVEN * self._mean_tokens)
-        # Floors and bounds take as long as some measures and are the same for every bijection: computed once.
+        # Floors and bounds take as long as some measures. They are the same for every bijection, so we compute them
+        # once.
         self._limits_of_corpus: dict[str, dict[int, tuple[float, float]]] = {}
 
     def measure(self, ordering: Order, advance: Advance = ignore) -> Balance:
@@ -205,26 +208,26 @@ class Measurer:
         return Balance(**by_name, norm_drift=drift, documents=documents, copies=copies)
 
     def _spread(self, name: str, ordering: Ordering | Positions) -> DocumentSpread | None:
-        """The spread of the documents or of the copies; None if they are unknown."""
+        """Measure the spread of documents or copies; None if they are unknown."""
         groups = getattr(self._characteristics, name)
         if groups is None or groups.size == 0:
             return None
         return document_spread(groups, ordering.indices, self.windows)
 
     def _family(self, family: str, ordering: Ordering | Positions, advance: Advance) -> dict[str, Any]:
-        """A family's part of `Balance`, by the names of its attributes."""
-        # One family's rows are placed at a time: with several, all of them would be held twice.
+        """Measure one family; return a dict from attributes of `Balance` to their values for this family."""
+        # We reorder the rows of one family at a time: otherwise memory would contain the rows of all families twice.
         target, length, sizes = self.shares[family], self._length, self.windows
         placed = place(self._characteristics.counts[family], ordering.indices)
         aligned = {size: aligned_windows(placed, target, size) for size in sizes}
-        # All orderings of a corpus share its floors and bounds; a run has other floors and bounds, computed from its
-        # positions.
+        # All orderings of a corpus have the same floors and bounds. A run has its own floors and bounds, computed from
+        # its positions.
         limits = self._limits_of_corpus if isinstance(ordering, Ordering) else {}
         if family not in limits:
             each = {size: (placed, target, size, length) for size in sizes}
             limits[family] = {size: (window_floor(*these), window_bound(*these)) for size, these in each.items()}
-        # All positions are read once for the prefixes, and per window size once for the maximum and, if requested, once
-        # for all start positions.
+        # All positions are read once for the prefixes. For each window size they are read once for the maximum and, if
+        # requested, once for all start positions.
         advance = _once(advance, 1 + len(sizes) * (2 if self._every_start else 1))
         return {
             "prefix_l2": prefix_deviation(placed, np.diff(cumulative_tokens(placed)), target, length, advance),
@@ -247,12 +250,12 @@ class Measurer:
 
 
 def _once(advance: Advance, num_walks: int) -> Advance:
-    """Report a position once even if it is read several times, so that progress counts positions."""
+    """Report each position once even if it is read several times, so that progress is the number of positions."""
     done = 0
 
     def told(amount: int) -> None:
         nonlocal done
-        # Whole positions only: the remainder of the division is reported with the next call.
+        # We report whole positions; the remainder of the division is reported with the next call.
         before, done = done // num_walks, done + amount
         advance(done // num_walks - before)
 
@@ -260,7 +263,7 @@ def _once(advance: Advance, num_walks: int) -> Advance:
 
 
 def as_order_of(characteristics: Characteristics, ordering: Order, name: str = "the ordering") -> Ordering | Positions:
-    """Check that an ordering has as many sequences as the characteristics; errors call it `name`."""
+    """Check that an ordering has as many sequences as the characteristics; `name` is its name in error messages."""
     check_type("characteristics", characteristics, Characteristics, MADE_BY)
     ordering = as_order(ordering, name)
     if ordering.num_sequences != characteristics.num_sequences:
@@ -272,19 +275,19 @@ def as_order_of(characteristics: Characteristics, ordering: Order, name: str = "
 
 
 def as_order(ordering: Order, name: str = "the ordering") -> Ordering | Positions:
-    """Convert a run to its positions and an array to an ordering; messages call the argument `name`."""
+    """Convert a run to its positions and an array to an ordering; `name` is the argument's name in error messages."""
     if isinstance(ordering, Ordering | Positions):
         return ordering
     if isinstance(ordering, SupportsOrder):
         return ordering.to_order()
     try:
         return Ordering(ordering)
-    except Exception as error:  # also errors of NumPy's and other libraries' arrays
+    except Exception as error:  # also errors that come from arrays of NumPy and other libraries
         raise UserError(f"Expected {name} to be a jd.Ordering or its array; {in_one_line(error)}") from None
 
 
 def own_shares(characteristics: Characteristics, ordering: Order) -> dict[str, Float64[np.ndarray, " group"]]:
-    """The groups' shares of the tokens of all positions: the mixture of a run that repeats and omits sequences.
+    """Return the groups' shares of the tokens of all positions, such as the mixture of a run that repeats sequences.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [0, 2]]})
@@ -298,7 +301,7 @@ def own_shares(characteristics: Characteristics, ordering: Order) -> dict[str, F
 
 
 def target_shares(characteristics: Characteristics, targets: Targets) -> dict[str, Float64[np.ndarray, " group"]]:
-    """τ of every family: the given one, or the corpus's own."""
+    """Return τ of every family: the given target, or the shares of the corpus."""
     check_mapping("targets", targets, "family -> shares of its groups")
     if unknown := set(targets) - set(characteristics.families):
         raise UserError(
@@ -310,7 +313,8 @@ def target_shares(characteristics: Characteristics, targets: Targets) -> dict[st
         if family not in targets:
             shares[family] = characteristics.target_share(family)
             continue
-        # Rounded shares may not add up to 1 exactly: a difference up to 1e-6 is scaled away, a larger one is an error.
+        # The sum of rounded shares may differ from 1. We remove a difference up to 1e-6 by scaling; a larger difference
+        # is an error.
         try:
             given = np.asarray(targets[family], np.float64)
         except (TypeError, ValueError):

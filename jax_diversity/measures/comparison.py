@@ -1,4 +1,4 @@
-"""Several orders of one corpus compared: plain numbers, and tables of them that are at most 80 columns wide."""
+"""Comparison of several orders of one corpus: plain numbers, and tables that are at most 80 columns wide."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ class Row:
     Attributes:
         ordering: the ordering's name.
         family: the family that was measured, `document` or `copy`; the norm drift is a row of the first family.
-        measure: prefix_l2_max, norm_drift_max, groups_per_sequence_mean; of windows: tv_floor, tv_bound, l2_worst,
-            max_share_deviation, groups_per_batch_mean, groups_per_batch_min and, of aligned windows, gap_closed; of
-            windows at an offset: tv_mean, tv_best, tv_worst. Of `document` and `copy`: place_correlation (not of
-            copies), gap_low, gap_median, gap_smallest and, of windows, repeats_mean, repeats_worst, repeats_floor.
-        value: None if it is undefined (no window fits, no gap to close).
+        measure: the name of the measure. Without windows: prefix_l2_max, norm_drift_max, groups_per_sequence_mean. For
+            a window size: tv_floor, tv_bound, l2_worst, max_share_deviation, groups_per_batch_mean,
+            groups_per_batch_min and, for aligned windows, gap_closed. For a window size and an offset: tv_mean,
+            tv_best, tv_worst. For the families `document` and `copy`: place_correlation (not for copies), gap_low,
+            gap_median, gap_smallest and, for a window size, repeats_mean, repeats_worst, repeats_floor.
+        value: the number; None if it is undefined (no window fits, or there is no gap to close).
         window: the window size; None for measures without windows.
-        offset: "0": aligned windows; "half": windows that start half a window later; "every": all start positions;
-            "tokens": windows of equal tokens. None for measures without offsets.
+        offset: "0" means aligned windows, which begin at position 0. "half" means windows that begin half a window
+            later. "every" means all start positions. "tokens" means windows of equal tokens. None for measures without
+            offsets.
     """
 
     ordering: str
@@ -52,7 +54,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, int | None, str | None]:
-        """The measured quantity: family, measure, window, offset."""
+        """The quantity that was measured: family, measure, window, offset."""
         return self.family, self.measure, self.window, self.offset
 
 
@@ -62,7 +64,7 @@ class Comparison:
 
     Attributes:
         rows: one number per row, by ordering, then family, then measure.
-        base: the ordering that all values are ratios to; None if the values are the measures themselves.
+        base: the ordering whose values all values were divided by; None if the values are the measures themselves.
     """
 
     rows: tuple[Row, ...]
@@ -70,30 +72,30 @@ class Comparison:
 
     @property
     def orderings(self) -> tuple[str, ...]:
-        """The names, in the order in which they were given."""
+        """The names of the orderings, in the order in which they were given."""
         return tuple(dict.fromkeys(row.ordering for row in self.rows))
 
     def value(
         self, ordering: str, family: str, measure: str, window: int | None = None, offset: str | None = None
     ) -> float | None:
-        """One number, found by the attributes of its `Row`.
+        """Return one number, found by the attributes of its `Row`.
 
         Raises:
-            ValueError: the comparison does not hold it.
+            ValueError: the comparison does not contain this number.
         """
         for row in self.rows:
             if (row.ordering, *row.key) == (ordering, family, measure, window, offset):
                 return row.value
         raise UserError(
-            f"The comparison holds no {measure!r} of {ordering!r} in family {family!r} at window {window} "
-            f"and offset {offset}; `rows` has all its values."
+            f"The comparison has no value of {measure!r} for {ordering!r} in family {family!r} at window {window} "
+            f"and offset {offset}; `rows` contains all values."
         )
 
     def relative_to(self, name: str) -> Comparison:
-        """All values as ratios to one ordering's: None if that value is zero or one of the two is undefined.
+        """Divide all values by the values of one ordering; None if that value is zero or one of the two is undefined.
 
         Raises:
-            ValueError: an ordering that was not compared.
+            ValueError: the ordering was not compared.
         """
         check_one_of("the base", name, self.orderings)
         bases = {row.key: row.value for row in self.rows if row.ordering == name}
@@ -105,11 +107,10 @@ class Comparison:
         return Comparison(tuple(replace(row, value=ratio(row)) for row in self.rows), base=name)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: under `orderings`, ordering -> family -> measure -> value.
+        """Return nested dicts for JSON: under `orderings`, ordering -> family -> measure -> value.
 
-        Measures of windows are under `windows` and the size; measures of an offset are there under `offsets` and the
-        offset;
-        `relative_to` is `base`.
+        Measures of windows are under `windows` and the size. Measures at an offset are under `windows`, the size,
+        `offsets` and the offset. `relative_to` is `base`.
         """
         nested: dict[str, Any] = {}
         for row in self.rows:
@@ -122,14 +123,14 @@ class Comparison:
         return {"relative_to": self.base, "orderings": nested}
 
     def table(self) -> str:
-        """Text of aligned columns, per family: prefixes, windows at every offset, gaps closed, groups.
+        """Return text tables for each family: prefixes, windows at every offset, closed gaps, groups.
 
-        At most 80 columns wide; further columns follow below.
+        The text is at most 80 columns wide; further columns follow below.
         """
         return "\n\n".join(f"{_cut(title, _WIDTH)}\n{_aligned(cells)}" for title, cells in _blocks(self))
 
     def markdown(self) -> str:
-        """The same as Markdown tables under bold titles."""
+        """Return the same tables in Markdown, under bold titles."""
         return "\n\n".join(f"**{title}**\n\n{_piped(cells)}" for title, cells in _blocks(self))
 
     def __str__(self) -> str:
@@ -151,18 +152,20 @@ def compare(
     Args:
         characteristics: the token counts; weights are ignored.
         orderings: name -> ordering, run, or array that is a bijection of the sequences.
-        windows: window sizes in sequences; None: 64, 192, 256 and 1024 as far as they fit, else half of all.
-        offsets: which windows' TV: "0": aligned; "half": half a window later; "every": all start positions (which
-            takes as long as all other measures). "tokens" is added if sequences differ in tokens.
-        targets: as `measure` takes them.
+        windows: window sizes in sequences. None means 64, 192, 256 and 1024 without the sizes that do not fit; if none
+            of them fits, half of all sequences.
+        offsets: the windows whose TV is measured. "0" means aligned windows. "half" means windows that begin half a
+            window later. "every" means all start positions; this takes as long as all other measures. If the number of
+            tokens per sequence varies, "tokens" (windows of equal tokens) is added.
+        targets: see `measure`.
         advance: called with the number of positions done, over all families and orders.
-        keep: called with every order's name and all of its measures; the comparison itself keeps no curves.
+        keep: called with the name and all measures of each order; the comparison itself does not keep curves.
 
-    `gap_closed` compares with a uniform shuffle. It is one of the orders (found by its method or its name); if the
-    orders contain no shuffle, one is made here.
+    `gap_closed` compares with a uniform shuffle. If one of the orders is a uniform shuffle, by its method or its name,
+    this order is used; otherwise a shuffle is made here.
 
     Raises:
-        ValueError: no orders, an unknown offset, and the errors of `measure`.
+        ValueError: there are no orders, or an offset is unknown; also the errors of `measure`.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [0, 2], [2, 0], [0, 2]]})
@@ -184,7 +187,8 @@ def compare(
     measurer = Measurer(characteristics, windows, targets, every_start="every" in offsets)
     summaries = {}
     for name, ordering in orders.items():
-        # Only the summary is kept: the curves of many orders of ten million sequences would not fit into memory.
+        # We keep only the summary, because the curves of many orders of ten million sequences would not fit into
+        # memory.
         balance = measurer.measure(ordering, advance)
         keep(name, balance)
         summaries[name] = balance.summary()
@@ -204,8 +208,9 @@ def is_shuffle(name: str, ordering: Order) -> bool:
 
 
 def _shuffle_tvs(characteristics: Characteristics, measurer: Measurer) -> dict[tuple[str, int], float]:
-    """Mean aligned window TV of a uniform shuffle, for the window sizes that fit the corpus."""
-    # The same permutation as `order(characteristics, "uniform_shuffle")` with its default seed, without importing it.
+    """Compute the mean TV of aligned windows of a uniform shuffle, for the window sizes that fit the corpus."""
+    # This is the permutation of `order(characteristics, "uniform_shuffle")` with its default seed, without importing
+    # it.
     indices = np.random.default_rng(0).permutation(characteristics.num_sequences)
     means = {}
     for family, target in measurer.shares.items():
@@ -217,7 +222,7 @@ def _shuffle_tvs(characteristics: Characteristics, measurer: Measurer) -> dict[t
 
 
 def gap_or_none(tv: float, shuffle_tv: float, floor: float) -> float | None:
-    """`gap_closed` for JSON: None if there is no gap."""
+    """Return `gap_closed` for JSON, with None instead of NaN if there is no gap."""
     closed = gap_closed(tv, shuffle_tv, floor)
     return None if math.isnan(closed) else closed
 
@@ -270,7 +275,7 @@ _WIDTH, _NAME_WIDTH = 80, 32
 
 
 def _blocks(compared: Comparison) -> Iterator[tuple[str, _Cells]]:
-    """Every table's title and its cells, the header first."""
+    """Yield the title and the cells of every table; the header is the first row."""
     rows, base, names = compared.rows, compared.base, compared.orderings
     ratio = f", relative to {base}" if base else ""
     values = {(row.ordering, *row.key): row.value for row in rows}
@@ -285,11 +290,11 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, _Cells]]:
         return [" / ".join(cell(name, family, measure, window, offset) for measure in measures) for window in windows]
 
     def by_window(family: str, measures: Sequence[str], offset: str | None = None) -> _Cells:
-        """One line per ordering, one column per window size."""
+        """Return cells with one line per ordering and one column per window size."""
         return [["", *map(str, windows)], *([name, *line(name, family, measures, offset)] for name in names)]
 
     def limits(family: str) -> Iterator[list[str]]:
-        """The lowest possible means: one line if all orderings share them, else one line for each value."""
+        """Yield the lowest possible means: one line if all orderings have the same, otherwise one per value."""
         for limit in ("repeats_floor",) if family in (DOCUMENT, COPY) else ("tv_floor", "tv_bound"):
             distinct: dict[tuple[str, ...], list[str]] = {}
             for name in names:
@@ -306,7 +311,7 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, _Cells]]:
             continue
         if family in (DOCUMENT, COPY):
             cells = by_window(family, ("repeats_mean", "repeats_worst"))
-            yield f"{family}{ratio}: repeats a window, mean / worst", cells if base else [*cells, *limits(family)]
+            yield f"{family}{ratio}: repeats per window, mean / worst", cells if base else [*cells, *limits(family)]
             continue
         for offset in offsets:
             cells = by_window(family, ("tv_mean", "tv_worst"), offset)
@@ -318,10 +323,10 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, _Cells]]:
 
 
 def _aligned(cells: _Cells) -> str:
-    """Columns side by side up to the width; further columns follow in parts that repeat the names."""
+    """Align columns up to the width; further columns follow below, in parts that repeat the names."""
     cells = [[_cut(name, _NAME_WIDTH), *numbers] for name, *numbers in cells]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    parts: list[list[int]] = [[]]  # columns by number; column 0, the names, begins every part
+    parts: list[list[int]] = [[]]  # column numbers; every part begins with column 0, the names
     for column, width in enumerate(widths[1:], start=1):
         if parts[-1] and sum(widths[each] + 2 for each in [0, *parts[-1]]) + width > _WIDTH:
             parts.append([])
@@ -334,8 +339,8 @@ def _aligned(cells: _Cells) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    """Shorten a text to `width` characters: its beginning and its end, where names of orderings usually differ."""
-    tail = width // 2  # three characters are the dots between
+    """Shorten a text to `width` characters: keep its beginning and its end, because names often differ at the end."""
+    tail = width // 2  # three of the other characters are dots
     return text if len(text) <= width else f"{text[: width - tail - 3]}...{text[-tail:]}"
 
 

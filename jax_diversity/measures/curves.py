@@ -1,4 +1,4 @@
-"""Curves reduced to few points for drawing and JSON; every peak stays visible."""
+"""Reduction of curves to a few points for drawing and JSON; every peak stays visible."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def envelope(
 ) -> dict[str, list[float]]:
     """Shorten a curve to at most `max_points` points, in plain numbers of six significant digits.
 
-    Neighbouring values share a point, which has their mean position, `mean`, `min` and `max`: the band between the
-    last two holds every value. Values that are not finite are left out. Positions ascend; None counts 1, 2 ...
+    Neighbouring values become one point with their mean position, `mean`, `min` and `max`. The band between `min` and
+    `max` contains every value. Values that are not finite are left out. Positions ascend; None means 1, 2 ...
     """
     finite = np.isfinite(values)
     places = np.arange(1, len(values) + 1) if positions is None else np.asarray(positions)
@@ -22,11 +22,11 @@ def envelope(
     num_points = min(len(values), max_points)
     if not num_points:
         return {"position": [], "mean": [], "min": [], "max": []}
-    # The lengths of the stretches differ by at most one; `reduceat` needs each to be non-empty.
+    # The numbers of values per point differ by at most one; `reduceat` needs at least one value per point.
     starts = np.arange(num_points, dtype=np.int64) * len(values) // num_points
     numbers = np.diff(starts, append=len(values))
     return {
-        # Nine digits: positions go up to a hundred million, and neighbouring points must stay distinct.
+        # We keep nine digits, because positions go up to a hundred million and neighbouring points must stay distinct.
         "position": _rounded(np.add.reduceat(places, starts) / numbers, digits=9),
         "mean": _rounded(np.add.reduceat(values, starts) / numbers),
         "min": _rounded(np.minimum.reduceat(values, starts)),

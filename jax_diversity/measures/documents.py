@@ -1,4 +1,4 @@
-"""Documents of several sequences, and copies: how often a batch repeats one, and how evenly they are spaced."""
+"""Documents of several sequences, and copies: how often a batch repeats them, and how even their distances are."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ _FEWEST_PLACES = 8
 class DocumentSpread:
     """Where an order places the sequences of one document, or the sequences with copies of one document.
 
-    Only documents of several positions count. For copies, "document" below means a group of copies.
+    Only documents with several positions are measured. For copies, "document" below means a group of copies.
 
     Attributes:
-        repeats: window size -> int64 (num_positions // size,): positions of every aligned window beyond the first of
-            each document.
+        repeats: window size -> int64 (num_positions // size,): in every aligned window, the number of positions with a
+            document that has an earlier position in this window.
         repeats_floor: window size -> the lowest possible mean of the repeats.
-        gaps: positions between consecutive parts of a document, by document and then in the order of training.
-        even_gaps: the same gaps if the document's positions were evenly spaced.
-        place_correlation: correlation of a sequence's place in its document with its position in training, over the
-            documents of at least 8 positions; 1 if every document is read from its start to its end. None for copies
-            and if there are no such documents.
+        gaps: the distances, in positions, between consecutive parts of a document; sorted by document, then in the
+            order of training.
+        even_gaps: the same gaps if the positions of each document had equal distances.
+        place_correlation: the correlation of a sequence's place in its document with its position in training. Only
+            documents with at least 8 positions are used. It is 1 if every document is read from its start to its end.
+            None for copies, and if there are no such documents.
     """
 
     repeats: Mapping[int, Int64[np.ndarray, " window"]]
@@ -38,10 +39,10 @@ class DocumentSpread:
     place_correlation: float | None
 
     def summary(self) -> dict[str, Any]:
-        """The figures of a table, as plain numbers.
+        """Return the values of a table, as plain numbers.
 
-        `gap_low` and `gap_median` are quantiles (5 % and 50 %) of the gaps as parts of even ones: both are near 1 in an
-        even spacing, .05 and .69 in a shuffle. They are None if no document has several positions.
+        `gap_low` and `gap_median` are quantiles (5 % and 50 %) of the gaps divided by the even gaps. Both are near 1 if
+        all gaps are equal, and .05 and .69 in a shuffle. They are None if no document has several positions.
         """
         parts = self.gaps / self.even_gaps
         low, median = np.quantile(parts, (0.05, 0.5)).tolist() if len(parts) else (None, None)
@@ -67,8 +68,8 @@ def document_spread(
     """Measure the spread of documents' sequences, or of copies.
 
     Args:
-        documents: the document of every sequence, negative where a sequence holds several; or the groups of copies
-            (sequence, member) that every sequence holds, each once, negative where it holds fewer.
+        documents: the document of every sequence, negative if a sequence contains several documents. Or the groups of
+            copies (sequence, member) that every sequence contains, each group once; unused entries are negative.
         indices: the sequences in the order of training; a run may repeat and omit sequences.
         windows: window sizes, each at most the number of positions.
 
@@ -82,7 +83,7 @@ def document_spread(
     held = held[:, None] if held.ndim == 1 else held
     position, member = np.nonzero(held >= 0)
     document = held[position, member]
-    # By document, then in the order of training: a document's positions are a run.
+    # We sort by document, then in the order of training, so that the positions of a document are a run.
     by_document = np.argsort(document, kind="stable")
     position, document = position[by_document], document[by_document]
     starts = np.flatnonzero(np.diff(document, prepend=-1))
@@ -94,7 +95,8 @@ def document_spread(
     for size in windows:
         num_windows = num_positions // size
         window = position // size
-        # Within a run windows ascend: a position repeats its document if the previous one is in the same window.
+        # Within a run windows ascend: a position repeats its document if the previous position of the run is in the
+        # same window.
         again = window[1:][same & (window[1:] == window[:-1])]
         repeats[size] = np.bincount(again, minlength=num_windows)[:num_windows].astype(np.int64)
         floors[size] = repeats_floor(sizes, num_positions, size)
@@ -103,7 +105,7 @@ def document_spread(
 
 
 def num_repeats(groups: Int64[np.ndarray, "sequence ..."]) -> int:
-    """How many documents or copies repeat an earlier one; negative numbers are ignored.
+    """Count the entries that repeat an earlier document or group of copies; negative numbers are ignored.
 
     Example:
         >>> num_repeats(np.array([[5, 7], [5, -1], [-1, -1]]))
@@ -114,9 +116,9 @@ def num_repeats(groups: Int64[np.ndarray, "sequence ..."]) -> int:
 
 
 def repeats_floor(sizes: Int64[np.ndarray, " document"], num_positions: int, size: int) -> float:
-    """The lowest possible mean of repeats: of a document's n positions, one per window is not a repeat.
+    """Return the lowest possible mean of repeats: in each window, one position of a document is not a repeat.
 
-    The number of windows is N / n, a fraction included, so that all positions count.
+    The number of windows is N / n and may be a fraction, so that all positions are included.
     """
     num_windows = num_positions / size
     return float(np.maximum(sizes - num_windows, 0.0).sum() / num_windows)
@@ -128,13 +130,13 @@ def _place_correlation(
     long = np.repeat(sizes >= _FEWEST_PLACES, sizes)
     if not long.any():
         return None
-    # A document's sequences have ascending indices. Positions and places are taken minus their document's means:
-    # the differences give the order within documents.
+    # The sequences of a document have ascending indices. We subtract the mean of each document from positions and
+    # places; the differences give the order within documents.
     run = np.repeat(np.arange(len(sizes)), sizes)[long]
     position, sequence = position[long], indices[position[long]]
     ranked = np.empty(len(run), np.int64)
     by_place = np.lexsort((sequence, run))
-    # Ranks within a run: the number among all, minus the run's first.
+    # The rank within a run is the rank among all, minus the rank of the first element of the run.
     first = np.searchsorted(run, run)
     ranked[by_place] = np.arange(len(run)) - first
     counts = np.bincount(run)
@@ -142,7 +144,7 @@ def _place_correlation(
     for values in (ranked.astype(np.float64), position.astype(np.float64)):
         means = np.bincount(run, values) / np.maximum(counts, 1)
         centred = values - means[run]
-        # Each document's weight is its number of positions, for any distances between them.
+        # The weight of each document is its number of positions; the distances between positions do not change it.
         spread = np.sqrt(np.bincount(run, centred**2) / np.maximum(counts, 1))
         parts.append(centred / np.maximum(spread[run], 1e-12))
     return float((parts[0] * parts[1]).mean())

@@ -1,7 +1,7 @@
-"""Lower bounds of the window TV, the value of independent tokens, and the share of the gap that an ordering closes.
+"""Lower bounds of the window TV, the TV of independent tokens, and the share of the gap that an ordering closes.
 
-A sequence's tokens of one group are a *piece*: no ordering splits it. The floor counts pieces larger than a
-window's whole target; the bound also uses that a window holds a whole number of pieces.
+The tokens of one group in a sequence are a *piece*: no ordering splits it. The floor uses the pieces that are larger
+than the whole target of a window. The bound also uses the fact that a window contains a whole number of pieces.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _FRACTIONS = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
 
 
 def window_floor(counts: csr_array, target: Float64[np.ndarray, " group"], size: int, sequence_length: int) -> float:
-    """A lower bound of the mean window TV of any ordering.
+    """Compute a lower bound of the mean window TV of any ordering.
 
-    Σ over a sequence's pieces of `max(0, piece / (nL) - τ)` is the excess that it brings to whichever window holds
-    it; the N mod n largest sums may fall past the last whole window.
+    A sequence brings an excess to the window that contains it, whichever window it is. The excess is the sum of
+    `max(0, piece / (nL) - τ)` over the pieces of the sequence. The N mod n largest sums are left out, because these
+    sequences may come after the last whole window.
     """
     tokens = size * sequence_length
     kept = _kept(counts, size, lambda block: np.maximum(0.0, block.tokens / tokens - target[block.group]))
@@ -33,15 +34,15 @@ def window_floor(counts: csr_array, target: Float64[np.ndarray, " group"], size:
 
 
 def window_bound(counts: csr_array, target: Float64[np.ndarray, " group"], size: int, sequence_length: int) -> float:
-    """A lower bound of the mean window TV of any ordering, never below `window_floor`.
+    """Compute a lower bound of the mean window TV of any ordering; it is never below `window_floor`.
 
     Proof. A window with x_g tokens of group g and t <= nL tokens in all has a TV of Σ_g max(0, x_g / t - τ_g)
     >= Σ_g max(0, x_g - T_g) / (nL), with T_g = τ_g n L. Take any modulus d > 0, a = T_g mod d, and
 
         φ(p) = (d - a) ⌊p / d⌋ + max(0, p mod d - a).
 
-    φ is superadditive, never falls, and rises with slope 1 at most (mixed-integer rounding; Nemhauser and Wolsey,
-    1988). So the window's pieces p_i of g, which add up to x_g, have
+    φ is superadditive, never falls, and has a slope of at most 1 (mixed-integer rounding; Nemhauser and Wolsey, 1988).
+    So the window's pieces p_i of g, which add up to x_g, have
 
         Σ φ(p_i) <= φ(x_g) <= φ(T_g) + max(0, x_g - T_g),   φ(T_g) = (d - a) ⌊T_g / d⌋.
 
@@ -49,9 +50,9 @@ def window_bound(counts: csr_array, target: Float64[np.ndarray, " group"], size:
 
         (Σ of φ over all pieces in windows - K Σ_g φ_g(T_g)) / (nL).
 
-    In the worst case the N mod n sequences past the last window have the largest sums of φ. The bound holds for
-    every choice of d; a good one is searched for every group among the sizes of its pieces and fractions of its target.
-    With a d above T and all pieces, φ(p) = max(0, p - T): the floor.
+    In the worst case the N mod n sequences after the last window have the largest sums of φ. The bound is valid for
+    every d. For every group we look for a good d among the sizes of its pieces and fractions of its target. If d is
+    larger than T and all pieces, φ(p) = max(0, p - T), which gives the floor.
     """
     num_sequences, num_windows = counts.shape[0], counts.shape[0] // size
     floor = window_floor(counts, target, size, sequence_length)
@@ -71,14 +72,14 @@ def _kept(counts: csr_array, size: int, of_pieces: Callable[[Entries], np.ndarra
 
 
 def _rounded(pieces: np.ndarray, moduli: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """φ of pieces with their groups' moduli and targets."""
-    rest = np.mod(targets, moduli)  # a; with pieces = T it gives φ(T) = (d - a) ⌊T / d⌋, for the remainder is a
+    """Compute φ of pieces with the moduli and targets of their groups."""
+    rest = np.mod(targets, moduli)  # a; for pieces = T the remainder is a, so φ(T) = (d - a) ⌊T / d⌋
     times, remainder = np.divmod(pieces, moduli)
     return (moduli - rest) * times + np.maximum(remainder - rest, 0.0)
 
 
 class _Pieces(NamedTuple):
-    """The distinct sizes of every group's pieces, sorted by group and size, and how often each occurs."""
+    """The distinct sizes of the pieces of every group, sorted by group and size, and how often each size occurs."""
 
     group: Int64[np.ndarray, " piece"]
     size: Int64[np.ndarray, " piece"]
@@ -91,9 +92,9 @@ class _Pieces(NamedTuple):
 
 def _pieces(counts: csr_array) -> _Pieces:
     num_groups, widest = counts.shape[1], int(counts.data.max(initial=0)) + 1
-    # The search for moduli needs each distinct size of a group's pieces once, with how often it occurs. Real
-    # corpora repeat sizes (whole sequences of one group, quantile bins): there are far fewer sizes than pieces.
-    # Where a table of all (group, size) pairs is small, counting into it is faster than sorting all pieces.
+    # The search for moduli needs each distinct size of a group's pieces once, and how often the size occurs. Real
+    # corpora repeat sizes (whole sequences of one group, quantile bins): there are far fewer sizes than pieces. If a
+    # table of all (group, size) pairs is small, counting in this table is faster than sorting all pieces.
     if num_groups * widest <= _TABLE_ENTRIES:
         table = np.zeros(num_groups * widest, np.int64)
         for _, block in blocks(counts):
@@ -110,8 +111,8 @@ def _pieces(counts: csr_array) -> _Pieces:
 def _best_moduli(
     pieces: _Pieces, targets: Float64[np.ndarray, " group"], num_windows: float
 ) -> Float64[np.ndarray, " group"]:
-    """The modulus with the largest gain of every group; sequences past the last window are not subtracted."""
-    # Start from the floor: a modulus above the target and all pieces makes φ(p) = max(0, p - T).
+    """Find the modulus with the largest gain for every group; sequences after the last window are not subtracted."""
+    # We start from the floor: if the modulus is larger than the target and all pieces, φ(p) = max(0, p - T).
     largest = np.zeros(pieces.num_groups, np.int64)
     np.maximum.at(largest, pieces.group, pieces.size)
     best = np.maximum(targets, largest) + 1.0
@@ -120,7 +121,7 @@ def _best_moduli(
         moduli = np.maximum(candidate, 1.0)  # φ needs d > 0; a group without tokens has candidates of 0
         values = pieces.sums(_rounded(pieces.size, moduli[pieces.group], targets[pieces.group]))
         values -= num_windows * _rounded(targets, moduli, targets)
-        # The gain must exceed rounding errors: otherwise the floor's own modulus is kept.
+        # The gain must be larger than rounding errors; otherwise we keep the modulus of the floor.
         better = values > gains + 1e-9 * targets
         best[better], gains[better] = moduli[better], values[better]
     return best
@@ -129,11 +130,11 @@ def _best_moduli(
 def _candidates(
     pieces: _Pieces, targets: Float64[np.ndarray, " group"], largest: Int64[np.ndarray, " group"]
 ) -> Iterator[Float64[np.ndarray, " group"]]:
-    """Moduli per group: parts of the largest piece, quantiles of the pieces by tokens, fractions of the target."""
-    # Any d > 0 gives a valid bound: the candidates only decide how tight it is. A good
-    # d makes many pieces whole multiples of it and leaves the target just below one.
+    """Yield moduli per group: parts of the largest piece, quantiles of pieces by tokens, fractions of the target."""
+    # Any d > 0 gives a valid bound; the candidates only decide how tight the bound is. With a good d, many pieces are
+    # whole multiples of d, and the target is just below a multiple of d.
     yield from (largest / parts for parts in (1, 2, 3, 4))
-    # Quantiles of a group's pieces by tokens: positions in one running sum over all groups, each from its own start.
+    # For quantiles of the pieces by tokens, we search in one running sum over all groups, from the start of each group.
     tokens = np.cumsum(pieces.times * pieces.size)
     totals = pieces.sums(pieces.size)
     before = np.cumsum(totals) - totals
@@ -144,13 +145,13 @@ def _candidates(
 
 
 def ideal_token_shuffle(target: Float64[np.ndarray, " group"], size: int, sequence_length: int) -> float:
-    """Expected TV of a window of independent tokens: half of Σ sqrt(2 p (1-p) / (π n L)) over the groups."""
+    """Compute the expected TV of a window of independent tokens: half of Σ sqrt(2 p (1-p) / (π n L)) over groups."""
     variance = target * (1 - target) / (size * sequence_length)
     return float(0.5 * np.sqrt(2 * variance / math.pi).sum())
 
 
 def gap_closed(tv: float, shuffle_tv: float, floor: float) -> float:
-    """The part of a shuffle's distance from the floor that an ordering closes: 1 at the floor, 0 at the shuffle.
+    """Compute how much of the gap between a shuffle and the floor an ordering closes: 1 at the floor, 0 at the shuffle.
 
     NaN if the shuffle is at the floor, because there is no gap to close.
 
@@ -158,5 +159,5 @@ def gap_closed(tv: float, shuffle_tv: float, floor: float) -> float:
         >>> gap_closed(0.3, shuffle_tv=0.5, floor=0.1)
         0.5
     """
-    gap = shuffle_tv - floor  # of two sums of rounded shares: below 1e-12 it is rounding
+    gap = shuffle_tv - floor  # both are sums of rounded shares: a gap below 1e-12 is a rounding error
     return (shuffle_tv - tv) / gap if gap > 1e-12 else math.nan

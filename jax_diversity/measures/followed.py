@@ -1,4 +1,4 @@
-"""Measures against moving targets: every position has its own target."""
+"""Measures against targets that change along the order: every position has its own target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DENSE_ENTRIES = 4_000_000
 
 
 class WindowTV(NamedTuple):
-    """TV of the aligned windows of one size."""
+    """The TV of aligned windows of one size."""
 
     tv_mean: float
     tv_best: float
@@ -23,7 +23,7 @@ class WindowTV(NamedTuple):
 
 
 class FollowedBalance(NamedTuple):
-    """The largest prefix deviation from the targets, in sequence lengths; window size -> TV from them."""
+    """The largest prefix deviation from the targets, in sequence lengths; and window size -> TV from the targets."""
 
     prefix_l2_max: float
     windows: dict[int, WindowTV]
@@ -38,13 +38,14 @@ def follow(
 ) -> FollowedBalance:
     """Measure one family of an order against targets in phases.
 
-    With τ(i) the target at position i, t_i its tokens and c_i its counts, the prefix deviation is
-    `||Σ (c_i - τ(i) t_i)||`, and a window's TV half the L1 norm of the same sum over the window, divided by its tokens:
-    the distance to the mean of its positions' targets. With one phase both are equal to the values of `measure`.
+    τ(i) is the target at position i, t_i is the number of tokens there, and c_i are the counts. The prefix deviation is
+    `||Σ (c_i - τ(i) t_i)||`. The TV of a window is half the L1 norm of the same sum over the window, divided by the
+    window's tokens. This is the distance to the mean of the targets in the window. With one phase, both are equal to
+    the values of `measure`.
 
     Args:
         placed: token counts (position, group).
-        starts: first position of every phase, ascending from 0.
+        starts: the first position of every phase, ascending from 0.
         shares: τ of every phase.
         windows: sizes of aligned windows, in positions.
         sequence_length: L in tokens.
@@ -73,7 +74,7 @@ def follow(
 def _excesses(
     placed: csr_array, starts: Sequence[int], shares: Float64[np.ndarray, "phase group"], size: int
 ) -> Iterator[tuple[Float64[np.ndarray, "window group"], Float64[np.ndarray, " window"]]]:
-    """Counts minus the targets' tokens, and all tokens, of aligned windows of `size` positions, in blocks."""
+    """Yield counts minus target tokens, and the number of tokens, of aligned windows of `size` positions, in blocks."""
     tokens = np.diff(cumulative_tokens(placed))
     phase = np.searchsorted(starts, np.arange(len(tokens)), side="right") - 1
     num_windows, (num_phases, num_groups) = len(tokens) // size, shares.shape

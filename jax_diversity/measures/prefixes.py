@@ -1,4 +1,4 @@
-"""Running sums from the first position on: prefix deviation and norm drift."""
+"""Running sums that begin at the first position: prefix deviation and norm drift."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jax_diversity.measures.windows import Entries, entries, group_sums
 
 _BLOCK_POSITIONS = 1024
 _DENSE_ENTRIES = 4_000_000
-# Below this part of a sequence length, or of the largest deviation of its block, a norm is computed from D itself.
+# A norm is computed from D itself if it is below this part of a sequence length, or of the largest norm in its block.
 _SMALL = 0.05
 
 
@@ -22,15 +22,15 @@ def prefix_deviation(
     sequence_length: int,
     advance: Advance = ignore,
 ) -> Float64[np.ndarray, " sequence"]:
-    """Norm of the summed excess after every position, in sequence lengths.
+    """Compute the norm of the summed excess D after every position, in sequence lengths.
 
-    Running sums are exact integers, so that no error builds up over any number of positions. Within a block of
-    positions `||D + v||² = ||D||² + 2<D, v> + ||v||²` needs D only at the groups of v and along τ. Where the norm
-    is so small that this loses digits, it is computed from D itself.
+    Running sums are exact integers, so errors do not add up over any number of positions. Within a block of positions,
+    `||D + v||² = ||D||² + 2<D, v> + ||v||²` needs D only at the groups of v and along τ. If the norm is so small that
+    this formula loses digits, the norm is computed from D itself.
 
     Args:
         placed: token counts (position, group).
-        tokens: every position's tokens.
+        tokens: the number of tokens at every position.
         target: τ.
         sequence_length: L in tokens.
         advance: called with the number of positions done.
@@ -44,8 +44,8 @@ def prefix_deviation(
         excess = sums - total * target
         squares = _block_squares(block, block_tokens, excess, target)
         norms = np.sqrt(np.maximum(squares, 0.0))
-        # A small norm is a difference of large squares and may consist of rounding errors: compute these positions
-        # again with dense rows. D is a running sum, so all positions up to the last small one are needed.
+        # A small norm is a difference of large squares and may consist of rounding errors, so we compute it again with
+        # dense rows. D is a running sum, so we need all positions up to the last position with a small norm.
         small = norms <= _SMALL * max(sequence_length, norms.max(initial=0.0))
         if small.any():
             last = int(np.flatnonzero(small)[-1]) + 1
@@ -64,10 +64,10 @@ def _block_squares(
     excess: Float64[np.ndarray, " group"],
     target: Float64[np.ndarray, " group"],
 ) -> Float64[np.ndarray, " position"]:
-    """`||D||²` after every position of a block, from D = `excess` before it."""
+    """Compute `||D||²` after every position of a block; D before the block is `excess`."""
     length = len(tokens)
-    # v = c - τ t is not sparse, but τ is the same at every position: <D, v> = <D, c> - t <D, τ>. The first
-    # term visits non-zeros only, the second is one running number.
+    # v = c - τ t is not sparse, but τ is the same at every position: <D, v> = <D, c> - t <D, τ>. The first term needs
+    # only the non-zeros; the second term is one running number.
     tokens_before = np.cumsum(tokens) - tokens
     share = target[block.group]
     own = excess[block.group] + _counts_before(block) - share * tokens_before[block.position]
@@ -75,7 +75,7 @@ def _block_squares(
     along = np.bincount(block.position, weights=block.tokens * share, minlength=length)
     squares = np.bincount(block.position, weights=block.tokens.astype(np.float64) ** 2, minlength=length)
     target_square = target @ target
-    # <D, τ> before every position: it changes by <v, τ> = <c, τ> - t ||τ||² at each.
+    # `level` is <D, τ> before every position; at each position it changes by <v, τ> = <c, τ> - t ||τ||².
     steps = along - tokens * target_square
     level = target @ excess + np.cumsum(steps) - steps
     own_squares = squares - 2 * tokens * along + tokens.astype(np.float64) ** 2 * target_square
@@ -83,9 +83,9 @@ def _block_squares(
 
 
 def _counts_before(block: Entries) -> Int64[np.ndarray, " nonzero"]:
-    """Tokens of a non-zero's group at the block's earlier positions."""
-    # Stable, so that a group's non-zeros stay in the order of positions. The running sum, minus its value at the
-    # group's first non-zero, gives the group's earlier tokens.
+    """For each non-zero, count the tokens of its group at earlier positions of the block."""
+    # The sort is stable, so the non-zeros of a group stay in the order of positions. The running sum, minus its value
+    # at the first non-zero of the group, is the number of earlier tokens of the group.
     order = np.argsort(block.group, kind="stable")
     groups, tokens = block.group[order], block.tokens[order]
     before = np.cumsum(tokens) - tokens
@@ -105,8 +105,8 @@ def _dense_norms(
     total: int,
     target: Float64[np.ndarray, " group"],
 ) -> Float64[np.ndarray, " position"]:
-    """`||D||` after the positions from `start` up to `stop`, from all of D."""
-    # In blocks: with 100,000 groups, a block's 1,024 dense rows would be 800 MB.
+    """Compute `||D||` after the positions from `start` up to `stop` from all elements of D."""
+    # We use smaller blocks: with 100,000 groups, the 1,024 dense rows of a block would be 800 MB.
     norms = np.empty(stop - start)
     step = max(1, _DENSE_ENTRIES // len(target))
     for first in range(start, stop, step):
@@ -114,7 +114,7 @@ def _dense_norms(
         rows = entries(placed, first, last)
         running = np.zeros((last - first, len(target)), np.int64)
         running[rows.position, rows.group] = rows.tokens
-        running = sums + np.cumsum(running, axis=0)  # whole numbers: no error adds up
+        running = sums + np.cumsum(running, axis=0)  # integers, so errors do not add up
         running_tokens = total + np.cumsum(tokens[first:last])
         excess = running - running_tokens[:, None] * target
         norms[first - start : last - start] = np.sqrt(np.einsum("sg,sg->s", excess, excess))
@@ -125,13 +125,13 @@ def _dense_norms(
 def norm_drift(
     norms: Float64[np.ndarray, " sequence"], indices: Int64[np.ndarray, " position"], own_mean: bool = False
 ) -> Float64[np.ndarray, " position"]:
-    """Running sum of `||c_s||₂ / L` minus its mean.
+    """Compute the running sum of `||c_s||₂ / L` minus its mean.
 
     Args:
         norms: `||c_s||₂ / L` of every sequence.
         indices: the sequence at every position.
-        own_mean: whether to subtract the mean over the positions instead of the corpus's; they differ only for a run
-            that repeats or omits sequences.
+        own_mean: whether to subtract the mean over the positions instead of the mean over the corpus. The two means
+            differ only for a run that repeats or omits sequences.
     """
     placed = norms[indices]  # a copy, which is changed below
     if len(placed):

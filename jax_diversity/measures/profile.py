@@ -1,8 +1,9 @@
-"""Orders over time and over scale: window TV at every power of two, and the largest groups along an order.
+"""Window TV for every window size that is a power of two, and the shares of the largest groups along an order.
 
-A window of 2n positions is two neighbouring windows of n: counts are added level by level, so that the cost of a
-level grows with its non-zeros. Windows at half an offset are made of the same children, paired the other way. Positions
-are read in blocks; each block is reduced to one row, and these rows make the levels above.
+A window of 2n positions consists of two neighbouring windows of n positions. So counts are added level by level, and
+the cost of a level grows with its number of non-zeros. Windows that begin half a window later consist of the same
+smaller windows in other pairs. Positions are read in blocks; each block is reduced to one row, and these rows make the
+higher levels.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class WindowProfile(NamedTuple):
 
     Attributes:
         sizes: window sizes in positions, powers of two, ascending, as far as they fit at this offset.
-        num_windows: whole windows of each size.
-        mean: their mean TV.
+        num_windows: the number of whole windows of each size.
+        mean: the mean TV of these windows.
         best: the smallest TV.
         worst: the largest TV.
     """
@@ -48,10 +49,10 @@ class GroupTimeline(NamedTuple):
     """Shares of a family's largest groups along an order.
 
     Attributes:
-        bin_size: positions of a bin; the last may have fewer.
-        groups: the groups, the largest first; of equal ones the lower number first.
-        target: their shares of all tokens.
-        share: their shares of every bin's tokens; 0 if a bin has none.
+        bin_size: the number of positions of a bin; the last bin may have fewer.
+        groups: the groups, the largest first; of equal groups the lower number first.
+        target: the shares of these groups in all tokens.
+        share: the shares of these groups in the tokens of every bin; 0 if a bin has no tokens.
     """
 
     bin_size: int
@@ -63,10 +64,11 @@ class GroupTimeline(NamedTuple):
 def window_profile(
     characteristics: Characteristics, ordering: Order, advance: Advance = ignore, *, targets: Targets | None = None
 ) -> dict[str, dict[str, WindowProfile]]:
-    """Window TV at all window sizes 1, 2, 4 ... up to the number of positions, aligned and half a window later.
+    """Measure window TV at all window sizes 1, 2, 4 ... up to the number of positions, at two offsets.
 
-    The values are equal to the values of `measure` at each of these sizes, at the cost of a few sizes: a million
-    sequences take seconds, ten million need little more memory than their counts.
+    The offset `0` has windows that begin at position 0 (aligned). At the offset `half`, the windows begin half a window
+    later. The values are equal to the values of `measure` at each of these sizes, but all sizes together cost only as
+    much as a few sizes. A million sequences take seconds; ten million need little more memory than their counts.
 
     Args:
         characteristics: the token counts; weights are ignored.
@@ -75,11 +77,11 @@ def window_profile(
         targets: family -> the groups' shares to measure against; the corpus's own if not given.
 
     Returns:
-        Family -> offset -> profile. Offset `0` holds the aligned windows, `half` the whole windows from position
-        size / 2 on, from size 2 on. Sizes that do not fit are left out.
+        Family -> offset -> profile. Offset `0` has the aligned windows. Offset `half` has the whole windows that begin
+        at position size / 2, for sizes of at least 2. Sizes that do not fit are left out.
 
     Raises:
-        ValueError: an ordering of another dataset, targets that are not shares.
+        ValueError: the ordering was made for another dataset, or targets are not shares.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [0, 2], [2, 0], [0, 2]]})
@@ -93,7 +95,8 @@ def window_profile(
     profiles = {}
     for family, counts in characteristics.counts.items():
         levels, tops = _Levels(shares[family]), []
-        # A block is a power of two of positions: it leaves one row, and the rows of all blocks make the levels above.
+        # The number of positions of a block is a power of two, so the block is reduced to one row. The rows of all
+        # blocks make the higher levels.
         block_level = _block_rows(counts).bit_length() - 1
         for _, rows in _blocks(counts, indices):
             tops.append(levels.climb(rows, 0, block_level))
@@ -113,18 +116,19 @@ def group_timeline(
     num_bins: int = 96,
     targets: Targets | None = None,
 ) -> GroupTimeline:
-    """The shares of a family's largest groups along an order, in bins of equal size.
+    """Compute the shares of a family's largest groups along an order, in bins of equal size.
 
     Args:
         characteristics: the token counts.
         family: the family.
         ordering: the order of training; an array must be a bijection of the sequences.
-        num_groups: largest number of groups; groups without tokens are left out.
-        num_bins: largest number of bins.
+        num_groups: the largest number of groups; groups without tokens are left out.
+        num_bins: the largest number of bins.
         targets: family -> the groups' shares to compare with; the corpus's own if not given.
 
     Raises:
-        ValueError: an unknown family, an ordering of another dataset, numbers below 1, targets that are not shares.
+        ValueError: the family is unknown, the ordering was made for another dataset, a number is below 1, or targets
+            are not shares.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [1, 1], [2, 0], [0, 2]]})
@@ -141,7 +145,7 @@ def group_timeline(
     groups = groups[target[groups] > 0]
     bin_size = max(-(-len(indices) // num_bins), 1)
     num_bins = -(-len(indices) // bin_size)
-    # All other groups share one more row of the table: they count in the bins' tokens.
+    # All other groups have one common row of the table, because their tokens are part of the bins' tokens.
     row_of_group = np.full(counts.shape[1], len(groups), np.int64)
     row_of_group[groups] = np.arange(len(groups))
     table = np.zeros((len(groups) + 1) * num_bins)
@@ -153,18 +157,18 @@ def group_timeline(
 
 
 def _block_rows(counts: csr_array) -> int:
-    """Rows of a block, a power of two, so that a block of any corpus has about the same number of non-zeros."""
+    """Choose the rows of a block, a power of two, so that blocks of all corpora have about equally many non-zeros."""
     width = max(len(counts.data) / max(counts.shape[0], 1), 1.0)
     rows = 1 << (max(int(_BLOCK_ENTRIES / width), 1).bit_length() - 1)
     return min(max(rows, _FEWEST_ROWS), _MOST_ROWS)
 
 
 def _blocks(counts: csr_array, indices: Int64[np.ndarray, " position"]) -> Iterator[tuple[int, csr_array]]:
-    """Rows in the order of positions, in blocks; each block with the position of its first row."""
+    """Yield rows in the order of positions, in blocks; each block with the position of its first row."""
     step = _block_rows(counts)
     for start in range(0, len(indices), step):
         rows = counts[indices[start : start + step]]
-        # As float64, which adds up whole numbers of tokens exactly.
+        # We convert to float64, which adds whole numbers of tokens exactly.
         yield start, csr_array((rows.data.astype(np.float64), rows.indices, rows.indptr), shape=rows.shape)
 
 
@@ -175,21 +179,25 @@ class _Levels:
         self._target = target
         # (offset, level) -> number of windows, sum of their TV, least, largest
         self._measured: dict[tuple[str, int], tuple[int, float, float, float]] = {}
-        # The previous block's last window: at half an offset, its partner is the next block's first window.
+        # The last window of the previous block: at the offset `half`, it is paired with the first window of the next
+        # block.
         self._waiting: dict[int, csr_array] = {}
 
     def climb(self, rows: csr_array, level: int, top: int) -> csr_array:
-        """Measure windows of 2^level positions, which follow the previous block's, and the larger windows that they
-        form below the level `top`; return the windows of the level `top`."""
-        # Counts of a window are the sum of its two halves' counts, so that each level adds the sums of the level
-        # below. Groups merge on the way up: a level has at most as many non-zeros as the one below.
+        """Measure windows of 2^level positions and the larger windows below the level `top` that they form.
+
+        The windows follow the windows of the previous block. Returns the windows of the level `top`.
+        """
+        # The counts of a window are the sum of the counts of its two halves, so each level adds the sums of the level
+        # below. A level has at most as many non-zeros as the level below, because equal groups are added.
         while level < top and rows.shape[0]:
             self._measure("0", level, rows)
-            # A window that begins half a window later spans two blocks where the first block ends with its first half.
+            # At the offset `half`, a window begins with the last row of one block and ends with the first row of the
+            # next.
             if level in self._waiting:
                 self._measure("half", level + 1, self._waiting[level] + rows[:1])
             num_pairs, num_shifted = rows.shape[0] // 2, (rows.shape[0] - 1) // 2
-            # Aligned windows pair rows 0+1, 2+3 ...; windows at half an offset pair rows 1+2, 3+4 ...
+            # Aligned windows pair rows 0+1, 2+3 ...; windows at the offset `half` pair rows 1+2, 3+4 ...
             second = rows[1 : 2 * num_pairs : 2]
             if num_shifted:
                 self._measure("half", level + 1, second[:num_shifted] + rows[2 : 2 * num_shifted + 1 : 2])
@@ -198,10 +206,10 @@ class _Levels:
         return rows
 
     def profile(self, offset: str) -> WindowProfile:
-        """The profile at one offset."""
+        """Return the profile at one offset."""
         found = sorted((level, *values) for (of, level), values in self._measured.items() if of == offset)
         level, number, total, best, worst = np.array(found, np.float64).reshape(-1, 5).T
-        # Levels and numbers of windows went through float64, which is exact below 2^53.
+        # Levels and numbers of windows were converted to float64, which is exact below 2^53.
         sizes = np.left_shift(1, level.astype(np.int64))
         return WindowProfile(sizes, number.astype(np.int64), total / number, best, worst)
 

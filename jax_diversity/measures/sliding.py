@@ -1,7 +1,7 @@
-"""Windows at every start position, at the cost of the non-zeros instead of positions times groups.
+"""Windows at every start position. The cost grows with the number of non-zeros, not with positions times groups.
 
-While a window slides, a group's count changes only where one of the group's pieces enters or leaves. A block of
-start positions is cut, group by group, into *spans* of one count; a measure sums or compares over spans.
+While a window slides, the count of a group changes only where tokens of the group enter or leave the window. In a block
+of start positions, each group has *spans* of start positions with the same count; a measure adds or compares spans.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from scipy.sparse import csr_array
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.windows import cumulative_tokens, entries, group_sums
 
-# A block has this many (group, start) cells at most, though only spans are stored: it bounds the sort keys, and the
-# one span that every group has at a block's first start.
+# A block has at most this many (group, start) cells, although only spans are stored. This bounds the sort keys, and the
+# number of spans at the first start of a block (one per group).
 _BLOCK_ENTRIES = 1 << 22
 _FEWEST_STARTS, _MOST_STARTS = 1024, 1 << 14
 
@@ -30,24 +30,24 @@ class EveryStart(NamedTuple):
 
 
 class _Spans(NamedTuple):
-    """Start positions `begin` up to `end` of a block at which a group's tokens in the window stay the same."""
+    """Start positions `begin` up to `end` of a block at which the window has equally many tokens of a group."""
 
     group: Int64[np.ndarray, " span"]
     begin: Int64[np.ndarray, " span"]
     end: Int64[np.ndarray, " span"]
     tokens: Int64[np.ndarray, " span"]
-    fewest: Int64[np.ndarray, " span"]  # tokens of the whole window, over the span's starts
-    most: Int64[np.ndarray, " span"]
+    fewest: Int64[np.ndarray, " span"]  # smallest number of tokens of the whole window, over the starts of the span
+    most: Int64[np.ndarray, " span"]  # largest number of tokens of the whole window
 
 
 def window_tv_all(
     placed: csr_array, target: Float64[np.ndarray, " group"], size: int, advance: Advance = ignore
 ) -> EveryStart:
-    """Mean and largest TV of the windows of `size` positions over all start positions.
+    """Compute the mean and the largest TV of the windows of `size` positions over all start positions.
 
-    TV is the sum of the positive parts of share - τ. A group whose share stays above its τ over a whole span adds
-    its exact token count to those starts. A span is examined start by start only if the varying tokens of the
-    windows move the share across τ.
+    TV is the sum of the positive parts of share - τ. If the share of a group stays above its τ over a whole span, the
+    exact token count is added to all starts of the span. A span is examined start by start only if the share crosses τ
+    because the number of tokens in the window varies.
     """
     total, worst = 0.0, 0.0
     for window_tokens, spans in _blocks(placed, size, advance):
@@ -60,10 +60,11 @@ def window_tv_all(
 def window_maximum(
     placed: csr_array, target: Float64[np.ndarray, " group"], size: int, advance: Advance = ignore
 ) -> float:
-    """The largest |share - τ| of any group in any window of `size` consecutive positions, at every offset."""
+    """Compute the largest |share - τ| of any group in any window of `size` consecutive positions."""
     largest = 0.0
     for _, spans in _blocks(placed, size, advance):
-        # A span's share is extreme where the window has the fewest or the most tokens: two candidates per span.
+        # The share of a span is largest or smallest where the window has the fewest or the most tokens: two candidates
+        # per span.
         expected = target[spans.group]
         above = spans.tokens / np.maximum(spans.fewest, 1) - expected
         below = np.where(spans.most > 0, expected - spans.tokens / np.maximum(spans.most, 1), 0.0)
@@ -75,9 +76,9 @@ def _block_tv(
     window_tokens: Int64[np.ndarray, " start"], spans: _Spans, target: Float64[np.ndarray, " group"]
 ) -> Float64[np.ndarray, " start"]:
     expected = target[spans.group]
-    # Tokens above τ times even the largest window: the share is above τ at every start of the span, and whole
-    # numbers can be added before the division. Below τ times the smallest window the share is below τ at every
-    # start, and the span adds nothing.
+    # If a group has more tokens than τ times the largest window, its share is above τ at every start of the span. Then
+    # whole numbers can be added before the division. If it has fewer tokens than τ times the smallest window, its share
+    # is below τ at every start. Then the span adds nothing.
     above = (spans.tokens > 0) & (spans.tokens >= expected * spans.most)
     crossing = (spans.tokens > expected * spans.fewest) & ~above
     num_starts = len(window_tokens)
@@ -91,7 +92,7 @@ def _block_tv(
     tokens = np.maximum(window_tokens, 1)
     values = running(spans.tokens) / tokens - running(expected)
     lengths = spans.end[crossing] - spans.begin[crossing]
-    # `begin`, `begin + 1` ... of every span, one after another.
+    # The starts `begin`, `begin + 1` ... of every span, one span after another.
     starts = np.arange(lengths.sum()) + np.repeat(spans.begin[crossing] - np.cumsum(lengths) + lengths, lengths)
     shares = np.repeat(spans.tokens[crossing], lengths) / tokens[starts]
     surplus = np.maximum(shares - np.repeat(expected[crossing], lengths), 0.0)
@@ -100,13 +101,14 @@ def _block_tv(
 
 
 def _blocks(placed: csr_array, size: int, advance: Advance) -> Iterator[tuple[Int64[np.ndarray, " start"], _Spans]]:
-    """Blocks of start positions: the windows' tokens at each, and the spans; `advance` is called with positions."""
+    """Yield blocks of start positions: the windows' tokens at each start, and the spans; `advance` gets positions."""
     num_positions, num_groups = placed.shape[0], placed.shape[1]
     num_starts = num_positions - size + 1
     if num_starts < 1:
         return
     before = cumulative_tokens(placed)
-    # `sums` is the window's count of every group at the block's first start; blocks update it by their changes.
+    # `sums` has the count of every group in the window at the first start of a block; each block updates it by its
+    # changes.
     sums = np.zeros(num_groups, np.int64)
     for first in range(0, size, _MOST_STARTS):
         sums += group_sums(entries(placed, first, min(first + _MOST_STARTS, size)), num_groups)
@@ -114,8 +116,8 @@ def _blocks(placed: csr_array, size: int, advance: Advance) -> Iterator[tuple[In
     for start in range(0, num_starts, step):
         stop = min(start + step, num_starts)
         window_tokens = before[start + size : stop + size] - before[start:stop]
-        # At a start, the row before it has left the window, and the window's last row has entered. Changes at `stop`
-        # belong to the next block.
+        # At a start, the row before the start has left the window, and the last row of the window has entered. Changes
+        # at `stop` belong to the next block.
         rows = min(stop, num_starts - 1)
         leaving, entering = entries(placed, start, rows), entries(placed, start + size, rows + size)
         groups = np.concatenate([leaving.group, entering.group]).astype(np.int64)
@@ -123,7 +125,7 @@ def _blocks(placed: csr_array, size: int, advance: Advance) -> Iterator[tuple[In
         changes = np.concatenate([-leaving.tokens, entering.tokens])
         inside = at < stop - start
         yield window_tokens, _cut(sums, groups[inside], at[inside], changes[inside], window_tokens)
-        np.add.at(sums, groups, changes)  # changes at `stop` too: now the counts at the next block's first start
+        np.add.at(sums, groups, changes)  # also the changes at `stop`: now these are the counts at the next start
         advance(stop - start if stop < num_starts else num_positions - start)
 
 
@@ -134,12 +136,13 @@ def _cut(
     changes: Int64[np.ndarray, " change"],
     window_tokens: Int64[np.ndarray, " start"],
 ) -> _Spans:
-    """Spans of one block, from the counts at its first start and the changes `at` later ones."""
+    """Make the spans of one block from the counts at its first start and the changes `at` later starts."""
     num_groups, num_starts = len(sums), len(window_tokens)
     groups = np.concatenate([np.arange(num_groups), groups])
     begin = np.concatenate([np.zeros(num_groups, np.int64), at])
-    # One sort makes each group's changes neighbours, in the order of time. A group's counts are the running sum over
-    # all changes, minus its value where the group begins. int32 keys, if they fit, sort twice as fast.
+    # One sort puts the changes of each group side by side, in the order of time. The counts of a group are the running
+    # sum over all changes, minus the value of this sum where the group begins. If the keys fit into int32, sorting is
+    # twice as fast.
     keys = groups * num_starts + begin
     order = np.argsort(keys.astype(np.int32) if num_groups * num_starts < 2**31 else keys)
     groups, begin = groups[order], begin[order]
@@ -162,12 +165,13 @@ def _over_ranges(
     begin: Int64[np.ndarray, " span"],
     end: Int64[np.ndarray, " span"],
 ) -> Shaped[np.ndarray, " span"]:
-    """The minimum or maximum of `values[begin:end]`, by a table over ranges of every power of two.
+    """Find the minimum or maximum of `values[begin:end]` by a table over ranges of every power of two.
 
-    Two ranges of the largest power that fits, one from each end, cover any range (a sparse table; Bender and
-    Farach-Colton, "The LCA problem revisited", 2000).
+    Any range is covered by two ranges whose length is the largest power of two that fits. One begins where the range
+    begins, the other ends where it ends. (This is a sparse table; Bender and Farach-Colton, "The LCA problem
+    revisited", 2000.)
     """
-    # Sequences without padding give every window the same number of tokens: then no table is needed.
+    # If sequences have no padding, every window has the same number of tokens; then no table is needed.
     if len(values) and (values == values[0]).all():
         return np.full(len(begin), values[0])
     table = [values]
@@ -175,7 +179,7 @@ def _over_ranges(
         half = 1 << (len(table) - 1)
         narrower = table[-1]
         table.append(np.append(pick(narrower[:-half], narrower[half:]), narrower[-half:]))
-    level = np.frexp(end - begin)[1] - 1  # the whole part of log2, exact at powers of two, where log2 may round
-    # All levels have the length of `values`; entries whose range would go beyond the end are never read.
+    level = np.frexp(end - begin)[1] - 1  # the integer part of log2; exact at powers of two, where log2 may round
+    # All levels have the length of `values`; entries whose range would go past the end are never read.
     stacked = np.stack(table)
     return pick(stacked[level, begin], stacked[level, end - (1 << level)])

@@ -1,4 +1,4 @@
-"""The stages `measure/NAME`: the balance of one ordering, as figures beside its permutation."""
+"""The stages `measure/NAME`: measure one ordering and store the values in the folder of its permutation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jax_diversity.measures.stored import ORDERINGS, figures_name
 
 
 def measure_stage(name: str) -> Stage:
-    """The stage that measures the ordering of that name."""
+    """Return the stage that measures the ordering `name`."""
     return Stage(
         f"measure/{name}",
         help="Compare orderings with a shuffle: prefixes, windows, drift.",
@@ -25,7 +25,7 @@ def measure_stage(name: str) -> Stage:
 
 
 def _measure(context: Context, partial: Path, name: str) -> Counts:
-    """Measure one ordering; write its figures, and how it was made, into the file beside it."""
+    """Measure one ordering; write the values, and how it was made, into a JSON file in its folder."""
     from jax_diversity.measures.balance import measure
     from jax_diversity.measures.windows import usable_windows
 

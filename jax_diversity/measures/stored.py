@@ -1,4 +1,4 @@
-"""The artifacts of the stages `measure/NAME`: how an ordering was made and measured, as JSON beside it."""
+"""The artifacts of the stages `measure/NAME`: JSON files with how an ordering was made and its measured values."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _STAGE = "measure/"
 
 
 def measured_orderings(stored: StoredStages) -> list[str]:
-    """The names of the orderings that were measured, sorted."""
+    """Return the names of the orderings that were measured, sorted."""
     return sorted(stage.removeprefix(_STAGE) for stage in stored.stages if stage.startswith(_STAGE))
 
 
 def figures_name(name: str) -> str:
-    """The file with an ordering's figures."""
+    """Return the name of the file with the measured values of an ordering."""
     return f"{name}.json"
 
 
 def figures_file(stored: StoredStages, name: str) -> Path:
-    """The path of an ordering's figures."""
+    """Return the path of the file with the measured values of an ordering."""
     return stored.file(f"{_STAGE}{name}", f"{ORDERINGS}/{figures_name(name)}")
 
 
 def fetch_figures(stored: StoredStages, name: str) -> bool:
-    """Fetch an ordering's figures to the folder of its .npy, unchecked; False if it was not measured."""
+    """Fetch an ordering's measured values to the folder of its .npy without a check; False if it was not measured."""
     is_measured = f"{_STAGE}{name}" in stored.stages
     if is_measured:
         stored.fetch(f"{ORDERINGS}/{figures_name(name)}")

@@ -1,6 +1,7 @@
-"""Rows in the order of positions, and the windows that they make: the input of every measure.
+"""Token counts sorted by position, and windows of consecutive positions: the input of every measure.
 
-Counts stay sparse. Positions are read in blocks, so that ten million of them need little more memory than the counts.
+A *position* is a place in the ordering. Counts stay sparse. Positions are read in blocks, so ten million positions need
+little more memory than the counts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _BLOCK_POSITIONS = 1 << 18
 
 
 class Entries(NamedTuple):
-    """The non-zeros of consecutive positions; `position` counts from the first of these."""
+    """The non-zeros of consecutive positions; `position` is counted from the first of the consecutive positions."""
 
     position: Int64[np.ndarray, " nonzero"]
     group: Integer[np.ndarray, " nonzero"]
@@ -24,15 +25,15 @@ class Entries(NamedTuple):
 
 
 def place(counts: csr_array, indices: Int64[np.ndarray, " position"]) -> csr_array:
-    """Rows (sequence, group) in the order of positions (position, group), in the narrowest types that hold them."""
-    # int32 where it holds the counts halves the memory of the largest array of measuring.
+    """Reorder the rows of `counts` (sequence, group) by position; the result has the axes (position, group)."""
+    # If the counts fit into int32, we use int32: it halves the memory of the largest array.
     widths = np.diff(counts.indptr)
     starts = np.zeros(len(indices) + 1, np.int64)
     np.cumsum(widths[indices], out=starts[1:])
     index_type = np.int32 if max(starts[-1], counts.shape[1]) < 2**31 else np.int64
     groups = np.empty(starts[-1], index_type)
     tokens = np.empty(starts[-1], np.int32 if counts.data.max(initial=0) < 2**31 else np.int64)
-    # SciPy's `counts[indices]` keeps the input's types; copying block by block also bounds the index arrays.
+    # SciPy's `counts[indices]` would keep the types of the input. Copying block by block also bounds the index arrays.
     for first in range(0, len(indices), _BLOCK_POSITIONS):
         chosen = indices[first : first + _BLOCK_POSITIONS]
         begin, end = starts[first], starts[first + len(chosen)]
@@ -44,7 +45,7 @@ def place(counts: csr_array, indices: Int64[np.ndarray, " position"]) -> csr_arr
 
 
 def entries(placed: csr_array, start: int, stop: int) -> Entries:
-    """The non-zeros of the positions from `start` up to `stop`."""
+    """Return the non-zeros of the positions from `start` up to `stop`."""
     bounds = placed.indptr[start : stop + 1]
     begin, end = bounds[0], bounds[-1]
     position = np.repeat(np.arange(stop - start), np.diff(bounds))
@@ -52,14 +53,14 @@ def entries(placed: csr_array, start: int, stop: int) -> Entries:
 
 
 def blocks(rows: csr_array) -> Iterator[tuple[slice, Entries]]:
-    """All rows block by block: which rows, and their non-zeros."""
+    """Yield all rows block by block: the slice of row numbers, and the non-zeros of these rows."""
     for start in range(0, rows.shape[0], _BLOCK_POSITIONS):
         stop = min(start + _BLOCK_POSITIONS, rows.shape[0])
         yield slice(start, stop), entries(rows, start, stop)
 
 
 def row_sums(rows: csr_array, of_block: Callable[[Entries], np.ndarray]) -> Float64[np.ndarray, " row"]:
-    """The sum of a value over every row's non-zeros."""
+    """Sum a value over the non-zeros of every row."""
     sums = np.empty(rows.shape[0])
     for part, block in blocks(rows):
         sums[part] = np.bincount(block.position, weights=of_block(block), minlength=part.stop - part.start)
@@ -67,19 +68,19 @@ def row_sums(rows: csr_array, of_block: Callable[[Entries], np.ndarray]) -> Floa
 
 
 def group_sums(block: Entries, num_groups: int) -> Int64[np.ndarray, " group"]:
-    """Tokens of every group, exact."""
+    """Count the tokens of every group exactly."""
     sums = np.zeros(num_groups, np.int64)
-    np.add.at(sums, block.group, block.tokens)  # bincount would add float64, which is exact up to 2^53 only
+    np.add.at(sums, block.group, block.tokens)  # bincount would add in float64, which is exact only up to 2^53
     return sums
 
 
 def cumulative_tokens(placed: csr_array) -> Int64[np.ndarray, " boundary"]:
-    """Tokens before every position, then all tokens: (num_positions + 1,)."""
+    """Count the tokens before every position, and at the end all tokens: (num_positions + 1,)."""
     totals = np.zeros(placed.shape[0] + 1, np.int64)
     for start in range(0, placed.shape[0], _BLOCK_POSITIONS):
         stop = min(start + _BLOCK_POSITIONS, placed.shape[0])
         bounds = placed.indptr[start : stop + 1]
-        # Not `np.add.reduceat`: it gives a row without non-zeros the tokens of the next row.
+        # We do not use `np.add.reduceat`, because it gives a row without non-zeros the tokens of the next row.
         running = np.zeros(bounds[-1] - bounds[0] + 1, np.int64)
         np.cumsum(placed.data[bounds[0] : bounds[-1]], dtype=np.int64, out=running[1:])
         totals[start : stop + 1] = totals[start] + running[bounds - bounds[0]]
@@ -87,13 +88,16 @@ def cumulative_tokens(placed: csr_array) -> Int64[np.ndarray, " boundary"]:
 
 
 def _row_sums(rows: csr_array, values: np.ndarray) -> Float64[np.ndarray, " row"]:
-    """Row sums of a matrix that has these values in place of `rows`' non-zeros."""
+    """Compute the row sums of a matrix that has `values` at the places of the non-zeros of `rows`."""
     # A product with ones adds from left to right, as a loop would, and needs no array of row numbers.
     return csr_array((values, rows.indices, rows.indptr), shape=rows.shape) @ np.ones(rows.shape[1])
 
 
 class _Differences:
-    """The parts of both distances of windows: τ and share - τ of every non-zero, and the windows' tokens."""
+    """Values needed for the two distances (half L1, and L2) between windows and target shares τ.
+
+    They are τ and share - τ of every non-zero, and the number of tokens of every window.
+    """
 
     def __init__(self, windows: csr_array, target: Float64[np.ndarray, " group"]) -> None:
         self.windows, self.target = windows, target
@@ -103,14 +107,14 @@ class _Differences:
         self.difference = share - self.expected
 
     def half_l1(self) -> Float64[np.ndarray, " window"]:
-        # A group that a window lacks contributes its whole target. So the sum begins with all targets, and a group
-        # that the window holds replaces its own: only non-zeros are visited.
+        # A group that a window does not contain contributes its whole target. So the sum begins with all targets; for
+        # each group in the window, its target is replaced by |share - τ|. This reads only non-zeros.
         distance = self.target.sum() + _row_sums(self.windows, np.abs(self.difference) - self.expected)
         return np.where(self.tokens > 0, np.maximum(distance, 0.0) / 2, 0.0)
 
     def l2(self) -> Float64[np.ndarray, " window"]:
-        # As in `half_l1`, with squares. The subtraction leaves a rounding error of some 1e-17, whose square root of
-        # some 1e-9 would be seen: windows that hold every group get an exact 0.
+        # This is like `half_l1`, with squares. The subtraction leaves a rounding error of about 1e-17. Its square root,
+        # about 1e-9, would be visible, so windows that contain every group get an exact 0.
         lacking = np.maximum(self.target @ self.target - _row_sums(self.windows, self.expected**2), 0.0)
         lacking[_row_sums(self.windows, self.expected > 0) == np.count_nonzero(self.target)] = 0.0
         return np.where(self.tokens > 0, np.sqrt(_row_sums(self.windows, self.difference**2) + lacking), 0.0)
@@ -119,9 +123,9 @@ class _Differences:
 def total_variation(
     windows: csr_array | Num[np.ndarray, "window group"], target: Float64[np.ndarray, " group"]
 ) -> Float64[np.ndarray, " window"]:
-    """TV of every window: half the L1 distance between its token shares and the targets; 0 without tokens.
+    """Compute the TV of every window: half the L1 distance between its token shares and the targets; 0 without tokens.
 
-    The only definition of TV: for a batch, for aligned windows, for windows of every size.
+    This is the only definition of TV: for a batch, for aligned windows, for windows of every size.
 
     Args:
         windows: token counts, sparse or dense; one batch is `tokens[None]`.
@@ -135,7 +139,7 @@ def total_variation(
 
 
 class AlignedWindows(NamedTuple):
-    """L1 / 2 and Euclidean distance between every window's token shares and the targets; its groups with tokens."""
+    """Distances L1 / 2 and L2 of every window's shares to the targets, and the number of its groups with tokens."""
 
     tv: Float64[np.ndarray, " window"]
     l2: Float64[np.ndarray, " window"]
@@ -145,13 +149,13 @@ class AlignedWindows(NamedTuple):
 def aligned_windows(
     placed: csr_array, target: Float64[np.ndarray, " group"], size: int, offset: int = 0
 ) -> AlignedWindows:
-    """Measure the whole windows of `size` positions from position `offset` on; without tokens both distances are 0.
+    """Measure the whole windows of `size` positions from `offset` on; a window without tokens has distances of 0.
 
     Args:
         placed: token counts (position, group).
         target: τ.
         size: positions per window, at least 1.
-        offset: where the first window begins, any position from 0 on.
+        offset: the position at which the first window begins, at least 0.
     """
     parts = [AlignedWindows(np.zeros(0), np.zeros(0), np.zeros(0, np.int64))]
     for windows in _window_counts(placed, size, offset):
@@ -163,7 +167,7 @@ def aligned_windows(
 def window_deviation(
     placed: csr_array, target: Float64[np.ndarray, " group"], size: int, offset: int = 0
 ) -> Float64[np.ndarray, " window"]:
-    """TV of consecutive windows of `size` positions from any `offset` on, as `total_variation` defines it.
+    """Compute the TV (see `total_variation`) of consecutive windows of `size` positions from `offset` on.
 
     Example:
         >>> window_deviation(place(chars.counts["cluster"], ordering.indices), chars.target_share("cluster"), 256)
@@ -175,9 +179,10 @@ def window_deviation(
 def token_windows(
     placed: csr_array, target: Float64[np.ndarray, " group"], num_tokens: float
 ) -> Float64[np.ndarray, " window"]:
-    """TV of consecutive windows of `num_tokens` tokens; tokens after the last whole window are left out.
+    """Compute the TV of consecutive windows of `num_tokens` tokens; tokens after the last whole window are left out.
 
-    A position that lies in several windows is divided among them by tokens; each part has the position's mixture.
+    If a position is in several windows, its tokens are divided among the windows; each part has the mixture of the
+    position.
 
     Example:
         >>> token_windows(csr_array([[3, 0], [0, 3], [1, 1]]), np.array([0.5, 0.5]), 4)
@@ -193,7 +198,8 @@ def token_windows(
             np.arange(first, last + 1) * num_tokens, starts[-1]
         )  # rounding must not lead beyond the end
         low, high = np.searchsorted(starts, bounds[0], side="right") - 1, np.searchsorted(starts, bounds[-1])
-        # The pieces between neighbouring ends, of positions and of windows: each is in one position and in one window.
+        # We cut at every end of a position and every end of a window: each piece is then in one position and one
+        # window.
         ends = np.union1d(starts[low : high + 1].clip(bounds[0], bounds[-1]), bounds)
         middles, lengths = (ends[1:] + ends[:-1]) / 2, np.diff(ends)
         position = np.searchsorted(starts, middles, side="right") - 1
@@ -205,21 +211,21 @@ def token_windows(
 
 
 def usable_windows(windows: Sequence[int], num_sequences: int, batch_size: int | None = None) -> tuple[int, ...]:
-    """The window sizes and the batch size that fit at least twice; if none does, half of all sequences."""
+    """Return the window sizes (and the batch size) that fit twice into the sequences; if none fits, half of all."""
     further = () if batch_size is None or batch_size in windows else (batch_size,)
     return tuple(size for size in (*windows, *further) if 2 * size <= num_sequences) or (max(num_sequences // 2, 1),)
 
 
 def _window_counts(placed: csr_array, size: int, offset: int) -> Iterator[csr_array]:
-    """Token counts (window, group), in blocks of windows."""
-    # Whole windows only: positions before the offset and after the last whole window are left out.
+    """Yield token counts (window, group), in blocks of windows."""
+    # Only whole windows are used: positions before the offset and after the last whole window are left out.
     num_windows = max(placed.shape[0] - offset, 0) // size
     step = max(1, _BLOCK_POSITIONS // size)
     for first in range(0, num_windows, step):
         last = min(first + step, num_windows)
         block = entries(placed, offset + first * size, offset + last * size)
         shape = (last - first, placed.shape[1])
-        # Rows that share a window become entries of one row; `sum_duplicates` adds the entries of one group.
+        # Positions of the same window become entries of one row; `sum_duplicates` adds the entries of one group.
         windows = csr_array((block.tokens, (block.position // size, block.group)), shape=shape)
         windows.sum_duplicates()
         yield windows

@@ -28,8 +28,10 @@ from jax_diversity.schema.characteristics import MADE_BY
 class Method(Protocol):
     """A pure function from characteristics to a permutation; the same arguments give the same result.
 
-    A method may also take these keyword parameters, each with the default None:
+    A method takes those of these keyword parameters that it uses; a value for any other one is refused:
 
+    - `seed`: for random numbers, 0 by default.
+    - `objective`: the weights of its rule; without a default.
     - `plan`: targets and consumed sequences. The method then returns the remaining sequences only. None: the
       targets are the corpus's shares from the first position on.
     - `checkpoint`: the file for the state of a run, so that a run can be interrupted and continued.
@@ -37,18 +39,17 @@ class Method(Protocol):
       hosts call with the same arguments, and each gets the whole result. A ValueError if it is not a mesh of devices,
       or has no device of this process.
 
-    All other keyword parameters are its options; each has a default.
+    `plan`, `checkpoint` and `mesh` have the default None. All other keyword parameters are the method's options; each
+    has a default.
     """
 
     def __call__(
-        self, characteristics: Characteristics, *, seed: int = 0, objective: Objective, advance: Advance = ignore
+        self, characteristics: Characteristics, *, advance: Advance = ignore
     ) -> Int64[np.ndarray, " sequence"]:
         """Sequence index at every position.
 
         Args:
             characteristics: token counts.
-            seed: for methods that draw random numbers; other methods ignore it.
-            objective: the weights of the rule; methods without a rule ignore it.
             advance: called with the number of positions filled since its last call.
         """
         ...
@@ -78,6 +79,16 @@ PLANNING = "follow targets or continue from earlier sequences"
 """The ability of methods with the parameter `plan`."""
 
 
+def check_uses(method: str, *, seed: Any = 0, objective: Any = None, targets: Any = None) -> None:
+    """Refuse a seed other than 0, an objective or targets if the method does not use them."""
+    if as_whole_number("seed", seed):
+        METHODS.check_takes(method, "seed", "use a seed")
+    if objective is not None:
+        METHODS.check_takes(method, "objective", "use an objective")
+    if targets is not None:
+        METHODS.check_takes(method, "plan", PLANNING)
+
+
 def order(
     characteristics: Characteristics,
     method: str = "balance",
@@ -98,7 +109,7 @@ def order(
         method: a name of `METHODS`: `balance` (linear time, the default), `greedy` (exact, quadratic
             time), `greedy_pool` (over a stream), or a method of the literature.
         seed: for methods that draw random numbers; an integer >= 0.
-        objective: weights of the rule; None takes `Objective()`.
+        objective: weights of the rule, for methods that have one; None takes `Objective()`.
         targets: shares to aim at instead of the corpus's own: `Targets` in phases over the positions, or family ->
             shares that hold from the first position after the consumed sequences.
         consumed: the sequences that training has already used, in their order. They stay first; the others
@@ -111,14 +122,15 @@ def order(
         options: the method's own options, such as `pool_size`; `jax-diversity order --help` lists them.
 
     Returns:
-        A bijection (empty if there are no sequences). Its `info` describes how it was made and, with `consumed`, gives
-        the first position that was ordered anew (`replanned_at`).
+        A bijection (empty if there are no sequences). Its `info` describes how it was made: the seed and objective if
+        the method uses them, all options with their values, and, with `consumed`, the first position that was ordered
+        anew (`replanned_at`).
 
     Raises:
-        ValueError: unknown method or option; a method that takes no targets, consumed sequences, checkpoint or norms;
-            negative seed; an objective or targets that do not fit the characteristics; consumed sequences
-            that do not exist or are repeated; another run's checkpoint; more sequences or non-zeros than
-            32-bit indices can hold.
+        ValueError: unknown method or option; a method that does not use the given seed, objective, targets, consumed
+            sequences, checkpoint or norms; negative seed; an objective or targets that do not fit the characteristics;
+            consumed sequences that do not exist or are repeated; another run's checkpoint; more sequences or non-zeros
+            than 32-bit indices can hold.
 
     Warns:
         UserWarning: sequences of more than 65,536 tokens, whose sums are rounded (`greedy`, `greedy_pool`, `balance`,
@@ -135,11 +147,11 @@ def order(
     check_type("characteristics", characteristics, Characteristics, MADE_BY)
     run = METHODS.find(method)
     METHODS.check_options(method, options)
-    objective = Objective() if objective is None else objective
-    check_type("objective", objective, Objective, "a jd.Objective")
+    check_type("objective", objective, Objective | None, "a jd.Objective")
     check_function("advance", advance)
     seed = as_whole_number("seed", seed)
-    # Checked here, because some methods do not read the objective.
+    check_uses(method, seed=seed, objective=objective, targets=targets)
+    objective = Objective() if objective is None else objective
     objective.check_families(characteristics.families)
     objective.check_method(method)
     # Sizes are rounded up and indices added on the accelerator, in int32: half of its range is enough for both.
@@ -150,19 +162,21 @@ def order(
             f"Expected fewer than {limit:,} sequences and non-zero counts, found "
             f"{characteristics.num_sequences:,} and {num_nonzeros:,}; order the corpus in parts."
         )
+    given = {"seed": seed, "objective": objective}
+    used = {name: value for name, value in given.items() if METHODS.takes(method, name)}
     info: dict[str, Any] = {
         "method": method,
-        "seed": seed,
-        "objective": dataclasses.asdict(objective),
+        **used,
+        **({"objective": dataclasses.asdict(objective)} if "objective" in used else {}),
         # The devices do not change the result. NumPy's numbers become Python's, so that `info` is JSON.
         "options": {
             name: value.item() if isinstance(value, np.generic) else value
-            for name, value in options.items()
+            for name, value in {**METHODS.options(method), **options}.items()
             if name != "mesh"
         },
         "characteristics": characteristics.fingerprint,
     }
-    arguments, plan = dict(options), None
+    arguments, plan = {**used, **options}, None
     if targets is not None or consumed is not None or previous is not None:
         METHODS.check_takes(method, "plan", PLANNING)
         arguments["plan"] = plan = Plan.build(characteristics, objective, targets, consumed, previous)
@@ -178,7 +192,7 @@ def order(
         # Options as text: the method has not checked their types yet, and not every type is JSON.
         identity = fingerprint({**info, "options": repr(sorted(info["options"].items()))})
         arguments["checkpoint"] = Checkpoint(Path(checkpoint), identity)
-    indices = run(characteristics, seed=seed, objective=objective, advance=advance, **arguments)
+    indices = run(characteristics, advance=advance, **arguments)
     if objective.document_weight and METHODS.takes(method, "plan"):  # a method that keeps documents apart
         indices = _in_turn(indices, characteristics)
     if plan is None or consumed is None:

@@ -83,7 +83,8 @@ def greedy(
 ) -> Int64[np.ndarray, " sequence"]:
     """Place the best of all remaining sequences at every step.
 
-    Time grows with the square of the number of sequences. Only this method takes an objective of the form "norms".
+    Time grows with the square of the number of sequences. Only this method, also with its blocks shuffled, takes an
+    objective of the form "norms".
     Other arguments are those of `base.Method`.
 
     Args:

@@ -40,6 +40,8 @@ EXACT_TOKENS = 65_536
 # Scores are float32: a larger weight would leave no digits for the other terms.
 _LARGEST_WEIGHT = 1e9
 
+_NORMS_METHODS = ("greedy", "greedy_block_shuffle")
+
 Form = Literal["squares", "norms"]
 """How an objective adds its families: the squares of their deviations, or the deviations."""
 
@@ -63,7 +65,7 @@ class Objective:
         form: "squares" adds `λ ||D + v_s||²` over the families, as the published formulas do; "norms" adds
             `λ ||D + v_s||`, and λ times the absolute value of the norm column's sum, as the authors' own code does
             (https://github.com/JoeMelko/dclm_exp, clustering/greedy_order_sparse_gpu_clean.py). Norms need the
-            method `greedy`, the self weight 1, the document weight 0 and no windows.
+            method `greedy` or `greedy_block_shuffle`, the self weight 1, the document weight 0 and no windows.
 
     Raises:
         ValueError: a weight that is negative or not finite, a window below 1, an unknown form; norms with windows,
@@ -132,10 +134,10 @@ class Objective:
 
     def check_method(self, method: str) -> None:
         """Refuse a method that does not minimise the objective's form."""
-        if self.form == "norms" and method != "greedy":
+        if self.form == "norms" and method not in _NORMS_METHODS:
             raise UserError(
-                f"Expected the method 'greedy' with the objective's form 'norms', found {method!r}; take that method "
-                "or the form 'squares'."
+                f"Expected the method {' or '.join(_NORMS_METHODS)} with the objective's form 'norms', found "
+                f"{method!r}; take one of them or the form 'squares'."
             )
 
     def check_families(self, families: Sequence[str]) -> None:

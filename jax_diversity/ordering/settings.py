@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from jax_diversity.foundation.checks import as_weight, as_whole_number, check_at_least, check_file_name
 from jax_diversity.foundation.errors import UserError
@@ -98,7 +98,10 @@ class AfterConfig:
 
 @dataclass(frozen=True)
 class OrderConfig:
-    """One ordering: its method and options, seed, objective and targets."""
+    """One ordering: its method and options, seed, objective and targets.
+
+    A setting that the method does not use is refused if it differs from its default.
+    """
 
     method: str = "balance"
     """A method's name; `jax-diversity order --help` lists them."""
@@ -111,7 +114,8 @@ class OrderConfig:
     objective: Literal["default", "f1", "f2", "f3"] = "default"
     """`default`: families, norm column, self weight 0.5; f1, f2, f3: exactly as published."""
     form: Literal["squares", "norms"] = "squares"
-    """Terms of f2 and f3: `squares`, as in the published formulas; `norms`, as in the authors' code (`greedy` only)."""
+    """Terms of f2 and f3: `squares`, as in the published formulas; `norms`, as in the authors' code (`greedy` and
+    `greedy_block_shuffle` only)."""
     weights: dict[str, float] = field(default_factory=dict)
     """λ per family, in place of the characteristics' own, which is 1.0 for listed families. f1 takes the first
     family's; f2 takes that and norm_weight; f3 takes the first two families'."""
@@ -139,10 +143,48 @@ class OrderConfig:
         return self.name or self.method
 
     def for_batches(self, batch_size: int | None) -> OrderConfig:
-        """The settings with the batch size as their window, unless they set windows or a published objective."""
-        if batch_size is None or self.windows or self.objective != "default":
+        """The settings with the batch size as their window and block size, as far as the method uses them.
+
+        Windows or a block size that are set stay, and a published objective stays without windows.
+        """
+        from jax_diversity.ordering.base import METHODS
+
+        if batch_size is None:
             return self
-        return dataclasses.replace(self, windows=(batch_size,))
+        takes_windows = METHODS.takes(self.method, "objective") and self.objective == "default"
+        windows = self.windows or ((batch_size,) if takes_windows else ())
+        blocks = {"block_size": batch_size} if METHODS.takes(self.method, "block_size") else {}
+        return dataclasses.replace(self, windows=windows, options={**blocks, **self.options})
+
+    def check_uses(self) -> None:
+        """Refuse unknown options, and settings that the method does not use.
+
+        The method's source is read: importing the method would load JAX and start the accelerator.
+
+        Raises:
+            UserError: the first such setting.
+        """
+        from jax_diversity.ordering.base import METHODS
+
+        METHODS.check_settings(self.method, self.options)
+        for name, parameter in _PARAMETER_OF.items():
+            if getattr(self, name) != getattr(_DEFAULT, name):
+                METHODS.check_takes(self.method, parameter, f"use {name}")
+
+    def check_absent(self, where: str, names: Sequence[str], place: str) -> None:
+        """Refuse settings that do not apply in a place, such as `in a run`."""
+        for name in names:
+            if getattr(self, name) != getattr(_DEFAULT, name):
+                raise UserError(f"Expected no {where}.{name} {place}, where it has no effect; leave it out.")
+
+    def arguments(self, families: Sequence[str]) -> dict[str, Any]:
+        """The arguments of `order` that the method uses: seed, objective and options."""
+        from jax_diversity.ordering.base import METHODS
+
+        used: dict[str, Any] = {"seed": self.seed} if METHODS.takes(self.method, "seed") else {}
+        if METHODS.takes(self.method, "objective"):
+            used["objective"] = self.resolve_objective(families)
+        return {**used, **self.options}
 
     def check(self, where: str, families: Sequence[str], earlier: Sequence[str] = ()) -> None:
         """Refuse settings that no corpus could satisfy. Options: names and types; the method checks their values.
@@ -155,7 +197,7 @@ class OrderConfig:
         Raises:
             UserError: the first such setting.
         """
-        from jax_diversity.ordering.base import METHODS, PLANNING
+        from jax_diversity.ordering.base import METHODS
 
         check_file_name("an ordering's name", self.file_name)
         check_at_least(0, where, self, "seed")
@@ -184,14 +226,9 @@ class OrderConfig:
                 f"Expected {where}.reverse without targets and after, whose positions it would reverse, found it "
                 f"with {'targets; give their phases in reverse' if self.targets.shares else 'after; leave it out'}."
             )
-        # By the method's signature, read from its source: the method itself would load JAX and start the accelerator.
         METHODS.check_name(self.method)
         try:
-            METHODS.check_settings(self.method, self.options)
-            if self.targets.shares or self.after.order:
-                METHODS.check_takes(self.method, "plan", PLANNING)
-            if self.devices is not None:
-                METHODS.check_takes(self.method, "mesh", "share its work among devices")
+            self.check_uses()
             objective = self.resolve_objective(families)
             objective.check_families(families)
             objective.check_method(self.method)
@@ -229,6 +266,16 @@ class OrderConfig:
             form=self.form,
             **{name: value for name, value in given.items() if value is not None},
         )
+
+
+_DEFAULT = OrderConfig()
+_PARAMETER_OF = {
+    "seed": "seed",
+    **dict.fromkeys(("objective", "form", "weights", "windows", "window_weight"), "objective"),
+    **dict.fromkeys(("norm_weight", "self_weight", "document_weight"), "objective"),
+    **{"targets": "plan", "after": "plan", "devices": "mesh"},
+}
+"""Setting -> the parameter of the methods that use it; all methods use the others."""
 
 
 def position_of(place: Place, num_positions: int) -> int:

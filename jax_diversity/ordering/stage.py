@@ -51,11 +51,7 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
     given = {family: value for family, value in config.weights.items() if family in chars.families}
     chars = chars.with_weights({**chars.weights, **given})
     checkpoint = partial / "checkpoint"
-    settings: dict[str, Any] = {
-        "seed": config.seed,
-        "objective": config.resolve_objective(chars.families),
-        **config.options,
-    }
+    settings = config.arguments(chars.families)
     if METHODS.takes(config.method, "checkpoint"):
         settings["checkpoint"] = checkpoint
     if config.devices is not None:

@@ -1,4 +1,4 @@
-"""Repeated documents: weights become whole numbers of appearances, which lie far apart."""
+"""Repeated documents: weights become whole numbers of appearances, which are put far apart in the order."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def draw_appearances(
 ) -> Int64[np.ndarray, " document"]:
     """Draw the number of appearances of every document: 2.5 gives 2 or 3, .3 gives 1 for 30 % of the documents.
 
-    With h in [0, 1), a hash of the document's id, a document of weight w appears `⌊w (s + 1) + h⌋ - ⌊w s + h⌋` times
-    with the seed s. The number does not depend on other documents and grows with the weight. Its sum over E consecutive
-    seeds differs from w E by less than one.
+    Let h in [0, 1) be a hash of the document's id. With the seed s, a document of weight w appears
+    `⌊w (s + 1) + h⌋ - ⌊w s + h⌋` times. The number does not depend on other documents, and it grows with the weight.
+    The sum of the numbers for E consecutive seeds differs from w E by less than one.
 
     Args:
         weights: finite and >= 0.
         ids: the documents' ids.
-        seed: the packing's.
+        seed: the seed of the packing.
 
     Example:
         >>> [draw_appearances(np.array([2.5]), ["a"], seed).item() for seed in range(4)]
@@ -48,16 +48,16 @@ def intersperse(
     document_lengths: Int64[np.ndarray, " document"],
     longest_run: int = 0,
 ) -> Int64[np.ndarray, " appearance"]:
-    """Documents in their order, each repeated as often as it appears, at even distances.
+    """Repeat each document as often as it appears, with equal distances between its appearances.
 
-    First appearances keep their order. If a document appears n times and begins at the fraction x of all tokens,
-    its other appearances are due at x + k / n, modulo 1.
+    First appearances keep the order of `order`. Let a document appear n times, and let it begin at the fraction x of
+    all tokens. Then its other appearances are planned at the fractions x + k / n, modulo 1.
 
     Args:
         order: documents, each once.
         appearances: how often every document of the corpus appears.
         document_lengths: tokens of every document of the corpus.
-        longest_run: neighbours stay neighbours in runs of about this many tokens; 0 does not keep runs.
+        longest_run: neighbours stay together in runs of about this many tokens; with 0, no runs are kept.
 
     Example:
         >>> intersperse(np.array([2, 0, 1, 3]), np.array([1, 1, 2, 0]), np.array([5, 5, 5, 5])).tolist()
@@ -72,6 +72,6 @@ def intersperse(
     due -= np.floor(due)
     if not longest_run:
         return order[row[np.argsort(due, kind="stable")]]
-    # The stream is cut into parts; further appearances that are due in a part follow it, as one run.
+    # The stream is cut into parts. The later appearances that are planned within a part follow the part as one run.
     run = min(longest_run, total / (_RUNS_PER_GAP * max(int(times.max(initial=1)), 1)))
     return order[row[np.lexsort((due, number > 0, np.floor(due * total / run)))]]

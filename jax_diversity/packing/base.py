@@ -1,15 +1,16 @@
-"""The contract of all packing methods: their arguments, their names, and `pack`, which calls one by its name.
+"""The contract of all packing methods: their arguments, their names, and `pack`, which calls a method by its name.
 
-A method is a pure function. Its first three arguments are `document_lengths` (tokens of every document of the corpus,
-the end token included), `document_order` (the indices of the documents to pack, in order) and `sequence_length` (L, in
-tokens). It returns `Segments`. A document that appears several times is several times in `document_order`, far
-apart, and a sequence should not contain two of its appearances. A method may also take these keyword parameters:
-`seed`, if it draws random numbers; `clusters` (int32, one for each document of the corpus) and `vectors` (float32, a
-row for each document of the corpus; may be a memory map), with the default None only if it works without them;
-`advance`, a function that it calls with the number of documents done. All other keyword parameters are its options and
-have defaults. The method checks their values first, also if there are no documents: settings are checked by a call
-without documents. A method that may use a token several times has the option `num_epochs`. For validation documents the
-stage `pack` sets `num_epochs` to 1, `num_samples` to None and `num_rows` to 1: use these names for nothing else.
+A method is a pure function with three positional arguments. `document_lengths` are the tokens of every document of the
+corpus, the end token included. `document_order` are the indices of the documents to pack, in order. `sequence_length`
+is L, in tokens. It returns `Segments`. A document that appears several times is in `document_order` several times, at
+places far apart. A sequence should not contain two appearances of a document. A method may also take these keyword
+parameters: `seed`, if it draws random numbers; `clusters` (int32, the cluster of each document of the corpus) and
+`vectors` (float32, a row for each document of the corpus; may be a memory map); `advance`, a function that the method
+calls with the number of documents done. `clusters` and `vectors` have the default None only if the method works without
+them. All other keyword parameters are the method's options and have defaults. The method first checks the values of its
+options, even if there are no documents, because settings are checked by a call without documents. A method that may use
+a token several times has the option `num_epochs`. For validation documents the stage `pack` sets `num_epochs` to 1,
+`num_samples` to None and `num_rows` to 1: use these names for nothing else.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ METHODS = Methods(
         {"document_lengths", "document_order", "sequence_length", "seed", "clusters", "vectors", "advance"}
     ),
 )
-"""Name -> module below this package."""
+"""Maps the name of each method to its module in this package."""
 
 
 @dataclass(frozen=True)
@@ -75,25 +76,25 @@ def pack(
     advance: Advance = ignore,
     **options: Any,
 ) -> Packed:
-    """Pack documents into sequences of one length, as an index: tokens are not touched.
+    """Pack documents into sequences of one length. The result is an index; tokens are not read.
 
     Args:
         document_lengths: tokens of every document of the corpus, each ending with its end token; whole numbers.
         sequence_length: L, tokens per sequence.
         method: a name of `METHODS`; docs/packing.md describes all of them.
-        document_order: indices of the documents to pack, in order; None packs all in the corpus's order.
-        appearances: how often every document of the corpus appears, whole numbers; 0 leaves it out. None packs
-            each once. The appearances of a document lie far apart in the packed order.
+        document_order: indices of the documents to pack, in order; None packs all documents in the order of the corpus.
+        appearances: how often each document of the corpus appears, as whole numbers; documents with 0 are left out.
+            None packs each document once. The appearances of a document are far apart in the packed order.
         seed: for methods that draw random numbers; an integer >= 0.
-        clusters: every document's topic cluster, one whole number per document of the corpus. Some methods need
-            them; with any method the report then has the number of topics in a sequence.
-        vectors: every document's embedding, a row per document of the corpus; for the methods that need them.
+        clusters: the topic cluster of each document of the corpus, as whole numbers. Some methods need clusters. With
+            clusters, the report of any method also contains the number of topics in a sequence.
+        vectors: the embedding of each document of the corpus, one row per document, for the methods that need
+            embeddings.
         advance: called by slow methods with the number of documents done.
         options: the method's own options, such as `atom_size`; `jax-diversity pack --help` lists them.
 
     Raises:
-        UserError: unknown method or option, a value that does not fit, missing clusters or vectors that the method
-            needs.
+        UserError: unknown method or option, a wrong value, or missing clusters or vectors that the method needs.
 
     Example:
         >>> packed = pack([3, 2, 4], 4)
@@ -107,7 +108,7 @@ def pack(
     sequence_length = as_whole_number("sequence_length", sequence_length, least=1, most=2**55)
     lengths = as_integers("document_lengths", document_lengths, below=_MOST_TOKENS)
     times = None if appearances is None else _as_appearances(appearances, len(lengths))
-    # In float64: a sum in int64 could wrap around before it is compared.
+    # We add in float64, because a sum in int64 could overflow before the comparison.
     if (total := float((lengths * (1.0 if times is None else np.maximum(times, 1.0))).sum())) > _MOST_TOKENS:
         raise UserError(f"Expected at most 2^62 tokens in all, found about {total:.3g} in document_lengths.")
     order = _as_order(document_order, len(lengths))
@@ -133,7 +134,7 @@ def pack(
 
 
 def check_settings(method: str, options: Mapping[str, Any], sequence_length: int, seed: int) -> None:
-    """Check the method and its options: names and types by its signature, then values by packing no documents."""
+    """Check the method, the names and types of its options, and then their values by a call without documents."""
     METHODS.check_name(method)
     try:
         METHODS.check_settings(method, options)
@@ -174,7 +175,7 @@ def _as_vectors(vectors: Any, num_documents: int) -> Float32[np.ndarray, "docume
         raise UserError(f"Expected vectors to be rows of numbers: {in_one_line(error)}.") from None
     if array.ndim != 2 or array.dtype.kind not in "iuf" or len(array) != num_documents:
         raise UserError(
-            f"Expected vectors to hold a row of numbers for each of {num_documents} documents, "
+            f"Expected vectors to contain a row of numbers for each of {num_documents} documents, "
             f"found shape {array.shape} of {array.dtype}."
         )
     return array.astype(np.float32, copy=False)  # a memory map stays a memory map

@@ -18,11 +18,12 @@ from jax_diversity.schema import Segments
 def best_fit(
     document_lengths: Int64[np.ndarray, " document"], document_order: Int64[np.ndarray, " chosen"], sequence_length: int
 ) -> Segments:
-    """Put the longest pieces first, each into the sequence with the least room that still holds it.
+    """Put each piece, longest first, into the sequence with the least free room that is large enough.
 
-    Documents longer than L are split into pieces of L tokens and a rest; shorter documents are never cut. No token is
-    lost, and the rest of a sequence is padding. The places depend on lengths alone: within a length, documents keep
-    their order, which is also the order of the sequences, and further appearances follow the first ones.
+    Documents longer than L are split into pieces of L tokens and a shorter last piece; shorter documents are never cut.
+    No token is lost, and the free room of a sequence becomes padding. Documents of equal length are placed in their
+    order. Sequences are numbered in the order of their documents. If a document is packed several times, its later
+    copies are placed after the first copies of all documents of this length.
 
     Example:
         >>> segments = best_fit(np.array([3, 2, 6, 1]), np.arange(4), sequence_length=4)
@@ -41,11 +42,14 @@ def best_fit(
 def _place(
     lengths: Int64[np.ndarray, " piece"], appearance: Int64[np.ndarray, " piece"], capacity: int
 ) -> Int64[np.ndarray, " piece"]:
-    """Best-fit-decreasing: the bin of every piece; `lengths` fall, and `appearance` rises within a length.
+    """Return the bin of every piece by the algorithm best-fit decreasing.
 
-    Pieces of one length are placed together. The tightest bin for one takes as many as it can hold, because each one
-    makes it tighter, and bins with equal room are interchangeable. A step thus places one length into one room.
-    Further appearances of a document go into bins without its earlier appearances.
+    `lengths` are sorted from long to short, and `appearance` rises among pieces of equal length.
+
+    Pieces of one length are placed together. The fullest bin that has room for a piece takes as many pieces as fit,
+    because each piece makes the bin fuller. Bins with equal free room are interchangeable. So each step puts pieces of
+    one length into bins with the same free room. Later appearances of a document go into bins without its earlier
+    appearances.
     """
     bins = np.empty(len(lengths), np.int64)
     rooms = _Rooms(capacity)
@@ -57,20 +61,21 @@ def _place(
             for of_room in held:
                 rooms.put(*of_room)
             held.clear()
-        # A document's pieces below L are all of one length: its bins are kept aside until all of them are placed.
+        # All pieces of a document that are shorter than L have the same length. The bins with such pieces are kept
+        # aside until all pieces of this length are placed.
         is_repeated = appearance[start] > 0 or (stop < len(lengths) and appearance[stop] > 0)
         while start < stop:
             room = rooms.tightest(length)
-            each = min(room // length, stop - start)  # pieces for one bin
-            some = rooms.take(room, -(-(stop - start) // each))
-            # A step may fill fewer bins than are needed: the loop continues with the next larger room.
-            full = min(len(some), (stop - start) // each)  # every bin takes that many, except perhaps the last
-            taken = np.repeat(some, each)[: stop - start]
-            bins[start : start + len(taken)] = taken
-            start += len(taken)
+            pieces_per_bin = min(room // length, stop - start)
+            taken_bins = rooms.take(room, -(-(stop - start) // pieces_per_bin))
+            # There may be fewer bins of this room than needed: then the loop continues with the next larger room.
+            num_full = min(len(taken_bins), (stop - start) // pieces_per_bin)  # the last bin may take fewer pieces
+            placed = np.repeat(taken_bins, pieces_per_bin)[: stop - start]
+            bins[start : start + len(placed)] = placed
+            start += len(placed)
             left = [
-                (room - each * length, some[:full]),
-                (room - (len(taken) - full * each) * length, some[full:]),
+                (room - pieces_per_bin * length, taken_bins[:num_full]),
+                (room - (len(placed) - num_full * pieces_per_bin) * length, taken_bins[num_full:]),
             ]
             if is_repeated:
                 held += left
@@ -81,7 +86,7 @@ def _place(
 
 
 class _Rooms:
-    """Bins by the room that they have left; there are always more empty bins.
+    """Bins, sorted by their free room. The number of empty bins is unlimited.
 
     Memory grows with the number of bins in use, not with their capacity.
     """
@@ -93,22 +98,25 @@ class _Rooms:
         self._num_bins = 0
 
     def tightest(self, length: int) -> int:
-        """The smallest room for that many tokens; an empty bin's if no other bin has it."""
+        """Return the smallest free room of at least `length` tokens.
+
+        If no used bin has so much room, this is the capacity of an empty bin.
+        """
         place = bisect_left(self._rooms, length)
         return self._rooms[place] if place < len(self._rooms) else self.capacity
 
-    def take(self, room: int, most: int) -> Int64[np.ndarray, " bin"]:
-        """Bins with exactly this room, the earliest first."""
+    def take(self, room: int, max_bins: int) -> Int64[np.ndarray, " bin"]:
+        """Take at most `max_bins` bins with exactly this free room; bins that were stored first are taken first."""
         if room == self.capacity:
-            self._num_bins += most
-            return np.arange(self._num_bins - most, self._num_bins)
+            self._num_bins += max_bins
+            return np.arange(self._num_bins - max_bins, self._num_bins)
         bins = np.concatenate(self._bins.pop(room))
         del self._rooms[bisect_left(self._rooms, room)]
-        self.put(room, bins[most:])
-        return bins[:most]
+        self.put(room, bins[max_bins:])
+        return bins[:max_bins]
 
     def put(self, room: int, bins: Int64[np.ndarray, " bin"]) -> None:
-        """Store bins by their present room; full bins are dropped."""
+        """Store bins under their present free room; full bins are not stored."""
         if not len(bins) or not room:
             return
         if room not in self._bins:

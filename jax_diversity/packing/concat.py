@@ -1,7 +1,8 @@
-"""Concatenate and split: documents end to end, cut every L tokens.
+"""Concatenate and split: documents are joined end to end and cut every L tokens.
 
-Only the unfilled last sequence's tokens can be lost (dropped or padded, as asked); documents are cut where a
-sequence ends. The method of GPT-3 (Brown et al., 2020, https://arxiv.org/abs/2005.14165).
+Documents are cut where a sequence ends. Only the tokens of the unfilled last sequence can be lost: an option decides
+whether this sequence is dropped or padded. GPT-3 used this method (Brown et al., 2020,
+https://arxiv.org/abs/2005.14165).
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ def concat(
 ) -> Segments:
     """Pack the documents of `document_order`, in that order.
 
-    With an atom size the documents' stream is cut into *atoms*, which are shuffled, all by one permutation drawn from
-    `seed`; then L tokens at a time make a sequence, out of several small atoms or a part of a large one. The unfilled
-    last atom stays last.
+    With an atom size, the stream of all documents is cut into *atoms* of this size. One random permutation, drawn with
+    `seed`, shuffles all atoms. Then every L tokens make a sequence: several small atoms, or a part of a large atom. The
+    unfilled last atom stays last.
 
     Args:
-        atom_size: tokens of an atom, a fraction or a multiple of L, or L itself; None does not shuffle.
+        atom_size: tokens of an atom: a divisor or a multiple of L, or L itself. With None, nothing is shuffled.
 
     Raises:
         UserError: an atom size that neither divides L nor is a multiple of it.
@@ -63,8 +64,8 @@ def concat(
             rows = np.flatnonzero(np.isin(held.document_index, several))
             of_pieces = atom[rows], held.document_index[rows]
             atoms[:num_full] = apart_atoms(atoms[:num_full], sequence_length // size, *of_pieces, seed)
-        # Consecutive atoms that keep their order are one run: a document is not cut between them. -2 is put before
-        # the first atom, because after -1 atom 0 would not begin a run.
+        # Consecutive atoms that are still consecutive after the shuffle are one run: a document is not cut between
+        # them. We put -2 before the first atom, because atom 0 after -1 would not begin a run.
         begins = np.flatnonzero(np.diff(atoms, prepend=-2) != 1)
         start = atoms[begins] * size
         length = np.minimum(np.diff(begins, append=len(atoms)) * size, total - start)

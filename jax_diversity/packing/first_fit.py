@@ -1,6 +1,7 @@
-"""First-fit packing: a stream's packer that leaves every sequence open.
+"""First-fit packing: reads documents one by one and can add to any earlier sequence that has room.
 
-Johnson, "Near-optimal bin packing algorithms", 1973, gives its bound: at most 1.7 times the fewest sequences.
+It makes at most about 1.7 times as many sequences as the best possible packing (Johnson, "Near-optimal bin packing
+algorithms", 1973).
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ def first_fit(
     *,
     advance: Advance = ignore,
 ) -> Segments:
-    """Put every document, in its turn, into the first sequence that has room for it.
+    """Put the documents, one by one, into the first sequence that has room.
 
-    Documents longer than L are split into pieces of L tokens and a rest; shorter documents are never cut. No token is
-    lost, and the rest of a sequence is padding. Unlike best fit it keeps documents near their place in the order.
+    Documents longer than L are split into pieces of L tokens and a shorter last piece; shorter documents are never
+    cut. No token is lost, and the free room of a sequence becomes padding. Unlike `best_fit`, this method keeps
+    documents near their place in the order.
 
     Example:
         >>> segments = first_fit(np.array([3, 2, 6, 1]), np.arange(4), sequence_length=4)
@@ -36,11 +38,12 @@ def first_fit(
     is_small = pieces.length < sequence_length
     lengths, document = pieces.length[is_small], pieces.document_index[is_small]
     several = np.isin(document, repeated(document))
-    # Two neighbouring bins are never both half empty: the pieces of the second would be in the first, except
-    # pieces of documents that appear several times.
+    # Two neighbouring bins are never both half empty, because the pieces of the second bin would be in the first bin.
+    # Only pieces of documents that appear several times can be an exception.
     most_bins = min(len(lengths), 2 * (int(lengths.sum()) // sequence_length + 1) + int(several.sum()))
     leaves = 1 << max(most_bins - 1, 0).bit_length()
-    # A binary tree whose nodes hold the largest room below them: node 1 is the root, 2 i and 2 i + 1 follow node i.
+    # A binary tree. Each node contains the largest free room below it. Node 1 is the root; nodes 2 i and 2 i + 1 are
+    # the children of node i.
     rooms = [sequence_length] * (2 * leaves)
     bins = np.empty(len(lengths), np.int64)
     bins_of: dict[int, set[int]] = {number: set() for number in document[several].tolist()}
@@ -57,11 +60,12 @@ def first_fit(
 
 
 def _put(rooms: list[int], leaves: int, length: int, taken: set[int] | None = None) -> int:
-    """Take room from the first bin that has it and is not in `taken`; adds the bin to `taken` and returns it."""
+    """Put a piece into the first bin with enough room that is not in `taken`; add the bin to `taken` and return it."""
     node = _first(rooms, leaves, length, 1)
     if taken is not None:
         while node - leaves in taken:
-            # The next bin with the room: go up until a subtree on the right has it, then down in that subtree.
+            # Find the next bin with enough room: go up until a subtree on the right has such a bin, then go down in
+            # this subtree.
             while node % 2 or rooms[node + 1] < length:
                 node >>= 1
             node = _first(rooms, leaves, length, node + 1)
@@ -70,8 +74,8 @@ def _put(rooms: list[int], leaves: int, length: int, taken: set[int] | None = No
 
 
 def _first(rooms: list[int], leaves: int, length: int, node: int) -> int:
-    """The leaf of the first bin with the room below a node, which has such a bin."""
-    # Left if that side has the room, so that the first such bin is found.
+    """Return the leaf of the first bin with room for `length` below `node`. There must be such a bin."""
+    # Go left if the left side has enough room, so that the first such bin is found.
     while node < leaves:
         node *= 2
         if rooms[node] < length:
@@ -80,7 +84,7 @@ def _first(rooms: list[int], leaves: int, length: int, node: int) -> int:
 
 
 def _take(rooms: list[int], leaves: int, length: int, node: int) -> int:
-    """Take room from a leaf's bin; returns the bin."""
+    """Put a piece into the bin of a leaf and return the bin."""
     found = node
     rooms[node] -= length
     while node > 1:

@@ -1,4 +1,4 @@
-"""Nearest: chains of nearest neighbours, so that related documents are in one context.
+"""Nearest: a path through the nearest neighbours, so that a sequence contains related documents.
 
 Shi et al., "In-context pretraining: language modeling beyond document boundaries", 2024
 (https://arxiv.org/abs/2310.10638).
@@ -20,9 +20,9 @@ from jax_diversity.packing.pieces import occurrences
 from jax_diversity.schema import Segments
 
 CANDIDATES = 4096
-"""Each document is compared with this many documents in the nearest cells of the space. If there are at most four
-times as many documents, all are compared with one another."""
-_RUN = 16  # sequences of a path that stay together if documents are repeated
+"""Each document is compared with at least this many documents, from the nearest cells of the vector space. If there are
+at most four times as many documents in all, every document is compared with every other."""
+_RUN = 16  # if documents are repeated: length of the runs of the path that stay together, in sequences
 
 
 def nearest(
@@ -37,18 +37,20 @@ def nearest(
 ) -> Segments:
     """Concatenate the documents along a path through the graph of their nearest neighbours, and split.
 
-    Two documents are joined in the graph if one is among the other's `num_neighbors` nearest by cosine. The path
-    starts at the document with the fewest neighbours and continues with the nearest unvisited neighbour; without
-    one, it jumps to the unvisited document with the fewest neighbours. Documents with equal vectors, such as copies of
-    one text, count as one and stay side by side; the documents' order decides between equals. The path contains
-    every document once; its further appearances follow other parts of the path, in runs of neighbours. Only the
-    unfilled last sequence's tokens can be lost. The result does not depend on the number of threads (`neighbors`).
+    The graph joins two documents if one document is among the `num_neighbors` nearest of the other by cosine. The path
+    starts at the document with the fewest neighbours and continues with the nearest unvisited neighbour. If there is no
+    unvisited neighbour, the path jumps to the unvisited document with the fewest neighbours. Documents with equal
+    vectors, such as copies of a text, are one point of the path and stay side by side. Of equally good candidates, the
+    first in the order of the documents is taken. The path contains every document once; later appearances of documents
+    follow other parts of the path, in runs of neighbours. Only the tokens of the unfilled last sequence can be lost.
+    The result does not depend on the number of threads; the module `neighbors` explains why.
 
     Args:
-        num_neighbors: k; neighbours have a cosine above zero, so that a document may have fewer.
+        num_neighbors: k, the number of nearest neighbours. Only documents with a cosine above zero are neighbours, so a
+            document may have fewer than k.
 
     Raises:
-        UserError: fewer than one neighbour; a vector with NaN or infinity.
+        UserError: `num_neighbors` is less than 1, or a vector contains NaN or infinity.
 
     Example:
         >>> vectors = np.array([[1, 0], [0, 1], [1, 0.1], [0.1, 1]], np.float32)
@@ -56,7 +58,7 @@ def nearest(
         >>> segments.document_index.tolist()
         [0, 2, 1, 3]
     """
-    # Also checked here: `concat` checks it only after the graph is made.
+    # We check this option here too, because `concat` checks it only after the graph is made.
     check_one_of("last_sequence", last_sequence, ("drop", "pad"))
     num_neighbors = as_whole_number("num_neighbors", num_neighbors, least=1)
     documents = document_order[occurrences(document_order) == 0]
@@ -64,7 +66,8 @@ def nearest(
     first, kind = distinct_units(units)
     advance(len(document_order) - len(first))
     path = path_of_neighbors(nearest_rows(units[first], num_neighbors, CANDIDATES, advance))
-    # The inverse of the path gives every distinct vector's turn; the stable sort keeps copies in the documents' order.
+    # The inverse of the path gives the place of every distinct vector in the path. The stable sort keeps copies in the
+    # order of the documents.
     along = documents[np.argsort(np.argsort(path)[kind], kind="stable")]
     if len(documents) < len(document_order):
         appearances = np.bincount(document_order, minlength=len(document_lengths))

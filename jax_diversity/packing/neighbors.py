@@ -1,12 +1,12 @@
 """The graph of nearest neighbours by cosine, and a path from neighbour to neighbour.
 
 Vectors are compared as *units*: they are scaled to a length of about 4096 and rounded to whole numbers. All sums of
-products of two such vectors are whole numbers of at most 2^24, which float32 holds exactly, so that a product of
-matrices is the same for any order of its sums: the graph does not depend on the number of threads or on the size of
-blocks. The cost is an error of about 0.0001 in the cosine (up to √features / 4096 if all features round the
-same way).
+products of two such vectors are whole numbers of at most 2^24. Float32 represents these numbers exactly, so a product
+of matrices is the same for any order of its sums. Therefore the graph does not depend on the number of threads or on
+the size of blocks. The cost is an error of about 0.0001 in the cosine (up to √features / 4096 if all features are
+rounded in the same direction).
 
-If there are many rows, not all pairs are compared: rows are divided into *cells* of near rows, and each row is
+If there are many rows, not all pairs are compared. The rows are divided into *cells* of similar rows, and each row is
 compared with the rows of the nearest cells.
 """
 
@@ -27,12 +27,12 @@ _UNIT_LENGTH = 4096
 _ROWS_ROUNDED = 4096  # rows that are rounded together
 _ROWS_ASSIGNED = 8192  # rows that are assigned together to the centers of a cell's parts
 _QUERIES = 256  # rows compared together
-_COLUMNS_PER_GROUP = 64  # columns of products whose maximum is read first
-_CELLS_OF_CANDIDATES = 8  # cells whose rows are the candidates of one row
-_MOST_COMPARED = 4  # up to this many times the candidates, all rows are compared with one another
+_COLUMNS_PER_GROUP = 64  # columns of products in a group; the maximum of each group is read first
+_CELLS_OF_CANDIDATES = 8  # number of cells that contain about as many rows as a row has candidates
+_MOST_COMPARED = 4  # up to this many times `num_candidates` rows, every row is compared with every other
 _MOST_PARTS = 64  # parts into which one cell is divided
-_ROWS_PER_PART = 128  # rows per part from which the parts' centers are computed
-_PASSES = 4  # passes of k-means
+_ROWS_PER_PART = 128  # number of rows per part that the centers of the parts are computed from
+_PASSES = 4  # iterations of k-means
 
 # ---- units
 
@@ -40,9 +40,10 @@ _PASSES = 4  # passes of k-means
 def rounded_units(
     vectors: Float32[np.ndarray, "document feature"], documents: Int64[np.ndarray, " row"]
 ) -> Int16[np.ndarray, "row feature"]:
-    """Some documents' vectors with length about 4096, never more, in whole numbers; zeros stay zeros.
+    """Scale the vectors of the given documents to a length of about 4096, never more, and round them to whole numbers.
 
-    The vectors may be a memory map, which is read a part at a time. A UserError for NaN, infinity or no features.
+    Vectors of zeros stay zeros. The vectors may be a memory map, which is read a part at a time. NaN, infinity or
+    vectors without features are a `UserError`.
     """
     if not vectors.shape[1]:
         raise UserError("Expected vectors of at least one feature, found none; embed the documents first.")
@@ -62,7 +63,8 @@ def rounded_units(
 
 
 def _rounded(rows: Float64[np.ndarray, "row feature"]) -> Int16[np.ndarray, "row feature"]:
-    # Rounding lengthens a vector by at most √features / 2; vectors are shorter by that much: no product exceeds 2^24.
+    # Rounding lengthens a vector by at most √features / 2. So vectors are scaled to a length that is shorter by this
+    # amount, and no product exceeds 2^24.
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     scale = max(_UNIT_LENGTH - rows.shape[1] ** 0.5 / 2, 0) / np.where(length > 0, length, 1)
     return np.rint(rows * scale).astype(np.int16)
@@ -73,7 +75,7 @@ def mean_units(
     documents: Int64[np.ndarray, " row"],
     counts: Int64[np.ndarray, " group"],
 ) -> Int16[np.ndarray, "group feature"]:
-    """The directions of groups' means, as units; documents are sorted by group, `counts` (> 0) of each."""
+    """Return each group's mean vector as a unit; documents are sorted by group, and `counts` (> 0) are the sizes."""
     group = np.repeat(np.arange(len(counts)), counts)
     sums = np.zeros((len(counts), vectors.shape[1]))
     for start in range(0, len(documents), _ROWS_ROUNDED):
@@ -87,7 +89,7 @@ def mean_units(
 def distinct_units(
     units: Int16[np.ndarray, "row feature"],
 ) -> tuple[Int64[np.ndarray, " distinct"], Int64[np.ndarray, " row"]]:
-    """The first row of every set of equal rows, ascending, and for every row the number of its set."""
+    """Return the first row of every set of equal rows, ascending, and for every row the number of its set."""
     whole = np.ascontiguousarray(units).view(np.dtype((np.void, units.shape[1] * units.itemsize))).reshape(-1)
     _, first, kind = np.unique(whole, return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -97,7 +99,7 @@ def distinct_units(
 def products(
     rows: Int16[np.ndarray, "row feature"], others: Int16[np.ndarray, "other feature"]
 ) -> Float32[np.ndarray, "row other"]:
-    """The cosine of every row with every other, times about 2^24: whole numbers, exactly."""
+    """Return the cosine of every row with each of `others`, times about 2^24, as exact whole numbers."""
     return rows.astype(np.float32) @ others.astype(np.float32).T
 
 
@@ -105,10 +107,10 @@ def products(
 
 
 def divide(units: Int16[np.ndarray, "row feature"], size: int) -> list[Int64[np.ndarray, " row_of_cell"]]:
-    """The rows of cells of about `size` rows, never more than twice as many; ascending within a cell.
+    """Divide the rows into cells of about `size` rows, never more than 2 `size`; rows ascend within a cell.
 
-    k-means divides the cells. It cannot divide copies of one text: a part that has most rows of its cell is cut by
-    the rows' numbers instead.
+    k-means divides the rows, but it cannot divide copies of one text. If a part has more than three quarters of the
+    rows of its cell, the part is cut by the row numbers instead.
     """
     cells: list[np.ndarray] = []
     large = [np.arange(len(units))]
@@ -119,34 +121,34 @@ def divide(units: Int16[np.ndarray, "row feature"], size: int) -> list[Int64[np.
             continue
         part = _nearest_center(units, rows, _centers(units, rows, min(-(-len(rows) // size), _MOST_PARTS)))
         by_part = np.argsort(part, kind="stable")
-        for one in np.split(rows[by_part], run_starts(part[by_part])[1:]):
-            if 4 * len(one) > 3 * len(rows):
-                cells += np.array_split(one, -(-len(one) // size))
+        for members in np.split(rows[by_part], run_starts(part[by_part])[1:]):
+            if 4 * len(members) > 3 * len(rows):
+                cells += np.array_split(members, -(-len(members) // size))
             else:
-                large.append(one)
+                large.append(members)
     return cells
 
 
 def _centers(
-    units: Int16[np.ndarray, "row feature"], rows: Int64[np.ndarray, " some"], num: int
+    units: Int16[np.ndarray, "row feature"], rows: Int64[np.ndarray, " sample"], num: int
 ) -> Int16[np.ndarray, "part feature"]:
-    """Centers of at most `num` parts, from rows spaced evenly over a cell's."""
-    some = rows[:: max(len(rows) // (num * _ROWS_PER_PART), 1)]
-    centers = units[some[np.arange(num) * len(some) // num]]
+    """Compute the centers of at most `num` parts of a cell from a sample of its rows, taken at equal distances."""
+    sample = rows[:: max(len(rows) // (num * _ROWS_PER_PART), 1)]
+    centers = units[sample[np.arange(num) * len(sample) // num]]
     for _ in range(_PASSES):
-        part = _nearest_center(units, some, centers)
+        part = _nearest_center(units, sample, centers)
         by_part = np.argsort(part, kind="stable")
         first = run_starts(part[by_part])  # a center without rows is left out
-        centers = _rounded(np.add.reduceat(units[some[by_part]], first, axis=0, dtype=np.float64))
+        centers = _rounded(np.add.reduceat(units[sample[by_part]], first, axis=0, dtype=np.float64))
     return centers
 
 
 def _nearest_center(
     units: Int16[np.ndarray, "row feature"],
-    rows: Int64[np.ndarray, " some"],
+    rows: Int64[np.ndarray, " sample"],
     centers: Int16[np.ndarray, "part feature"],
-) -> Int64[np.ndarray, " some"]:
-    """The nearest center of every row, the first of equals."""
+) -> Int64[np.ndarray, " sample"]:
+    """Return the nearest center of every row; of equally near centers, the first."""
     part = np.empty(len(rows), np.int64)
     for start in range(0, len(rows), _ROWS_ASSIGNED):
         block = slice(start, start + _ROWS_ASSIGNED)
@@ -160,11 +162,11 @@ def _nearest_center(
 def nearest_rows(
     units: Int16[np.ndarray, "row feature"], num_neighbors: int, num_candidates: int, advance: Advance = ignore
 ) -> Any:
-    """The graph that joins two rows if one is among the other's `num_neighbors` nearest compared rows.
+    """Return the graph that joins two rows if one is among the `num_neighbors` nearest rows compared with the other.
 
-    A symmetric CSR matrix (row, row) of cosines times about 2^24, columns ascending. Neighbours have a cosine above
-    zero; of equally near rows the first are taken. If a row has copies, the first copies are the neighbours of all
-    copies.
+    The graph is a symmetric CSR matrix (row, row) of cosines times about 2^24, with ascending columns. Neighbours have
+    a cosine above zero; of equally near rows the first rows are taken. If a row has copies, the first copies are the
+    neighbours of all copies.
     """
     entries = [np.zeros((3, 0), np.int32)]  # rows, columns and values
     for queries, candidates in _comparisons(units, num_candidates):
@@ -185,9 +187,10 @@ def nearest_rows(
 def _comparisons(
     units: Int16[np.ndarray, "row feature"], num_candidates: int
 ) -> Iterator[tuple[Int64[np.ndarray, " query"], Int64[np.ndarray, " candidate"]]]:
-    """Pairs of rows to compare: every row once on the left; the rows on the right ascend.
+    """Yield the rows to compare as pairs (queries, candidates); every row is a query once, and candidates ascend.
 
-    A cell's rows are compared with the rows of the nearest cells, including its own: at least `num_candidates`, or all.
+    The rows of a cell are compared with the rows of the nearest cells, including the cell itself: with at least
+    `num_candidates` rows, or with all rows.
     """
     cells = [np.arange(len(units))]
     if len(units) > _MOST_COMPARED * num_candidates:
@@ -196,7 +199,7 @@ def _comparisons(
     sizes = np.array([len(cell) for cell in cells])
     for index, cell in enumerate(cells):
         nearness = products(centers[index : index + 1], centers)[0]
-        nearness[index] = np.inf  # its own cell comes first
+        nearness[index] = np.inf  # the cell itself comes first
         near = np.argsort(-nearness, kind="stable")
         enough = int(np.searchsorted(np.cumsum(sizes[near]), num_candidates)) + 1
         candidates = np.sort(np.concatenate([cells[other] for other in near[:enough].tolist()]))
@@ -207,14 +210,14 @@ def _comparisons(
 def _largest(
     nearness: Float32[np.ndarray, "query width"], own: Int64[np.ndarray, " query"], num: int
 ) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " entry"], Int32[np.ndarray, " entry"]]:
-    """Rows, columns and values of every row's `num` largest above zero, the first of equals, without its own column.
+    """Return rows, columns and values of the `num` largest values above zero of every row, without the column `own`.
 
-    The largest value of every group of columns is read first: if `num` groups hold a value of at least some bound,
-    no smaller value is among the `num` largest.
+    Of equal values the first are taken. The largest value of every group of columns is read first. If `num` groups
+    contain a value of at least some bound, no smaller value is among the `num` largest.
     """
     num_queries, width = nearness.shape
     nearness[np.arange(num_queries), own] = 0
-    # Group g of G holds the columns g, G + g, 2 G + g ...: the maximum then runs along contiguous rows.
+    # Group g of G contains the columns g, G + g, 2 G + g ...: the maximum is then computed along contiguous rows.
     groups = nearness.reshape(num_queries, _COLUMNS_PER_GROUP, width // _COLUMNS_PER_GROUP)
     tops = groups.max(axis=1)
     bound = np.ones(num_queries, np.float32)  # the smallest whole number above zero
@@ -232,7 +235,7 @@ def _largest(
 
 
 def path_of_neighbors(graph: Any) -> Int64[np.ndarray, " row"]:
-    """All rows of a graph as a path: after each row its nearest unvisited neighbour, the first of equals.
+    """Return a path through all rows of a graph: the nearest unvisited neighbour is next, of equals the first.
 
     The path starts at the row with the fewest neighbours. At a dead end it jumps to the unvisited row with the fewest
     neighbours.
@@ -250,6 +253,6 @@ def path_of_neighbors(graph: Any) -> Int64[np.ndarray, " row"]:
             if begin == end:
                 break
             near = nearness[begin:end] * unvisited[neighbors[begin:end]]
-            # A visited row if no neighbour is left (all are 0), which ends the loop.
+            # If no unvisited neighbour is left (all values are 0), this is a visited row, and the loop ends.
             row = int(neighbors[begin + near.argmax()])
     return path

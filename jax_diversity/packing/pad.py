@@ -1,6 +1,6 @@
-"""Pad: every document has separate atoms, filled with padding.
+"""Pad: every document is cut into its own atoms, and the last atom is filled with padding.
 
-No atom contains tokens of two documents; the cost is padding.
+No atom contains tokens of two documents. The cost is padding.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ def pad(
     last_sequence: Literal["drop", "pad"] = "drop",
     seed: int = 0,
 ) -> Segments:
-    """Give every document separate atoms: A - 1 of its tokens and an end token each, the last one padded.
+    """Cut every document into atoms of A tokens: A - 1 tokens of the document and an end token.
 
-    A document's last atom ends with its own end token; in the others one is inserted. If A <= L, an atom takes A
-    places, with padding after its tokens, and L / A atoms make a sequence. If A > L, the last atom is padded only to
-    the next multiple of L, so that no sequence is all padding, and atoms are split to L.
+    The last atom of a document is padded, and its end token is the document's own; in the other atoms an end token is
+    inserted. If A <= L, an atom fills A places, with padding after its tokens, and L / A atoms make a sequence. If A >
+    L, atoms are split into sequences of L tokens. Then the last atom is padded only to the next multiple of L, so that
+    no sequence consists only of padding.
 
     Args:
-        atom_size: A, a fraction or a multiple of L, at least 2: atoms of A are shuffled, all by one permutation drawn
-            from `seed`. None takes L, and leaves the atoms in the documents' order.
+        atom_size: A, a divisor or a multiple of L, at least 2. One random permutation, drawn with `seed`, shuffles all
+            atoms. None means A = L without a shuffle: the atoms stay in the order of the documents.
         last_sequence: drop or pad the last sequence if it has fewer than L / A atoms.
 
     Raises:
-        UserError: an atom size that neither divides L nor is a multiple of it, or that has room only for an end
-            token.
+        UserError: the atom size neither divides L nor is a multiple of L, or it has room only for an end token.
 
     Example:
         >>> segments = pad(np.array([5, 2]), np.array([0, 1]), sequence_length=4)
-        >>> segments.document_offset.tolist(), segments.length.tolist()   # an end token inserted in the first
+        >>> segments.document_offset.tolist(), segments.length.tolist()   # the first atom has an inserted end token
         ([0, 3, 0], [4, 2, 2])
     """
     # At L = 1 an atom of one token would have room for an end token only; larger atoms are split to L.
     size = max(sequence_length, 2) if atom_size is None else as_atom_size(atom_size, sequence_length, least=2)
-    # Every document's tokens in pieces of A - 1, without its own end token.
+    # The tokens of every document, without its own end token, in pieces of A - 1 tokens.
     lengths = document_lengths[document_order]
     place, offset = expand(np.maximum(-(-(lengths - 1) // (size - 1)), lengths > 0))
     offset *= size - 1

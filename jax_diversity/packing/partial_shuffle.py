@@ -1,4 +1,4 @@
-"""Partial shuffle: a stream's rows rotated by random offsets, for models that carry a state from batch to batch.
+"""Partial shuffle: rows of a stream, rotated by random offsets, for models that keep a state from batch to batch.
 
 Press, "Partially shuffling the training data to improve language models", 2019 (https://arxiv.org/abs/1903.04167).
 """
@@ -26,18 +26,18 @@ def partial_shuffle(
     last_sequence: Literal["drop", "pad"] = "drop",
     seed: int = 0,
 ) -> Segments:
-    """Lay the documents' stream out in rows, rotate each by a random offset every epoch, cut them every L tokens.
+    """Divide the stream of all documents into rows; in every epoch, rotate the rows by random offsets and cut them.
 
-    The continuation of sequence `(epoch * num_columns + column) * num_rows + row` is `num_rows` sequences later:
-    batches of `num_rows` sequences, read as packed, are contiguous. A sequence has L + 1 tokens; its last token is the
-    first of its continuation: every token except a rotated row's first is a target, as in the article. All rows have
-    equally many tokens; the remaining tokens, fewer than `num_rows`, are dropped. A padded last sequence of a row makes
-    a gap in its stream.
+    Rows are cut every L tokens. The continuation of sequence `(epoch * num_columns + column) * num_rows + row` is
+    `num_rows` sequences later: batches of `num_rows` sequences in packed order are contiguous. A sequence has L + 1
+    tokens, and its last token is also the first token of its continuation. So every token except the first of a rotated
+    row is a target, as in the article. All rows have equally many tokens; the remaining tokens, fewer than `num_rows`,
+    are dropped. A padded last sequence of a row makes a gap in the stream of the row.
 
     Args:
-        num_rows: rows, which is the batch size of training.
-        num_epochs: passes over the stream, each with other offsets.
-        last_sequence: drop or pad a row's last sequence if it is not full.
+        num_rows: the number of rows; it must be the batch size of training.
+        num_epochs: the number of passes over the stream; each pass has different offsets.
+        last_sequence: whether the last sequence of a row is dropped or padded if it is not full.
 
     Raises:
         UserError: fewer than one row or epoch, or more rows than tokens.
@@ -55,11 +55,11 @@ def partial_shuffle(
     total = int(documents.length.sum())
     if num_rows > total > 0:
         raise UserError(
-            f"Expected num_rows to be at most the number of tokens, {total}, so that every row holds some, found "
+            f"Expected num_rows to be at most the number of tokens, {total}, so that every row has one, found "
             f"{num_rows}; choose the batch size of training."
         )
     row_length = total // num_rows
-    # A row's first token is not a target: it is not counted.
+    # The first token of a row is not a target, so we do not count it.
     num_columns = num_filled(max(row_length - 1, 0), sequence_length, last_sequence)
     if not num_columns:
         num_rows = 0  # without tokens any number of rows is allowed: make no arrays of that size
@@ -67,7 +67,8 @@ def partial_shuffle(
     offset = np.random.default_rng(seed).integers(max(row_length, 1), size=(num_epochs, 1, num_rows))
     begin = np.arange(num_columns)[:, None] * sequence_length  # in the rotated row
     length = np.broadcast_to(np.minimum(sequence_length + 1, row_length - begin), (num_epochs, num_columns, num_rows))
-    # A rotated row is two runs of the stream: from its offset to its end, then from its beginning to its offset.
+    # A rotated row is two runs of the stream: from the offset to the end of the row, then from its beginning to the
+    # offset.
     row_start, turn = np.arange(num_rows) * row_length, row_length - offset
     head = np.clip(turn - begin, 0, length)
     run_start = np.stack([row_start + offset + begin, row_start + np.maximum(begin - turn, 0)], axis=-1).reshape(-1)

@@ -1,7 +1,7 @@
-"""Pieces of documents, and how they are put into sequences: the common basis of the packing methods.
+"""Pieces of documents, and functions that put pieces into sequences: the common basis of the packing methods.
 
-A method decides which pieces of documents follow one another and at which *place* each begins; `fill` cuts them where
-a sequence ends. Places count over all sequences end to end: place p is position p mod L of sequence p // L.
+A method decides which pieces of documents follow one another and at which *place* each piece begins. `fill` cuts the
+pieces where a sequence ends. Places are numbered across all sequences: place p is position p mod L of sequence p // L.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ROWS = 1 << 20  # pieces cut together; the result does not depend on it
 
 
 class Pieces(NamedTuple):
-    """Runs of documents' tokens, as columns; an end token that packing adds is one of a piece's `length` tokens."""
+    """Runs of documents' tokens, as columns; `length` includes an end token that packing inserts."""
 
     document_index: Int64[np.ndarray, " piece"]
     document_offset: Int64[np.ndarray, " piece"]
@@ -29,7 +29,7 @@ class Pieces(NamedTuple):
     closes: Bool[np.ndarray, " piece"]  # the last token is an end token
 
     def take(self, rows: Int64[np.ndarray, " row"] | slice) -> Pieces:
-        """Some of the pieces."""
+        """Return the pieces with the given row numbers."""
         return Pieces(*(column[rows] for column in self))
 
 
@@ -45,7 +45,7 @@ def as_atom_size(atom_size: Any, sequence_length: int, least: int = 1) -> int:
 
 
 def atom_order(num_atoms: int, seed: int) -> Int64[np.ndarray, " atom"]:
-    """The shuffled order of atoms; it depends only on the seed and on their number."""
+    """Return a random order of the atoms; it depends only on the seed and the number of atoms."""
     return np.random.default_rng(seed).permutation(num_atoms)
 
 
@@ -61,8 +61,8 @@ def apart_atoms(
     Args:
         order: the atoms in their order.
         per_sequence: atoms per sequence.
-        atom: the atom that holds every piece of the documents that appear several times.
-        document: the pieces' documents.
+        atom: for each piece of the documents that appear several times, the atom that contains the piece.
+        document: the document of each of these pieces.
         seed: the seed of the exchanges.
     """
     order, rng = order.copy(), np.random.default_rng([seed, 1])
@@ -83,8 +83,8 @@ def apart_atoms(
 def whole_documents(
     document_lengths: Int64[np.ndarray, " document"], document_order: Int64[np.ndarray, " chosen"]
 ) -> Pieces:
-    """The documents, each as one piece."""
-    # Columns of one value are broadcast, which takes no memory.
+    """Return the documents, each as one piece."""
+    # Columns with only one value are broadcast, so they need no memory.
     zeros, ends = np.broadcast_to(np.int64(0), len(document_order)), np.broadcast_to(np.True_, len(document_order))
     return Pieces(document_order, zeros, document_lengths[document_order], ends)
 
@@ -92,7 +92,7 @@ def whole_documents(
 def split_documents(
     document_lengths: Int64[np.ndarray, " document"], document_order: Int64[np.ndarray, " chosen"], size: int
 ) -> Pieces:
-    """The documents, each cut every `size` tokens from its beginning; empty documents are left out."""
+    """Cut each document every `size` tokens from its beginning; empty documents are left out."""
     lengths = document_lengths[document_order]
     place, number = expand(-(-lengths // size))
     offset = number * size
@@ -103,7 +103,7 @@ def split_documents(
 def cut_stream(
     documents: Pieces, start: Int64[np.ndarray, " run"], length: Int64[np.ndarray, " run"]
 ) -> tuple[Pieces, Int64[np.ndarray, " piece"]]:
-    """Pieces of non-empty runs of the documents' stream, and the run of every piece."""
+    """Return the pieces of non-empty runs of the stream of all documents, and the run of every piece."""
     ends = np.cumsum(documents.length)
     begins = ends - documents.length
     # An empty document ends where the document before it ends, so that the search from the right skips it.
@@ -120,22 +120,22 @@ def cut_stream(
 
 
 def expand(counts: Int64[np.ndarray, " row"]) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " entry"]]:
-    """Every row as often as its count, and the number of the repetition: [2, 0, 1] gives [0, 0, 2] and [0, 1, 0]."""
+    """Repeat each row as often as its count, and number the repetitions: [2, 0, 1] gives [0, 0, 2] and [0, 1, 0]."""
     row = np.repeat(np.arange(len(counts)), counts)
-    # In place, here and below: these columns are the largest temporary arrays of a packing.
+    # We subtract in place, here and below: these columns are the largest temporary arrays of a packing.
     number = np.arange(len(row))
     number -= end_to_end(counts)[row]
     return row, number
 
 
 def repeated(documents: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " document"]:
-    """The documents of several rows, ascending."""
+    """Return the documents that occur in several rows, ascending."""
     found, counts = np.unique(documents, return_counts=True)
     return found[counts > 1]
 
 
 def occurrences(values: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
-    """How often every row's value occurs in the rows before it: [3, 5, 3, 3] gives [0, 0, 1, 2]."""
+    """Count for each row how often its value occurs in earlier rows: [3, 5, 3, 3] gives [0, 0, 1, 2]."""
     by_value = np.argsort(values, kind="stable")
     ordered = values[by_value]
     before = np.empty(len(values), np.int64)
@@ -144,24 +144,24 @@ def occurrences(values: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
 
 
 def end_to_end(length: Int64[np.ndarray, " piece"]) -> Int64[np.ndarray, " piece"]:
-    """The places of pieces that follow one another without gaps."""
+    """Return the places of pieces that follow one another without gaps."""
     return np.cumsum(length) - length
 
 
 def run_starts(values: Integer[np.ndarray, " row"]) -> Int64[np.ndarray, " run"]:
-    """Where runs of equal values begin; values are >= 0."""
+    """Return the indices at which runs of equal values begin; values are >= 0."""
     return np.flatnonzero(np.diff(values, prepend=-1))
 
 
 def num_filled(num_places: int, sequence_length: int, last_sequence: str) -> int:
-    """The number of sequences for that many places; drops or pads an unfilled last one, and checks `last_sequence`."""
+    """Check `last_sequence` and return the number of sequences for `num_places` places."""
     check_one_of("last_sequence", last_sequence, ("drop", "pad"))
     return num_places // sequence_length if last_sequence == "drop" else -(-num_places // sequence_length)
 
 
 def fill(pieces: Pieces, start: Int64[np.ndarray, " piece"], num_sequences: int, sequence_length: int) -> Segments:
-    """Put every piece at its place, in the order of places; drop tokens beyond the last sequence."""
-    # A million pieces at a time: the temporary columns of `_cut` are several times as large as the result's.
+    """Put each piece at its place; pieces are sorted by place, and tokens after the last sequence are dropped."""
+    # We cut a million pieces at a time: the temporary columns of `_cut` are several times as large as the result.
     blocks = []
     for row in range(0, len(start), _ROWS):
         rows = slice(row, row + _ROWS)
@@ -172,7 +172,7 @@ def fill(pieces: Pieces, start: Int64[np.ndarray, " piece"], num_sequences: int,
 def joined_segments(
     blocks: list[list[np.ndarray]], num_sequences: int, sequence_length: int, overlap: int = 0
 ) -> Segments:
-    """Segments from blocks of their columns; `blocks` is emptied, so that a column's parts are freed once joined."""
+    """Join blocks of columns to `Segments`. We empty `blocks`, so that the parts of a column are freed early."""
     columns = [
         np.concatenate([np.zeros(0, dtype), *(block.pop(0) for block in blocks)])
         for dtype in (*[np.int64] * 5, np.bool_)
@@ -181,7 +181,7 @@ def joined_segments(
 
 
 def _cut(pieces: Pieces, start: Int64[np.ndarray, " piece"], limit: int, sequence_length: int) -> list[np.ndarray]:
-    """The columns of some pieces' segments, cut where a sequence ends, up to the place `limit`."""
+    """Cut pieces where a sequence ends, up to the place `limit`, and return the columns of their segments."""
     end = np.minimum(start + pieces.length, limit)
     first = start // sequence_length
     counts = np.where(end > start, (end - 1) // sequence_length - first + 1, 0)
@@ -196,11 +196,11 @@ def _cut(pieces: Pieces, start: Int64[np.ndarray, " piece"], limit: int, sequenc
 
 
 def fill_bins(pieces: Pieces, bins: Int64[np.ndarray, " small"], sequence_length: int) -> Segments:
-    """One sequence for every bin and for every piece of L tokens, pieces and sequences in the documents' order.
+    """Make one sequence of every bin and of every piece of L tokens.
 
-    `bins` numbers the bin of every piece below L tokens, without gaps. A bin's pieces are in the documents'
-    order, and sequences are numbered by their first piece, so that they follow the order of the documents and not of
-    the lengths.
+    `bins` contains the bin number of every piece of fewer than L tokens; bin numbers have no gaps. The pieces of a bin
+    stay in the order of the documents. Sequences are numbered by their first piece, so they follow the order of the
+    documents and not of the lengths.
     """
     is_small = pieces.length < sequence_length
     num_bins, num = int(bins.max(initial=-1)) + 1, len(is_small)
@@ -209,8 +209,8 @@ def fill_bins(pieces: Pieces, bins: Int64[np.ndarray, " small"], sequence_length
     bin_of[is_small] = bins
     bin_of[~is_small] = np.arange(num_bins, num_sequences)
     first = np.empty(num_sequences, np.int64)
-    first[bin_of[::-1]] = np.arange(num)[::-1]  # the last of several writes to one place stays
-    # Bins are renumbered by their first pieces: the number of first pieces up to a bin's own, counted from 0.
+    first[bin_of[::-1]] = np.arange(num)[::-1]  # of several writes to one element the last remains
+    # Bins are renumbered by their first pieces: the new number of a bin is the number of first pieces before its own.
     sequence = (np.cumsum(np.bincount(first, minlength=num)) - 1)[first][bin_of]
     rows = np.argsort(sequence, kind="stable")
     pieces, sequence = pieces.take(rows), sequence[rows]
@@ -220,8 +220,8 @@ def fill_bins(pieces: Pieces, bins: Int64[np.ndarray, " small"], sequence_length
 
 
 def reorder_sequences(segments: Segments, order: Int64[np.ndarray, " sequence"]) -> Segments:
-    """The same sequences in another order: sequence `order[i]` becomes sequence i."""
-    # Rows are sorted by sequence: a sequence's rows are a run, and the runs are gathered in the new order.
+    """Put the sequences into another order: sequence `order[i]` becomes sequence i."""
+    # Rows are sorted by sequence, so the rows of a sequence are a run. The runs are gathered in the new order.
     counts = np.bincount(segments.sequence_index, minlength=segments.num_sequences)
     sequence, number = expand(counts[order])
     rows = end_to_end(counts)[order][sequence] + number

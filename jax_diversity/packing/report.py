@@ -1,4 +1,4 @@
-"""The report of a packing: tokens that are kept, lost or padded, documents that are cut, topics that meet."""
+"""The report of a packing: numbers of kept, lost and padding tokens, of cut documents, and of topics in a sequence."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ _ROWS = 1 << 20  # segments counted together; the result does not depend on it
 
 @dataclass(frozen=True)
 class PackingReport:
-    """The numbers of kept, lost and padded tokens of the packed documents.
+    """The numbers of kept, lost and padding tokens of the packed documents.
 
-    Every place of every sequence is counted: `num_sequences` x tokens a sequence holds = `num_tokens_kept` +
+    Every place of every sequence is counted once: `num_sequences` x (tokens per sequence) = `num_tokens_kept` +
     `num_tokens_repeated` + `num_inserted_ends` + `num_padding_tokens`.
 
     Attributes:
         num_documents: documents to pack, each counted once.
-        num_tokens: the documents' tokens, kept and dropped.
+        num_tokens: tokens of these documents, kept and dropped.
         num_tokens_kept: tokens in a sequence, each counted once.
         num_tokens_dropped: tokens in no sequence.
-        num_tokens_repeated: further places of tokens (several appearances or epochs, samples that overlap).
+        num_tokens_repeated: places with tokens that are already in another place (repeated documents, several epochs,
+            overlapping sequences).
         num_inserted_ends: end tokens that packing inserted inside documents.
-        num_padding_tokens: empty places.
-        num_documents_cut: documents in more than one sequence; with repeated documents, documents that a sequence
-            contains only in part.
-        num_sequences: sequences made.
-        num_segments: runs of documents in them.
+        num_padding_tokens: places without a token.
+        num_documents_cut: documents that are in more than one sequence. If tokens are repeated: documents of which a
+            segment contains only a part.
+        num_sequences: sequences of the packing.
+        num_segments: runs of documents' tokens in these sequences.
         clusters_per_sequence: mean number of topic clusters in a sequence; None without
             clusters or tokens.
-        largest_cluster_share: mean share of a sequence's largest cluster in its tokens, likewise.
+        largest_cluster_share: mean share of a sequence's tokens that belong to its largest cluster; None likewise.
     """
 
     num_documents: int
@@ -58,7 +59,7 @@ class PackingReport:
 
 
 class ClusterMix(NamedTuple):
-    """Topics in a sequence: means over the sequences with tokens."""
+    """Topics in a sequence: means over all sequences that contain tokens."""
 
     clusters_per_sequence: float
     largest_share: float
@@ -98,12 +99,12 @@ def report_packing(
 def documents_cut(
     segments: Segments, document_lengths: Int64[np.ndarray, " document"], *, repeats: bool = False
 ) -> Bool[np.ndarray, " document"]:
-    """The documents in more than one sequence; with `repeats`, documents that a sequence has only in part."""
+    """Find documents in more than one sequence; with `repeats`, documents that a segment contains only in part."""
     if repeats:
         cut = np.zeros(len(document_lengths), bool)
         cut[segments.document_index[segments.length < document_lengths[segments.document_index]]] = True
         return cut
-    # Rows are sorted by sequence, and the last of several writes to one place stays: no sort is needed.
+    # Rows are sorted by sequence, and of several writes to one element the last remains: we need no sort.
     first, last = np.zeros((2, len(document_lengths)), np.int64)
     last[segments.document_index] = segments.sequence_index
     first[segments.document_index[::-1]] = segments.sequence_index[::-1]
@@ -111,10 +112,10 @@ def documents_cut(
 
 
 def _num_distinct(segments: Segments, document_lengths: Int64[np.ndarray, " document"]) -> int:
-    """Tokens of documents that are in any sequence, each counted once."""
+    """Count the tokens of documents that are in at least one sequence, each token once."""
     order = np.lexsort((segments.document_offset, segments.document_index))
-    # All documents' tokens on one axis, one document after another: a segment's tokens after the
-    # ends of all earlier segments are new.
+    # We put the tokens of all documents on one axis, one document after another. The tokens of a segment after the ends
+    # of all earlier segments are new.
     start = segments.document_offset[order] + end_to_end(document_lengths)[segments.document_index[order]]
     stop = start + (segments.length - segments.inserted_ends(document_lengths))[order]
     reached = np.maximum.accumulate(np.concatenate([[0], stop]))[:-1]
@@ -122,18 +123,19 @@ def _num_distinct(segments: Segments, document_lengths: Int64[np.ndarray, " docu
 
 
 def cluster_mix(segments: Segments, clusters: Int32[np.ndarray, " document"]) -> ClusterMix | None:
-    """The number of topics in a sequence, and the share of the largest; None without tokens."""
+    """Compute the mean number of topics in a sequence and the mean share of the largest topic; None without tokens."""
     num_sequences, num_pairs, shares, start = 0, 0, 0.0, 0
     num_clusters = int(clusters.max(initial=0)) + 1
     sequence_index = segments.sequence_index
     while start < len(segments):
         stop = min(start + _ROWS, len(segments))
-        # Whole sequences only, also one with more segments than `_ROWS`.
+        # A block contains only whole sequences, even if a sequence has more than `_ROWS` segments.
         if stop < len(segments):
             whole = int(np.searchsorted(sequence_index, sequence_index[stop]))
             stop = whole if whole > start else int(np.searchsorted(sequence_index, sequence_index[stop], "right"))
         rows = slice(start, stop)
-        # One number for a sequence and a cluster; counted from the first sequence, it stays far below 2^63.
+        # One number for each pair of a sequence and a cluster. Sequences are counted from the first of the block, so
+        # the number stays far below 2^63.
         sequence = sequence_index[rows] - sequence_index[start]
         pair, place = np.unique(sequence * num_clusters + clusters[segments.document_index[rows]], return_inverse=True)
         tokens = np.bincount(place, weights=segments.length[rows])

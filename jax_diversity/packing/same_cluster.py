@@ -1,7 +1,8 @@
-"""Same cluster: the documents of a sequence are of one topic.
+"""Same cluster: the documents of a sequence have one topic.
 
-Concatenate and split within every topic cluster; the clusters' rests are concatenated. Models
-then see related documents in one context, as in packing by nearest neighbours, at the cost of a sort.
+Documents are concatenated and split separately in every topic cluster. The remaining tokens of all clusters are
+concatenated and split too. So a sequence contains related documents, as with the method `nearest`, but this method
+needs only a sort.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from jax_diversity.packing.neighbors import mean_units, nearest_rows, path_of_ne
 from jax_diversity.packing.pieces import cut_stream, end_to_end, fill, num_filled, reorder_sequences, whole_documents
 from jax_diversity.schema import Segments
 
-_NUM_NEIGHBORS = 10  # clusters in which the next rest is searched
+_NUM_NEIGHBORS = 10  # number of nearest clusters in which the path looks for the next cluster
 _NUM_CANDIDATES = 4096
 
 
@@ -30,13 +31,14 @@ def same_cluster(
 ) -> Segments:
     """Fill every sequence from one cluster.
 
-    At the end of every cluster less than one sequence is left over. These rests make the last sequences: neighbouring
-    clusters' rests follow one another if vectors are given, else the clusters' numbers give the order. Only the
-    unfilled last sequence's tokens can be lost. The other sequences are numbered in the order in which they become full
-    when the documents are read one by one, so that the packed order is as mixed as the documents' order.
+    At the end of every cluster less than one sequence of tokens remains. These remaining tokens are joined into the
+    last sequences. With vectors, the remaining tokens of similar clusters follow one another; without vectors, the
+    numbers of the clusters decide. Only the tokens of the unfilled last sequence can be lost. The other sequences are
+    numbered in the order in which they become full when the documents are read one by one. So the packed order is as
+    mixed as the order of the documents.
 
     Raises:
-        UserError: a vector with NaN or infinity.
+        UserError: a vector contains NaN or infinity.
 
     Example:
         >>> segments = same_cluster(np.full(4, 2), np.arange(4), 4, clusters=np.array([0, 1, 1, 0], np.int32))
@@ -54,7 +56,8 @@ def same_cluster(
     if vectors is not None:
         centers = mean_units(vectors, by_cluster, counts)
         rests = path_of_neighbors(nearest_rows(centers, _NUM_NEIGHBORS, _NUM_CANDIDATES))
-    # Runs of the documents' stream by cluster: first the runs that fill sequences, then the rests.
+    # Runs of the stream of documents, which are sorted by cluster: first the runs that fill sequences, then the
+    # remaining tokens of each cluster.
     start = np.concatenate([begins, (begins + full)[rests]])
     length = np.concatenate([full, (tokens - full)[rests]])
     used = np.flatnonzero(length)
@@ -62,10 +65,10 @@ def same_cluster(
     num_sequences = num_filled(int(ends[-1]), sequence_length, last_sequence)
     segments = fill(pieces, end_to_end(pieces.length), num_sequences, sequence_length)
     num_full = int(full.sum()) // sequence_length
-    # Full sequences are ordered by the turn of the document that fills each.
-    turn = np.empty(len(document_lengths), np.int64)
-    turn[document_order] = np.arange(len(document_order))
+    # Full sequences are ordered by the place, in `document_order`, of the document that makes them full.
+    place = np.empty(len(document_lengths), np.int64)
+    place[document_order] = np.arange(len(document_order))
     last = np.searchsorted(segments.sequence_index, np.arange(num_full), side="right") - 1
     order = np.arange(num_sequences)
-    order[:num_full] = np.argsort(turn[segments.document_index[last]], kind="stable")
+    order[:num_full] = np.argsort(place[segments.document_index[last]], kind="stable")
     return reorder_sequences(segments, order)

@@ -16,34 +16,35 @@ class PackingConfig:
     """How documents become sequences of one length."""
 
     method: str = "concat"
-    """`concat`: documents end to end, cut every L tokens; docs/packing.md compares all methods."""
+    """`concat` joins documents end to end and cuts every L tokens; docs/packing.md compares all methods."""
     options: dict[str, int | float | bool | str] = field(default_factory=dict)
-    """The method's own options, such as `atom_size 256`; other options have their defaults."""
+    """Options of the method, such as `atom_size 256`; all options have defaults."""
     sequence_length: int = 512
     """L: tokens per sequence."""
     document_order: Literal["shuffle", "corpus", "spacing"] = "shuffle"
-    """How documents follow one another: in a random order, as in the corpus, or spaced by topic cluster
-    (`document_spacing`: every cluster near its share all along, short documents first)."""
+    """The order of the documents: random, as in the corpus, or spaced by topic cluster, as `document_spacing` does.
+    With spacing, every cluster stays near its share from beginning to end, and short documents come first."""
     validation_fraction: float = 0.01
-    """Share of documents (by a hash of their ids) kept for validation; copies of a text stay together."""
+    """Share of documents that are kept for validation, chosen by a hash of their ids; copies of a text stay
+    together."""
     weights: dict[str, float] = field(default_factory=dict)
-    """How often documents appear in training: rules and their factors, such as `source=web-*` 2.5, `cluster=17` 3,
-    `quality>=0.8` 2 (a metadata field), `quality@cluster>=0.8` 2 (its mean over the document's cluster). The factors of
-    all rules that match a document are multiplied."""
+    """How often documents appear in training: rules and their factors. Examples are `source=web-*` 2.5, `cluster=17` 3,
+    `quality>=0.8` 2 (a metadata field), and `quality@cluster>=0.8` 2 (the mean of this field over the document's
+    cluster). The factors of all rules that match a document are multiplied."""
     weight_field: str | None = "auto"
-    """The metadata field that holds every document's weight, a factor too: `auto` takes `weight` if a step of
-    preparation adds it, None uses none."""
+    """The metadata field with the weight of each document, which is multiplied with the factors of the rules. `auto`
+    uses the field `weight` if a step of preparation adds it; None uses no field."""
     seed: int = 0
-    """Seed of the documents' random order, of fractional weights, and of the method's random numbers."""
+    """Seed of the random order of documents, of fractional weights, and of the random numbers of the method."""
 
     def check(self) -> None:
-        """Refuse settings that no corpus could satisfy.
+        """Check that the settings can be used with some corpus.
 
         Raises:
-            UserError: the first such setting.
+            UserError: a setting cannot be used with any corpus; the message names the first such setting.
         """
         from jax_diversity.packing.base import check_settings
-        from jax_diversity.packing.weights import parse_rules
+        from jax_diversity.schema.weights import parse_rules
 
         check_at_least(2, "packing", self, "sequence_length")
         check_at_least(0, "packing", self, "seed")
@@ -54,5 +55,5 @@ class PackingConfig:
             )
         if not 0 <= self.validation_fraction < 1:
             raise UserError(f"Expected packing.validation_fraction in [0, 1), found {self.validation_fraction}.")
-        parse_rules(self.weights)
+        parse_rules(self.weights, "packing.weights")
         check_settings(self.method, self.options, self.sequence_length, self.seed)

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int64
 def validation_mask(
     ids: Iterable[str], duplicate_group: Int64[np.ndarray, " document"], fraction: float
 ) -> Bool[np.ndarray, " document"]:
-    """Choose about `fraction` of the documents by a hash of their ids, groups of equal texts whole.
+    """Choose about `fraction` of the documents by a hash of their ids; a group of equal texts is chosen as a whole.
 
     The choice depends only on the ids within a group: a growing corpus keeps its validation documents.
     """
@@ -20,8 +20,9 @@ def validation_mask(
     for key in ids:
         digests += hashlib.blake2b(key.encode(), digest_size=16).digest()
     halves = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
-    # The document with the smallest first half decides for its group, by its second half. If one half were used for
-    # both, large groups, whose smallest value is small, would be chosen more often than single documents.
+    # In each group, the document with the smallest first half decides, by its second half. If we used one half for
+    # both, large groups would be chosen more often than single documents, because the smallest value of a large group
+    # is small.
     by_group = np.lexsort((halves[:, 0], duplicate_group))
     first_of_group = np.diff(duplicate_group[by_group], prepend=-1) != 0
     deciding = np.empty(len(halves), np.int64)

@@ -1,8 +1,8 @@
 """Spread: the documents of a sequence come from different topic clusters.
 
-Documents are taken so that every cluster always keeps its share and is in a sequence no more often than necessary.
-Then they are concatenated and split. If a cluster has half of the remaining documents, it is taken every other time, as
-in rearranging a string so that equal letters do not touch.
+Documents are taken one by one so that every cluster keeps its share all the time and is in a sequence no more often
+than necessary. Then the documents are concatenated and split. If a cluster has half of the remaining documents, every
+second document is taken from this cluster. The same rule rearranges a string so that equal letters do not touch.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def spread(
     clusters: Int32[np.ndarray, " document"],
     advance: Advance = ignore,
 ) -> Segments:
-    """Fill every sequence with as many topics as its documents allow.
+    """Fill every sequence with documents of as many topics as possible.
 
     Two documents of one cluster are never neighbours, unless the cluster has more than half of the documents.
-    Only the unfilled last sequence's tokens can be lost.
+    Only the tokens of the unfilled last sequence can be lost.
 
     Example:
         >>> clusters = np.array([0, 0, 0, 1, 1, 1], np.int32)
@@ -43,7 +43,7 @@ def spread(
         >>> clusters[segments.document_index].tolist()
         [1, 0, 1, 0, 1, 0]
     """
-    # Also checked here: `concat` checks it only after all documents are arranged.
+    # We check this option here too, because `concat` checks it only after all documents are arranged.
     check_one_of("last_sequence", last_sequence, ("drop", "pad"))
     order = document_order[document_lengths[document_order] > 0]
     turns = _Turns(document_lengths[order], clusters[order], sequence_length)
@@ -57,11 +57,12 @@ def spread(
 
 
 class _Turns:
-    """The order of the documents: the first due one of the clusters that have not had their share of the sequence.
+    """The order of the documents: the next one has the earliest planned time among the clusters that may be taken.
 
-    A cluster with remaining documents is in one of three places: `_ready`, a heap of first rows by their due times;
-    `_held`, the last taken cluster, until another one is taken; `_resting`, the clusters that had their share of the
-    sequence.
+    A cluster may be taken if the sequence contains fewer of its documents than its share. A cluster with
+    remaining documents is in one of three places: `_ready`, a heap of the clusters' next rows, sorted by planned time;
+    `_held`, the cluster that was taken last, until another cluster is taken; `_resting`, the clusters that have used
+    their share of the sequence.
     """
 
     def __init__(
@@ -72,19 +73,20 @@ class _Turns:
         length, first = lengths[self.document], end_to_end(counts)
         before, total = end_to_end(length), int(length.sum())
         tokens = np.diff(np.append(before[first], total))
-        # The due time of a row, in [0, 1]: a cluster's documents are spaced evenly by their tokens. Clusters begin at
-        # different times, otherwise single documents would all be due in the middle; multiples of the golden ratio,
-        # modulo 1, are spaced evenly for any number of clusters.
+        # `due` is the planned time of each row, in [0, 1]: the documents of a cluster have equal distances, measured in
+        # tokens. Clusters begin at different times; otherwise the only documents of small clusters would all have the
+        # same time. Multiples of the golden ratio, modulo 1, have nearly equal distances for any number of clusters.
         phase = np.modf((np.arange(len(counts)) + 1) * _GOLDEN)[0]
         due = (before - before[first][cluster] + phase[cluster] * length) / tokens[cluster]
-        # How often each cluster may occur in a sequence: its average, rounded up.
+        # How often each cluster may occur in a sequence: its average number of documents per sequence, rounded up.
         self._share = (-(-counts * sequence_length // max(total, 1))).tolist()
-        # Views, not lists: a Python object per document would take several times the memory.
+        # We use views, not lists: one Python object per document would need several times the memory.
         self._cluster, self._length, self._due = cluster.data, length.data, due.data
         self._head, self._stop = first.tolist(), (first + counts).tolist()
         self._ready = [(self._due[row], row) for row in self._head]
         heapify(self._ready)
-        # A heap by minus the documents left, the largest cluster first; an entry is updated when it reaches the top.
+        # A heap of minus the number of remaining documents, so the largest cluster is first. An entry is updated when
+        # it reaches the top.
         self._sizes = [(-count, cluster) for cluster, count in enumerate(counts.tolist())]
         heapify(self._sizes)
         self._held: int | None = None
@@ -97,11 +99,12 @@ class _Turns:
     def next_row(self) -> int:
         """Take the next document and return its row."""
         cluster, size = self._largest()
-        # The number of other clusters' documents that are not needed between the largest cluster's documents.
+        # The number of documents of other clusters that are not needed to separate the documents of the largest
+        # cluster.
         spare = self._num_left + 1 - 2 * size
-        if spare < 0 and self._held == cluster:  # too few: two of its documents must be neighbours, possibly here
+        if spare < 0 and self._held == cluster:  # too few: somewhere two of its documents must be neighbours
             self._return_held()
-        if spare:  # without spare documents, the largest is taken now and every other time
+        if spare:  # without spare documents, the largest cluster is taken now and every second time
             cluster = self._next_due()
         row = self._head[cluster]
         # The cluster's older entries in the heap are now out of date; `_next_due` skips them.
@@ -112,7 +115,7 @@ class _Turns:
             self._held = None
         self._return_held()
         self._room -= self._length[row]
-        if self._room <= 0:  # a new sequence begins with the rest of the document, or with the next one
+        if self._room <= 0:  # a new sequence begins, with the rest of this document or with the next
             self._taken = {cluster: int(self._room % self._sequence_length != 0)}
             self._room = self._sequence_length - -self._room % self._sequence_length
             self._make_ready(list(self._resting))
@@ -127,7 +130,7 @@ class _Turns:
         return row
 
     def _largest(self) -> tuple[int, int]:
-        """The cluster with the most documents left, and their number."""
+        """Return the cluster with the largest number of remaining documents, and this number."""
         while True:
             size, cluster = self._sizes[0]
             now = self._head[cluster] - self._stop[cluster]
@@ -136,12 +139,12 @@ class _Turns:
             heapreplace(self._sizes, (now, cluster))
 
     def _next_due(self) -> int:
-        """The cluster that is due first; if all had their share of the sequence, they begin a new share."""
+        """Return the cluster with the earliest planned time; if all clusters have used their share, start anew."""
         while True:
             while self._ready:
                 _, row = heappop(self._ready)
                 cluster = self._cluster[row]
-                if self._head[cluster] == row:  # else it was taken as the largest, and this entry is out of date
+                if self._head[cluster] == row:  # else the row was taken earlier
                     return cluster
             others = [cluster for cluster in self._resting if cluster != self._last]
             if not others and self._last is not None:

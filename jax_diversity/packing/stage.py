@@ -1,4 +1,4 @@
-"""The stage `pack`: documents' tokens -> segments, training and validation separately."""
+"""The stage `pack`: turns documents' tokens into segments, separately for training and validation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COUNTED = (
     "num_padding_tokens",
     "num_documents_cut",
 )
-"""The counts of training and validation sequences together."""
+"""Counts of the packing report that are added up over training and validation."""
 _VALIDATION_OPTIONS = {"num_epochs": 1, "num_samples": None, "num_rows": 1}
 """Options for validation documents, which are packed once and in one row."""
 
@@ -53,7 +53,8 @@ def pack_documents(context: Context, partial: Path) -> Counts:
         # Validation documents appear once; documents that never appear are left out of both parts.
         chosen, validation = appearances > 0, validation & (weights > 0)
         write_array(partial / APPEARANCES, appearances)
-    # They are packed separately: with any method, no sequence holds tokens of both.
+    # Both parts are packed separately, so with any method no sequence contains tokens of training and validation
+    # documents.
     with context.progress.task("pack documents", len(lengths), "documents") as advance:
         training = _packed(context, dataset, chosen, advance, appearances)
         apart = _packed(context, dataset, validation, advance, once=True)
@@ -71,7 +72,7 @@ def pack_documents(context: Context, partial: Path) -> Counts:
                 part.document_index, part.document_offset, kept
             )
         pq.write_table(pa.table(columns), partial / name, compression="zstd")
-    if config.method == "megatron":  # the order in which Megatron would read the sequences, to be measured
+    if config.method == "megatron":  # store the order in which Megatron would read the sequences, to measure it later
         from jax_diversity.packing.megatron import megatron_indices
 
         options: dict[str, Any] = {"seed": config.seed, **config.options}
@@ -95,7 +96,7 @@ def _appearance_counts(
     appearances: Int64[np.ndarray, " document"] | None,
     validation: Bool[np.ndarray, " document"],
 ) -> Counts:
-    """The counts of weighing, and whether a field named `weight` is not used."""
+    """Return the counts of appearances by weight, and whether a metadata field named `weight` is not used."""
     from jax_diversity.packing.weighing import is_field_unused
 
     unused = {"unused_weight_field": True} if is_field_unused(context) else {}
@@ -117,7 +118,7 @@ def _packed(
     *,
     once: bool = False,
 ) -> Packed:
-    """The chosen documents in their order, packed by the settings' method and options."""
+    """Pack the chosen documents in their order with the method and options of the settings."""
     from jax_diversity.packing.base import METHODS, pack
 
     config: PackingConfig = context.config.packing
@@ -164,7 +165,7 @@ def _inputs(context: Context) -> tuple[str, ...]:
 
 
 def summary(counts: Counts) -> str:
-    """One line: sequences, their length, weights."""
+    """Summarize the counts in one line: number and length of sequences, documents repeated or left out by weight."""
     sequences = f"{counts['num_sequences']:,} sequences of {counts['sequence_length']:,} tokens"
     text = f"{sequences}, {counts['num_validation_sequences']:,} for validation"
     if "num_appearances" in counts:

@@ -23,29 +23,29 @@ SHUFFLE_INDEX = "shuffle_index.npy"
 
 
 def read_segments(stored: StoredStages) -> Segments:
-    """The packing of the training sequences; a damaged file is a `UserError`."""
+    """Read the packing of the training sequences; a damaged file is a `UserError`."""
     return _read_segments(segments_file(stored), stored, "num_sequences")
 
 
 def read_validation_segments(stored: StoredStages) -> Segments:
-    """The packing of the validation sequences; a damaged file is a `UserError`."""
+    """Read the packing of the validation sequences; a damaged file is a `UserError`."""
     return _read_segments(stored.file("pack", f"{SEQUENCES}/{VALIDATION}"), stored, "num_validation_sequences")
 
 
 def segments_file(stored: StoredStages) -> Path:
-    """The path of the training sequences' segments."""
+    """Return the path of the file with the training sequences' segments."""
     return stored.file("pack", f"{SEQUENCES}/{SEGMENTS}")
 
 
 def read_appearances(stored: StoredStages) -> Int64[np.ndarray, " document"] | None:
-    """How often every document was packed for training, by its weight; None without weights."""
+    """Return how often each document was packed for training (its weight); None if the documents have no weights."""
     if "num_appearances" not in stored.counts("pack"):
         return None
     return read_array(stored.file("pack", f"{SEQUENCES}/{APPEARANCES}"), "pack")
 
 
 def stored_length(stored: StoredStages) -> int:
-    """Tokens of a stored sequence: the model's input, and the overlap with the next sequence."""
+    """Return the number of tokens of a stored sequence: the model's input plus the overlap with the next sequence."""
     return stored.number("pack", "sequence_length") + stored.number("pack", "overlap")
 
 
@@ -57,7 +57,7 @@ def _read_segments(path: Path, stored: StoredStages, count: str) -> Segments:
         columns = {column: table[column].to_numpy() for column in Segments.COLUMNS}
     except (pyarrow.ArrowException, OSError, KeyError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"{path} does not hold segments ({reason}); run `jax-diversity pack` again.") from None
+        raise UserError(f"{path} does not contain segments ({reason}); run `jax-diversity pack` again.") from None
     return Segments(
         **columns,
         num_sequences=stored.number("pack", count),

@@ -18,6 +18,8 @@ from jax_diversity import __version__
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import FORMAT_VERSION, OutputFolder, fingerprint
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.folders import inside, open_to_append
+from jax_diversity.foundation.own_functions import only_given
 from jax_diversity.foundation.progress import Progress, peak_bytes
 from jax_diversity.foundation.settings import settings_from_plain
 from jax_diversity.foundation.stage import Context, Stage
@@ -131,8 +133,14 @@ class Build:
         return reference
 
     def _run(self, stages: Sequence[Stage]) -> list[StageResult]:
+        given = {} if isinstance(self.config, RecordedConfig) else dataclasses.asdict(self.config)
+        with only_given(given):
+            return self._run_given(stages)
+
+    def _run_given(self, stages: Sequence[Stage]) -> list[StageResult]:
         # Settings of other stages are not checked: files that a finished stage has read may be gone.
         self._settings.check({section for stage in stages for section in (stage.section, *stage.also)} | {"train"})
+        inside(self.folder.root, "build.log")  # before any work
         with self.folder.lock():
             # As they were given, because another dataset in them may change. Without `out`, because a dataset may be
             # moved, and its manifest stays the same.
@@ -248,7 +256,7 @@ class Build:
         # which would also change the report of `time` and batch systems.
         now, memory = datetime.now(UTC).isoformat(timespec="seconds"), peak_bytes()
         line = {"time": now, "stage": stage, "seconds": round(seconds, 3), "process_peak_memory_bytes": memory}
-        with (self.folder.root / "build.log").open("a") as log:
+        with open_to_append(inside(self.folder.root, "build.log")) as log:
             log.write(json.dumps(line) + "\n")
 
 
@@ -260,12 +268,20 @@ def _flat(settings: Any, where: str = "") -> dict[str, Any]:
     return {name: value for part in parts for name, value in part.items()}
 
 
-def recorded_config(out: str | Path) -> BuildConfig:
+@dataclass(frozen=True)
+class RecordedConfig(BuildConfig):
+    """Settings from a dataset's manifest, which may come from elsewhere: a build with them runs no function of users.
+
+    To run one that you trust, name it in a `BuildConfig`.
+    """
+
+
+def recorded_config(out: str | Path) -> RecordedConfig:
     """The settings of a dataset's last build; a `UserError` if they are absent or unknown to this version."""
     folder = OutputFolder(out)
     if not folder.stages or "settings" not in folder.manifest:
         raise UserError(f"Expected a dataset in {folder.root}, found none; run `jax-diversity build` first.")
     try:
-        return dataclasses.replace(settings_from_plain(BuildConfig, folder.manifest["settings"]), out=str(out))
+        return dataclasses.replace(settings_from_plain(RecordedConfig, folder.manifest["settings"]), out=str(out))
     except UserError as error:
         raise UserError(f"{folder.root / 'manifest.json'}: {error}") from None

@@ -49,7 +49,8 @@ class BuildConfig:
     """The dataset's folder."""
     batch_size: int | None = None
     """The global batch size of your training, in sequences over all hosts: orderings without `windows` balance windows
-    of this size, and measures, report and `inspect` show this size. None if it is unknown."""
+    of this size, `greedy_block_shuffle` without a `block_size` shuffles blocks of this size, and measures, report and
+    `inspect` show this size. None if it is unknown."""
     features_from: str | None = None
     """A built dataset whose tokenizer, embedder, clusters, length bins and families describe these documents: nothing
     is fitted to them. The settings of these stages come from that dataset."""

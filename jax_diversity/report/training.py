@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from jax_diversity.foundation.folders import inside
 from jax_diversity.foundation.stage import Context
 from jax_diversity.lab.metrics import read_log
 from jax_diversity.measures.curves import envelope
@@ -27,7 +28,7 @@ def training_runs(context: Context, orderings: Iterable[str]) -> dict[str, Steps
     dataset, shown = context.dataset.fingerprint, ("step", *_LOSSES, *_EXTRAS.values())
     runs = {}
     for name in orderings:
-        header, steps = read_log(context.root / "training" / name / "log.jsonl")
+        header, steps = read_log(inside(context.root, "training", name, "log.jsonl"))
         # A folder has the name of its ordering only: its log may be of an earlier dataset or ordering.
         is_of_this = header.get("ordering") == context.counts(f"order/{name}")["fingerprint"]
         if steps and is_of_this and header.get("dataset") == dataset:

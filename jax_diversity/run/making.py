@@ -25,7 +25,7 @@ from jax_diversity.foundation.checks import as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
 from jax_diversity.foundation.folders import locked
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.ordering.base import METHODS, order
+from jax_diversity.ordering.base import METHODS, check_uses, order
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Targets, as_epoch
 from jax_diversity.run.background import Maker
@@ -153,9 +153,9 @@ def extend_schedule(
     place = len(schedule) if position is None else as_whole_number("position", position, 0, len(schedule))
     if settings.get("num_epochs") is None and settings.get("num_positions") is None and place < len(schedule):
         settings["num_positions"] = len(schedule) - place
-    if settings.get("seed") is None:
-        settings["seed"] = schedule.content.versions[schedule.version - 1].seed
     mixture, order_settings = _divided(settings)
+    if order_settings.get("seed") is None:
+        order_settings["seed"] = schedule.content.versions[schedule.version - 1].seed
     total = mixture.num_positions_of(opened)
     orders = _Orders(advance=advance, **order_settings)
     root, kept = schedule.root, schedule.before(place)
@@ -184,6 +184,7 @@ def _divided(settings: Mapping[str, Any]) -> tuple[Mixture, dict[str, Any]]:
             raise UserError(
                 f"Unknown setting {quoted(name)}; expected one of {', '.join(known)}{did_you_mean(name, known)}"
             )
+    check_uses(method, **{name: settings[name] for name in _ORDER_SETTINGS[1:] if settings.get(name) is not None})
     chosen = {name: value for name, value in settings.items() if name in of_mixture}
     return Mixture(**chosen), {name: value for name, value in settings.items() if name not in of_mixture}
 
@@ -300,7 +301,9 @@ class _Orders:
 
     def _made(self, chars: Characteristics, number: int, settings: Mapping[str, Any]) -> Int64[np.ndarray, " position"]:
         settings = {"objective": self.objective, **self.options, **settings}
-        return order(chars, self.method, seed=self.seed + number, advance=self.advance, **settings).indices
+        if METHODS.takes(self.method, "seed"):
+            settings["seed"] = self.seed + number
+        return order(chars, self.method, advance=self.advance, **settings).indices
 
 
 def _check_stored(schedule: StoredRun) -> None:
@@ -346,7 +349,8 @@ def _stored(
 
     The version is stored once, after the last part; if `as_made` is true, it is stored after every part.
     """
-    change = f"{change}: {orders.method}, seed {orders.seed}"
+    seed = f", seed {orders.seed}" if METHODS.takes(orders.method, "seed") else ""
+    change = f"{change}: {orders.method}{seed}"
     before, key = content.parts, secrets.token_hex(16)
     epoch = sum(dataset.num_sequences for dataset in datasets)
     length = epoch * -(-_SHORTEST_PART // epoch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -18,7 +18,7 @@ from jax_diversity.foundation.progress import ignore
 from jax_diversity.ordering.curriculum import targets_of
 from jax_diversity.ordering.plan import Targets
 from jax_diversity.ordering.settings import TargetsConfig
-from jax_diversity.run.interleaving import interleaved
+from jax_diversity.run.interleaving import Rule, interleaved
 from jax_diversity.run.joining import joined_characteristics, joined_groups
 from jax_diversity.run.strata import History, Strata, mixed_positions, rounded
 from jax_diversity.run.weights import check_limit, limited, named_weights, phases_of, tempered
@@ -74,17 +74,26 @@ class Mixture:
     consecutive: bool = False
     """Whether datasets are read one after another, one epoch each, and then again from the first one, instead of being
     mixed. This is useful for several packings of one dataset (`repack`)."""
+    interleaving: Rule = "nearest"
+    """How datasets are mixed by position. The next sequence is from the dataset that is furthest below its share:
+    `nearest` counts the shares up to the end of the position, `megatron` up to its beginning, as Megatron-LM does."""
 
     def __post_init__(self) -> None:
         check_type("family", self.family, str, "the name of a family")
         for name in ("joint", "consecutive"):
             check_type(name, getattr(self, name), bool, "True or False")
+        check_one_of("interleaving", self.interleaving, get_args(Rule))
         tempered(np.ones(1), self.temperature)
         if self.max_repeats is not None:
             object.__setattr__(self, "max_repeats", as_whole_number("max_repeats", self.max_repeats, 1))
         if self.weights is not None and self.temperature != 1:
             raise UserError("Expected weights or a temperature, found both: a temperature gives the weights.")
         others = (self.weights is not None, self.temperature != 1, self.max_repeats is not None, self.is_joint)
+        if self.interleaving != "nearest" and (self.is_joint or self.consecutive):
+            raise UserError(
+                f"Expected interleaving={self.interleaving} with datasets that are mixed by position, found "
+                f"{'a joint order' if self.is_joint else 'consecutive datasets'}; leave it out."
+            )
         if self.consecutive and any(others):
             raise UserError(
                 "Expected consecutive alone, found it with weights, a temperature, max_repeats or a joint order; "
@@ -94,6 +103,7 @@ class Mixture:
     def __str__(self) -> str:
         """A short description of the settings, for the list of versions."""
         words = ["jointly"] if self.is_joint else ["one after another"] if self.consecutive else []
+        words += ["interleaved as by Megatron"] if self.interleaving == "megatron" else []
         words += [f"weights of {self.family}"] if self.weights is not None else []
         words += [f"temperature {self.temperature:g}"] if self.temperature != 1 else []
         words += [f"at most {self.max_repeats} times"] if self.max_repeats is not None else []
@@ -130,7 +140,7 @@ class Mixture:
         starts, shares = self._phases(_names(datasets), sizes.astype(np.float64), count)
         _check_lengths([dataset for dataset, share in zip(datasets, shares.max(axis=0), strict=True) if share > 0])
         shares = self._within_limit(shares, sizes, given, count)
-        chosen = interleaved(starts, shares, count, 1, ignore)
+        chosen = interleaved(starts, shares, count, self.interleaving, ignore)
         self._check_limit(np.bincount(chosen, minlength=len(sizes)), given, sizes, _names(datasets))
         streams = {}
         for start in range(0, count, bounds[-1]):  # one epoch at a time, so that it is stored before the next is made

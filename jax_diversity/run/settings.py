@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.ordering.settings import OrderConfig, TargetsConfig
 
 if TYPE_CHECKING:
     from jax_diversity.dataset import Dataset
-
-_NOT_IN_A_RUN = ("name", "reverse", "devices", "after")
-"""Settings of an ordering that are not available for the epochs of a run."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +42,9 @@ class ScheduleConfig:
     """Make one order of the sequences of all datasets, which must be of one feature space (see `--features-from`)."""
     consecutive: bool = False
     """Read datasets one after another, one epoch each, for example several packings of one dataset (`repack`)."""
+    interleaving: Literal["nearest", "megatron"] = "nearest"
+    """How datasets are mixed by position. The next sequence is from the dataset that is furthest below its share:
+    `nearest` counts the shares up to the end of the position, `megatron` up to its beginning, as Megatron-LM does."""
     order: OrderConfig = OrderConfig()
     """The settings that order every epoch. The first epoch uses the seed, the next one the seed + 1, and so on. For a
     change, the default seed is the seed of the previous version."""
@@ -59,6 +59,8 @@ class ScheduleConfig:
 
     def arguments(self, datasets: Sequence[Dataset]) -> dict[str, Any]:
         """The arguments of `create_schedule` and `extend_schedule`; `datasets` are all datasets of the run."""
+        from jax_diversity.ordering.base import METHODS
+
         order = self.order
         return {
             "num_epochs": self.num_epochs,
@@ -69,9 +71,10 @@ class ScheduleConfig:
             "max_repeats": self.max_repeats,
             "joint": self.joint,
             "consecutive": self.consecutive,
+            "interleaving": self.interleaving,
             "background": self.background,
             "method": order.method,
-            "objective": self._objective(datasets),
+            **({"objective": self._objective(datasets)} if METHODS.takes(order.method, "objective") else {}),
             **({"targets": _targets(order.targets, datasets)} if order.targets.shares else {}),
             # Settings do not record whether a value was given: the default is replaced by the previous version's seed.
             **({"seed": order.seed} if order.seed else {}),
@@ -124,9 +127,8 @@ class ScheduleConfig:
             raise UserError("Expected weights or moving_weights, found both; choose one.")
         if self.moving_weights.shares:
             self.moving_weights.check("moving_weights", (self.family,))
-        for name in _NOT_IN_A_RUN:
-            if getattr(self.order, name) != getattr(_DEFAULT.order, name):
-                raise UserError(f"Expected no order.{name} in a run, whose epochs do not have it; leave it out.")
+        self.order.check_uses()
+        self.order.check_absent("order", ("name", "reverse", "devices", "after"), "in a run")
 
 
 _DEFAULT = ScheduleConfig()

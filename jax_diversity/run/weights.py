@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
+import itertools
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -13,6 +14,7 @@ from jaxtyping import Float64, Int64
 from jax_diversity.foundation.checks import as_tuple, as_weight
 from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.ordering.plan import Targets
+from jax_diversity.schema.weights import WeightRule, fits, parse_rules
 
 _LARGEST_TEMPERATURE = 1e6
 Weights = Sequence[float] | np.ndarray | Targets
@@ -89,58 +91,49 @@ def named_weights(
         array([1., 3.])
     """
     pairs = list(weights.items()) if isinstance(weights, Mapping) else _pairs(weights)
-    values = {str(name): as_weight(f"the weight of {family} {name!r}", value) for name, value in pairs}
-    if len(values) < len(pairs):
+    named = {str(name): value for name, value in pairs}
+    if len(named) < len(pairs):
         raise UserError(f"Expected every name once in the weights, found {quoted([name for name, _ in pairs])}.")
-    found = np.zeros(len(names))
-    exact = {_meaning(name, names) for name in values} - {None}
-    taken: set[int] = set()
-    for name, value in values.items():
-        own = _meaning(name, names)
-        patterns = (name, PurePath(name).name)
-        meant = (
-            [index for index, each in enumerate(names) if index not in exact and _fits(each, patterns)]
-            if own is None
-            else [own]
-        )
-        if meant and not (meant := [index for index in meant if index not in taken]):
-            raise UserError(
-                f"Expected a group of {family} for every name, found that all groups of {name!r} have a weight by "
-                "another name; give the narrower patterns first."
-            )
-        if not meant:
+    rules = parse_rules(named, "weights", family)
+    exact = [_groups(rule, names, operator.eq) for rule in rules]
+    found, reserved, taken = np.zeros(len(names)), set(itertools.chain(*exact)), set[int]()
+    for rule, own in zip(rules, exact, strict=True):
+        fitting = own or _groups(rule, names, fits)
+        if not fitting:
             shown = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
-            raise UserError(f"Expected weights to name groups of {family}, found {name!r}; there are {shown}.")
+            raise UserError(
+                f"Expected weights to name groups of {family}, found {quoted(rule.text)}; there are {shown}."
+            )
+        meant = [index for index in fitting if index not in taken and (own or index not in reserved)]
+        if not meant:
+            raise UserError(
+                f"Expected a group of {family} for every name, found that all groups of {quoted(rule.text)} have a "
+                "weight by another name; give the narrower patterns first."
+            )
         taken.update(meant)
         held = tokens[meant]
-        found[meant] = value * (held / held.sum() if held.sum() else np.full(len(meant), 1 / len(meant)))
+        found[meant] = rule.factor * (held / held.sum() if held.sum() else np.full(len(meant), 1 / len(meant)))
     if not found.any():
         raise UserError("Expected at least one weight above zero, found none.")
     return found
 
 
-def _pairs(words: Any) -> list[tuple[str, Any]]:
-    words = list(as_tuple(words))
-    if not words or len(words) % 2 or not all(isinstance(name, str | PurePath) for name in words[1::2]):
+def _pairs(given: Any) -> list[tuple[str, float]]:
+    words = list(as_tuple(given))
+    try:
+        pairs = [(str(name), float(weight)) for weight, name in zip(words[::2], words[1::2], strict=True)]
+    except (TypeError, ValueError, OverflowError):
+        pairs = []
+    if not pairs or not all(isinstance(name, str | PurePath) for name in words[1::2]):
         raise UserError(f"Expected a weight before each name, as in '3 web 1 code', found {quoted(words)}.")
-    numbers = []
-    for word in words[::2]:
-        try:
-            numbers.append(float(word))
-        except (TypeError, ValueError):
-            raise UserError(f"Expected a weight before each name, found {word!r} in {quoted(words)}.") from None
-    return list(zip(map(str, words[1::2]), numbers, strict=True))
+    return pairs
 
 
-def _meaning(name: str, names: Sequence[str]) -> int | None:
-    for candidate in (name, PurePath(name).name):
-        if candidate in names:
-            return names.index(candidate)
-    return None
-
-
-def _fits(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+def _groups(rule: WeightRule, names: Sequence[str], fit: Callable[[str, str], bool]) -> list[int]:
+    """The groups that a rule names, as it is written, without its family, or by the last part of its path."""
+    readings = (rule.value, rule.value.removeprefix(f"{rule.name}="), PurePath(rule.value).name)
+    found = ([index for index, name in enumerate(names) if fit(name, each)] for each in readings)
+    return next(filter(None, found), [])
 
 
 def tempered(tokens: Float64[np.ndarray, " group"], temperature: float) -> Float64[np.ndarray, " group"]:

@@ -5,6 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 
+# The package license-expression (30.4) parses only expressions: of 38 licence strings that this module recognises
+# among 55 of corpora and installed packages, it reads 19, and no others; names such as "MIT License" and texts would
+# stay here. It would save some 40 lines, and costs .19 s in every process, two packages of 1.5 MB, and 18 instead of 6
+# microseconds a string.
+
 _KNOWN = {
     name.lower(): name
     for name in (
@@ -94,7 +99,7 @@ _COMMENT_END = re.compile(r"\s*(?:\*/|-->|#\}|\*\)|-\}|\"\"\").*|[\s*#]+\Z")
 # Lines before the comments of a source file: interpreter, encoding, declarations of markup.
 _PROLOG = re.compile(
     r"\ufeff?(?:#![^\[\n][^\n]*\n)?(?:<\?(?:php|xml)\b[^\n]*\n|<!doctype[^\n]*\n){0,3}"
-    r"(?:[ \t]*#[^\n]*coding[:=][^\n]*\n)?",
+    r"(?:[ \t]*+#(?>[^\n]*?coding[:=])[^\n]*+\n)?",
     re.IGNORECASE,
 )
 # Lines that begin with # are not comments in C (#include), Rust (#[...]) and C# (#region).

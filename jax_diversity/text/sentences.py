@@ -33,7 +33,9 @@ _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
 
 
 def _sentence_end(terminals: Iterable[str]) -> re.Pattern:
-    return re.compile(rf"[{re.escape(''.join(sorted(terminals)))}]+[\"'\u201d\u2019\xbb)\]]*(?=\s|$)")
+    marks = f"[{re.escape(''.join(sorted(terminals)))}]"
+    # A search begins only at the first mark of a row: from every mark, it would take quadratic time.
+    return re.compile(rf"{marks}(?<!{marks}{marks}){marks}*+[\"'\u201d\u2019\xbb)\]]*+(?=\s|$)")
 
 
 # Python searches characters beyond the basic plane one by one, ten times as slowly; most texts have none.

@@ -1,1 +1,1 @@
-"""Stage: documents' texts -> token ids in Megatron's indexed format. One class, `Tokenizer`, for all libraries."""
+"""From documents' texts to token ids in Megatron's indexed format; one class, `Tokenizer`, for all libraries."""

@@ -1,4 +1,4 @@
-"""Chats -> tokens: each part of a chat is encoded separately, so that the answers' tokens are known exactly."""
+"""Tokens of chats: each part of a chat is encoded separately, so that we get the exact tokens of the answers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from jax_diversity.tokenization.base import Tokenizer
 
 Spans = Sequence[Sequence[int]]
-"""Starts and stops of consecutive parts of a text, in characters."""
+"""Start and stop of consecutive parts of a text, in characters."""
 ChatSpans = tuple[Spans, Spans]
-"""The spans of the turns, between which are the template's marks, and the spans of the answers."""
+"""The spans of the turns and the spans of the answers. Between the turns are the markers of the chat template."""
 
 
 class _Part(NamedTuple):
@@ -28,10 +28,11 @@ class _Part(NamedTuple):
 def encode_answers(
     tokenizer: Tokenizer, texts: Sequence[str], spans: Sequence[ChatSpans | None]
 ) -> tuple[list[Integer[np.ndarray, " _"]], list[list[tuple[int, int]]]]:
-    """Tokens of every text, and the spans of the tokens that count towards the loss, as starts and stops.
+    """Encode texts; also return the spans (start, stop) of the tokens that count towards the loss.
 
-    Turns and the template's marks are encoded separately, as when a model writes an answer after a prompt of tokens.
-    The end token counts if an answer ends the text. A text whose spans are None is not a chat: all of its tokens count.
+    Turns and template markers are encoded separately, as when a model writes an answer after the tokens of a prompt.
+    The end token counts towards the loss if the text ends with an answer. If the spans of a text are None, it is not a
+    chat, and all its tokens count towards the loss.
     """
     parts = [[*_parts(text, of_text)] for text, of_text in zip(texts, spans, strict=True)]
     encoded = tokenizer.encode_parts([[part[:2] for part in of_text] for of_text in parts])
@@ -40,7 +41,7 @@ def encode_answers(
         if not is_chat:
             loss_runs.append([(0, len(tokens))])
             continue
-        # The start token is before the parts, the end token after them.
+        # The start token comes before the parts, the end token after them.
         bounds = np.cumsum([int(tokenizer.start_id is not None), *lengths]).tolist()
         runs = [run for run, part in zip(pairwise(bounds), of_text, strict=True) if part.in_loss]
         if of_text and of_text[-1].in_loss:
@@ -50,9 +51,9 @@ def encode_answers(
 
 
 def _parts(text: str, spans: ChatSpans | None) -> Iterator[_Part]:
-    """The text, cut where turns and answers begin and end; there are no empty parts."""
+    """Cut a text where turns and answers begin and end; there are no empty parts."""
     turns, answers = ([*chain(*each)] for each in spans or ([(0, len(text))], []))
     for start, stop in pairwise(sorted({0, len(text), *turns, *answers})):
-        # A place is in a span if more spans begin at or before it than end there.
+        # A part is in a span if, up to its start, more spans have begun than ended.
         is_said, in_loss = (bisect_right(bounds, start) % 2 == 1 for bounds in (turns, answers))
         yield _Part(text[start:stop], not is_said, in_loss)

@@ -1,6 +1,6 @@
-"""The tokenizers' common part, for any library: text -> token ids, the end token last, and back.
+"""The common part of tokenizers of all libraries: from text to token ids with an end token, and back.
 
-A document may have a start token too, as documents of Megatron and Llama have.
+A document may also have a start token, as in Megatron and Llama.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from jax_diversity.tokenization import tensorflow_text
 from jax_diversity.tokenization.cutting import batches, lines_and_blanks
 
 SETTINGS_NAME = "tokenizer.meta.json"
-# The order of the search: a vocabulary may have several; tokens that end only documents are first.
+# Names in the order in which we look for them, because a vocabulary may have several. Tokens that are used only for the
+# end of documents come first.
 USUAL_END_TOKENS = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -41,21 +42,21 @@ _MAX_UINT16_VOCAB = 65_500
 class Tokenizer:
     """Turns documents into token ids and back; made by `make_tokenizer` and `load_saved`.
 
-    Long texts are encoded in pieces, no text turns into the start or the end token, and texts may be brought into a
-    Unicode normal form first. A subclass defines how to encode pieces (`_encode`), decode ids (`_decode`) and write
-    its file (`save_file`), which bytes determine its ids (`_identity`), and optionally where to cut texts (`_cut`).
+    Long texts are encoded in pieces. No text turns into the start or the end token. Texts may be converted to a Unicode
+    normal form first. A subclass encodes pieces (`_encode`), decodes ids (`_decode`), writes its file (`save_file`),
+    and returns the bytes that determine its ids (`_identity`). It may also define where to cut texts (`_cut`).
 
     Attributes:
         kind: the setting that determines how `load_saved` reads the tokenizer's file.
-        vocab_size: number of ids; all are below it.
+        vocab_size: the number of ids; all ids are below it.
         end_id: the token that ends every document and occurs nowhere else in it.
-        end_token: its name in the vocabulary.
-        start_id: the token that starts every document and occurs nowhere else in it; None without one.
-        start_token: its name.
-        unknown_id: the token of text that the vocabulary cannot write; None if it can write all text.
+        end_token: the name of the end token in the vocabulary.
+        start_id: the token that starts every document and occurs nowhere else in it; None if there is no start token.
+        start_token: the name of the start token in the vocabulary.
+        unknown_id: the token for text that the vocabulary cannot represent; None if it can represent all text.
         dtype: the type that ids are stored in.
         implementation: the library that makes the ids, with its version, such as `tokenizers 0.23.1`.
-        normalization: the texts' Unicode normal form, or `none`.
+        normalization: the Unicode normal form of the texts, or `none`.
     """
 
     def __init__(
@@ -71,8 +72,8 @@ class Tokenizer:
     ) -> None:
         if start_id == end_id:
             raise UserError(
-                f"Expected a start token besides the end token {end_token!r}, found the same; name another one in "
-                "tokenizer.start_token, or none."
+                f"Expected a start token that is not the end token {end_token!r}, found the same; name another token "
+                "in tokenizer.start_token, or none."
             )
         self.kind = kind
         self.vocab_size, self.dtype = vocab_size, token_dtype(vocab_size)
@@ -83,37 +84,37 @@ class Tokenizer:
         self._markup: dict[str, np.ndarray] = {}
         self._start = np.array([] if start_id is None else [start_id], self.dtype)
         self._end = np.array([end_id], self.dtype)
-        # Ids that text must not become. A subclass may list fewer ids to save a search in all ids.
+        # Ids that text must not become. A subclass may list fewer ids, so that fewer searches are needed.
         self._forbidden = [token for token in (start_id, end_id) if token is not None]
 
     def with_normalization(self, form: str) -> Tokenizer:
-        """The same tokenizer, with texts normalised by tensorflow-text first; `none` changes nothing."""
+        """Return the same tokenizer, but it first normalises texts by tensorflow-text; `none` changes nothing."""
         if form == "none":
             return self
-        other = copy.copy(self)  # shares the library's tokenizer, which no call changes
+        other = copy.copy(self)  # both use the library's tokenizer, which no call changes
         other.normalization = form
         other.implementation = f"{self.implementation} after {form} by {tensorflow_text.implementation()}"
         return other
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything that determines the ids, except the library's version."""
+        """Hash of everything that determines the ids, except the version of the library."""
         form = "" if self.normalization == "none" else f"-{self.normalization}"
         start = b"" if self.start_token is None else b"\0start " + self.start_token.encode()
         return hashlib.sha256(self._identity() + start).hexdigest() + form
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The content of `tokenizer.meta.json`: what `load_saved` needs besides the tokenizer's file."""
+        """The content of `tokenizer.meta.json`: the values that `load_saved` needs besides the tokenizer's file."""
         names = ("kind", "end_token", "implementation", "normalization")
         start = {} if self.start_token is None else {"start_token": self.start_token}
         return {name: getattr(self, name) for name in names} | start
 
     def encode_documents(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " _"]]:
-        """Tokens of every text, each ending in `end_id`, and beginning with `start_id` if there is one.
+        """Encode every text; its tokens end with `end_id` and begin with `start_id` if there is a start token.
 
-        Texts longer than a piece are cut at the beginning of a word: memory stays a small multiple of a piece, and the
-        ids are equal to the ids of the whole text. Each subclass states the exceptions.
+        Texts longer than a piece are cut at the beginning of a word, so memory stays a small multiple of a piece. The
+        ids are equal to the ids of the whole text; the docstring of each subclass has the exceptions.
 
         Args:
             texts: valid text (no lone surrogates).
@@ -129,28 +130,29 @@ class Tokenizer:
     def encode_parts(
         self, documents: Sequence[Sequence[tuple[str, bool]]]
     ) -> list[tuple[Integer[np.ndarray, " _"], list[int]]]:
-        """Tokens of documents in parts, as in `encode_documents`, and the number of tokens of each part.
+        """Encode documents in parts, as in `encode_documents`; also return the number of tokens of each part.
 
-        Every part is normalised and encoded separately: no token extends over a part's end, and a tokenizer's prefix of
-        a text, such as the mark of a blank, precedes every part. Start and end tokens belong to no part.
+        Every part is normalised and encoded separately, so no token extends over the end of a part. If the tokenizer
+        adds a prefix to each text (such as "▁"), it adds the prefix to each part. Start and end tokens belong to no
+        part.
 
         Args:
-            documents: parts of text, and whether each is markup, such as a chat template's. Only in markup do the names
-                of the tokenizer's special tokens become these tokens, except the start and the end token.
+            documents: parts of text, each with whether it is markup, such as the markers of a chat template. In markup,
+                the names of special tokens become special tokens (except start and end). In other text they do not.
         """
         encoded = self._encode_texts([text for parts in documents for text, is_markup in parts if not is_markup])
         tokens: list[tuple[np.ndarray, list[int]]] = []
         for parts in documents:
             pieces = [self._encode_markup(text) if is_markup else next(encoded) for text, is_markup in parts]
-            # One copy of the ids: libraries give int32 or int64, converted to `dtype` on the way, which holds
-            # all ids below `vocab_size`.
+            # We copy the ids once. Libraries give int32 or int64; we convert to `dtype` in the same step. `dtype` can
+            # represent all ids below `vocab_size`.
             arrays = (self._start, *(ids for of_part in pieces for ids in of_part), self._end)
             document = np.concatenate(arrays, dtype=self.dtype, casting="unsafe")
             tokens.append((document, [sum(map(len, of_part)) for of_part in pieces]))
         return tokens
 
     def _encode_markup(self, text: str) -> list[np.ndarray]:
-        if text not in self._markup:  # a template has few parts
+        if text not in self._markup:  # a template has only a few different parts, so we keep their ids
             (ids,) = self._encode([text], marks=True)
             if any((ids == token).any() for token in self._forbidden):
                 ids = self._encode_halved(text, marks=True)
@@ -158,14 +160,14 @@ class Tokenizer:
         return [self._markup[text]]
 
     def _encode_texts(self, texts: Sequence[str]) -> Iterator[list[np.ndarray]]:
-        """The ids of every text's pieces, without start and end tokens."""
+        """Yield the ids of the pieces of every text, without start and end tokens."""
         if self.normalization != "none":
             texts = tensorflow_text.normalize_texts(texts, self.normalization)
         ids_of_pieces: list[np.ndarray] = []
         for batch in batches(texts, self._cut):
             pieces = [piece for piece, _ in batch]
             for piece, ids, (_, is_last) in zip(pieces, self._encode(pieces), batch, strict=True):
-                # The search is in the ids: only the library defines which texts become these tokens.
+                # We search in the ids, because only the library defines which texts become these tokens.
                 if any((ids == token).any() for token in self._forbidden):
                     ids = self._encode_halved(piece)
                 ids_of_pieces.append(ids)
@@ -174,7 +176,9 @@ class Tokenizer:
                     ids_of_pieces = []
 
     def decode(self, ids: Integer[np.ndarray, " token"] | Sequence[int]) -> str:
-        """Text of token ids, without start and end tokens. It stays normalised; half a character becomes U+FFFD.
+        """Decode token ids to text, without start and end tokens.
+
+        The text stays normalised; half a character becomes U+FFFD.
 
         Raises:
             UserError: an id is not in the vocabulary.
@@ -186,40 +190,40 @@ class Tokenizer:
         return self._decode(ids[~np.isin(ids, [*self._start, *self._end])].tolist())
 
     def save(self, folder: Path) -> None:
-        """Write the files that `load_saved` reads: the tokenizer's own, then `tokenizer.meta.json`."""
+        """Write the files that `load_saved` reads: the tokenizer's own file, then `tokenizer.meta.json`."""
         self.save_file(folder)
-        # Last: this file exists only if the whole tokenizer does.
+        # This file is written last, so it exists only if the whole tokenizer was written.
         write_json(folder / SETTINGS_NAME, self.settings)
 
-    # ---- The parts that a subclass defines; `_cut` has a default.
+    # ---- Methods that a subclass defines; `_cut` has a default.
     def save_file(self, folder: Path) -> None:
-        """Write only the tokenizer's file, which other readers of its format accept."""
+        """Write only the tokenizer's file, in a format that other programs can read."""
         raise NotImplementedError
 
     def _identity(self) -> bytes:
-        """The bytes that determine the ids, for the fingerprint."""
+        """Return the bytes that determine the ids, for the fingerprint."""
         raise NotImplementedError
 
     def _encode(self, pieces: list[str], *, marks: bool = False) -> Iterable[np.ndarray]:
-        """The ids of every piece, without start and end tokens; with `marks`, special tokens are found by their names.
+        """Encode every piece, without start and end tokens; with `marks`, names of special tokens become these tokens.
 
         A library that never turns text into special tokens ignores `marks`.
         """
         raise NotImplementedError
 
     def _decode(self, ids: list[int]) -> str:
-        """The text of ids; the start and the end token are not among them."""
+        """Decode ids, which contain neither the start nor the end token."""
         raise NotImplementedError
 
     def _cut(self, text: str) -> Iterator[str]:
-        """The pieces of a text, which are encoded separately."""
+        """Yield the pieces of a text, which are encoded separately."""
         return lines_and_blanks(text)
 
     def _encode_halved(self, piece: str, *, marks: bool = False) -> np.ndarray:
-        """Tokens of text that contains the name of the start or the end token: the name is cut in two."""
+        """Encode text that contains the name of the start or the end token: the name is cut into two halves."""
         names = [name for name in (self.start_token, self.end_token) if name is not None]
         found = re.finditer("|".join(map(re.escape, names)), piece)
-        # "a</s>b" becomes "a</" and "s>b": encoded separately, the halves are not the token.
+        # "a</s>b" becomes "a</" and "s>b". The halves are encoded separately, so they do not become the token.
         cuts = [0, *((match.start() + match.end()) // 2 for match in found), len(piece)]
         halves = [piece[start:stop] for start, stop in pairwise(cuts)]
         ids = np.concatenate([*self._encode(halves, marks=marks)])
@@ -227,25 +231,25 @@ class Tokenizer:
             if token is not None and (ids == token).any():
                 raise UserError(
                     f"Expected {'a' if which == 'start' else 'an'} {which} token that no text turns into, found "
-                    f"{name!r}; name another one in tokenizer.{which}_token."
+                    f"{name!r}; name another token in tokenizer.{which}_token."
                 )
         return ids
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """The stored type of tokens: uint16 for vocabularies below 65,500, int32 otherwise, as in Megatron."""
+    """Return the stored type of tokens, as in Megatron: uint16 for fewer than 65,500 ids, otherwise int32."""
     if not 1 <= vocab_size <= _MAX_VOCAB_SIZE:
         raise UserError(
-            f"Expected a vocabulary of 1 to {_MAX_VOCAB_SIZE} ids, which int32 tokens can hold, found {vocab_size}; "
+            f"Expected a vocabulary of 1 to {_MAX_VOCAB_SIZE} ids, the range of int32 tokens, found {vocab_size}; "
             "use another tokenizer."
         )
     return np.dtype(np.uint16 if vocab_size < _MAX_UINT16_VOCAB else np.int32)
 
 
 def find_end_token(vocabulary: Iterable[str], wanted: str | None, name: str) -> str:
-    """The end-of-document token of a vocabulary: the `wanted` one, or the first usual name in the vocabulary.
+    """Find the end-of-document token of a vocabulary: the `wanted` token, or the first usual name in the vocabulary.
 
-    Messages call the tokenizer by `name`.
+    `name` is the tokenizer's name in error messages.
     """
     tokens = set(vocabulary)
     if wanted is not None:
@@ -259,9 +263,9 @@ def find_end_token(vocabulary: Iterable[str], wanted: str | None, name: str) -> 
 
 
 def find_start_token(vocabulary: Iterable[str], wanted: str | None, name: str) -> str | None:
-    """The `wanted` start-of-document token; None without one. A `UserError` if the vocabulary does not have it.
+    """Check that the vocabulary has the `wanted` start-of-document token and return it; None if none is wanted.
 
-    Messages call the tokenizer by `name`.
+    `name` is the tokenizer's name in error messages.
     """
     return None if wanted is None else _in_vocabulary("start", wanted, set(vocabulary), name)
 
@@ -269,7 +273,7 @@ def find_start_token(vocabulary: Iterable[str], wanted: str | None, name: str) -
 def _in_vocabulary(which: str, wanted: str, tokens: set[str], name: str) -> str:
     if wanted not in tokens:
         raise UserError(
-            f"Expected the {which} token {wanted!r} in {name}, found no such token among its {len(tokens)}; "
-            f"name one of them in tokenizer.{which}_token."
+            f"Expected the {which} token {wanted!r} in {name}, found no such token in its vocabulary of "
+            f"{len(tokens)} tokens; name one of them in tokenizer.{which}_token."
         )
     return wanted

@@ -1,4 +1,4 @@
-"""Cuts of long texts: they are encoded in pieces, so that memory does not grow with the longest document."""
+"""Cutting of long texts into pieces, so that memory does not grow with the longest document."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from itertools import chain, pairwise
 PIECE_CHARACTERS = 2**20
 BATCH_CHARACTERS = 4 * 2**20
 
-# The beginnings of words: after a line end, or before a blank between other characters.
-# Consecutive blanks and line ends are one word to byte-level BPE, and must not be cut.
+# Beginnings of words: after a line end, or before a blank (a space) between other characters. Byte-level BPE treats
+# consecutive blanks and line ends as one word, so we must not cut between them.
 _LINE_END = re.compile(r"(?<=\S\n)(?=\S)")
 _BLANK = re.compile(r"(?<=\S)(?= \S)")
 
 
 def lines_and_blanks(text: str, size: int | None = None) -> Iterator[str]:
-    """Pieces of at most `size` characters (`PIECE_CHARACTERS`), cut at a line end, or else before a single blank."""
+    """Cut a text into pieces of at most `size` characters, at a line end, or else before a single blank."""
     return _pieces(text, size or PIECE_CHARACTERS, (_LINE_END, _BLANK))
 
 
 def blanks(text: str, size: int) -> Iterator[str]:
-    """Pieces of at most `size` characters, cut before a single blank, or else at a line end."""
+    """Cut a text into pieces of at most `size` characters, before a single blank, or else at a line end."""
     return _pieces(text, size, (_BLANK, _LINE_END))
 
 
@@ -31,13 +31,13 @@ def _pieces(text: str, size: int, places: tuple[re.Pattern[str], ...]) -> Iterat
         end = _last_cut(text, start, start + size, places)
         yield text[start:end]
         start = end
-    yield text[start:] if start else text  # a text that is not cut is not copied
+    yield text[start:] if start else text  # without a cut, the text is not copied
 
 
 def _last_cut(text: str, start: int, end: int, places: tuple[re.Pattern[str], ...]) -> int:
-    """The last place between `start` and `end` of the first kind that occurs; the end if none occurs."""
-    # A regular expression searches forwards only. It is applied to a short part before the end first, then to longer
-    # parts: the last place of a piece of a million characters is usually among its last hundred.
+    """Return the last place between `start` and `end` of the first pattern that occurs; `end` if none occurs."""
+    # A regular expression searches only forwards. So we apply it first to a short part before the end, then to longer
+    # parts. In a piece of a million characters, the last place is usually among the last hundred characters.
     for pattern in places:
         window, low = 1024, end
         while low > start + 1:  # a cut at `start` would give an empty piece
@@ -50,11 +50,11 @@ def _last_cut(text: str, start: int, end: int, places: tuple[re.Pattern[str], ..
 
 
 def batches(texts: Iterable[str], cut: Callable[[str], Iterable[str]]) -> Iterator[list[tuple[str, bool]]]:
-    """Lists of pieces, each of about `BATCH_CHARACTERS` at most; every piece has a flag whether it ends its text."""
+    """Yield lists of pieces with at most about `BATCH_CHARACTERS` in all; a flag marks the last piece of a text."""
     batch: list[tuple[str, bool]] = []
     num_characters = 0
     for text in texts:
-        # Pieces are copies: only one piece of a text exists at a time.
+        # Pieces are copies, so we make one piece at a time.
         for piece, following in pairwise(chain(cut(text), (None,))):
             assert piece is not None
             if batch and num_characters + len(piece) > BATCH_CHARACTERS:

@@ -1,6 +1,6 @@
-"""The tokenizer of the settings, and the stored tokenizer of a dataset.
+"""Functions that make the tokenizer of the settings, or load the stored tokenizer of a dataset.
 
-The functions import the libraries: each takes time and memory, and a build needs only one.
+The functions import the libraries when they are called: a library takes time and memory, and a build needs only one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _FILE_NAMES = {"file": "tokenizer.json", "sentencepiece": "tokenizer.model", "te
 def make_tokenizer(
     config: TokenizerConfig, training_texts: Iterable[str] = (), num_threads: int | None = None
 ) -> Tokenizer:
-    """The tokenizer of the settings; `training_texts` are read once, only for the kind `bpe`.
+    """Make the tokenizer of the settings; `training_texts` are read once, only for the kind `bpe`.
 
-    `num_threads` encode side by side if the library has this choice; None takes all cores.
+    `num_threads` is the number of threads that encode, if the library has this choice; None means all cores.
     """
     if config.kind in ("bpe", "bytes"):
         from jax_diversity.tokenization.tokenizer_json import byte_tokenizer, train_bpe
@@ -41,14 +41,14 @@ def make_tokenizer(
 
 
 def load_saved(folder: str | Path, num_threads: int | None = None) -> Tokenizer:
-    """The tokenizer that `Tokenizer.save` wrote into a folder, such as a dataset's `tokens/`.
+    """Load the tokenizer that `Tokenizer.save` wrote into a folder, such as a dataset's `tokens/`.
 
     Args:
-        folder: it has tokenizer.json or tokenizer.model, and tokenizer.meta.json.
-        num_threads: as in `make_tokenizer`.
+        folder: contains tokenizer.json or tokenizer.model, and tokenizer.meta.json.
+        num_threads: see `make_tokenizer`.
 
     Raises:
-        UserError: the tokenizer is absent or cannot be read; its library is not installed.
+        UserError: the tokenizer is absent or cannot be read, or its library is not installed.
     """
     folder = Path(folder)
     settings = _read_settings(folder)
@@ -66,9 +66,9 @@ def load_saved(folder: str | Path, num_threads: int | None = None) -> Tokenizer:
 
 
 def load_unchanged(folder: str | Path) -> Tokenizer | None:
-    """The tokenizer that an unfinished build left in a folder; None if a new one must be made."""
-    # The engine resumes a folder only with the same settings, tokenizer file and version of `tokenizers`. Ids may also
-    # change with the versions of the optional libraries, which only the tokenizer's own settings record.
+    """Load the tokenizer that an unfinished build left in a folder; None if a new tokenizer must be made."""
+    # A build continues in a folder only with the same settings, tokenizer file and version of `tokenizers`. Ids may
+    # also change with the versions of the optional libraries; only the settings of the tokenizer record these versions.
     try:
         recorded = _read_settings(Path(folder))
         tokenizer = None if recorded is None else load_saved(folder)
@@ -78,7 +78,7 @@ def load_unchanged(folder: str | Path) -> Tokenizer | None:
 
 
 def _read_settings(folder: Path) -> dict[str, Any] | None:
-    """The content of `tokenizer.meta.json`; None if there is no such file."""
+    """Read `tokenizer.meta.json`; None if there is no such file."""
     path = folder / SETTINGS_NAME
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
@@ -87,14 +87,14 @@ def _read_settings(folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} does not hold a tokenizer's settings ({error}); tokenize again.") from None
+        raise UserError(f"{path} does not contain a tokenizer's settings ({error}); tokenize again.") from None
     return settings
 
 
 def _read(
     kind: str, path: Path, marks: tuple[str | None, str | None], cut_at: str, num_threads: int | None
 ) -> Tokenizer:
-    """The tokenizer of a file; `marks` are the end token and the start token."""
+    """Read the tokenizer of a file; `marks` are the end token and the start token."""
     if kind == "file":
         from jax_diversity.tokenization.tokenizer_json import load_tokenizer
 

@@ -1,4 +1,4 @@
-"""A corpus of tokens: the stored ids, every document with its end token."""
+"""A corpus of tokens: the given ids are stored, and every document gets its end token if it has none."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from jax_diversity.tokenization.workers import Pair, is_finished
 if TYPE_CHECKING:
     from jax_diversity.tokenization.tokenizer_json import JsonTokenizer
 
-# Two signs show an end token: nearly all documents end with it, and it is rare elsewhere. A few exceptions are allowed:
-# corpora contain documents that were cut off, or that were joined with this token.
+# An end token has two signs: nearly all documents end with it, and it is rare elsewhere. A few exceptions are allowed,
+# because corpora contain documents that were cut off, or that were joined with this token.
 _LEAST_SHARE_THAT_ENDS = 0.99
 _MOST_SHARE_INSIDE = 0.01
 
 TokenLists = Callable[..., Iterator[tuple[Int32[np.ndarray, " token"], Int64[np.ndarray, " document"]]]]
-"""Reads one file of documents, or all: their tokens end to end and their lengths, some documents at a time."""
+"""Reads one file of documents, or all files: the documents' tokens end to end and their lengths, a few documents at a
+time."""
 
 
 def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -> Counts:
-    """Write the documents' own token ids, one file pair per document file, and a given tokenizer beside them."""
+    """Write the token ids of the corpus, one file pair per document file, and a given tokenizer in the same folder."""
     config = _of_reference(context)
     prepared = context.counts("prepare")
     token_lists: TokenLists = context.dataset.document_store.token_lists
@@ -48,7 +49,7 @@ def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -
     tokenizer = _given_tokenizer(config, end_id, largest_id)
     vocab_size = max(largest_id, end_id) + 1 if tokenizer is None else tokenizer.vocab_size
     dtype = token_dtype(vocab_size)
-    # The type of the tokens follows from the largest of all ids: writing begins after all have been read.
+    # The largest of all ids determines the type of the tokens, so writing begins after all ids have been read.
     with context.progress.task("store tokens", prepared["num_documents"], "documents") as advance:
         for path, prefix in pairs:
             if not is_finished(prefix):
@@ -73,7 +74,7 @@ def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -
 
 
 def _of_reference(context: Context) -> TokenizerConfig:
-    """The settings; with `features_from`, they have that dataset's end token and tokenizer."""
+    """Return the settings; with `features_from`, they have the end token and the tokenizer of that dataset."""
     config: TokenizerConfig = context.config.tokenizer
     if (reference := context.reference) is None:
         return config
@@ -82,20 +83,20 @@ def _of_reference(context: Context) -> TokenizerConfig:
 
 
 def _end_id(config: TokenizerConfig, token_lists: TokenLists, last_ids: Counter[int]) -> tuple[int, int]:
-    """The id that ends documents, and how often it occurs elsewhere in them.
+    """Return the id that ends documents, and how often it occurs elsewhere in the documents.
 
-    It is the id of the settings, or the id that ends nearly all documents. An id that also occurs inside
-    many documents, such as the id of a line end, is not an end token.
+    It is the id of the settings, or the id that ends nearly all documents. An id that also occurs inside many
+    documents, such as the id of a line end, is not an end token.
     """
     given = config.end_id
     if given is None and config.end_token is not None and config.path is not None:
         from jax_diversity.tokenization.tokenizer_json import load_tokenizer
 
         given = load_tokenizer(config.path, config.end_token).end_id
-    # The smallest of several equally frequent ids.
+    # Of several equally frequent ids, this is the smallest.
     end_id = min(last_ids, key=lambda token: (-last_ids[token], token)) if given is None else given
     share = last_ids[end_id] / last_ids.total()
-    how = "set tokenizer.end_id to the id that ends documents; it is appended to documents that lack it"
+    how = "set tokenizer.end_id to the id that ends documents; it is appended to documents without this id"
     if given is None and share < _LEAST_SHARE_THAT_ENDS:
         raise UserError(
             f"Expected documents that end with one token, found documents without an end token: the most frequent "
@@ -114,7 +115,7 @@ def _end_id(config: TokenizerConfig, token_lists: TokenLists, last_ids: Counter[
 
 
 def _given_tokenizer(config: TokenizerConfig, end_id: int, largest_id: int) -> JsonTokenizer | None:
-    """The tokenizer of the settings, with the documents' own end token."""
+    """Load the tokenizer of the settings, with the end token of the documents."""
     if config.path is None:
         return None
     from jax_diversity.tokenization.tokenizer_json import load_tokenizer, token_name
@@ -125,8 +126,8 @@ def _given_tokenizer(config: TokenizerConfig, end_id: int, largest_id: int) -> J
         size = "" if tokenizer is None else f" (it has {tokenizer.vocab_size})"
         raise UserError(
             f"Expected {config.path} to be the tokenizer that made the tokens, found token id "
-            f"{end_id if tokenizer is None else largest_id}, which it does not have{size}; name the right one in "
-            "tokenizer.path, or leave it out."
+            f"{end_id if tokenizer is None else largest_id}, which it does not have{size}; name the right tokenizer "
+            "in tokenizer.path, or leave the setting out."
         )
     return tokenizer
 
@@ -134,8 +135,8 @@ def _given_tokenizer(config: TokenizerConfig, end_id: int, largest_id: int) -> J
 def _with_ends(
     tokens: Int32[np.ndarray, " token"], lengths: Int64[np.ndarray, " document"], end_id: int
 ) -> tuple[Int32[np.ndarray, " _ended"], Int64[np.ndarray, " document"]]:
-    """Documents end to end; one that lacks the end token gets it appended."""
+    """Append the end token to documents without it; documents are end to end."""
     ends = np.cumsum(lengths)
     lacking = tokens[ends - 1] != end_id  # no document is empty: `prepare` drops empty ones
-    # np.insert takes places in the original array: one call inserts all end tokens.
+    # np.insert takes indices of the original array, so one call inserts all end tokens.
     return np.insert(tokens, ends[lacking], end_id), lengths + lacking

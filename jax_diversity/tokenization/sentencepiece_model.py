@@ -1,8 +1,9 @@
 """SentencePiece's .model files: their content, and the two libraries that make token ids with them.
 
-The file is a protocol buffer, `ModelProto` in sentencepiece_model.proto: field 1 the pieces (text, score, type),
-field 2 how it was trained (its field 47 the end token's name), field 3 how text is normalised (its field 3 whether
-a blank is put before it). This module reads it, so that both libraries get the same bytes and the same end token.
+The file is a protocol buffer, `ModelProto` in sentencepiece_model.proto. Field 1 has the pieces (text, score, type).
+Field 2 has the settings of the training; in this field, field 47 is the name of the end token. Field 3 has the
+normalisation of text; in this field, field 3 is whether a blank (a space) is added before the text. This module reads
+the file, so that both libraries get the same bytes and the same end token.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from jax_diversity.tokenization.base import Tokenizer, find_end_token, find_star
 from jax_diversity.tokenization.cutting import blanks
 from jax_diversity.tokenization.tensorflow_text import implementation, import_libraries, sentence_ends
 
-# A BPE model uses some hundred bytes per character while it merges.
+# While it merges, a BPE model uses a few hundred bytes per character.
 PIECE_CHARACTERS = 2**18
-# Large enough to hide a call's fixed cost, and small enough that every thread gets work.
+# This is large enough to hide the fixed cost of a call, and small enough that every thread gets work.
 _CALL_CHARACTERS = 2**18
 # Types of pieces in ModelProto.
 _NORMAL, _UNKNOWN, _CONTROL, _UNUSED = 1, 2, 3, 5
@@ -36,14 +37,14 @@ _NORMAL, _UNKNOWN, _CONTROL, _UNUSED = 1, 2, 3, 5
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """The content of a .model file; a piece's place is its id, and messages call the model by `name`."""
+    """The content of a .model file; the index of a piece is its id, and `name` is the model's name in messages."""
 
     content: bytes
     pieces: tuple[str, ...]
     types: tuple[int, ...]
     end_token: str
     end_id: int
-    adds_blank: bool  # before every text
+    adds_blank: bool  # whether the library adds a blank before every text
     name: str
     start_token: str | None = None
 
@@ -51,8 +52,8 @@ class SentencePieceModel:
 def read_model(path: str | Path, end_token: str | None = None, start_token: str | None = None) -> SentencePieceModel:
     """Read a .model file.
 
-    Without an `end_token` documents end with the trained one (`eos_piece`), or else with a usual name. Without a
-    `start_token` they have none.
+    Without `end_token`, documents end with the end token of the training (`eos_piece`), or else with a token of a usual
+    name. Without `start_token`, documents have no start token.
     """
     name = str(path)
     try:
@@ -73,14 +74,14 @@ def read_model(path: str | Path, end_token: str | None = None, start_token: str 
         if token is not None and types[pieces.index(token)] == _UNKNOWN:
             raise UserError(
                 f"Expected {'an' if which == 'end' else 'a'} {which} token that no text turns into, found {token!r}, "
-                f"which {name} writes for unknown text; name another one in tokenizer.{which}_token."
+                f"which {name} uses for unknown text; name another token in tokenizer.{which}_token."
             )
     end_id = pieces.index(end_token)
     return SentencePieceModel(content, pieces, types, end_token, end_id, adds_blank, name, start_token)
 
 
 def _parse(content: bytes) -> tuple[tuple[str, ...], tuple[int, ...], str, bool]:
-    """Pieces, their types, the trained end token's name, whether texts get a blank before them."""
+    """Return the pieces, their types, the name of the trained end token, and whether texts get a blank before them."""
     pieces: list[str] = []
     types: list[int] = []
     parts: dict[int, dict[int, int | memoryview]] = {}
@@ -100,7 +101,7 @@ def _parse(content: bytes) -> tuple[tuple[str, ...], tuple[int, ...], str, bool]
 
 
 def _values(message: int | memoryview) -> dict[int, int | memoryview]:
-    """The value of every field of a message; protocol buffers let the last one of several count."""
+    """Return the value of every field of a message; if a field occurs several times, the last value is used."""
     return {number: value for number, _, value in read_fields(_content(message))}
 
 
@@ -119,9 +120,10 @@ def _number(value: int | memoryview) -> int:
 class ModelTokenizer(Tokenizer):
     """The common part of both libraries that read .model files.
 
-    Texts of more than 262,144 characters are encoded in pieces. A model that puts a blank before every text does not
-    get the blank at the cut again: the ids are then equal to the ids of the whole text, for all models whose tokens do
-    not extend over a blank (the trainer's default). A text without such a place gets a blank's mark at the cut.
+    Texts of more than 262,144 characters are encoded in pieces, cut before a blank. If a model adds a blank before
+    every text, we remove the blank at the cut. Then the ids are equal to the ids of the whole text, for all models
+    whose tokens do not extend over a blank (the default of the trainer). If a text has no such place, the model adds
+    the mark of a blank at the cut.
     """
 
     def __init__(self, model: SentencePieceModel, kind: str, implementation: str, cut_at: str) -> None:
@@ -131,16 +133,17 @@ class ModelTokenizer(Tokenizer):
         marks = (model.end_token, model.end_id, unknown_id, implementation, start, start_id)
         super().__init__(kind, len(model.pieces), *marks)
         self.model, self.cut_at = model, cut_at
-        # Libraries never turn text into a control or unused piece: ids need no search for tokens of these types.
+        # Libraries never turn text into a control or unused piece, so we need not search the ids for tokens of these
+        # types.
         self._forbidden = [token for token in self._forbidden if model.types[token] not in (_CONTROL, _UNUSED)]
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The content of `tokenizer.meta.json`, including how long texts are cut."""
+        """The content of `tokenizer.meta.json`, including where long texts are cut."""
         return super().settings | {"cut_at": self.cut_at}
 
     def save_file(self, folder: Path) -> None:
-        """Write the model, which any reader of SentencePiece models accepts."""
+        """Write the model, which all readers of SentencePiece models accept."""
         with atomic_path(folder / "tokenizer.model") as temporary:
             temporary.write_bytes(self.model.content)
 
@@ -150,7 +153,7 @@ class ModelTokenizer(Tokenizer):
     def _cut(self, text: str) -> Iterator[str]:
         cut = sentence_ends if self.cut_at == "sentences" else blanks
         for index, piece in enumerate(cut(text, PIECE_CHARACTERS)):
-            # The library puts a blank before every piece: with the piece's own there would be two.
+            # The library adds a blank before every piece: together with the piece's own blank there would be two.
             yield piece[1:] if index and self.model.adds_blank and piece.startswith(" ") else piece
 
     def _unreadable(self, error: object) -> UserError:
@@ -158,7 +161,7 @@ class ModelTokenizer(Tokenizer):
 
 
 class SentencePieceTokenizer(ModelTokenizer):
-    """A .model file read by the sentencepiece package."""
+    """A tokenizer that reads a .model file with the package sentencepiece."""
 
     def __init__(self, model: SentencePieceModel, num_threads: int | None, cut_at: str) -> None:
         sentencepiece = optional("sentencepiece", "sentencepiece")
@@ -179,10 +182,10 @@ class SentencePieceTokenizer(ModelTokenizer):
 
 
 class TensorflowTextTokenizer(ModelTokenizer):
-    """A .model file read by tensorflow-text's `SentencepieceTokenizer`.
+    """A tokenizer that reads a .model file with tensorflow-text's `SentencepieceTokenizer`.
 
-    Its ids are equal to the sentencepiece package's, except if several ways of cutting a word have the same score:
-    a unigram model then takes one or the other, as in `***`, which may be `* **` or `** *`.
+    Its ids are equal to the ids of the package sentencepiece, with one exception. If several ways to cut a word have
+    the same score, a unigram model may choose another way. For example, `***` may be `* **` or `** *`.
     """
 
     def __init__(self, model: SentencePieceModel, num_threads: int | None, cut_at: str) -> None:
@@ -197,11 +200,11 @@ class TensorflowTextTokenizer(ModelTokenizer):
             raise self._unreadable(error.message) from None
 
     def _encode(self, pieces: list[str], *, marks: bool = False) -> Iterator[np.ndarray]:
-        # One call encodes the pieces that begin in the same stretch of `_CALL_CHARACTERS`.
+        # One call encodes the pieces that begin in the same `_CALL_CHARACTERS` characters.
         starts = accumulate(map(len, pieces), initial=0)
         groups = groupby(zip(starts, pieces, strict=False), lambda start: start[0] // _CALL_CHARACTERS)
         calls = [[piece for _, piece in group] for _, group in groups]
-        # The library encodes a call's texts one after another, but lets several calls run at once.
+        # The library encodes the texts of a call one after another, but several calls can run at the same time.
         with ThreadPoolExecutor(self._num_threads) as threads:
             for values, splits in threads.map(self._call, calls):
                 yield from (values[splits[i] : splits[i + 1]] for i in range(len(splits) - 1))

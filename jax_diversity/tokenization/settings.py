@@ -11,16 +11,16 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.settings import adopt_settings
 
 _TOKEN_FORMATS = ("megatron", "tokens")
-"""Formats of corpora of tokens."""
+"""Corpus formats that contain tokens."""
 _MODEL_KINDS = ("sentencepiece", "tensorflow-text")
 _FILE_KINDS = ("file", *_MODEL_KINDS)
 _LARGEST_VOCABULARY = 2**24
-"""The `tokenizers` library reserves memory for the whole vocabulary before it trains, and ends the process if it does
-not get it; a model's embedding of more tokens would have billions of weights."""
+"""Before it trains, the `tokenizers` library reserves memory for the whole vocabulary; if it does not get this memory,
+it ends the process. With more tokens, the embedding of a model would have billions of weights."""
 
 
 def tokenizer_files(path: str | Path) -> tuple[Path, ...]:
-    """The files that `tokenizer.path` names: itself, and GPT-2's `*merges.txt` beside a `*vocab.json`."""
+    """Return the file `tokenizer.path`, and for GPT-2's `*vocab.json` also the `*merges.txt` in the same folder."""
     path = Path(path)
     if not path.name.endswith("vocab.json"):
         return (path,)
@@ -28,7 +28,7 @@ def tokenizer_files(path: str | Path) -> tuple[Path, ...]:
 
 
 def _only_for(kinds: tuple[str, ...], default: Any, advice: str) -> Any:
-    """A field that only some kinds of tokenizers use, and the advice if it is set with another kind."""
+    """Make a field that only some kinds of tokenizers use; `advice` is for the error if another kind sets it."""
     return field(default=default, metadata={"kinds": kinds, "advice": advice})
 
 
@@ -37,59 +37,59 @@ class TokenizerConfig:
     """How text becomes token ids."""
 
     kind: Literal["bpe", "bytes", "file", "sentencepiece", "tensorflow-text", "stored"] = "bpe"
-    """`bpe` trains byte-level BPE on the corpus, `bytes` takes UTF-8 bytes, `file` reads a tokenizer.json or a
-    vocab.json with its merges.txt; `sentencepiece` and `tensorflow-text` read a SentencePiece model, each with the
-    library of that name; `stored`: the corpus consists of tokens."""
+    """`bpe` trains byte-level BPE on the corpus. `bytes` uses UTF-8 bytes. `file` reads a tokenizer.json or a
+    vocab.json with its merges.txt. `sentencepiece` and `tensorflow-text` read a SentencePiece model, each with the
+    library of that name. `stored` means that the corpus consists of tokens."""
     path: str | None = _only_for(
         (*_FILE_KINDS, "stored"),
         None,
         "set tokenizer.kind=file for a tokenizer.json or vocab.json, sentencepiece or tensorflow-text for a .model, "
         "or leave the path out",
     )
-    """The tokenizer.json (kind `file`), or a `*vocab.json` with its `*merges.txt` beside it, as GPT-2 has them; or
-    the SentencePiece model; for kind `stored`, optionally a tokenizer of the first two sorts that turns tokens into
-    text for embeddings and reports."""
+    """For kind `file`, the tokenizer.json, or GPT-2's `*vocab.json` with its `*merges.txt` in the same folder. For the
+    kinds `sentencepiece` and `tensorflow-text`, the SentencePiece model. For kind `stored`, optionally a file as for
+    kind `file`; that tokenizer turns tokens into text for embeddings and reports."""
     end_token: str | None = _only_for(
         (*_FILE_KINDS, "stored"), None, "leave the setting out: trained BPE and bytes have their own end token"
     )
-    """The end-of-document token of a tokenizer that `path` names; None looks for the usual names."""
+    """The end-of-document token, for a tokenizer from `path`; None means to look for the usual names."""
     start_token: str | None = _only_for(
         ("bpe", "bytes", *_FILE_KINDS),
         None,
         "leave the setting out: a corpus's own tokens are stored as they are",
     )
-    """The token that starts every document, such as `<s>`; None: documents have an end token alone. `bpe` and `bytes`
-    add it to their vocabulary, a tokenizer that `path` names must have it."""
+    """The token that starts every document, such as `<s>`. None means that documents have only an end token. `bpe` and
+    `bytes` add the start token to their vocabulary; a tokenizer from `path` must have it."""
     end_id: int | None = _only_for(("stored",), None, "leave it out, or name the token in tokenizer.end_token")
-    """The end-of-document token's id (kind `stored`); None takes the id that ends all documents."""
+    """The id of the end-of-document token (kind `stored`); None means the id that ends nearly all documents."""
     vocab_size: int = _only_for(
         ("bpe",), 16_384, "leave the setting out: only a tokenizer that is trained has a size to choose"
     )
-    """Vocabulary of a trained BPE, including the end token and, if there is one, the start token."""
+    """Vocabulary size of a trained BPE, including the end token and, if there is one, the start token."""
     train_bytes: int = _only_for(("bpe",), 16 * 2**20, "leave the setting out: only bpe is trained")
-    """Text bytes that BPE is trained on, spread evenly over the corpus."""
+    """Number of bytes of text that BPE is trained on, taken evenly from the whole corpus."""
     normalization: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = _only_for(
         ("bpe", "bytes", *_FILE_KINDS),
         "none",
         "leave the setting out: a corpus of tokens is stored as it is",
     )
-    """Unicode normalisation of the text before it is tokenised, by tensorflow-text; not for kind `stored`."""
+    """Unicode normalisation of the text before tokenization, by tensorflow-text; not for kind `stored`."""
     cut_at: Literal["blanks", "sentences"] = _only_for(_MODEL_KINDS, "blanks", "leave the setting out")
-    """Where texts too long to be tokenised at once are cut (SentencePiece models): before a blank, or after a
-    sentence, which tensorflow-text finds."""
+    """Where long texts are cut into pieces (SentencePiece models): before a blank (a space), or after a sentence.
+    tensorflow-text finds the sentences."""
     num_processes: int = 0
-    """Processes that tokenise side by side; 0 takes one per core, or only this one if starting others would cost
-    more than it saves. The result is the same."""
+    """Number of processes that tokenize. 0 means one process per core, or only the build's own process if starting
+    others would cost more time than it saves. The result is the same."""
 
     def check(self, reads_files: bool = True) -> None:
-        """Check the settings; a `UserError` if no corpus could satisfy them.
+        """Check the settings; a `UserError` if they cannot be used with any corpus.
 
-        `reads_files` is False if another dataset brings the tokenizer: the files in `path` may be gone.
+        `reads_files` is False if the tokenizer comes from another dataset: then the file in `path` need not exist.
         """
         check_at_least(1, "tokenizer", self, "train_bytes")
         check_at_least(0, "tokenizer", self, "num_processes")
         for setting in fields(self):
-            # A default passes with every kind: settings do not record whether a value was given.
+            # A default value is accepted with every kind, because settings do not record whether a value was given.
             kinds, value = setting.metadata.get("kinds", (self.kind,)), getattr(self, setting.name)
             if self.kind not in kinds and value != setting.default:
                 raise UserError(
@@ -115,11 +115,11 @@ class TokenizerConfig:
             self._check_stored()
 
     def adopt(self, other: TokenizerConfig, corpus_format: str) -> TokenizerConfig:
-        """The settings of the dataset of `features_from`, whose tokenizer makes the tokens of a corpus in some format.
+        """Return the settings of the dataset in `features_from`, whose tokenizer makes the tokens of this corpus.
 
         Raises:
-            UserError: texts where that dataset has no tokenizer, tokens where its tokens were made of texts; other
-                settings than its own.
+            UserError: the corpus has texts, but that dataset has no tokenizer; the corpus has tokens, but that dataset
+                was made from texts; or the settings differ from the settings of that dataset.
         """
         has_tokens = corpus_format in _TOKEN_FORMATS
         if has_tokens and other.kind != "stored":
@@ -138,17 +138,17 @@ class TokenizerConfig:
         return adopt_settings("tokenizer", self, other, own=("num_processes",))
 
     def check_corpus(self, corpus_format: str, has_environment: bool) -> None:
-        """Refuse a corpus of tokens without the kind `stored`, or `stored` with another corpus."""
+        """Check that the kind is `stored` if, and only if, the corpus contains tokens."""
         if (corpus_format in _TOKEN_FORMATS) != (self.kind == "stored"):
             raise UserError(
-                f"Expected tokenizer.kind=stored with corpus.format=megatron or tokens and with no other, found "
-                f"{self.kind} with {corpus_format}; set tokenizer.kind=stored where the corpus holds tokens, "
-                "another kind where it holds texts."
+                f"Expected tokenizer.kind=stored with corpus.format=megatron or tokens and with no other format, found "
+                f"{self.kind} with {corpus_format}; set tokenizer.kind=stored if the corpus contains tokens, "
+                "and another kind if it contains texts."
             )
         if self.kind == "stored" and has_environment:
             raise UserError(
-                f"Expected files of tokens with corpus.format={corpus_format}, found python-environment, which holds "
-                "texts; leave it out of corpus.paths."
+                f"Expected files of tokens with corpus.format={corpus_format}, found python-environment, which "
+                "contains texts; leave it out of corpus.paths."
             )
 
     def _check_stored(self) -> None:
@@ -167,11 +167,11 @@ class TokenizerConfig:
             raise UserError(f"Expected tokenizer.path with tokenizer.kind={self.kind}, found nothing; name {what}.")
         if "://" in self.path or not Path(self.path).is_file():
             raise UserError(
-                f"Expected tokenizer.path to be {what}, found no file at {self.path}; name a local one that exists."
+                f"Expected tokenizer.path to be {what}, found no file at {self.path}; name a local file that exists."
             )
         for file in () if self.kind in _MODEL_KINDS else tokenizer_files(self.path)[1:]:
             if not file.is_file():
                 raise UserError(
                     f"Expected {file.name} beside {self.path}, found no such file; a vocabulary alone does "
-                    "not define how words become tokens: put both files of the tokenizer into one folder."
+                    "not define how words become tokens. Put both files of the tokenizer into one folder."
                 )

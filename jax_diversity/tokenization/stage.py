@@ -1,4 +1,4 @@
-"""The stage `tokenize`: documents' texts -> token ids in Megatron's format."""
+"""The stage `tokenize`: turns documents' texts into token ids in Megatron's format."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from jax_diversity.token_store.megatron import TokenStore
     from jax_diversity.tokenization.base import Tokenizer
 
-# Text below which starting processes costs more than they save: the libraries use all cores by threads anyway.
+# For less text than this, starting processes would cost more time than it saves: the libraries use all cores through
+# threads anyway.
 _POOL_BYTES = 256 * 2**20
-_POOL_BYTES_TENSORFLOW = 2**30  # its import takes every process ten seconds and 600 MB
+_POOL_BYTES_TENSORFLOW = 2**30  # in every process, its import takes ten seconds and 600 MB
 
 
 def tokenize(context: Context, partial: Path) -> Counts:
-    """Write every document's tokens, one file pair per document file, and the tokenizer that made them."""
+    """Write the tokens of every document, one file pair per document file, and the tokenizer that made them."""
     from jax_diversity.token_store.megatron import TokenStore
 
     paths = context.dataset.document_store.paths
@@ -76,14 +77,14 @@ def _encode(context: Context, partial: Path, pairs: list[workers.Pair]) -> Token
 
 
 def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
-    """The tokenizer that the settings or `features_from` ask for; its files are in the partial folder afterwards."""
+    """Make the tokenizer of the settings or of `features_from`, and write its files into the partial folder."""
     from jax_diversity.tokenization.factory import load_unchanged, make_tokenizer
 
     config: TokenizerConfig = context.config.tokenizer
     if (tokenizer := load_unchanged(partial)) is not None:
         return tokenizer
-    # These are files of a run without a tokenizer, or with another version of its library: a new tokenizer may have
-    # other ids.
+    # We delete files of a run without a tokenizer, or with another version of its library, because a new tokenizer may
+    # have other ids.
     for leftover in partial.iterdir():
         leftover.unlink()
     if context.reference is not None:
@@ -106,7 +107,7 @@ def _training_texts(context: Context, text_bytes: int, advance: Advance) -> Iter
 
 
 def _num_processes(config: TokenizerConfig, text_bytes: int, num_files: int) -> int:
-    """The number of processes that tokenize; 1 is this one alone."""
+    """Return the number of processes that tokenize; 1 means only this process."""
     uses_tensorflow = config.kind == "tensorflow-text" or config.normalization != "none" or config.cut_at == "sentences"
     worthwhile = text_bytes >= (_POOL_BYTES_TENSORFLOW if uses_tensorflow else _POOL_BYTES)
     wanted = config.num_processes or (num_cores() if worthwhile else 1)
@@ -114,7 +115,7 @@ def _num_processes(config: TokenizerConfig, text_bytes: int, num_files: int) -> 
 
 
 def _statistics(store: TokenStore, text_bytes: int, unknown_id: int | None) -> Counts:
-    """Counts of all tokens, start and end tokens included; counts that need text only if there is text."""
+    """Count all tokens, start and end tokens included; counts that need text exist only if there is text."""
     import numpy as np
 
     num_tokens, lengths = store.num_tokens, store.document_lengths
@@ -161,10 +162,10 @@ def _tokenizer_fingerprint(context: Context) -> str:
 
 
 def summary(counts: Counts) -> str:
-    """One line: tokens, vocabulary, library."""
+    """Summarize the counts in one line: tokens, vocabulary, library."""
     text = f"{counts['num_tokens']:,} tokens, vocabulary of {counts['vocab_size']:,} ({counts['token_dtype']})"
     if "bytes_per_token" in counts:
-        text += f", {counts['bytes_per_token']:.3g} bytes a token"
+        text += f", {counts['bytes_per_token']:.3g} bytes per token"
     if "num_loss_tokens" in counts:
         text += f", {counts['num_loss_tokens'] / counts['num_tokens']:.1%} of them count with loss_mask=answers"
     if counts.get("start_token") is not None:

@@ -14,22 +14,22 @@ TOKENS = "tokens"
 
 
 def open_tokens(stored: StoredStages) -> TokenStore:
-    """The documents' tokens, memory-mapped."""
+    """Open the tokens of the documents as memory maps."""
     from jax_diversity.token_store.megatron import LOSS_MASK, TokenStore
 
-    # All files of a name are fetched and checked; the store takes their common names.
+    # All files with these endings are fetched and checked; the store needs the names without endings.
     for suffix in (".bin", LOSS_MASK):
         stored.files("tokenize", f"{TOKENS}/", suffix)
     return TokenStore([path.with_suffix("") for path in stored.files("tokenize", f"{TOKENS}/", ".idx")])
 
 
 def read_tokenizer(stored: StoredStages) -> Tokenizer | None:
-    """The tokenizer that made the tokens; None if the corpus consists of tokens and no tokenizer was given."""
+    """Load the tokenizer that made the tokens; None if the corpus consists of tokens and no tokenizer was given."""
     from jax_diversity.tokenization.factory import load_saved
 
     return load_saved(stored.root / TOKENS) if stored.files("tokenize", f"{TOKENS}/tokenizer.") else None
 
 
 def tokenizer_file(stored: StoredStages) -> Path:
-    """The path of `tokenizer.json`."""
+    """Return the path of `tokenizer.json`."""
     return stored.file("tokenize", f"{TOKENS}/tokenizer.json")

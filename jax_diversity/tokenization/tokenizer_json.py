@@ -1,13 +1,14 @@
-"""Text -> token ids by the `tokenizers` library: a given tokenizer.json or GPT-2's pair of files, byte-level BPE
-trained here, or plain bytes.
+"""Tokenizers of the library `tokenizers`: a given file, byte-level BPE trained here, or plain bytes.
 
-A document's tokens are the start token, if there is one, its text's, and the end token. Text stays text:
-`<|endoftext|>` in a document never becomes the end token. The truncation, padding and added tokens of a tokenizer.json
-are ignored.
+A given file is a tokenizer.json or GPT-2's pair of files. The tokens of a document are the start token, if there is
+one, the tokens of its text, and the end token. Text stays text: `<|endoftext|>` in a document never becomes the end
+token. The truncation and padding of a tokenizer.json are ignored, and so are the special tokens that it would add to
+texts.
 
-GPT-2's pair is `vocab.json`, the tokens and their ids, and `merges.txt`, the pairs of tokens to join. In both, letters
-represent bytes (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners"). Every
-line is checked: a truncated list of merges, or one of another vocabulary, would make other tokens than the model's.
+GPT-2's pair is `vocab.json`, the tokens and their ids, and `merges.txt`, the pairs of tokens to join. In both files,
+letters represent bytes (Radford et al., 2019, "Language Models are Unsupervised Multitask Learners"). Every line is
+checked: a truncated list of merges, or the list of another vocabulary, would make tokens that are not the model's
+tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from jax_diversity.tokenization.settings import tokenizer_files
 
 END_TOKEN = "<|endoftext|>"
 _TRAIN_PIECE = 2**16
-# Tokens that no merge makes: byte-level vocabularies have some (special and unused tokens), truncated files many.
+# Tokens that no merge makes: byte-level vocabularies have a few (special and unused tokens), truncated files have many.
 _MOST_TOKENS_WITHOUT_MERGE = 100
 _MOST_SHARE_WITHOUT_MERGE = 0.05
 
@@ -38,10 +39,10 @@ _MOST_SHARE_WITHOUT_MERGE = 0.05
 class JsonTokenizer(Tokenizer):
     """A tokenizer of the `tokenizers` library, made by `train_bpe`, `byte_tokenizer` or `load_tokenizer`.
 
-    Texts of more than a million characters are encoded in pieces, cut after a line end or before a blank
-    between other characters, where byte-level BPE always starts a new word: the ids are the same. A
-    tokenizer that puts a mark before each text puts one at each cut, and a million characters without such a place
-    are cut after the million. `definition` is the content of a tokenizer.json.
+    Texts of more than a million characters are encoded in pieces. They are cut after a line end, or before a blank (a
+    space) between other characters. Byte-level BPE always starts a new word there, so the ids are the same. If a
+    tokenizer puts a mark before each text, it also puts a mark at each cut. A million characters without such a place
+    are cut at the end of the million. `definition` is the content of a tokenizer.json.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class JsonTokenizer(Tokenizer):
         start_token = find_start_token(vocabulary, start_token, name)
         content = json.loads(definition)
         self._is_bytes = _is_byte_tokenizer(content)
-        model = content["model"]  # of the kind Unigram if it has an `unk_id`
+        model = content["model"]  # if it has an `unk_id`, its kind is Unigram
         unknown = model["vocab"][model["unk_id"]][0] if isinstance(model.get("unk_id"), int) else model.get("unk_token")
         super().__init__(
             kind="file",
@@ -69,8 +70,8 @@ class JsonTokenizer(Tokenizer):
             start_token=start_token,
             start_id=None if start_token is None else vocabulary[start_token],
         )
-        # The library finds special tokens before it splits words. With `encode_special_tokens` it treats their
-        # names as text; this needs special start and end tokens.
+        # The library finds special tokens before it splits words. With `encode_special_tokens`, it treats the names of
+        # special tokens as text. So we mark the start and end tokens as special.
         for token in content.get("added_tokens") or []:
             token["special"] = token["special"] or token["content"] in (start_token, end_token)
         self._backend = tokenizers.Tokenizer.from_str(json.dumps(content))
@@ -80,7 +81,7 @@ class JsonTokenizer(Tokenizer):
 
     @cached_property
     def _marking(self) -> tokenizers.Tokenizer:
-        """The same tokenizer, but it turns the names of special tokens into these tokens."""
+        """The same tokenizer, except that it turns the names of special tokens into these tokens."""
         backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
         backend.encode_special_tokens = False
         return backend
@@ -93,7 +94,7 @@ class JsonTokenizer(Tokenizer):
         return json.dumps([self.definition, self.end_token]).encode()
 
     def _encode(self, pieces: list[str], *, marks: bool = False) -> Iterator[np.ndarray]:
-        if self._is_bytes:  # a text's UTF-8 bytes are its ids
+        if self._is_bytes:  # the UTF-8 bytes of a text are its ids
             for piece in pieces:
                 yield np.frombuffer(piece.encode(), np.uint8)
             return
@@ -106,14 +107,14 @@ class JsonTokenizer(Tokenizer):
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int, start_token: str | None = None) -> JsonTokenizer:
-    """Byte-level BPE (GPT-2's words, no normalisation); the same texts in the same order give the same tokenizer.
+    """Train byte-level BPE (GPT-2's words, no normalisation).
 
-    The vocabulary is 256 bytes, merges (fewer if the texts allow fewer), and last the end token and, if there is
-    one, the start token.
+    The same texts in the same order give the same tokenizer. The vocabulary contains the 256 bytes, then merges (fewer
+    if the texts allow only fewer), then the end token and, if there is one, the start token.
     """
     backend = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - 1 - (start_token is not None),  # these are added afterwards, to get the last ids
+        vocab_size=vocab_size - 1 - (start_token is not None),  # start and end are added afterwards, with the last ids
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -123,12 +124,12 @@ def train_bpe(texts: Iterable[str], vocab_size: int, start_token: str | None = N
 
 
 def byte_tokenizer(start_token: str | None = None) -> JsonTokenizer:
-    """UTF-8 bytes as ids 0 .. 255, 256 for the end of a document, and 257 for its start if it has a token."""
+    """Make a tokenizer with UTF-8 bytes as ids 0 .. 255, 256 as the end token, and 257 as the start token, if any."""
     return _with_marks(_byte_level(models.BPE(vocab=_byte_letters(), merges=[])), start_token)
 
 
 def load_tokenizer(path: str | Path, end_token: str | None = None, start_token: str | None = None) -> JsonTokenizer:
-    """Read a tokenizer.json, or a `*vocab.json` and the `*merges.txt` beside it."""
+    """Read a tokenizer.json, or a `*vocab.json` and the `*merges.txt` in the same folder."""
     files = tokenizer_files(path)
     if len(files) == 1:
         return JsonTokenizer(_read_text(files[0], "a tokenizer.json"), end_token, start_token, str(path))
@@ -140,7 +141,7 @@ def load_tokenizer(path: str | Path, end_token: str | None = None, start_token: 
 
 
 def token_name(path: str | Path, token: int) -> str | None:
-    """The token with an id, in a file that `load_tokenizer` reads; None without one."""
+    """Return the name of a token id in a file that `load_tokenizer` reads; None if there is no such id."""
     files = tokenizer_files(path)
     if len(files) == 1:
         return _parse(_read_text(files[0], "a tokenizer.json"), str(path)).id_to_token(token)
@@ -148,13 +149,13 @@ def token_name(path: str | Path, token: int) -> str | None:
 
 
 def spread_texts(texts: Iterable[str], total_bytes: int, keep_bytes: int) -> Iterator[str]:
-    """Pieces of the texts, about `keep_bytes` of the `total_bytes`, spread evenly over them, to train BPE on."""
+    """Yield pieces of texts to train BPE on: about `keep_bytes` of the `total_bytes`, taken evenly from all texts."""
     seen, kept = 0, 0
     for text in texts:
         for piece in lines_and_blanks(text, _TRAIN_PIECE):
             size = len(piece.encode())
             seen += size
-            # A piece is taken if its middle is not ahead of the line from (0, 0) to (total_bytes, keep_bytes).
+            # A piece is taken if its middle is not above the line from (0, 0) to (total_bytes, keep_bytes).
             if (kept + size / 2) * total_bytes <= seen * keep_bytes:
                 kept += size
                 yield piece
@@ -173,7 +174,7 @@ def _parse(definition: str, name: str) -> tokenizers.Tokenizer:
 
 
 def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
-    # With a prefix space, decoding would put a blank before the text.
+    # With a prefix space, decoding would add a space before the text.
     backend = tokenizers.Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
     backend.decoder = decoders.ByteLevel()  # type: ignore[assignment]
@@ -181,7 +182,7 @@ def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
 
 
 def _with_marks(backend: tokenizers.Tokenizer, start_token: str | None) -> JsonTokenizer:
-    """The tokenizer with a new end token and, if asked for, a new start token."""
+    """Add a new end token and, if `start_token` is given, a new start token to the tokenizer."""
     marks = [END_TOKEN] if start_token is None else [END_TOKEN, start_token]
     for mark in marks:
         if backend.token_to_id(mark) is not None:
@@ -194,7 +195,7 @@ def _with_marks(backend: tokenizers.Tokenizer, start_token: str | None) -> JsonT
 
 
 def _is_byte_tokenizer(content: dict[str, Any]) -> bool:
-    """Return whether ids are bytes, which need no library."""
+    """Return whether ids are bytes, so that no library is needed."""
     model, words = content["model"], content.get("pre_tokenizer") or {}
     return (
         model.get("vocab") == _byte_letters()
@@ -206,7 +207,7 @@ def _is_byte_tokenizer(content: dict[str, Any]) -> bool:
 
 
 def _read_pair(vocab: Path, merges: Path) -> tokenizers.Tokenizer:
-    """GPT-2's two files as a tokenizer of the library."""
+    """Make a tokenizer of the library from GPT-2's two files."""
     vocabulary = _read_vocabulary(vocab)
     return _byte_level(models.BPE(vocab=vocabulary, merges=_read_merges(merges, vocabulary)))
 
@@ -221,15 +222,15 @@ def _read_text(path: Path, what: str) -> str:
 
 
 def _byte_letters() -> dict[str, int]:
-    """The letter that byte-level BPE writes for each byte: itself if it is printable, else one above 255."""
-    # GPT-2's own table. Blanks and control characters get a letter, so that no token holds white space.
+    """Return the letter that byte-level BPE uses for each byte: itself if it is printable, else a letter above 255."""
+    # This is GPT-2's table. Spaces and control characters get a letter, so that no token contains white space.
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte if byte in printable else 256 + others.index(byte)): byte for byte in range(256)}
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
-    """The tokens of a `vocab.json` and their ids."""
+    """Read the tokens of a `vocab.json` and their ids."""
     try:
         vocabulary = json.loads(_read_text(path, "a vocabulary"))
     except (json.JSONDecodeError, RecursionError) as error:
@@ -240,8 +241,8 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
             f"Expected {path} to be a vocabulary, every token with a distinct id below 2^31, found other "
             "JSON; a tokenizer.json needs a name that does not end in vocab.json."
         )
-    # Without a token for each byte it could not encode every text. Tokens in </w> mean another way to split words than
-    # GPT-2's.
+    # Without a token for each byte, the tokenizer could not encode every text. Tokens that end in </w> mean that words
+    # are split in another way than in GPT-2.
     letters = _byte_letters()
     num_lacking = sum(letter not in vocabulary for letter in letters)
     if num_lacking or any(f"{letter}</w>" in vocabulary for letter in letters):
@@ -254,7 +255,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _read_merges(path: Path, vocabulary: dict[str, int]) -> list[tuple[str, str]]:
-    """The pairs of tokens of a `merges.txt`, the first to be joined first."""
+    """Read the pairs of tokens of a `merges.txt`; earlier pairs are joined first."""
     merges: list[tuple[str, str]] = []
     for number, line in enumerate(_read_text(path, "a list of merges").split("\n"), 1):
         if not line or line.startswith("#version"):
@@ -266,13 +267,14 @@ def _read_merges(path: Path, vocabulary: dict[str, int]) -> list[tuple[str, str]
                 f"{line[:100]!r}; put the two files of one tokenizer side by side."
             )
         merges.append((parts[0], parts[1]))
-    # Every line of a file that was cut off at a line's end is correct: only the number of merges shows it.
+    # If a file was cut off at the end of a line, every line is correct. Only the number of merges shows that the file
+    # was cut off.
     made = {first + second for first, second in merges}
     longer = sum(len(token) > 1 for token in vocabulary)
     without = longer - len(made)
     if without > max(_MOST_TOKENS_WITHOUT_MERGE, _MOST_SHARE_WITHOUT_MERGE * longer):
         raise UserError(
             f"Expected merges for the {longer} tokens of more than one byte in {path}, found none for {without} of "
-            "them; the file is cut off, or belongs to another vocabulary: fetch it again."
+            "them; the file is cut off, or belongs to another vocabulary; fetch it again."
         )
     return merges

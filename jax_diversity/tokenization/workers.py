@@ -1,7 +1,7 @@
-"""Document files -> token files, one by one: in this process, or in several processes side by side.
+"""Makes token files from document files, one by one: in this process, or in several processes at the same time.
 
 Every document file has its own token file, which depends only on its texts and the tokenizer. So any number of
-processes writes the same bytes, and files that were finished before a kill are kept.
+processes writes the same bytes. If the build is killed, finished files are kept.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
     from jax_diversity.tokenization.base import Tokenizer
 
 Pair = tuple[Path, Path]
-"""A file of documents and the prefix of its .bin and .idx."""
+"""A file of documents, and the prefix of its .bin and .idx files."""
 ReadTexts = Callable[[Path], Iterator[list[str]]]
-"""Reads a file of documents, some texts at a time; small enough to be sent to worker processes."""
+"""Reads a file of documents, a few texts at a time; the function itself is small enough to be sent to worker
+processes."""
 ReadSpans = Callable[[Path], Iterator[Sequence[ChatSpans | None]]]
-"""Reads the spans of the chats' turns and answers, in lists parallel to the lists of texts."""
+"""Reads the spans of turns and answers of chats, in lists that correspond to the lists of texts."""
 
 _FILES_AT_A_TIME = 2
 
 
 def is_finished(prefix: Path) -> bool:
-    """Return whether both files of a prefix exist: they get their names when they are complete."""
+    """Return whether both files of a prefix exist; files get their names only when they are complete."""
     return all(prefix.with_name(prefix.name + ending).exists() for ending in (".bin", ".idx"))
 
 
@@ -43,16 +44,16 @@ def encode_here(
     *,
     read_spans: ReadSpans | None = None,
 ) -> None:
-    """Encode files in this process: the library's own threads use all cores.
+    """Encode files in this process; the threads of the library use all cores.
 
-    Two files are processed at a time: while the library encodes one, this process reads or writes the other.
+    Two files are processed at a time: while the library encodes one file, this process reads or writes the other file.
     """
     lock = threading.Lock()  # `advance` is called by two threads
     stopping = threading.Event()
 
     def tell(num_documents: int) -> None:
         if stopping.is_set():
-            raise KeyboardInterrupt  # ends this thread; the error that set the event is reported
+            raise KeyboardInterrupt  # this ends the thread; the error that set the event is reported
         with lock:
             advance(num_documents)
 
@@ -76,10 +77,10 @@ def encode_in_processes(
     *,
     read_spans: ReadSpans | None = None,
 ) -> None:
-    """Encode files in worker processes, which share the cores and load the tokenizer in `folder`."""
-    # Without this limit every process would start one thread a core.
+    """Encode files in worker processes, which share the cores and load the tokenizer from `folder`."""
+    # Without this limit, every process would start one thread per core.
     num_threads = max(1, num_cores() // num_processes)
-    environment = {  # of the tokenizers library
+    environment = {  # variables of the library `tokenizers`
         "RAYON_NUM_THREADS": str(num_threads),
         "TOKENIZERS_PARALLELISM": "true" if num_threads > 1 else "false",
     }
@@ -103,7 +104,7 @@ def _encode_file(
     prefix: Path,
     advance: Advance = ignore,
 ) -> int:
-    """Encode the documents of the file `path` into the .bin and .idx of `prefix`; returns their number."""
+    """Encode the documents of the file `path` into the .bin and .idx of `prefix`; return the number of documents."""
     from jax_diversity.token_store.megatron import TokenWriter
 
     with TokenWriter(prefix, tokenizer.dtype, with_loss_mask=read_spans is not None) as writer:

@@ -218,7 +218,7 @@ def test_seeds_that_no_library_takes(section: str, seed: int) -> None:
     ("values", "sentence"),
     [
         ({"also": (0,)}, "cluster.also from 1 to cluster.train_documents"),
-        ({"also": (5,)}, "other numbers than cluster.num_clusters"),
+        ({"also": (5,)}, "numbers other than cluster.num_clusters"),
         ({"also": (3, 3)}, "each once, found 3, 3"),
         ({"options": {"coarse_clusters": 5}}, "coarse_clusters from 0 to below the 5 clusters, found 5"),
         ({"options": {"coarse_clusters": -1}}, "coarse_clusters from 0 to below the 5 clusters, found -1"),

@@ -75,7 +75,64 @@ PUBLISHED = [
         {"secret_private_key": 1},
     ),
 ]
+OTHER_CHARACTERS = [
+    # Spaces, dashes, digits and marks of other scripts, invisible characters, character references.
+    ("4111\u00a01111\u202f1111\u30001111.", "<card>.", {"card": 1}),
+    ("4111\u20131111\u20111111\u20101111.", "<card>.", {"card": 1}),
+    ("41\u00ad11 1111 11\u200b11 1111\ufeff.", "<card>.", {"card": 1}),
+    ("\uff14" + "\uff11" * 15, "<card>", {"card": 1}),
+    ("DE89\u00a03704\u00a00044\u00a00532\u00a00130\u00a000 BIC", "<iban> BIC", {"iban": 1}),
+    ("DE\u00ad89 3704 0044 05\u200d32 0130 00 BIC", "<iban> BIC", {"iban": 1}),
+    ("\u202a+49\u00a030\u2011901820\u202c!", "\u202a<phone>!", {"phone": 1}),
+    ("Tel.: \uff08030\uff09 90\u201318\u201320", "Tel.: <phone>", {"phone": 1}),
+    ("tel \u0660\u0663\u0660 \u0669\u0660\u0661\u0668\u0662\u0660", "tel <phone>", {"phone": 1}),
+    ("jane%40example.org, jo&#64;b.com, jo&#x40;b.com, c&commat;d.de", ", ".join(["<email>"] * 4), {"email": 4}),
+    ("\uff4aane\uff20example\uff0eorg; jane.\u00addoe@ex\u200bample.org", "<email>; <email>", {"email": 2}),
+    (
+        "RSSMRA\uff18\u0665T10A562S, 078\u201105\u20131120",
+        "<national_id>, <national_id>",
+        {"national_id_it": 1, "national_id_us": 1},
+    ),
+    (
+        "RSSMRA\U0001d7ff5T10A562S, RSSMRA\U0001d7d65T10A562S",
+        "RSSMRA\U0001d7ff5T10A562S, <national_id>",
+        {"national_id_it": 1},
+    ),
+    ("password: 'EApYaihGGf%40bx'", "password: '<secret>'", {"secret_assigned": 1}),
+    ("\u043a\u0430\u0440\u0442\u0430\u200b4111111111111111", "\u043a\u0430\u0440\u0442\u0430\u200b<card>", {"card": 1}),
+]
+ACROSS_LINES = [
+    ("card 4111 1111\n1111 1111 it is", "card <card> it is", {"card": 1}),
+    ("card 4111-1111-\r\n  1111-1111 it is", "card <card> it is", {"card": 1}),
+    ("IBAN DE89 3704\n0044 0532 0130 00", "IBAN <iban>", {"iban": 1}),
+    ("call +49 30\n901820 now", "call <phone> now", {"phone": 1}),
+    ("GB29 NWBK\n6016 1331 9268 19", "<iban>", {"iban": 1}),
+    ("Fax: (201)\n755-3380 or AB 12\n34 56 C", "Fax: <phone> or <national_id>", {"phone": 1, "national_id_gb": 1}),
+    ("his SSN is 078-05-\n1120.", "his SSN is <national_id>.", {"national_id_us": 1}),
+    # A number that ends before the line break, and tables.
+    ("+49 30 901820\n10115 Berlin", "<phone>\n10115 Berlin", {"phone": 1}),
+    ("4111 1111 1111 1111\n5500 0000 0000 0004", "<card>\n<card>", {"card": 2}),
+    ("1234 5678\n4111 1111\n1111 1111\n1234 5678", "1234 5678\n4111 1111\n1111 1111\n1234 5678", {}),
+]
+RUN = "MIIEpAIBAAKCAQEAtF5cXz3vQ0aB1cD2"
+MORE = [
+    ("Authorization: Bearer 0aB1cD2eF3gH4iJ5.", "Authorization: Bearer <secret>", {"secret_authorization": 1}),
+    ("{'authorization': 'Basic dXNlcjpwYXNzdw=='}", "{'authorization': 'Basic <secret>'}", {"secret_authorization": 1}),
+    (
+        f"-----BEGIN RSA PRIVATE KEY-----\n{RUN}\n{RUN}\n\nOther words.",
+        "<secret>\n\nOther words.",
+        {"secret_private_key": 1},
+    ),
+    (f'k = "-----BEGIN PRIVATE KEY-----\\n{RUN}\\n{RUN}\\nMA==";', 'k = "<secret>";', {"secret_private_key": 1}),
+    (f"-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n{RUN}\nab", "<secret>", {"secret_private_key": 1}),
+    (f"{'bounce-' * 20}jane@example.org", "<email>", {"email": 1}),
+    ("host 121.0.1.2, is 100.2.3.4", "host <ip>, is <ip>", {"ip": 2}),
+]
 UNTOUCHED = [
+    "Firefox 121.0.1.2, Firefox/121.3.1.2, chapter 100.2.3.4, section 1.2.3.4, v1.2.3.4, Program 101.0.2.3",
+    "Authorization: Bearer YOUR_TOKEN_HERE, Authorization: Bearer ${TOKEN_1}, Basic authorization of 12345678",
+    "-----BEGIN PRIVATE KEY-----\n...",
+    "12\u201315 1990\u20131991 \u00a7\u00a712\u201315, &#8211;&amp;&#64; %40 medium.com/%40user/4 \uff20",
     "x @pytest.mark.slow and y@2x.png, A@B.T(x), git log HEAD@{1}",
     "version 1.2.3.4, section 5.6.7.8, Firefox 2.0.0.11, v 1.72.1.1, OID 2.5.4.3, 1.2.3.4.5",
     "from 1990-1991 to 2001-2002, call 1990 1991, 10 000 000, 2020-01-02 03:04:05",
@@ -91,7 +148,7 @@ UNTOUCHED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "expected", "found"), PUBLISHED)
+@pytest.mark.parametrize(("text", "expected", "found"), [*PUBLISHED, *OTHER_CHARACTERS, *ACROSS_LINES, *MORE])
 def test_published_examples_of_every_kind(text: str, expected: str, found: dict[str, int]) -> None:
     assert masks(text) == (expected, found)
 
@@ -165,6 +222,31 @@ def test_kinds_can_be_left_alone_and_countries_chosen() -> None:
     assert masks("12345678Z", countries=["DE", "US"])[1] == {}
     with pytest.raises(UserError, match=r"Expected countries among .* found 'XX'"):
         masks("", countries=["XX"])
+
+
+def test_the_title_and_named_fields_are_replaced() -> None:
+    """Ids and addresses stay, and are counted."""
+    about = {
+        "url": "https://x.org/?q=jane%40example.org",
+        "author": {"names": ["jane@example.org"]},
+        "by": "jo@b.com",
+        "n": 1,
+    }
+    document = Document("jane@example.org", "text", "web", title="Mail jane@example.org", metadata=about)
+    for options, author, by, url in (
+        ({}, about["author"], "jo@b.com", about["url"]),
+        ({"fields": ["author", "by", "title"]}, {"names": ["<email>"]}, "<email>", about["url"]),
+        ({"fields": ["title", "url"]}, about["author"], "jo@b.com", "https://x.org/?q=<email>"),
+    ):
+        chain = Chain([("personal_data", options)])
+        (left,) = chain.through([document])
+        assert (left.id, left.text, left.title) == ("jane@example.org", "text", "Mail <email>")
+        assert left.metadata == {"url": url, "author": author, "by": by, "n": 1}
+        found = chain.funnel()[0]["found"]
+        assert found["email_left_in_id"] == 1
+        assert found.get("email_left_in_url", 0) == (url == about["url"])
+    with pytest.raises(UserError, match="fields to be title or fields of the metadata, found id"):
+        masks("", fields=["id"])
 
 
 def test_without_the_library_telephones_must_be_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -429,20 +429,21 @@ def test_weights() -> None:
         Document("b", "t", "the web", "de", metadata={"cluster": 4, "score": 0.8}),
         Document("c", "t", "else", None, metadata={"cluster": 5, "score": 0.1}),
     ]
-    by_source = {"weights": {"wikipedia": 3, "the web": 2.5}}
-    assert weights(documents, by_source) == [3, 2.5, 1]
-    assert weights(documents, {"by": "language", "weights": {"de": 2}, "default": 0.5}) == [0.5, 2, 0.5]
-    assert weights(documents, {"by": "cluster", "weights": {3: 2, 4: 4}}) == [2, 4, 1]
-    assert weights(documents, {"by": "score", "weights": {"0.8": 2, "0.95": 3}}) == [3, 2, 1]
-    assert weights(documents, {"by": "no field", "weights": "{a: 2}"}) == [1, 1, 1]
-    # Two rules: both count.
-    assert weights(documents, by_source, {"by": "score", "weights": {"0.8": 2, "0.95": 3}}) == [9, 5, 1]
+    by_source, by_score = {"source=wikipedia": 3, "source=the *": 2.5}, {"score>=0.8": 2, "score>=0.95": 1.5}
+    assert weights(documents, {"weights": by_source}) == [3, 2.5, 1]
+    assert weights(documents, {"weights": {"language=de": 2, "language!=de": 0.5}}) == [0.5, 2, 0.5]
+    assert weights(documents, {"weights": {"cluster=3": 2, "cluster=4": 0}}) == [2, 0, 1]
+    assert weights(documents, {"weights": by_score}) == [3, 2, 1]
+    assert weights(documents, {"weights": "{no field=a: 2, source>=1: 2}"}) == [1, 1, 1]
+    # The factors are multiplied, in one step or in two.
+    assert weights(documents, {"weights": by_source | by_score}) == [9, 5, 1]
+    assert weights(documents, {"weights": by_source}, {"weights": by_score}) == [9, 5, 1]
 
 
 def test_weights_of_a_score_of_the_same_chain(examples: dict[str, str]) -> None:
     steps = [
         ("quality", {**examples, "least": 0.0}),
-        ("weight", {"by": "quality", "weights": {0.5: 4}, "default": 0.25}),
+        ("weight", {"weights": {"quality>=0.5": 4, "quality<0.5": 0.25}}),
     ]
     left, _ = through(steps, [*made_texts(GOOD, 1, seed=4), *made_texts(BAD, 1, seed=4)])
     assert [document.metadata["weight"] for document in left] == [4, 0.25]
@@ -451,13 +452,13 @@ def test_weights_of_a_score_of_the_same_chain(examples: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"weights": {}}, "'weights' to map values to weights, found none"),
+        ({"weights": {}}, "Expected rules in the option 'weights', found none"),
         ({"weights": "web"}, "'weights' to be names with a number each, found 'web'"),
         ({"weights": "{web: many}"}, "'weights' to be names with a number each"),
         ({"weights": "{web: 1, web: 2}"}, "line 1, column 10 has 'web', which has come before"),
-        ({"weights": {"web": 0}}, "Expected the weight of 'web' to be above 0, found 0"),
-        ({"weights": {"web": float("inf")}}, "Expected the weight of 'web' to be above 0"),
-        ({"weights": {"web": 1}, "default": -1.0}, "Expected the weight of 'default' to be above 0"),
+        ({"weights": {"source=web": -1}}, "Expected weights of 'source=web' to be finite and >= 0, found -1"),
+        ({"weights": {"web": 2}}, "Expected rules such as source=web-.* in weights, found 'web'"),
+        ({"weights": {"q@source>=1": 2}}, "found the mean of a group, 'q@source>=1'; give it as packing.weights"),
     ],
 )
 def test_weights_that_are_none(options: dict[str, Any], sentence: str) -> None:

@@ -291,7 +291,7 @@ def test_vectors_from_parquet_files_are_matched_by_id(config: BuildConfig, tmp_p
     [
         (
             "width",
-            r"= \(\d+, 2\) for \d+ documents from document 'doc-0' \(number 0\) on, found float32 \(\d+, 1\)",
+            r"= \(\d+, 2\) for \d+ documents \(the first is document 'doc-0' \(number 0\)\), found float32 \(\d+, 1\)",
         ),
         ("rows", r"found float32 \(\d+, 2\); repair its `embed`"),
         ("dtype", r"a float32 array .*, found float64 \(\d+, 2\)"),
@@ -326,7 +326,7 @@ def test_zero_vectors_are_counted(config: BuildConfig, monkeypatch: pytest.Monke
         ("../own:Lengths", r"as `import` does .*, found '\.\./own:Lengths'; put the module's folder"),
         (".own:Lengths", r"found '\.own:Lengths'"),
         ("own/embedder:Lengths", "found 'own/embedder:Lengths'"),
-        ("math:pi", "to be a function that makes an embedder .*, found: 3.14.* is not a callable object"),
+        ("math:pi", "to name a function, found 3.14"),
         (f"{__name__}:needs_weights", r"takes the options \(none\), found: missing a required .*argument: 'weights'"),
         (f"{__name__}:refuses", r"^Expected a checkpoint, found none; fetch it\.$"),
         ("json:JSONDecoder", "with `dimensions` and `embed`, found JSONDecoder"),

@@ -138,11 +138,11 @@ HOLED = [*VECTORS[:5], None, *VECTORS[6:]]
         ({"embedding": RAGGED}, r"of 3 numbers .* found 2 numbers in row 5 of .*v\.parquet"),
         ({"embedding": HOLED}, r"found null in row 5 of .*v\.parquet"),
         ({"embedding": [None, *VECTORS[1:]]}, r"found null in row 0"),
-        ({"embedding": pa.array([[]] * 10, pa.list_(pa.float32()))}, r"found an empty one in row 0"),
+        ({"embedding": pa.array([[]] * 10, pa.list_(pa.float32()))}, r"found an empty vector in row 0"),
         ({"embedding": [[1.0, None, 2.0]] * 10}, r"found NaN.* in row 0 of .*v\.parquet"),
         ({"embedding": with_value(6, np.inf).tolist(), "id": IDS[::-1]}, r"in row 6 of .*v\.parquet"),
-        ({"embedding": VECTORS[:8].tolist()}, r"found 8 rows in 1 files from .*v\.parquet"),
-        ({"embedding": VECTORS[:8].tolist(), "id": IDS[2:]}, r"found none for 2, the first being 'doc-0'"),
+        ({"embedding": VECTORS[:8].tolist()}, r"found 8 rows in 1 files \(the first is .*v\.parquet"),
+        ({"embedding": VECTORS[:8].tolist(), "id": IDS[2:]}, r"found none for 2 documents \(the first is 'doc-0'\)"),
         ({"embedding": VECTORS.tolist(), "id": [*IDS[:9], "doc-3"]}, r"a second one for 'doc-3' in row 9 of"),
         ({"embedding": [1.0] * 10}, r"column 'embedding' of .*v\.parquet, found double"),
         ({"embedding": [["a"]] * 10}, r"found list<"),
@@ -167,7 +167,7 @@ def test_widths_that_differ_between_files_are_named(tmp_path):
 def test_files_that_do_not_go_together_are_named(tmp_path):
     pq.write_table(table(VECTORS[:5], id=IDS[:5]), tmp_path / "a.parquet")
     pq.write_table(table(VECTORS[5:]), tmp_path / "b.parquet")
-    with pytest.raises(UserError, match=r"have the column 'id' or none, found .*b\.parquet"):
+    with pytest.raises(UserError, match=r"no file to have the column 'id', found .*b\.parquet"):
         read(tmp_path / "*.parquet")
     np.save(tmp_path / "a.npy", VECTORS)
     np.save(tmp_path / "b.npy", VECTORS)

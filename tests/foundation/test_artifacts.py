@@ -155,8 +155,8 @@ def test_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
 def test_a_planted_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     victim = tmp_path / "victim.txt"
     victim.write_text("mine")
-    (tmp_path / "file.0.tmp").symlink_to(victim)
-    names = iter("01")
+    (tmp_path / "file.00000000.tmp").symlink_to(victim)
+    names = iter(("00000000", "00000001"))
     monkeypatch.setattr(artifacts.secrets, "token_hex", lambda _: next(names))
     with atomic_path(tmp_path / "file") as temporary:
         temporary.write_text("new")
@@ -166,7 +166,7 @@ def test_a_planted_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_leftovers_of_killed_writers_go_and_those_of_living_ones_stay(tmp_path: Path) -> None:
-    (tmp_path / "file.dead.tmp").write_text("half")
+    (tmp_path / "file.0123dead.tmp").write_text("half")
     with atomic_path(tmp_path / "file") as temporary:
         temporary.write_text("whole")
         remove_leftovers(tmp_path)

@@ -126,7 +126,7 @@ def methods_tables() -> list[Methods]:
 
 
 # Only Megatron's own packing has the indices that Megatron reads; only the exact greedy has scores of norms.
-BY_NAME = {("packing.stage", "megatron"), ("export.megatron", "megatron"), ("ordering.objective", "greedy")}
+BY_NAME = {("packing.stage", "megatron"), ("export.megatron", "megatron")}
 
 
 @cache

@@ -262,15 +262,15 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(dataset, copi
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoints, "write_json", full)
-    (dataset.root / "training").symlink_to(copied.parent)
-    copied.rename(copied.parent / "balance")
+    (dataset.root / "training").mkdir()
+    copied.rename(dataset.root / "training" / "balance")
     assert main(["train", "--quiet", "--out", str(dataset.root), *OPTIONS]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "no space left on the disk" in line
-    (copied.parent / "balance").rename(copied)
+    (dataset.root / "training" / "balance").rename(copied)
     assert [path.name for path in folder.iterdir()] == ["8"]
     assert {path: path.read_bytes() for path in files_of(folder / "8")} == before
-    (dataset.root / "training").unlink()
+    (dataset.root / "training").rmdir()
 
 
 def test_remains_of_a_killed_run_are_removed(dataset, copied):

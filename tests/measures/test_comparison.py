@@ -195,7 +195,7 @@ def test_mistakes(chars: Characteristics, orders: dict, compared: Comparison) ->
         compare(chars, orders, windows=(100_000,))
     with pytest.raises(ValueError, match="found 'balanced'"):
         compared.relative_to("balanced")
-    with pytest.raises(ValueError, match="holds no 'tv_mean' of 'greedy'"):
+    with pytest.raises(ValueError, match="has no value of 'tv_mean' for 'greedy'"):
         compared.value("greedy", "cluster", "tv_mean", 17, "0")
     with pytest.raises(ValueError, match="made for another dataset"):
         compare(chars, {"other": np.arange(5)}, windows=(2,))

@@ -403,9 +403,9 @@ def test_duplicate_groups_of_another_dataset() -> None:
     segments = segments_of([[0], [1]])
     with pytest.raises(ValueError, match="duplicate groups of 3 sequences, found 2"):
         duplicate_gaps(np.arange(3), np.array([0, 0]))
-    with pytest.raises(ValueError, match="segments of 3 sequences as the ordering has, found 2"):
+    with pytest.raises(ValueError, match="segments of 3 sequences, as in the ordering, found 2"):
         duplicate_gaps(np.arange(3), np.array([0, 0]), segments)
-    with pytest.raises(ValueError, match="duplicate groups of 2 documents as the segments hold, found 1"):
+    with pytest.raises(ValueError, match="duplicate groups of 2 documents, as in the segments, found 1"):
         duplicate_gaps(np.arange(2), np.array([0]), segments)
 
 

@@ -40,12 +40,6 @@ def test_seeds_give_different_orders(method: str) -> None:
     assert order(chars, method, seed=1).fingerprint != order(chars, method, seed=2).fingerprint
 
 
-@pytest.mark.parametrize("method", UNSEEDED)
-def test_seeds_play_no_part(method: str) -> None:
-    chars = synthetic_characteristics(150)
-    assert order(chars, method, seed=1).fingerprint == order(chars, method, seed=2).fingerprint
-
-
 @pytest.mark.parametrize("method", SEEDED + UNSEEDED)
 def test_progress_counts_every_position(method: str) -> None:
     told: list[int] = []
@@ -66,7 +60,7 @@ def test_progress_counts_every_position(method: str) -> None:
     ids=["nothing", "one empty", "some empty", "equals"],
 )
 def test_degenerate_corpora(method: str, counts: np.ndarray) -> None:
-    indices = order(Characteristics.from_counts({"topic": counts}), method, seed=4).indices
+    indices = order(Characteristics.from_counts({"topic": counts}), method).indices
     np.testing.assert_array_equal(np.sort(indices), np.arange(len(counts)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 from collections.abc import Callable, Iterator
@@ -32,6 +33,12 @@ ONLY_TIES = ("greedy", "sequence_spacing")  # what their seed decides
 TIES = ("balance", "greedy_pool", *ONLY_TIES)
 POOLED = ("balance", "greedy_pool")
 PLANNED = ("balance", "greedy", "greedy_pool")
+WEIGHING = (*PLANNED, "greedy_block_shuffle")  # the methods with an objective
+
+
+def seeded(method: str, seed: int) -> dict[str, Any]:
+    """The seed, for methods that use one."""
+    return {} if method in UNSEEDED else {"seed": seed}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +63,7 @@ def test_every_method_is_tested_as_what_it_is() -> None:
 def test_every_method_is_a_deterministic_read_only_bijection(method: str, chars: Characteristics) -> None:
     options, before = SEEDED.get(method, {}), chars.fingerprint
     state = str(np.random.get_state())  # noqa: NPY002 - no method may draw from it
-    first, second = (order(chars, method, seed=3, **options) for _ in range(2))
+    first, second = (order(chars, method, **seeded(method, 3), **options) for _ in range(2))
     np.testing.assert_array_equal(np.sort(first.indices), np.arange(chars.num_sequences))
     np.testing.assert_array_equal(first.indices, second.indices)
     assert first.indices.dtype == np.int64
@@ -68,9 +75,12 @@ def test_every_method_is_a_deterministic_read_only_bijection(method: str, chars:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_says_how_its_order_was_made(method: str, chars: Characteristics, tmp_path) -> None:
     options = SEEDED.get(method, {})
-    ordering = order(chars, method, seed=3, **options)
-    expected = {"method": method, "seed": 3, "options": options, "characteristics": chars.fingerprint}
-    assert {name: ordering.info[name] for name in expected} == expected
+    ordering = order(chars, method, **seeded(method, 3), **options)
+    every = {name: value for name, value in METHODS.options(method).items() if name != "mesh"} | options
+    expected = {"method": method, **seeded(method, 3), "options": every, "characteristics": chars.fingerprint}
+    if method in WEIGHING:
+        expected["objective"] = dataclasses.asdict(Objective())
+    assert ordering.info == expected
     ordering.save(tmp_path / "mine.npy")
     assert Ordering.load(tmp_path / "mine.npy").info == json.loads(json.dumps(dict(ordering.info)))
 
@@ -87,11 +97,6 @@ def test_progress_counts_every_position(method: str, chars: Characteristics) -> 
 def test_seeds_give_different_orders(method: str, chars: Characteristics) -> None:
     orders = {order(chars, method, seed=seed, **SEEDED[method]).fingerprint for seed in (0, 1, 2, 2**40)}
     assert len(orders) == 4
-
-
-@pytest.mark.parametrize("method", UNSEEDED)
-def test_seeds_play_no_part(method: str, chars: Characteristics) -> None:
-    assert len({order(chars, method, seed=seed).fingerprint for seed in (0, 1, 2**40)}) == 1
 
 
 @pytest.mark.parametrize("method", TIES)
@@ -155,8 +160,9 @@ def test_groups_without_tokens_change_nothing(method: str, chars: Characteristic
         rows = chars.counts[name]
         padded[name] = csr_array((rows.data, rows.indices, rows.indptr), shape=(rows.shape[0], rows.shape[1] + 9))
     with_empty = Characteristics.from_counts(padded, sequence_length=chars.sequence_length)
-    expected = order(chars, method, seed=1, **options).indices
-    np.testing.assert_array_equal(order(with_empty, method, seed=1, **options).indices, expected)
+    options = {**seeded(method, 1), **options}
+    expected = order(chars, method, **options).indices
+    np.testing.assert_array_equal(order(with_empty, method, **options).indices, expected)
 
 
 # Options
@@ -230,9 +236,12 @@ def test_methods_that_keep_no_checkpoint_name_those_that_do(method: str, chars: 
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_has_one_signature(method: str) -> None:
+def test_the_signature_declares_what_a_method_uses(method: str) -> None:
     parameters = inspect.signature(METHODS.find(method)).parameters
-    assert {"characteristics", "seed", "objective", "advance"} <= set(parameters)
+    assert {"characteristics", "advance"} <= set(parameters)
+    assert ("seed" in parameters) == (method not in UNSEEDED)
+    assert ("objective" in parameters) == (method in WEIGHING)
+    assert ("plan" in parameters) == (method in PLANNED)
     for name, parameter in parameters.items():
         assert parameter.kind is (
             inspect.Parameter.POSITIONAL_OR_KEYWORD if name == "characteristics" else inspect.Parameter.KEYWORD_ONLY
@@ -240,7 +249,32 @@ def test_every_method_has_one_signature(method: str) -> None:
         assert (parameter.default is inspect.Parameter.empty) == (name in ("characteristics", "objective")), name
     chars = Characteristics.from_counts({"topic": DEGENERATE["equals of one group"]()})
     made: Callable[..., Any] = METHODS.find(method)
-    assert len(made(chars, objective=Objective())) == 7
+    assert len(made(chars, **({"objective": Objective()} if method in WEIGHING else {}))) == 7
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("given", "using"),
+    [
+        ({"seed": 1}, {*METHODS} - {*UNSEEDED}),
+        ({"objective": Objective()}, {*WEIGHING}),
+        ({"objective": Objective.f3()}, {*WEIGHING}),
+        ({"seed": 0, "objective": None}, {*METHODS}),  # the defaults
+    ],
+    ids=["seed", "default objective", "f3", "defaults"],
+)
+def test_a_seed_or_objective_that_a_method_does_not_use_is_refused(
+    method: str, given: dict[str, Any], using: set[str], chars: Characteristics
+) -> None:
+    if method in using:
+        assert len(order(chars, method, **given)) == chars.num_sequences
+        return
+    (name,) = given
+    article = "a" if name == "seed" else "an"
+    with pytest.raises(UserError) as caught:
+        order(chars, method, **given)
+    sentence = f"Method '{method}' cannot use {article} {name}; expected one of {', '.join(sorted(using))}."
+    assert str(caught.value) == sentence
 
 
 # Golden orders: the same on every machine and with every supported version of the libraries.
@@ -248,7 +282,7 @@ def test_every_method_has_one_signature(method: str) -> None:
 
 def test_golden_orders(chars: Characteristics) -> None:
     for method, expected in GOLDEN.items():
-        ordering = order(chars, method, seed=7, **SEEDED.get(method, {}))
+        ordering = order(chars, method, **seeded(method, 7), **SEEDED.get(method, {}))
         assert ordering.indices[:12].tolist() == expected, method
 
 

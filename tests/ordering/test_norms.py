@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from jax_diversity import Characteristics, Objective, UserError, order
+from jax_diversity import Characteristics, Objective, UserError, order, shuffle_blocks
 from jax_diversity.ordering import greedy, running
 from jax_diversity.ordering.plan import Targets
 from jax_diversity.ordering.settings import OrderConfig
@@ -188,9 +188,16 @@ def test_bad_forms(given: dict, sentence: str) -> None:
         Objective(**given)
 
 
-@pytest.mark.parametrize("method", ["balance", "greedy_pool", "uniform_shuffle"])
+def test_blocks_of_the_greedy_take_norms() -> None:
+    chars = random_characteristics(0)
+    blocks = order(chars, "greedy_block_shuffle", objective=F3, block_size=8)
+    assert blocks.fingerprint == shuffle_blocks(order(chars, "greedy", objective=F3), 8).fingerprint
+    OrderConfig("greedy_block_shuffle", objective="f3", form="norms").check("orders[0]", ("cluster", "length"))
+
+
+@pytest.mark.parametrize("method", ["balance", "greedy_pool"])
 def test_other_methods_refuse_norms(method: str) -> None:
-    sentence = f"the method 'greedy' with the objective's form 'norms', found '{method}'; take that method or"
+    sentence = f"the method greedy or greedy_block_shuffle with the objective's form 'norms', found '{method}'; take"
     with pytest.raises(UserError, match=sentence):
         order(random_characteristics(0), method, objective=F3)
     with pytest.raises(UserError, match=f"Ordering '{method}': .*{sentence}"):

@@ -21,7 +21,7 @@ from jax_diversity.cli.main import main
 from jax_diversity.foundation.settings import read_settings
 from jax_diversity.measures.followed import follow
 from jax_diversity.ordering.base import METHODS
-from jax_diversity.ordering.settings import AfterConfig, OrderConfig
+from jax_diversity.ordering.settings import AfterConfig, OrderConfig, TargetsConfig
 from jax_diversity.ordering.shortages import UnmetTargets, shortages
 from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.pipeline.stages import ordering_stages
@@ -70,7 +70,10 @@ FURTHER: dict[str, dict[str, Any]] = {
     },
 }
 ORDERS: dict[str, dict[str, Any]] = {
-    **{method: {"method": method, "options": options, "seed": 1} for method, options in OPTIONS.items()},
+    **{
+        method: {"method": method, "options": options, **({"seed": 1} if METHODS.takes(method, "seed") else {})}
+        for method, options in OPTIONS.items()
+    },
     **{f"{method} on devices": {"method": method, "devices": 1} for method in METHODS if METHODS.takes(method, "mesh")},
     **FURTHER,
 }
@@ -173,7 +176,8 @@ def by_python(name: str, dataset: jd.Dataset) -> jd.Ordering:
         case "change":
             half = round(number / 2)
             return jd.order(chars, consumed=dataset.orderings["published"][:half], targets={"cluster": MORE})
-    return jd.order(chars, order["method"], seed=order.get("seed", 0), **order.get("options", {}), **mesh)
+    seed = {"seed": order["seed"]} if "seed" in order else {}
+    return jd.order(chars, order["method"], **seed, **order.get("options", {}), **mesh)
 
 
 def named(own: np.ndarray, given: dict[int, float]) -> np.ndarray:
@@ -308,12 +312,20 @@ MISTAKES = {
     "a block of none": ({"method": "greedy_block_shuffle", "options": {"block_size": 0}}, "Expected block_size to be"),
     "targets of a shuffle": (
         {"method": "uniform_shuffle", "targets": {"shares": {"cluster": [EVEN]}}},
-        "cannot follow targets or continue from earlier sequences; expected one of balance, greedy, greedy_pool.",
+        "cannot use targets; expected one of balance, greedy, greedy_pool.",
     ),
     "devices for a shuffle": (
         {"method": "uniform_shuffle", "devices": 1},
-        "cannot share its work among devices; expected one of balance, greedy, greedy_block_shuffle, greedy_pool.",
+        "cannot use devices; expected one of balance, greedy, greedy_block_shuffle, greedy_pool.",
     ),
+    "a published objective of a fixed rule": (
+        {"method": "sequence_spacing", "objective": "f3"},
+        "cannot use objective;",
+    ),
+    "weights of a shuffle": ({"method": "uniform_shuffle", "weights": {"length": 2.0}}, "cannot use weights;"),
+    "windows of strata": ({"method": "stratified", "windows": [8]}, "cannot use windows;"),
+    "documents of strata": ({"method": "stratified", "document_weight": 0.5}, "cannot use document_weight;"),
+    "a seed of the corpus": ({"method": "corpus_order", "seed": 1}, "cannot use seed;"),
 }
 
 
@@ -328,6 +340,48 @@ def test_mistakes_are_one_sentence_and_write_nothing(
     assert sentence in told
     assert "\n" not in told
     assert {path: path.stat().st_mtime_ns for path in tiny_dataset.rglob("*") if path.is_file()} == before
+
+
+GREEDY = {"balance", "greedy", "greedy_block_shuffle", "greedy_pool"}
+USED_BY: dict[str, tuple[Any, set[str]]] = {
+    "seed": (1, {*METHODS} - {"cluster_sorted", "corpus_order", "document_spacing"}),
+    "objective": ("f3", GREEDY),
+    "form": ("norms", GREEDY),
+    "weights": ({"length": 0.5}, GREEDY),
+    "windows": ((8,), GREEDY),
+    "window_weight": (0.25, GREEDY),
+    "norm_weight": (0.5, GREEDY),
+    "self_weight": (0.25, GREEDY),
+    "document_weight": (0.5, GREEDY),
+    "reverse": (True, {*METHODS}),
+    "devices": (1, GREEDY),
+    "targets": (TargetsConfig({"cluster": ({"0": 0.4},)}), GREEDY - {"greedy_block_shuffle"}),
+    "after": (AfterConfig("earlier", 8), GREEDY - {"greedy_block_shuffle"}),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_setting_that_a_method_does_not_use_is_refused(method: str) -> None:
+    """All methods, each with all settings: one that is set, or all defaults."""
+    assert {*USED_BY, "method", "options", "name"} == {each.name for each in dataclasses.fields(OrderConfig)}
+    OrderConfig(method).check("orders[0]", ("cluster", "length"))
+    for name, (value, methods) in USED_BY.items():
+        config = OrderConfig(method, **{name: value})
+        if method in methods:
+            config.check_uses()
+            continue
+        with pytest.raises(jd.UserError) as caught:
+            config.check("orders[0]", ("cluster", "length"), ("earlier",))
+        sentence = f"Method '{method}' cannot use {name}; expected one of {', '.join(sorted(methods))}."
+        assert str(caught.value) == f"Ordering '{method}': {sentence}"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_batch_size_is_given_only_to_methods_that_use_it(method: str) -> None:
+    config = OrderConfig(method).for_batches(8)
+    assert config.windows == ((8,) if method in GREEDY else ())
+    assert config.options == ({"block_size": 8} if method == "greedy_block_shuffle" else {})
+    config.check("orders[0]", ("cluster", "length"))
 
 
 @pytest.mark.parametrize("text", ["{", "3", "{cluster: 3}", "{cluster: [[x]]}", "[1]"])

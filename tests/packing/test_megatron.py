@@ -22,6 +22,7 @@ from jax_diversity.packing.megatron import (
     plan_epochs,
     sample_index,
 )
+from jax_diversity.run.interleaving import interleave
 from jax_diversity.schema import Segments
 from jax_diversity.token_store.megatron import TokenFile
 
@@ -95,6 +96,9 @@ def test_an_installed_megatron_core_builds_the_same(tmp_path: Path) -> None:
         built = theirs.gpt_indices(tmp_path, case)
         for name, index in golden_indices(case, lengths)._asdict().items():
             assert_same(index, built[name])
+        blend = {"weights": rng.random(int(rng.integers(1, 40))) + 1e-3, "size": int(rng.integers(1, 3000))}
+        found = interleave(blend["weights"], blend["size"], rule="megatron")
+        np.testing.assert_array_equal(found, theirs.blended_datasets(blend))
 
 
 LENGTHS = st.lists(st.one_of(st.just(0), st.integers(0, 30)), min_size=1, max_size=25).map(

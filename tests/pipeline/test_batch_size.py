@@ -32,6 +32,8 @@ def built(tiny_dataset: Path, make_once: MakeFolder) -> Path:
             OrderConfig("balance"),
             OrderConfig("greedy", name="own", windows=(8,)),
             OrderConfig("greedy", name="published", objective="f3"),
+            OrderConfig("greedy_block_shuffle", name="blocks", objective="f3"),
+            OrderConfig("greedy_block_shuffle", name="own_blocks", options={"block_size": 7}),
         )
         Build(dataclasses.replace(recorded_config(folder), batch_size=SIZE, orders=orders)).run_all()
 
@@ -40,13 +42,16 @@ def built(tiny_dataset: Path, make_once: MakeFolder) -> Path:
 
 def test_orders_balance_windows_of_the_batch_size(built: Path) -> None:
     dataset = jd.open_dataset(built)
-    windows = {name: order.info["objective"]["windows"] for name, order in dataset.orderings.items()}
-    assert {name: list(sizes) for name, sizes in windows.items()} == {
-        "uniform_shuffle": [SIZE],
+    info = {name: order.info for name, order in dataset.orderings.items()}
+    assert "objective" not in info.pop("uniform_shuffle")
+    assert {name: list(each["objective"]["windows"]) for name, each in info.items()} == {
         "balance": [SIZE],
         "own": [8],
         "published": [],  # exactly as published
+        "blocks": [],
+        "own_blocks": [SIZE],
     }
+    assert [info[name]["options"]["block_size"] for name in ("blocks", "own_blocks")] == [SIZE, 7]
     asked = jd.order(dataset.characteristics, objective=jd.Objective(windows=(SIZE,)))
     assert asked.fingerprint == dataset.orderings["balance"].fingerprint
 
@@ -69,7 +74,7 @@ def test_a_batch_size_alone_makes_orders_again_and_nothing_before(built: Path, t
     shutil.copytree(built, copy)
     build = Build(dataclasses.replace(recorded_config(copy), batch_size=None))
     made = {result.stage for result in build.run_all() if not result.kept}
-    orders = {"uniform_shuffle", "balance"}  # the others have windows, or an objective, of their own
+    orders = {"balance", "blocks", "own_blocks"}  # the others do not depend on the batch size
     measured = {f"measure/{order.file_name}" for order in build.config.orders}
     assert made == {"report", *measured, *(f"order/{name}" for name in orders)}
 

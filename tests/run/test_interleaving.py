@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,12 +15,14 @@ from hypothesis import strategies as st
 import jax_diversity as jd
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.run import interleaving
-from jax_diversity.run.interleaving import interleave
+from jax_diversity.run.interleaving import Rule, interleave
 from jax_diversity.run.weights import phases_of
 
+RULES: tuple[Rule, ...] = get_args(Rule)
 
-def slow_interleave(weights: list[float], num_positions: int, lookahead: int = 1) -> list[int]:
-    """The rule as it is written, in Python's own numbers."""
+
+def slow_interleave(weights: list[float], num_positions: int, rule: Rule = "nearest") -> list[int]:
+    """The rules as they are written, in Python's own numbers."""
     total = float(np.sum(np.array(weights, np.float64)))
     shares = [weight / total for weight in weights]
     counts = [0] * len(shares)
@@ -26,7 +30,7 @@ def slow_interleave(weights: list[float], num_positions: int, lookahead: int = 1
     for step in range(num_positions):
         best, most = -1, 0.0
         for dataset, share in enumerate(shares):
-            lag = share * max(step + lookahead, 1) - counts[dataset]
+            lag = share * (step + 1 if rule == "nearest" else max(step, 1)) - counts[dataset]
             if share > 0 and (best < 0 or lag > most):
                 best, most = dataset, lag
         counts[best] += 1
@@ -39,11 +43,11 @@ WEIGHTS = st.lists(
 ).filter(lambda weights: sum(weights) > 1e-3)
 
 
-@given(WEIGHTS, st.integers(0, 120), st.sampled_from([0, 1]))
-def test_the_rule_is_the_slow_one(weights: list[float], num_positions: int, lookahead: int) -> None:
-    found = interleave(weights, num_positions, lookahead=lookahead)
+@given(WEIGHTS, st.integers(0, 120), st.sampled_from(RULES))
+def test_the_rule_is_the_slow_one(weights: list[float], num_positions: int, rule: Rule) -> None:
+    found = interleave(weights, num_positions, rule=rule)
     assert found.dtype == np.int64
-    assert found.tolist() == slow_interleave(weights, num_positions, lookahead)
+    assert found.tolist() == slow_interleave(weights, num_positions, rule)
 
 
 @given(WEIGHTS)
@@ -66,9 +70,23 @@ def test_golden_interleavings() -> None:
     assert interleave([3, 1], 8).tolist() == [0, 0, 1, 0, 0, 0, 1, 0]
     assert interleave([1, 1, 1], 6).tolist() == [0, 1, 2, 0, 1, 2]
     assert interleave([0.5, 0.3, 0.2], 10).tolist() == [0, 1, 2, 0, 0, 1, 0, 2, 1, 0]
-    # Megatron's own: 0.7 * 4 - 3 < 0.3 * 4 - 1 at step 4, where the lags at the end of the step are equal
-    assert interleave([0.7, 0.3], 5, lookahead=0).tolist() == [0, 1, 0, 0, 1]
+    # 0.7 * 4 - 3 < 0.3 * 4 - 1 at step 4, where the lags at the end of the step are equal
+    assert interleave([0.7, 0.3], 5, rule="megatron").tolist() == [0, 1, 0, 0, 1]
     assert interleave([0, 1, 1], 4).tolist() == [1, 2, 1, 2]
+
+
+GOLDENS = Path(__file__).parents[1] / "support" / "data" / "megatron"
+BLENDS = json.loads((GOLDENS / "cases.json").read_text())["blends"]
+
+
+@pytest.mark.parametrize("name", BLENDS)
+def test_the_rule_of_megatron_gives_what_megatron_lm_built(name: str) -> None:
+    weights, size = BLENDS[name]["weights"], BLENDS[name]["size"]
+    with np.load(GOLDENS / "blends.npz") as golden:
+        expected = golden[name]
+    np.testing.assert_array_equal(interleave(weights, size, rule="megatron"), expected)
+    if name == "three":
+        assert (interleave(weights, size) != expected).sum() == 398
 
 
 def test_more_than_256_datasets() -> None:
@@ -145,11 +163,11 @@ def test_shares_follow_the_running_sum_at_every_moment() -> None:
         assert (due - counts).max() < 1.7
 
 
-@pytest.mark.parametrize("lookahead", [0, 1])
-def test_one_phase_is_a_constant_weight_to_the_last_position(lookahead: int) -> None:
+@pytest.mark.parametrize("rule", RULES)
+def test_one_phase_is_a_constant_weight_to_the_last_position(rule: Rule) -> None:
     weights = np.random.default_rng(5).random(7).tolist()
-    constant = interleave(weights, 3000, lookahead=lookahead)
-    np.testing.assert_array_equal(interleave(targets((0,), [weights]), 3000, lookahead=lookahead), constant)
+    constant = interleave(weights, 3000, rule=rule)
+    np.testing.assert_array_equal(interleave(targets((0,), [weights]), 3000, rule=rule), constant)
 
 
 def test_weights_that_move_in_a_line() -> None:
@@ -168,18 +186,18 @@ def test_more_than_256_datasets_in_phases() -> None:
 
 
 @pytest.mark.parametrize("num_datasets", [1, 5, 129, 300])
-@pytest.mark.parametrize("lookahead", [0, 1, 7])
-def test_long_plans_are_those_of_the_loop(num_datasets: int, lookahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rule", RULES)
+def test_long_plans_are_those_of_the_loop(num_datasets: int, rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(num_datasets)
     # Over several calls and a phase that begins within a block; also equal weights, whose lags are ties at every step.
     monkeypatch.setattr(interleaving, "_STEPS_PER_CALL", 512)
     uneven = rng.lognormal(0, 2, num_datasets)
     for weights in (uneven, np.ones(num_datasets), targets((0, 700), np.stack([uneven, uneven[::-1]]))):
         monkeypatch.setattr(interleaving, "_SHORT", 1 << 60)
-        expected = interleave(weights, 1900, lookahead=lookahead)
+        expected = interleave(weights, 1900, rule=rule)
         monkeypatch.setattr(interleaving, "_SHORT", 0)
         interleaving._steps.clear_cache()  # the size of a call is part of the program
-        np.testing.assert_array_equal(interleave(weights, 1900, lookahead=lookahead), expected)
+        np.testing.assert_array_equal(interleave(weights, 1900, rule=rule), expected)
     interleaving._steps.clear_cache()
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
+from jax_diversity.ordering.base import METHODS
 from tests.support.runs import whole
 from tests.support.tiny_dataset import write_tiny_dataset
 
@@ -26,6 +27,11 @@ MOVING = jd.Targets((0, 60), {"dataset": np.array([[0.9, 0.1], [0.5, 0.5]])})
 BOTH, WEB = ("web", "code"), ("web",)
 CASES: dict[str, tuple[tuple[str, ...], str, dict[str, Any]]] = {
     "weights by name": (BOTH, "weights: {web: 3, code: 1}", {"weights": [3, 1]}),
+    "Megatron's interleaving": (
+        BOTH,
+        "weights: {web: 3, code: 2}\ninterleaving: megatron",
+        {"weights": [3, 2], "interleaving": "megatron"},
+    ),
     "moving weights": (
         BOTH,
         "moving_weights: {shares: {dataset: [{web: 0.9}, {web: 0.5, code: 0.5}]}, starts: [0, 0.75]}",
@@ -97,6 +103,24 @@ def test_the_command_line_says_it_too(folder: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(whole(jd.open_schedule(tmp_path / "run")), whole(jd.extend_schedule(expected)))
 
 
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_a_run_takes_the_settings_that_its_method_uses(method: str, folder: Path, tmp_path: Path) -> None:
+    run = jd.create_schedule(tmp_path / "plain", folder / "web", method=method, num_epochs=1)
+    seeded = METHODS.takes(method, "seed")
+    assert run.content.versions[-1].change.endswith(f"{method}, seed 0" if seeded else method)
+    targets = {"length": [1, 1, 1]}
+    given = {"seed": (3, seeded), "objective": (jd.Objective(), METHODS.takes(method, "objective"))}
+    for name, (value, used) in {**given, "targets": (targets, METHODS.takes(method, "plan"))}.items():
+        if not used:
+            with pytest.raises(jd.UserError, match=f"Method '{method}' cannot .*; expected one of "):
+                jd.create_schedule(tmp_path / name, folder / "web", method=method, **{name: value})
+            assert not (tmp_path / name).exists()
+    # A seed that comes from the previous version is not refused.
+    seeded_run = jd.create_schedule(tmp_path / "seeded", folder / "web", seed=3, num_epochs=1)
+    extended = jd.extend_schedule(seeded_run, method=method, num_epochs=1)
+    assert len(extended) == 2 * len(run)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -111,8 +135,18 @@ def test_the_command_line_says_it_too(folder: Path, tmp_path: Path) -> None:
         ),
         ("order: {targets: {shares: {length: [{short: 1}]}}}", "order.targets with one dataset, found 2"),
         ("order: {method: grady}", "grady"),
+        (
+            "order: {method: stratified, windows: [8]}",
+            "Method 'stratified' cannot use windows; expected one of",
+        ),
         ("order: {weights: 3}", "order.weights"),
         ("ordering: balance", "ordering only in a run of one dataset"),
+        (
+            "interleaving: megatron\njoint: true",
+            "interleaving=megatron with datasets that are mixed by position, found",
+        ),
+        ("interleaving: megatron\nconsecutive: true", "found consecutive datasets; leave it out"),
+        ("interleaving: first", "interleaving"),
         ("quiet: true", "Unknown setting quiet"),
     ],
 )

@@ -161,13 +161,18 @@ def test_weights_by_name() -> None:
     assert weights({"*": 4, "web-0": 1}) == [1, 2, 1, 1]
     assert weights(["4", "corpora/web-*", "1", "corpora/books"]) == [3, 1, 0, 1]
     assert weights([2, "code"]) == [0, 0, 2, 0]
+    assert weights({"source=web-*": 4, "code": 1}) == [3, 1, 1, 0]
     # Two patterns that mean one group: the first has it.
     assert weights({"web-*": 4, "*": 1}) == [3, 1, 0.5, 0.5]
     np.testing.assert_array_equal(named_weights({"a*": 1}, ["a", "ab"], np.zeros(2), "source"), [0.5, 0.5])
+    # Datasets of one name are known by more of their paths, which a pattern may have, too.
+    paths = named_weights({"a/*": 3, "b/*": 1}, ["a/web", "b/web"], np.ones(2), "dataset")
+    np.testing.assert_array_equal(paths, [3, 1])
     for given_weights, sentence in (
         ({"mail": 1}, "found 'mail'; there are web-0"),
+        ({"quality>=0.8": 1}, "name groups of source, found .quality>=0.8.; there are web-0"),
         ({"web-*": 1, "web-?": 1}, r"all groups of 'web-\?' have a weight by another name"),
-        ({"code": -1}, "weight of source 'code'"),
+        ({"code": -1}, "weights of 'code' to be finite and >= 0"),
         ({"code": 0}, "above zero"),
         ({}, "above zero"),
         (["1", "code", "2"], "a weight before each name"),

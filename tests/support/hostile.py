@@ -1,12 +1,19 @@
-"""Attacks on the command line: what tests check one by one, and what the benchmark of reliability draws from.
+"""Attacks: what tests check one by one, and what the benchmark of reliability draws from.
 
-Every entry is an input and the pattern of the sentence that refuses it.
+Every entry of the tables is an input and the pattern of the sentence that refuses it.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import string
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jax_diversity.foundation.artifacts import signed
 
 ACTING = "\x1b]0;title\x07\x1b[2J\x9b31m\x7f\u202e\u2066\u200f\r\b\t\u2028"
 NO_UTF8 = os.fsdecode(b"\xff\xfe caf\xe9")
@@ -67,3 +74,449 @@ ON_A_DATASET = {
     "a huge window": (["measure", "--windows", HUGE], "every window size"),
     "a huge pool": (["order", "--name", "x", "--options", "pool_size", str(2**64)], "at most 64 bits"),
 }
+
+
+class Pumped(NamedTuple):
+    """A text of any length: a beginning, a repeated unit, what closes every unit, and an end.
+
+    `{}` in a unit is the number of the unit.
+    """
+
+    unit: str
+    head: str = ""
+    close: str = ""
+    tail: str = ""
+
+    def text(self, size: int) -> str:
+        """The text with about `size` characters."""
+        if "{}" in self.unit:
+            number = size // (len(self.unit) + 2)
+            units = "".join(self.unit.replace("{}", str(index)) for index in range(number))
+        else:
+            number = size // len(self.unit + self.close)
+            units = self.unit * number
+        return self.head + units + self.close * number + self.tail
+
+
+_CHARACTERS = (
+    string.punctuation + "a0AZ \t\n\r\f\v\0\x0b\x1c\x85\xa0\xad\u0301\u0663\u200b\u200d\u2028\u202e\u3000\u3002\u4e2d"
+    "\ue000\ue001\ue002\ufeff\uff01\uff10\U0001d7ce\U0001f600"
+)
+_PHRASES = (
+    *("a ", "a\n", "a. ", "a.", "a.\n", "a\n\n", "A\n", "0\n", "0 ", "1,", "1.", "1.1", "0-", "0 0 ", "a,", "a;", "a-"),
+    *("a@", "@a", "a@a.", "http://", "https://a.", "www.", "a/", "a=", "a:", "a: ", ": ", "://", "%20", "&amp;", "&#"),
+    *("the ", "click here ", "1 like ", "1 likes\n", "read more\n", "sign in\n", "cookie policy ", "lorem ipsum "),
+    *("!!!", "...", "?!", "\u2026", '."', ".)", "!! ", "a!\n", "\u3002 ", "\u4e2d\u56fd", "\u4e2d\u3002", "e\u0301"),
+    # TeX.
+    *(r"\a", r"\a ", r"\a{", r"\a{x}", "\\", r"\\", r"\%", "%\n", "a%\n", "% a\n", r"\input", r"\input ", r"\input{a}"),
+    *(r"\input a ", r"\import{a}", r"\title", r"\title ", r"\title[", r"\title{", r"\title{a}", r"\section", "$", "$$"),
+    *(
+        r"\section ",
+        r"\section{",
+        r"\section*{a}",
+        r"\begin{x}",
+        r"\begin{verbatim}",
+        r"\verb|",
+        r"\verb|a",
+        r"\end{x}",
+    ),
+    *(r"\iffalse", r"\iffalse ", r"\iffalse\fi ", r"\else", r"\fi", r"\if", r"\def\a{", r"\def\a{x}", r"\def\a{\a}"),
+    *(r"\newcommand{\a}{", r"\newcommand{\a}[1][", r"\newcommand\a{a}\a", r"\let\a\b", r"\document", r"\documentclass"),
+    *(r"\begin{thebibliography}", r"\bibliography", r"\bibliography{", r"\printbibliography[", r"\section{References}"),
+    *(r"\begin{appendix}", r"\appendix", r"\maketitle", r"\endinput", r"a\endinput ", r"{\a", "[]", "#1", r"\#"),
+    # Wikis.
+    *(
+        "{{",
+        "{{{",
+        "{{x|",
+        "{{x|a}}",
+        "{{x|\n",
+        "}}",
+        "{{disambig|",
+        "{{disambig ",
+        "{{a ",
+        "[[",
+        "[[a|",
+        "[[a]]",
+        "]]",
+    ),
+    *(
+        "[http://a ",
+        "[[File:a|",
+        "{|",
+        "{|\n",
+        "|}\n",
+        "|-\n",
+        "|a\n",
+        "<ref",
+        "<ref>",
+        "<ref name=a",
+        "<ref/>",
+        "<nowiki>",
+    ),
+    *(
+        "#redirect",
+        "#redirect ",
+        "#redirect [[",
+        "==",
+        "= a\n",
+        "=a",
+        "=a=\n",
+        "==a==\n",
+        "== ",
+        "=a ",
+        "*",
+        "*a\n",
+        "#a\n",
+    ),
+    *(
+        ":;",
+        ";a:",
+        "''",
+        "'''a",
+        "__",
+        "__A",
+        "__A__",
+        "----",
+        "<!--",
+        "<!---->",
+        "<math>",
+        "<math>a</math>",
+        "-{",
+        "~~~~",
+    ),
+    *("(,", "( ", "(;", ", ,", " ,", " .", "[ ", "|", "||", "!!", "{{!}}", "\ue0001\ue001", "{{convert|1|"),
+    # HTML.
+    *(
+        "<",
+        "<a",
+        "<a>",
+        "<a ",
+        "<a b=",
+        "<a b='",
+        '<a b="',
+        "</",
+        "</a>",
+        "<a/>",
+        "<p>",
+        "<div>",
+        "<b>a",
+        "<br>",
+        "<li>a",
+    ),
+    *(
+        "<table>",
+        "<table><tr><td>",
+        "<ul><li>",
+        "<title",
+        "<title>",
+        "<title ",
+        "<title></title",
+        "<script>",
+        "<style>",
+    ),
+    *(
+        "<pre>",
+        "<pre>a",
+        "<article data-score=",
+        "<select>",
+        "<form>",
+        "<svg>",
+        "<template>",
+        "&",
+        "&lt",
+        "charset=",
+        "<!",
+    ),
+    *("<a href='b'>a</a> ", "<p>a word of text.</p>\n", "<i><p>", "<a><p>", "</p>", "<![CDATA[", "<?"),
+    # Source code and its descriptions.
+    *("#coding=", "#coding", "# coding=a\n", "# a\n", "#!", "#!/a\n", "/*", "/**/", "/* */ ", "//", "//\n", "// a\n"),
+    *(
+        "--",
+        "--\n",
+        "--a\n",
+        ";\n",
+        "%a\n",
+        "(*",
+        "(**)",
+        "{-",
+        "{--}",
+        "<?php\n",
+        "<?xml\n",
+        "<!doctype\n",
+        '"""',
+        "'''",
+    ),
+    *("copyright ", "(c)", "(c) ", "license ", "licensed under ", "generated by ", "do not ", "mit ", "gnu ", "SPDX-"),
+    *("SPDX-License-Identifier: ", "MIT OR ", "(MIT) ", "apache license ", "version 2", "a" * 99 + "\n", "a.a.", "a-"),
+    *("License: ", "Classifier: License :: a\n", "x=[", "x={", "[a.", "[[a]]\n", "a.a=1\n", '{"a":', '["', '{"a":1},'),
+    *("def a():\n", "if a:\n ", "a(", "not ", "lambda:", "-a", "f'{", "a if a else "),
+    # Books, chats, tables, numbers.
+    *("*** START OF THE PROJECT GUTENBERG ", "*** START OF THE PROJECT GUTENBERG EBOOK ***\n", "*END*THE SMALL PRINT"),
+    *("End of Project Gutenberg\n", "produced ", "produced\na\n", " \n", "\n\n \n", "\n \n"),
+    *("<|im_start|>", "<|im_start|>user\n", "<|im_end|>\n", "User:\n", "\n\nAssistant:\n", "### Response:\n"),
+    # Units that all differ.
+    *(
+        "a{} ",
+        "a{}\n",
+        "a{}.\n",
+        " a{}=b",
+        " a{}='b'",
+        "<a{}>",
+        "<a b={}>",
+        "&#{};",
+        "[[a{}]]",
+        "{{a{}}}",
+        "{{a{}|",
+        "=={}==\n",
+    ),
+    *(
+        r"\a{} ",
+        r"\def\a{}{b}",
+        "<ref name={}>",
+        "<ref name={}/>",
+        "a{}=1\n",
+        "[a{}]\n",
+        '"a{}":1,',
+        "#{}\n",
+        "a.a{}\n",
+    ),
+)
+PUMPED: dict[str, Pumped] = {
+    **{ascii(unit): Pumped(unit) for unit in (*_CHARACTERS, *_PHRASES)},
+    **{
+        f"{opening} nested": Pumped(opening, close=closing)
+        for opening, closing in (
+            *(
+                ("(", ")"),
+                ("[", "]"),
+                ("{", "}"),
+                ("[[", "]]"),
+                ("[[a|", "]]"),
+                ("{{", "}}"),
+                ("{{a|", "}}"),
+                ("''", "''"),
+            ),
+            *(
+                ("<div>", "</div>"),
+                ("<b>", "</b>"),
+                ("<ul><li>", "</li></ul>"),
+                ("<table><tr><td>", "</td></tr></table>"),
+            ),
+            *(
+                ("<ref>", "</ref>"),
+                ("{|\n", "|}\n"),
+                (r"\a{", "}"),
+                (r"\begin{x}", r"\end{x}"),
+                (r"\iffalse ", r"\fi "),
+            ),
+            *(
+                ("\u201c", "\u201d"),
+                ('{"a":', "}"),
+                ("/*", "*/"),
+                (r"\def\a{", "}"),
+                ("x = [", "]"),
+                ("<blockquote>", "</blockquote>"),
+            ),
+        )
+    },
+    **{
+        f"{head!a} and {unit!a}": Pumped(unit, head=head, tail=tail)
+        for head, unit, tail in (
+            ("{{x|", " ", "}}"),
+            ("{{x|", "\t", "}}"),
+            ("<p>a</p><a", " b{}=c", ">a</a>"),
+            ('{"text": "a"', ', "a{}": 1', "}"),
+            (r"\title", " ", ""),
+            (r"\title{", " ", ""),
+            (r"\title{", r"\a", "}"),
+            (r"\section", " ", ""),
+            (r"\section{", " ", ""),
+            (r"\section*", "\n", "x"),
+            (r"\input", " ", ""),
+            (r"\input{", "../", "}"),
+            (r"\printbibliography", " ", ""),
+            (r"\bibliography{", "a", ""),
+            (r"\newcommand", " ", ""),
+            (r"\newcommand{\a}", " ", "["),
+            (r"\documentclass{a}\newcommand\a{aaaaaaaaaa}", r"\a", ""),
+            (r"\def\a#1{#1#1}", r"\a{", ""),
+            (r"\def\a#1{#1}", r"\a", "{x}"),
+            ("{{disambig", " ", ""),
+            ("{{disambig|", " ", ""),
+            ("{{disambig|", " ", "{"),
+            ("{{", " ", ""),
+            ("#redirect", " ", ""),
+            ("#", " ", ""),
+            ("=a", " ", ""),
+            ("==a", " ", "b"),
+            ("==a", "= ", "b"),
+            ("== ", "=", " b"),
+            ("{{convert|", "1", "x"),
+            ("__", "A", ""),
+            ("<ref", " ", ""),
+            ("<br", " ", ""),
+            ("</p", " ", ""),
+            ("[", " ", ""),
+            ("(", " ", ""),
+            ("a", " ", "b"),
+            ("a", "\t", "b"),
+            ("a", "\n", "b"),
+            ("a", "\u3000", "b"),
+            ("click here", " ", "a"),
+            ("read more", "!", "a"),
+            ("sign", " ", "a"),
+            ("1", " ", "a"),
+            ("1", "1", "x"),
+            ("1", "1,", "x"),
+            ("a", "!", "x"),
+            ("a.", '"', "x"),
+            ("<title>", "a", ""),
+            ("<title>", "<", ""),
+            ("<title", " a", ""),
+            ("<a", " b", ">"),
+            ("<a", " b=c", ">"),
+            ("<a b='", "c", ""),
+            ("<html><body>", "<p>a</p>", "</body></html>"),
+            ("<meta charset", " ", "x"),
+            ("charset=", "a", ""),
+            ("#!", "a", ""),
+            ("#", "coding", ""),
+            ("/*", "*", ""),
+            ("<!--", "-", ""),
+            ("copyright", " ", ""),
+            ("generated by", " ", ""),
+            ("SPDX-License-Identifier:", " ", ""),
+            ("License:", " ", ""),
+            ("# ", "-", ""),
+            ("a", ".a", "=1"),
+            ("[a", ".a", "]"),
+            ("a = ", "[", ""),
+            ("a = ", "{a=", ""),
+            ("a = '", "a", ""),
+            ("*** START OF THE PROJECT GUTENBERG", "a\n", ""),
+            ("*** START OF THE PROJECT GUTENBERG a ***\nProduced", " ", ""),
+            ("*** START OF THE PROJECT GUTENBERG a ***\nProduced", "\n \n", ""),
+            ("*END", " ", ""),
+            ("*END", "*", ""),
+            ("https://", "a", ""),
+            ("https://a", ".a", ""),
+            ("mailto:", "a", "@"),
+            ("a@", "a.", ""),
+            ("+", "1 ", ""),
+            ("+", "(1)", ""),
+        )
+    },
+}
+"""Texts in which one unit repeats; time and memory for them should grow with their length."""
+
+SHARP = (
+    *("'a'", "' '", "'\\n'", "'.'", "'!'", "'a '", "'.\"'", "'<title'", "'<title>'", "'#coding='", "'{{x|'", "'[['"),
+    *("'<ref'", "'\\\\begin{x}'", "'a{} '", r"\def\a{ nested", "( nested", "<div> nested", "'{{x|' and ' '"),
+    *("'\\\\title' and ' '", "'\\\\section' and ' '", "'#redirect' and ' '", "'=a' and ' '", "'{{disambig|' and ' '"),
+    *("'click here' and ' '", "'1' and ' '", "'a' and '.a'", "'<p>a</p><a' and ' b{}=c'", "'a' and '!'"),
+)
+"""The names of texts that have taken quadratic time, and of common ones: few enough for a test."""
+
+
+# Datasets from elsewhere.
+def sign_manifest(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a dataset's manifest and sign it again, as anyone can who knows how it is signed."""
+    path = root / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(signed(manifest)))
+
+
+def name_command(root: Path, victim: Path, *, method: str = "os:system") -> None:
+    """Name a command in all settings that a manifest records, which would make the file `victim`."""
+    embedding = {"method": method, "options": {"command": f"touch {victim}"}}
+
+    def change(manifest: dict[str, Any]) -> None:
+        steps = [{"step": "python", "options": {"function": method}}]
+        manifest["settings"] |= {"embedding": embedding, "preparation": {"steps": steps}}
+        manifest["stages"]["embed"]["config"] = {"embedding": embedding}
+
+    sign_manifest(root, change)
+
+
+LINKS = (
+    *("manifest.json", "build.log", ".lock", ".partial", ".cache", "training", "report.html"),
+    *("embeddings", "embeddings/extra", "embeddings/embeddings.npy", "orderings", "orderings/again.npy"),
+    *("documents/documents-00000.parquet", "preparation", "training/balance", ".cache/embedding.json"),
+)
+"""Places in a dataset's folder where a link may be planted."""
+
+
+def plant_link(root: Path, name: str, place: Path) -> Path:
+    """Move what has this name to a folder elsewhere, and leave a link to it; returns that folder.
+
+    A name of nothing gets a link to a new file, or to a folder with a file if it has no ending.
+    """
+    elsewhere = place / "elsewhere"
+    elsewhere.mkdir()
+    link, target = root / name, elsewhere / "victim"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.exists():
+        link.rename(target)
+    elif link.suffix:
+        target.write_text("mine")
+    else:
+        target.mkdir()
+        (target / "mine.txt").write_text("mine")
+        (target / "mine.0123abcd.tmp").write_text("mine")
+    link.symlink_to(target)
+    return elsewhere
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """The bytes of all files below a folder, by their paths; None for folders."""
+    return {str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes() for path in folder.rglob("*")}
+
+
+def sign_schedule(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a run's `schedule.json` and sign it again."""
+    path = root / "schedule.json"
+    plain = json.loads(path.read_text())
+    change(plain)
+    path.write_text(json.dumps(signed(plain)))
+
+
+def _slice(**changes: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda plain: plain["versions"][-1]["slices"][-1].update(changes)
+
+
+SCHEDULES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "a slice beyond its part": (_slice(stop=10**6), "stop of a slice of version 1 to be a whole number >= 0 and <= "),
+    "part 9": (_slice(part=9), "part of a slice of version 1 to be a whole number >= 0 and <= "),
+    "a negative part": (_slice(part=-1), "part of a slice of version 1 to be a whole number >= 0"),
+    "start after stop": (_slice(start=9, stop=3), "stop of a slice of version 1 to be a whole number >= 9"),
+    "a negative start": (_slice(start=-5), "start of a slice of version 1 to be a whole number >= 0"),
+    "half a start": (_slice(start=0.5), "cannot be followed"),
+    "a text as a stop": (_slice(stop="9"), "cannot be followed"),
+    "a number as a mark": (_slice(skipped=2), "cannot be followed"),
+    "no versions": (lambda plain: plain.update(versions=[]), "the number of versions to be a whole number >= 1"),
+    "versions that are a number": (lambda plain: plain.update(versions=3), "cannot be followed"),
+    "no slices": (lambda plain: plain["versions"][-1].pop("slices"), "cannot be followed"),
+    "more datasets": (
+        lambda plain: plain["versions"][-1].update(num_datasets=2),
+        "num_datasets of version 1 to be a whole number >= 1 and <= 1",
+    ),
+    "no datasets": (lambda plain: plain.update(datasets=[]), "num_datasets of version 1"),
+    "a path that is a list": (lambda plain: plain["datasets"][0].update(path=["x"]), "cannot be followed"),
+    "other num_sequences": (
+        lambda plain: plain["datasets"][0].update(num_sequences=3),
+        "Expected (num_sequences|sequences in 0)",
+    ),
+    "another length": (lambda plain: plain["datasets"][0].update(sequence_length=3), "Expected sequence_length "),
+    "huge num_positions": (
+        lambda plain: plain["parts"][0].update(num_positions=2**63),
+        "num_positions of part-000000.npy to be a whole number >= 0 and <= ",
+    ),
+    "a part elsewhere": (
+        lambda plain: plain["parts"][0].update(file="../web/orderings/balance.npy"),
+        "which leads out of it",
+    ),
+    "a seed that is a text": (lambda plain: plain["versions"][-1].update(seed="x"), "cannot be followed"),
+}
+"""Changes of a run's schedule with one dataset, and the pattern of the sentence that refuses each."""

@@ -344,7 +344,7 @@ def test_statistics_are_those_of_the_tokens(config: BuildConfig) -> None:
     assert counts["tokens_per_byte"] == pytest.approx(1 / counts["bytes_per_token"], rel=1e-5)
     assert counts["implementation"] == f"tokenizers {tokenizers.__version__}"
     assert f"by tokenizers {tokenizers.__version__}" in repr(dataset)
-    assert f"{counts['bytes_per_token']:.3g} bytes a token" in repr(dataset)
+    assert f"{counts['bytes_per_token']:.3g} bytes per token" in repr(dataset)
 
 
 def test_the_stored_folder_holds_its_tokenizer(config: BuildConfig) -> None:

@@ -148,7 +148,7 @@ def test_the_end_token_that_a_model_was_trained_with(folder: Path) -> None:
 def test_a_model_without_an_end_token_is_refused(folder: Path) -> None:
     with pytest.raises(UserError, match=r"endless\.model, found none of .*name it in tokenizer\.end_token"):
         tokenizer_of(folder / "endless.model")
-    with pytest.raises(UserError, match=r"'STOP' in .*found no such token among its 200; name one"):
+    with pytest.raises(UserError, match=r"'STOP' in .*found no such token in its vocabulary of 200 tokens; name one"):
         tokenizer_of(folder / "endless.model", "STOP")
     assert tokenizer_of(folder / "endless.model", "<s>").end_id == 1
 

@@ -613,7 +613,7 @@ def test_texts_are_no_tokens(tmp_path: Path) -> None:
         (
             {"format": "tokens", "paths": ("python-environment",)},
             {"kind": "stored"},
-            "found python-environment, which holds texts",
+            "found python-environment, which contains texts",
         ),
     ],
 )

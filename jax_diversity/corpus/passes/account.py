@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 import xxhash
 
+from jax_diversity.corpus.passes.examples import (
+    EDITED_CHARACTERS,
+    REMOVED_CHARACTERS,
+    shown_edited,
+    shown_removed,
+)
 from jax_diversity.corpus.steps.base import Candidate
-from jax_diversity.foundation.errors import shortened
 
 _FIGURES = ("documents_in", "words_in", "bytes_in", "documents_out", "words_out", "bytes_out")
 _Place = tuple[str, str]
 """Source and language; documents without a language have ``""``."""
 _EXAMPLES = 10
-_EXCERPT = 2000
-"""Characters of a text that are shown."""
-_COMPARED_LINES = 300
-_SHOWN_LINES = 40
-_LINE = 300
 
 
 class Account:
@@ -67,12 +64,13 @@ class Account:
         key = xxhash.xxh3_64_intdigest(document.id.encode())
         if len(known) == _EXAMPLES and key >= known[-1][0]:
             return
+        # Texts stay as they are until the last ten are known: only these are masked and compared.
         example: dict[str, Any] = {"id": document.id, "source": document.source}
         if removed is None:
-            example["lines"] = [*islice(_difference(before, candidate.text), _SHOWN_LINES)]
+            example |= {"before": before[:EDITED_CHARACTERS], "after": candidate.text[:EDITED_CHARACTERS]}
         else:
             example |= {"language": candidate.language, "value": removed.value, "threshold": removed.threshold}
-            example["text"] = before[:_EXCERPT]
+            example["text"] = before[:REMOVED_CHARACTERS]
         known.append((key, example))
         known.sort(key=lambda pair: (pair[0], pair[1]["id"]))
         del known[_EXAMPLES:]
@@ -129,17 +127,12 @@ class Account:
         totals = {key: accounts[key].total() for key in sorted(accounts)}
         return {key: {name: total[name] for name in (*_FIGURES, "removed")} for key, total in totals.items()}
 
-    def removed_examples(self) -> Mapping[str, list[dict[str, Any]]]:
-        """Examples of removed documents by rule."""
-        return {rule: [each for _, each in known] for rule, known in sorted(self._examples.items()) if rule}
+    def removed_examples(self) -> dict[str, list[dict[str, Any]]]:
+        """Examples of removed documents by rule, with personal data masked."""
+        return {
+            rule: [shown_removed(each) for _, each in known] for rule, known in sorted(self._examples.items()) if rule
+        }
 
     def edited_examples(self) -> list[dict[str, Any]]:
-        """Examples of edited documents, as lines that were kept (a space), removed (-) or added (+)."""
-        return [each for _, each in self._examples.get("", [])]
-
-
-def _difference(before: str, after: str) -> Iterator[tuple[str, str]]:
-    old, new = (text[: _LINE * _COMPARED_LINES].splitlines()[:_COMPARED_LINES] for text in (before, after))
-    lines = difflib.unified_diff(old, new, lineterm="", n=1)
-    for line in islice(lines, 2, None):  # after the two names of files
-        yield (" ", "...") if line.startswith("@@") else (line[0], shortened(line[1:], _LINE))
+        """Examples of edited documents with personal data masked, as lines with a sign."""
+        return [shown_edited(each) for _, each in self._examples.get("", [])]

@@ -27,7 +27,6 @@ from jax_diversity.corpus.passes.phases import (
 )
 from jax_diversity.corpus.settings import SECONDS_PER_DOCUMENT
 from jax_diversity.corpus.steps.base import Candidate, LearningStep, Step
-from jax_diversity.corpus.steps.personal_data import masked
 from jax_diversity.foundation.artifacts import atomic_folder, copy_file, read_json, write_json
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.processes import map_in_processes, num_cores
@@ -253,11 +252,9 @@ class Chain:
         removed, edited = {}, {}
         for spec, account in zip(self._specs, self._accounts, strict=True):
             for rule, examples in account.removed_examples().items():
-                removed[f"{spec.label}.{rule}"] = [each | {"text": masked(each["text"])} for each in examples]
+                removed[f"{spec.label}.{rule}"] = examples
             if examples := account.edited_examples():
-                edited[spec.label] = [
-                    each | {"lines": [(sign, masked(line)) for sign, line in each["lines"]]} for each in examples
-                ]
+                edited[spec.label] = examples
         return {"removed": removed, "edited": edited}
 
     def counts(self) -> dict[str, Any]:

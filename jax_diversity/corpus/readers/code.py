@@ -23,6 +23,8 @@ from jax_diversity.text.licences import all_of, licence_named, licence_of_source
 _LICENCE_FILE = re.compile(r"(?:un)?licen[cs]es?(?:[-_. ].*)?$|copying(?:[-_.].*)?$", re.IGNORECASE)
 _PLAIN = re.compile(r"(?:un)?licen[cs]e(?:\.(?:txt|md|rst))?$|copying(?:\.(?:txt|md|rst|lesser))?$", re.IGNORECASE)
 _OF_PARTS = re.compile(r"third|3rd|external|bundled|vendor|\.(?:json|ya?ml|toml|html?|spdx)$", re.IGNORECASE)
+# The standard parser of TOML takes quadratic time for keys of many parts; no description of a package has them.
+_LONG_KEY = re.compile(r"""(?<![\w"'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32}""")
 _LONGEST_RECORD = 2**26  # of the files of an installed package
 
 
@@ -138,9 +140,11 @@ def _of_texts(texts: dict[str, str]) -> str | None:
 
 
 def _of_toml(*places: tuple[str, ...], text: str) -> Iterator[str]:
+    if _LONG_KEY.search(text):
+        return
     try:
         described: Any = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return
     for place in places:
         value = described

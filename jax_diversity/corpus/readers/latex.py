@@ -23,7 +23,7 @@ MEDIA_TYPE = "text/x-tex"
 MAX_UNPACKED_BYTES = 2**28
 """Largest size of a paper with its figures."""
 MAX_TEXT_BYTES = 2**25
-"""Largest size of a paper's LaTeX with its included files."""
+"""Largest size of a paper's LaTeX, and of all that is read to join its main files with their included files."""
 
 _MAIN_ENDINGS = (".tex", ".ltx", ".latex")
 _TEXT_ENDINGS = (*_MAIN_ENDINGS, ".bbl", ".tikz", ".pgf")
@@ -42,9 +42,10 @@ _INPUT = re.compile(
 )
 _MOST_LEVELS = 16
 _MOST_MAINS = 32
-_PART_COST = 4096  # characters that every part counts at least, so that inclusion of empty files ends too
+_PART_COST = 4096
+"""Characters that every inclusion counts besides its file, so that inclusion of absent or empty files ends too."""
 _COMMENT = re.compile(r"(?<!\\)%[^\n]*\n?")
-_TITLE = re.compile(r"\\title\s*(?:\[[^\]]{0,300}\])?\s*\{(.{0,500})", re.DOTALL)
+_TITLE = re.compile(r"\\title\s*+(?:\[[^\]]{0,300}\])?\s*+\{(.{0,500})", re.DOTALL)
 
 
 def read_latex(file: InputFile, advance: Advance) -> Found:
@@ -209,8 +210,8 @@ class _Texts(dict[str, str]):
         names = [name for name in names if _HAS_CLASS.search(self[name])] or names
         found = ""
         main = ""
+        self._left = MAX_TEXT_BYTES
         for name in sorted(names, key=lambda name: (name.count("/"), name))[:_MOST_MAINS]:
-            self._left = MAX_TEXT_BYTES
             text = "".join(self._with_parts(name, ()))
             if len(text) > len(found):
                 main, found = name, text
@@ -227,6 +228,7 @@ class _Texts(dict[str, str]):
     def _with_parts(self, name: str, above: tuple[str, ...]) -> Iterator[str]:
         """The text of a file with its included files; a file is never included within itself."""
         text, last = self[name], 0
+        self._take(len(text))
         if end := _END.search(text):
             text = text[: end.end() - len(r"\endinput")]
         if above and _BEGIN in text:  # a part that can also be typeset alone
@@ -235,10 +237,10 @@ class _Texts(dict[str, str]):
         for match in _INPUT.finditer(text):
             part = self._find(match, above)
             if part is not None:
-                yield self._taken(text[last : match.start()])
+                yield text[last : match.start()]
                 yield from self._with_parts(part, above)
                 last = match.end()
-        yield self._taken(text[last:])
+        yield text[last:]
         if len(above) > 1 and not text.endswith("\n"):
             yield "\n"
 
@@ -248,16 +250,13 @@ class _Texts(dict[str, str]):
         target = (braced or bare or posixpath.join(folder or "", within or "")).strip().strip('"')
         if not target or len(above) >= _MOST_LEVELS:
             return None
+        self._take(_PART_COST)
         for base in dict.fromkeys((posixpath.dirname(above[0]), posixpath.dirname(above[-1]), "")):
             path = posixpath.normpath(posixpath.join(base, target))
             for name in (path, f"{path}.tex"):
                 if name in self and name not in above:
                     return name
         return None
-
-    def _taken(self, text: str) -> str:
-        self._take(len(text) + _PART_COST)
-        return text
 
     def _take(self, size: int) -> None:
         self._left -= size

@@ -21,7 +21,10 @@ from jax_diversity.schema import Document
 
 _PIECE_BYTES = 1 << 20
 _BEGIN, _END = b"<page>", b"</page>"
-_ROOT = re.compile(r"\s*(?:<\?xml[^>]*>)?\s*<mediawiki[\s>]")
+_ROOT = re.compile(r"\s*+(?:<\?xml[^>]*>)?\s*+<mediawiki[\s>]")
+# The last mark is the end: what follows it needs no search.
+_OF_DATABASE = re.compile(r"(?=\w+\Z)([a-z]{2,3}(?:_[a-z_]+)?)wik\w")
+_BEFORE_TITLE = re.compile(r"(?=\S+\Z)https?://.*(?:/|title=)")
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
@@ -95,10 +98,10 @@ def _read_head(file: InputFile, head: bytes) -> _Wiki:
         raise _no_dump(file, in_one_line(error)) from None
     said = {element.tag.rpartition("}")[2]: (element.text or "").strip() for element in root.iter()}
     name = said.get("dbname") or re.sub(r"-\d{8}-.*|-latest-.*|-?pages-.*", "", file.stem) or file.stem
-    of_name = re.fullmatch(r"([a-z]{2,3}(?:_[a-z_]+)?)wik\w+", name)
+    of_name = _OF_DATABASE.match(name)
     language = root.get(_LANGUAGE) or (of_name and of_name[1].replace("_", "-"))
-    main_page = re.fullmatch(r"(https?://.*(?:/|title=))[^/]*", said.get("base", ""))
-    return _Wiki(name, language or None, main_page and main_page[1])
+    pages = _BEFORE_TITLE.match(said.get("base", ""))
+    return _Wiki(name, language or None, pages and pages[0])
 
 
 def _no_dump(file: InputFile, found: str) -> UserError:

@@ -8,7 +8,6 @@ truncated file.
 from __future__ import annotations
 
 import gzip
-import html
 import io
 import re
 import zlib
@@ -23,6 +22,7 @@ from jax_diversity.corpus.readers.records import Found, Place, Problem, converte
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
+from jax_diversity.text.entities import unescaped
 
 MAX_PAGE_BYTES = 100 * 2**20
 """Longest page; a small record can decompress to any size."""
@@ -30,10 +30,11 @@ _MOST_HEADERS = 1000
 _LONGEST_LINE = 2**16
 _PIECE_BYTES = 2**20
 _HTML = ("text/html", "application/xhtml+xml")
-_CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([\w.:+-]+)""", re.IGNORECASE)
+_CHARSET = re.compile(r"""charset\s*+=\s*+["']?\s*+([\w.:+-]+)""", re.IGNORECASE)
 _DECLARED_IN = 2048
 """Characters that are searched for a page's encoding; HTML requires it within the first 1,024 bytes."""
-_TITLE = re.compile(r"<title\b[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
+_TITLE = re.compile(r"<title\b", re.IGNORECASE)
+_TITLE_END = re.compile("</title", re.IGNORECASE)
 _TITLE_IN = 2**16
 _CUT_OFF = (EOFError, gzip.BadGzipFile, zlib.error, pa.ArrowException, OSError)
 
@@ -276,5 +277,8 @@ def _detected(page: bytes) -> str:
 
 
 def _title(text: str) -> str | None:
-    found = _TITLE.search(text, 0, _TITLE_IN)
-    return (" ".join(html.unescape(found[1]).split())[:1000] or None) if found else None
+    """The title, in one line. If the first one has no end, no later one has: only the first is searched."""
+    tag = _TITLE.search(text, 0, _TITLE_IN)
+    start = text.find(">", tag.end(), _TITLE_IN) + 1 if tag else 0
+    end = _TITLE_END.search(text, start, _TITLE_IN) if start else None
+    return " ".join(unescaped(text[start : end.start()]).split())[:1000] or None if end else None

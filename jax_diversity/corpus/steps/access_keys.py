@@ -14,8 +14,16 @@ from jax_diversity.corpus.steps.replacing import Find, by_pattern
 _FORMS = {
     "private_key": (
         "PRIVATE",
-        r"-----BEGIN (?:[A-Z0-9]+ ){0,2}PRIVATE KEY(?: BLOCK)?-----(?:(?!-----)[\s\S]){16,20000}"
-        r"-----END [A-Z0-9 ]{0,30}-----",
+        # Up to the last line; without it, up to the last run of characters in base 64.
+        r"-----BEGIN (?:[A-Z0-9]+ ){0,2}PRIVATE KEY(?: BLOCK)?-----"
+        r"(?:(?:(?!-----)[\s\S]){16,20000}+-----END [A-Z0-9 ]{0,30}-----"
+        r"|(?:\s{0,3}[A-Z][A-Za-z-]{2,20}: [^\n]{1,100}){0,5}+(?:[\s\\\"'>#*|,]{1,12}+[A-Za-z0-9+/=]{16,}+)++"
+        r"(?:[\s\\\"'>#*|,]{1,12}+[A-Za-z0-9+/]{1,15}(?:=|\Z)=?)?)",
+    ),
+    "authorization": (
+        "uthorization UTHORIZATION",
+        r"(?i:\bauthorization[\"']?\]?\s{0,3}[:=,]\s{0,3}[fbru]?[\"'`]?(?:bearer|basic|token)\s{1,3})"
+        r"(?P<value>(?=[A-Za-z_.~+/-]{0,4000}[\d=])[\w.~+/-]{8,4000}={0,2})",
     ),
     "jwt": ("eyJ", r"(?<![\w-])eyJ[\w-]{8,2000}\.eyJ[\w-]{8,8000}\.[\w-]{16,1500}"),
     "aws": ("AKIA ASIA ABIA ACCA", r"(?<![A-Za-z0-9])(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}(?![A-Za-z0-9])"),

@@ -28,6 +28,7 @@ _WORD = re.compile(r"[a-z]+")
 _STRONG_PART = re.compile("porn|hentai|xvideo|camgirl|blowjob")
 """Parts of host names that occur in no harmless word."""
 _MOST_WEAK_WORDS = 1
+_LONGEST_HOST = 253  # characters (RFC 1035)
 
 
 @dataclass
@@ -88,15 +89,20 @@ def _split(url: str) -> tuple[str, str]:
 
 
 def _domains_of(host: str) -> list[str]:
-    """The host and the domains above it."""
-    labels = host.split(".")
+    """The host and the domains above it; of a text that is too long for a host, the last domains."""
+    labels = host[-_LONGEST_HOST:].split(".")
     return [".".join(labels[place:]) for place in range(len(labels))]
 
 
 def _begins(host: str, path: str, beginnings: frozenset[str]) -> Iterator[bool]:
     if beginnings:
-        folders = path.split("/")
+        folders = path.split("/", _most_folders(beginnings) + 1)
         yield from (f"{host}{'/'.join(folders[:depth])}" in beginnings for depth in range(2, len(folders) + 1))
+
+
+@cache
+def _most_folders(beginnings: frozenset[str]) -> int:
+    return max(beginning.count("/") for beginning in beginnings)
 
 
 @cache

@@ -107,9 +107,9 @@ _FRENCH_MONTH = r"(?:0[1-9]|1[0-2]|[23]\d|4[0-2]|[5-9]\d)"
 _CHINESE_PROVINCE = r"(?<=1[1-5]|2[1-3]|3[1-7]|4[1-6]|5[0-4]|6[1-5]|71|8[1-3])"
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _has_long_number(text: str) -> bool:
-    """Whether there are eight digits; cached because many kinds ask about the same text."""
+    """Whether there are eight digits; cached because many kinds ask about a text and its copy with joined lines."""
     return _LONG.search(text) is not None
 
 

@@ -24,7 +24,7 @@ _UNCONDITIONAL = r"((?:(?!\\(?:if(?!f(?![a-zA-Z]))[a-zA-Z]*|else|fi)(?![a-zA-Z])
 _NEVER = re.compile(
     rf"\\iffalse(?![a-zA-Z]){_UNCONDITIONAL}(?:\\else(?![a-zA-Z]){_UNCONDITIONAL})?\\fi(?![a-zA-Z])[ \t]*", re.DOTALL
 )
-_SECTION = re.compile(r"\\(?:part|chapter|(?:sub){0,2}section)\s*\*?\s*[\[{](?!\s*(?:Acknowledg|ACKNOWLEDG))")
+_SECTION = re.compile(r"\\(?:part|chapter|(?:sub){0,2}section)\s*+\*?\s*+[\[{](?!\s*(?:Acknowledg|ACKNOWLEDG))")
 _FRONT_END = re.compile(r"\\maketitle(?![a-zA-Z])|\\end\{(?:abstract|frontmatter|titlepage)\}")
 _APPENDIX = re.compile(r"\\appendix(?![a-zA-Z])|\\begin\{appendi(?:x|ces)\}")
 _NEXT = re.compile(f"{_SECTION.pattern}|{_APPENDIX.pattern}")
@@ -34,7 +34,7 @@ _BIBLIOGRAPHY = re.compile(
     r"|\\(?:no)?bibliography(?:style)?\s*\{[^{}]*\}|\\printbibliography(?![a-zA-Z])(?:\s*\[[^\[\]]*\])?"
 )
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){2,}")
-_PLACEHOLDER = re.compile(r"\0(\d+)\0")
+_PLACEHOLDER = re.compile(r"\0([0-9]{1,9})\0")
 
 
 @dataclass

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_most
 
 _COUNTER = re.compile(
-    r"\W*\d[\d.,]*\s*[km]?\+?\s*(?:likes?|shares?|comments?|replies|reply|views?|retweets?|tweets?|followers?|following"
+    r"\W*+\d[\d.,]*+\s*+[km]?\+?\s*+(?:likes?|shares?|comments?|replies|reply|views?|retweets?|tweets?|followers?|following"
     r"|reactions?|votes?|points?|downloads?|stars?|reviews?|ratings?|subscribers?|posts?|minutes? read|min read"
-    r"|(?:minute|hour|day|week|month|year)s? ago)\W*",
+    r"|(?:minute|hour|day|week|month|year)s? ago)\W*+",
     re.IGNORECASE,
 )
 _SHORT = 10
@@ -22,8 +22,8 @@ _SHORT = 10
 _MOST_CAPITALS = 0.5
 _MOST_EDITED = 0.05
 """Share of the words of a document that removed lines may hold."""
-_BEGINS = re.compile(r"\W*(?:sign[- ]?(?:in|up)|log[- ]?(?:in|out)|subscribe|register|menu|skip to)\b", re.IGNORECASE)
-_ENDS = re.compile(r"\b(?:read more|show more|see more|load more|learn more|click here|view all)\s*\W*$", re.IGNORECASE)
+_BEGINS = re.compile(r"\W*+(?:sign[- ]?(?:in|up)|log[- ]?(?:in|out)|subscribe|register|menu|skip to)\b", re.IGNORECASE)
+_ENDS = re.compile(r"\b(?:read more|show more|see more|load more|learn more|click here|view all)\W*+$", re.IGNORECASE)
 _HOLDS = re.compile(r"items? in cart|add to cart|all rights reserved|share (?:this|on)|cookie policy", re.IGNORECASE)
 
 

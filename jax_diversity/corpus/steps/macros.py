@@ -17,8 +17,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 _COMMAND = re.compile(r"\\(?:(?:long|global|protected|outer)\s*\\)*([a-zA-Z]+|[^a-zA-Z])", re.DOTALL)
-_NEW = re.compile(r"\*?\s*(?:\{\s*\\([a-zA-Z]+)\s*\}|\\([a-zA-Z]+)(?![a-zA-Z@]))\s*(?:\[\s*(\d)\s*\])?")
-_DEF = re.compile(r"\s*\\([a-zA-Z]+)(?![a-zA-Z@])((?:#\d)*)\s*(?=\{)")
+_NEW = re.compile(r"\*?\s*(?:\{\s*\\([a-zA-Z]+)\s*\}|\\([a-zA-Z]+)(?![a-zA-Z@]))\s*(?:\[\s*([0-9])\s*\])?")
+_DEF = re.compile(r"\s*\\([a-zA-Z]+)(?![a-zA-Z@])((?:#[0-9])*)\s*(?=\{)")
 _NAMED = re.compile(r"\*?\s*(?:\{\s*\\([a-zA-Z]+)|\\([a-zA-Z]+))")
 _DEFINING = {
     **dict.fromkeys(("newcommand", "renewcommand", "providecommand", "DeclareRobustCommand"), _NEW),
@@ -39,7 +39,7 @@ _COMPUTES = re.compile(
 )
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BRACKET = re.compile(r"\\.|[{\]]", re.DOTALL)
-_PARAMETER = re.compile(r"#(#|\d)")
+_PARAMETER = re.compile(r"#(#|[0-9])")
 _SPACE = re.compile(r"[ \t]*(?:\n(?![ \t]*\n)[ \t]*)?")
 _LINE_END = re.compile(r"[ \t]*\n")
 _XSPACE = re.compile(r"\\xspace(?![a-zA-Z])(?:\{\})?")
@@ -125,16 +125,21 @@ def expand_macros(text: str) -> tuple[str, Counter[str]]:
     """
     if not any(f"\\{name}" in text for name in _DEFINING):
         return text, Counter()
-    expansion = _Expansion(4 * len(text) + 20_000)
+    expansion = _Expansion(len(text))
     return expansion.of(text), expansion.counts
 
 
 class _Expansion:
-    """The known macros, and the number of characters that expansion may still add."""
+    """The known macros, and what the expansion of a text of `length` characters may still cost.
 
-    def __init__(self, most_characters: int) -> None:
+    Expansion may add four times the text. Definitions within definitions are read again, and so are the commands of
+    every macro on which a definition depends: together they may read 20 times the text.
+    """
+
+    def __init__(self, length: int) -> None:
         self.counts = Counter[str]()
-        self._left = most_characters
+        self._left = 4 * length + 20_000
+        self._left_to_define = 20 * length + 1_000_000
         self._macros: dict[str, _Macro] = {}  # none is recursive
 
     def of(self, text: str, level: int = 0) -> str:
@@ -222,7 +227,8 @@ class _Expansion:
             default = frame.option() if num_parameters else None
         place = frame.argument()
         body = frame.text[place] if place is not None else ""
-        if place is None or _COMPUTES.search(body):
+        self._left_to_define -= len(body)
+        if place is None or self._left_to_define < 0 or _COMPUTES.search(body):
             frame.position = start
             return False
         if by == "DeclareMathOperator":
@@ -244,6 +250,7 @@ class _Expansion:
         while waiting and name not in seen and len(seen) < _MOST_COMMANDS:
             further = self._macros.get(waiting.pop())
             if further is not None:
+                self._left_to_define -= len(further.commands)
                 new = further.commands - seen
                 seen |= new
                 waiting += new

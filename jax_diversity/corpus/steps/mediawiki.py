@@ -8,7 +8,6 @@ reads the rest: links, addresses, entities, and broken markup.
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most
 from jax_diversity.corpus.steps.wiki_names import APPENDICES, DISAMBIGUATIONS, FILES_AND_CATEGORIES, REDIRECTS
 from jax_diversity.foundation.libraries import optional
+from jax_diversity.text.entities import unescaped
 
 _TYPE = "text/x-wiki"
 _MOST_NESTED = 40
@@ -36,12 +36,12 @@ _OPENING = re.compile(rf"<!--|<(?P<name>{'|'.join(_NAMES)})(?=[\s/>])[^<>]*>", r
 _CLOSING = {"": re.compile("-->")} | {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in _NAMES}
 # Kept content is replaced by a placeholder, so that it is not read as markup.
 _ASIDE = "\ue000{}\ue001"
-_PLACE = re.compile("\ue000(\\d{1,9})\ue001")
+_PLACE = re.compile("\ue000([0-9]{1,9})\ue001")
 
 # ---- Templates.
 _TEMPLATE = re.compile(r"\{\{([^{}]*+(?:[{}](?![{}])[^{}]*+)*+)\}\}")
 _PARAMETER = re.compile(r"\{\{\{[^{}]*+\}\}\}")
-_NAMED = re.compile(r"\s*[\w -]+=")
+_NAMED = re.compile(r"\s*+(?:[\w -]++|(?<= ))=")
 _QUANTITY = re.compile(r"[-\u2212+±]?[\d.,/+ ]+|to|and|or|by|x|\u00d7|\+/-|±|\u2013|-")
 # Templates that are words of a sentence -> the part that is kept.
 _WORDS = {
@@ -57,10 +57,10 @@ _SIGNS = {
 }
 
 # ---- Non-article pages and links to them.
-_REDIRECT = re.compile(rf"\s*#\s*(?:{'|'.join(REDIRECTS)})\s*:?\s*\[\[", re.IGNORECASE)
+_REDIRECT = re.compile(rf"\s*+#\s*+(?:{'|'.join(REDIRECTS)})\s*+:?\s*+\[\[", re.IGNORECASE)
 _MEANINGS = "|".join(map(re.escape, DISAMBIGUATIONS))
 _DISAMBIGUATION = re.compile(
-    rf"\{{\{{\s*(?:[\w -]{{1,40}} )?(?:{_MEANINGS})\s*(?:\|[^{{}}]*)?\}}\}}|__DISAMBIG__", re.IGNORECASE
+    rf"\{{\{{\s*+(?:[\w -]{{1,40}} )?(?:{_MEANINGS})\s*+(?:\|[^{{}}]*+)?\}}\}}|__DISAMBIG__", re.IGNORECASE
 )
 _DISAMBIGUATION_TITLE = re.compile(rf" \((?:{_MEANINGS})\)$", re.IGNORECASE)
 _MEDIA = re.compile(r"\.(?:jpe?g|png|svg|gif|tiff?|webp|xcf|djvu|pdf|og[gav]|mp3|midi?|flac|wav|webm|mp4)\s*$", re.I)
@@ -75,10 +75,12 @@ _INLINE = (
 _BREAK = re.compile(rf"</?(?:{_BREAKS.replace(' ', '|')})(?:\s[^<>]*)?/?>", re.IGNORECASE)
 _TAG = re.compile(rf"</?(?:{_INLINE.replace(' ', '|')})(?:[\s/][^<>]*)?>", re.IGNORECASE)
 _QUOTES = re.compile("'{2,}")
+_MOST_HEADINGS = 6
+"""Levels of headings."""
 _MAGIC = re.compile(r"__[^\W\da-z_]+__")
-_HEADING = re.compile(r"(={1,6})[ \t]*(.+?)[ \t]*\1[ \t]*$")
-# Items of lists are hidden from the parser, whose time grows with the square of their number.
-_ITEM, _ITEM_MARK = re.compile(r"^(?=[*#:;])", re.MULTILINE), "\ue002"
+# Items of lists are hidden from the parser, whose time grows with the square of their number. So are lines that begin
+# as a heading and have 100 possible ends: the parser calls itself for each and crashes at some 100,000.
+_ITEM, _ITEM_MARK = re.compile(r"^(?=[*#:;]|(?:=++[^=\n]++){100})", re.MULTILINE), "\ue002"
 _LIST = re.compile(rf"{_ITEM_MARK}([*#:;]+)[ \t]*(.*)")
 _BRACKETS = re.compile(r"\[[^\[\]]*\]")
 _ODD_TAG = re.compile("<[a-zA-Z/!]")
@@ -172,7 +174,7 @@ def _without_elements(text: str, aside: list[str], formulas: bool) -> str:
             content = ""
         if content:
             parts.append(_ASIDE.format(len(aside)))
-            aside.append(html.unescape(content))
+            aside.append(unescaped(content))
     return "".join((*parts, text[position:]))
 
 
@@ -228,13 +230,24 @@ def _without_tables(text: str) -> str:
 def _without_appendices(text: str) -> str:
     kept, left_out = [], None  # the heading level of the section that is left out
     for line in text.split("\n"):
-        heading = line.startswith("=") and _HEADING.match(line)
-        if heading and (left_out is None or len(heading[1]) <= left_out):
-            is_appendix = heading[2].strip(" '[]:").casefold() in APPENDICES
-            left_out = len(heading[1]) if is_appendix else None
+        level, title = _heading(line)
+        if level and (left_out is None or level <= left_out):
+            left_out = level if title.strip(" '[]:").casefold() in APPENDICES else None
         if left_out is None:
             kept.append(line)
     return "\n".join(kept)
+
+
+def _heading(line: str) -> tuple[int, str]:
+    """The level of a heading, from 1, and its title; level 0 for other lines."""
+    if line.startswith("="):
+        line = line.rstrip(" \t")
+        for level in range(_MOST_HEADINGS, 0, -1):
+            marks = "=" * level
+            if line.startswith(marks) and line.endswith(marks) and len(line) > 2 * level:
+                within = line[level:-level]
+                return level, within.strip(" \t") or within[-1]
+    return 0, ""
 
 
 def _num_unclosed(text: str) -> int:
@@ -264,7 +277,7 @@ def _rendered(code: Any) -> str:
         elif isinstance(node, nodes.Wikilink):
             parts.append(_words_of_link(node))
         elif isinstance(node, nodes.HTMLEntity):
-            parts.append(html.unescape(str(node)))
+            parts.append(unescaped(str(node)))
         elif isinstance(node, nodes.ExternalLink):
             parts.append(_rendered(node.title) if node.title is not None else "" if node.brackets else str(node.url))
         elif isinstance(node, nodes.Heading):
@@ -297,10 +310,9 @@ def _in_lines(text: str) -> str:
     numbers: dict[str, int] = {}
     for line in text.split("\n"):
         line = line.rstrip()
-        heading = line.startswith("=") and _HEADING.match(line)
-        if heading:
-            level = len(heading[1])
-            headings = [*(above for above in headings if above[0] < level), (level, heading[2])]
+        level, title = _heading(line)
+        if level:
+            headings = [*(above for above in headings if above[0] < level), (level, title)]
             numbers = {}
             continue
         if item := _LIST.match(line):

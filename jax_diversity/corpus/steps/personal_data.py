@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,11 +10,20 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
+from typing import Any
 
 from jax_diversity.corpus.steps.access_keys import access_keys
 from jax_diversity.corpus.steps.base import Candidate, Measured, Span, Step, entries
 from jax_diversity.corpus.steps.identity_numbers import HAS_CHECKSUMS, cards, ibans, national_numbers
-from jax_diversity.corpus.steps.replacing import Find, before, by_pattern, holding, replaced
+from jax_diversity.corpus.steps.replacing import (
+    Find,
+    across_lines,
+    before,
+    by_pattern,
+    holding,
+    in_plain_copy,
+    replaced,
+)
 from jax_diversity.corpus.steps.telephone import telephone_numbers
 from jax_diversity.foundation.errors import UserError, did_you_mean
 from jax_diversity.foundation.signatures import default_of
@@ -23,7 +33,7 @@ _LOCAL = re.compile(r"[\w!$%*+^~-]+(?:\.[\w!$%*+^~-]+)*\Z")
 _DOMAIN = re.compile(
     r"@(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}(?!(?:png|jpe?g|gif|svg|webp|css|js)\b)[^\W\d_][\w-]{0,61}[^\W_](?!\()"
 )
-_LONGEST_LOCAL = 64  # RFC 5321
+_LONGEST_LOCAL, _MOST_LOCAL = 64, 1024  # RFC 5321; longer ones in use
 # name [at] host [dot] org
 _SPELT_AT = re.compile(r"[\[({<] ?(?:at|AT) ?[\])}>]")
 _SPELT_LOCAL = re.compile(r"[\w+-]+(?:\.[\w+-]+)* ?\Z")
@@ -32,17 +42,22 @@ _SPELT_DOMAIN = re.compile(r" ?[\w-]{1,63}(?:(?: ?[\[({<] ?(?:dot|DOT) ?[\])}>] 
 _IP_4 = re.compile(r"\d(?<![\w.].)\d{0,2}(?:\.\d{1,3}){3}(?!\w|\.\w)")
 _IP_6 = re.compile(r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}(?:[0-9a-f]{1,4}|(?<=::))(?!\w|:\w)", re.IGNORECASE)
 _TWO_COLONS = re.compile(r":[0-9A-Fa-f]{0,4}:")
-# Words before a number of four parts, and words and marks before four small numbers that are an address.
+# Words before a number of four parts that is not an address, and words and marks before one that is.
 _NUMBERED = re.compile(
-    r"(?:\b(?:sections?|sec|chapters?|clauses?|articles?|appendix|annex|figures?|fig|tables?|version|ver|v|release|rev|kernel"
-    r"|theorem|lemma|corollary|proposition|definition|remark|abschnitt|ziffer|nummer|nr|art|kapitel)\b|§)\W{0,3}\Z",
+    r"(?:\b(?:sections?|sec|chapters?|clauses?|articles?|appendix|annex|figures?|fig|tables?|versions?|ver|v|release|rev"
+    r"|kernel|build|driver|firmware|theorem|lemma|corollary|proposition|definition|remark|abschnitt|ziffer|nummer|nr|art"
+    r"|kapitel|firefox|thunderbird|mozilla|seamonkey|chrome|chromium|opera|safari|vivaldi|netscape|flash|flash player"
+    r"|acrobat|adobe reader|java|jre|jdk|skype|itunes|quicktime|silverlight)\b|§)[^\w@]{0,3}\Z",
     re.IGNORECASE,
 )
+_NAME = re.compile(r"\b[A-Z]\w+[ /]\Z")
 _ADDRESSED = re.compile(
     r"(?:(?:[@\[]|://|\b(?:ips?|ipv4|hosts?|hostname|servers?|dns|nameservers?|resolver|gateway|proxy|peer|address(?:es)?|addr|ping"
     r"|traceroute|whois|dig|ssh|telnet|ftp|from|to|via|at|is)\b)\W{0,4}|\()\Z",
     re.IGNORECASE,
 )
+_LINE_BREAKS = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # of `str.splitlines`
+_SHORTEST_REPEATED = 6  # characters of a find that is replaced in other versions of the text, too
 _MASKED_REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "IN", "BR", "PL", "CN")
 
 
@@ -56,6 +71,9 @@ class PersonalData(Step):
     `countries`) need the right form and checksum; weak forms also need a word before them. `secret`: keys of known
     services, passwords in addresses, and random values of names such as *password*. Finds are counted by kind and never
     stored.
+
+    `fields` are replaced too: the title, and fields of the metadata (texts, also in lists and mappings). Other metadata
+    stay. An id must stay unique; ids, and a `url` outside `fields`, that contain an e-mail address are counted.
     """
 
     placeholders: Mapping[str, str] = entries(
@@ -70,6 +88,7 @@ class PersonalData(Step):
     regions: tuple[str, ...] = ()
     countries: tuple[str, ...] = ("BR", "CN", "DE", "ES", "FR", "GB", "IN", "IT", "PL", "US")
     private_addresses: bool = False
+    fields: tuple[str, ...] = ("title",)
 
     def __post_init__(self) -> None:
         needed = [kind for kind in ("card", "national_id") if self.placeholders[kind]]
@@ -77,6 +96,11 @@ class PersonalData(Step):
             raise UserError(
                 "The step personal_data needs the library python-stdnum; pip install 'jax-diversity[preparation]', or "
                 f"set the placeholders of {' and '.join(needed)} to empty texts."
+            )
+        if unfit := {"id", "text", "source", "language"}.intersection(self.fields):
+            raise UserError(
+                f"Expected fields to be title or fields of the metadata, found {min(unfit)}; the text is always "
+                "replaced, and the others name the document."
             )
         self._finds = _finds(self.placeholders, self.regions, self.countries, self.private_addresses)
 
@@ -86,13 +110,30 @@ class PersonalData(Step):
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Replace and count every kind."""
-        text = candidate.text
-        for kind, find, placeholder in self._finds:
-            text, number = replaced(text, find, placeholder)
-            if number:
-                candidate.found[kind] += number
-        candidate.text = text
+        candidate.text = self._replaced(candidate, candidate.text)
+        document = candidate.document
+        old = {name: document.title if name == "title" else document.metadata.get(name) for name in self.fields}
+        new = {name: self._replaced(candidate, value) for name, value in old.items() if value}
+        if any(value != old[name] for name, value in new.items()):
+            title = new.pop("title", document.title)
+            candidate.document = dataclasses.replace(document, title=title, metadata={**document.metadata, **new})
+        for name, key in (("id", document.id), ("url", document.metadata.get("url"))):
+            if name not in self.fields and isinstance(key, str) and any(in_plain_copy(_emails)(key)):
+                candidate.found[f"email_left_in_{name}"] += 1
         yield from ()
+
+    def _replaced(self, candidate: Candidate, value: Any) -> Any:
+        """A value with all kinds replaced in its texts."""
+        if isinstance(value, str):
+            for kind, find, placeholder in self._finds:
+                value, number = replaced(value, find, placeholder)
+                if number:
+                    candidate.found[kind] += number
+        elif isinstance(value, list | tuple):
+            return [self._replaced(candidate, each) for each in value]
+        elif isinstance(value, dict):
+            return {name: self._replaced(candidate, each) for name, each in value.items()}
+        return value
 
 
 def masked(text: str) -> str:
@@ -105,6 +146,32 @@ def masked(text: str) -> str:
     for _, find, placeholder in _masking():
         text, _ = replaced(text, find, placeholder)
     return text
+
+
+def masked_versions(*texts: str) -> list[str]:
+    """Versions of one text with all kinds of personal data replaced; the versions have as many lines as the texts.
+
+    What is found in one version is replaced in all: an edit may remove the label before a number.
+
+    Example:
+        >>> masked_versions("PESEL\n44051401359", "44051401359")
+        ['PESEL\n<national_id>', '<national_id>']
+    """
+    found: dict[str, str] = {}
+    versions = []
+    for text in texts:
+        for _, find, placeholder in _masking():
+
+            def replace(characters: str, placeholder: str = placeholder) -> str:
+                found.update(dict.fromkeys(characters.splitlines(), placeholder))
+                return placeholder + "".join(_LINE_BREAKS.findall(characters))
+
+            text, _ = replaced(text, find, replace)
+        versions.append(text)
+    longest_first = sorted((line for line in found if len(line) >= _SHORTEST_REPEATED), key=len, reverse=True)
+    for line in longest_first:
+        versions = [text.replace(line, found[line]) for text in versions]
+    return versions
 
 
 @cache
@@ -127,14 +194,16 @@ def _finds(
 
     def add(kind: str, found: Mapping[str, Find]) -> None:
         if placeholders[kind]:
-            finds.extend((name, find, placeholders[kind]) for name, find in found.items())
+            # Every character of a secret counts: its kinds search the text itself.
+            search = (lambda find: find) if kind == "secret" else in_plain_copy
+            finds.extend((name, search(find), placeholders[kind]) for name, find in found.items())
 
     add("secret", {f"secret_{service}": find for service, find in access_keys().items()})
     add("email", {"email": _emails})
     add("email", {"email": _spelt_emails})
-    add("iban", {"iban": ibans()})
-    add("card", {"card": cards()})
-    add("national_id", {f"national_id_{country.lower()}": known[country] for country in countries})
+    add("iban", {"iban": across_lines(ibans())})
+    add("card", {"card": across_lines(cards())})
+    add("national_id", {f"national_id_{country.lower()}": across_lines(known[country]) for country in countries})
     if placeholders["phone"]:
         add("phone", {"phone": telephone_numbers(regions)})
     is_address = partial(_is_address, private_addresses=private_addresses)
@@ -149,6 +218,8 @@ def _emails(text: str) -> Iterator[Span]:
         domain = _DOMAIN.match(text, at)
         local = _LOCAL.search(text, max(at - _LONGEST_LOCAL, free), at) if domain else None
         if domain and local:
+            if local.start() == at - _LONGEST_LOCAL:
+                local = _LOCAL.search(text, max(at - _MOST_LOCAL, free), at) or local
             free = domain.end()
             yield local.start(), free
         at = text.find("@", max(at + 1, free))
@@ -181,7 +252,10 @@ def _is_address(match: re.Match, private_addresses: bool) -> bool:
 
 
 def _is_version(match: re.Match) -> bool:
-    """A small first number after a word such as *section*, or two smaller numbers without a word such as *host*."""
+    """A number after a word such as *section*; small numbers, or 0 after a name, without a word such as *host*."""
     first, second, *_ = map(int, match[0].split("."))
     words = before(match, 20)
-    return (first < 100 and bool(_NUMBERED.search(words))) or (max(first, second) < 10 and not _ADDRESSED.search(words))
+    if _NUMBERED.search(words):
+        return True
+    is_like_one = max(first, second) < 10 or (second == 0 and _NAME.search(words))
+    return bool(is_like_one) and not _ADDRESSED.search(words)

@@ -1,9 +1,19 @@
-"""Finding and replacing spans of a text: what all kinds of personal data have in common."""
+"""Finding and replacing spans of a text: what all kinds of personal data have in common.
+
+Finds search a plain copy of the text: spaces, dashes, digits and full-width characters of any script as ASCII, without
+invisible characters such as soft hyphens, and with character references such as `&#64;` resolved. `\\d` then matches
+0 to 9 only. The spans are mapped back to the text.
+"""
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, lru_cache
+from itertools import chain
+from typing import NamedTuple
 
 from jax_diversity.corpus.steps.base import Span
 
@@ -40,8 +50,13 @@ def before(match: re.Match, characters: int) -> str:
     return match.string[max(match.start() - characters, 0) : match.start()]
 
 
-def replaced(text: str, find: Find, placeholder: str) -> tuple[str, int]:
+def replaced(text: str, find: Find, placeholder: str | Callable[[str], str]) -> tuple[str, int]:
     """The text with a placeholder in place of every found span, and the number of spans.
+
+    Args:
+        text: the text.
+        find: searches one kind.
+        placeholder: a text, or a function that makes it of the found characters.
 
     Example:
         >>> replaced("call 911 or 112", by_pattern(re.compile(r"\\d+")), "<number>")
@@ -49,6 +64,136 @@ def replaced(text: str, find: Find, placeholder: str) -> tuple[str, int]:
     """
     parts, end, number = [], 0, 0
     for start, stop in find(text):
-        parts += [text[end:start], placeholder]
+        parts += [text[end:start], placeholder if isinstance(placeholder, str) else placeholder(text[start:stop])]
         end, number = stop, number + 1
     return ("".join([*parts, text[end:]]), number) if number else (text, 0)
+
+
+# ---- Copies that are searched in place of the text.
+class _Copy(NamedTuple):
+    """An edited copy of a text. From character `places[i]` of the copy on, the text is `shifts[i]` characters ahead."""
+
+    text: str
+    places: list[int]
+    shifts: list[int]
+
+    def spans(self, find: Find) -> Iterator[Span]:
+        """The finds in the copy, as spans of the text."""
+        return ((self._original(start), self._original(stop)) for start, stop in find(self.text))
+
+    def _original(self, place: int) -> int:
+        index = bisect_right(self.places, place)
+        return place + self.shifts[index - 1] if index else place
+
+
+def _edited(text: str, edits: Iterable[tuple[int, int, str]]) -> _Copy:
+    """The copy with spans replaced; edits are begin, end and the new characters, in their order."""
+    parts, places, shifts = list[str](), list[int](), list[int]()
+    end, length, shift = 0, 0, 0
+    for start, stop, new in edits:
+        parts += text[end:start], new
+        length += start - end + len(new)
+        shift += stop - start - len(new)
+        places.append(length)
+        shifts.append(shift)
+        end = stop
+    return _Copy("".join([*parts, text[end:]]), places, shifts)
+
+
+_SPACES = "\u00a0\u2000-\u200a\u202f\u205f\u3000"
+_DASHES = "\u2010-\u2013\u2212\ufe63\uff0d"
+_INVISIBLE = "\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe0e\ufe0f\ufeff"
+_FULL_WIDTH = "".join(map(chr, chain((0xFF20, 0xFF0E, 0xFF0B, 0xFF08, 0xFF09, 0xFF3F, 0xFF0F), range(0xFF21, 0xFF3B))))
+_FULL_WIDTH += _FULL_WIDTH[7:].lower()  # @ . + ( ) _ / and letters
+_BEYOND = re.compile("[\U00010000-\U0010ffff]")
+_REFERENCES = ("&#", "&commat;", "&nbsp;", "&shy;", "%40")
+_SHRINKING = re.compile(rf"(?:&(?:#\d{{2,6}}|#[xX][0-9a-fA-F]{{2,5}}|commat|nbsp|shy);)|%40|[{_INVISIBLE}]+")
+
+
+def in_plain_copy(find: Find) -> Find:
+    """Searches the plain copy of a text."""
+
+    def find_plain(text: str) -> Iterable[Span]:
+        copy = _plain(text)
+        return copy.spans(find) if copy.places else find(copy.text)
+
+    return find_plain
+
+
+@lru_cache(maxsize=1)
+def _plain(text: str) -> _Copy:
+    """The plain copy of a text; cached because all kinds search it."""
+    shrinks = any(map(text.__contains__, _REFERENCES))
+    if not text.isascii():
+        special, table = _one_to_one()
+        if special.search(text) or _BEYOND.search(text):
+            text = text.translate(table)
+            shrinks = True
+    return _edited(text, map(_plain_edit, _SHRINKING.finditer(text))) if shrinks else _Copy(text, [], [])
+
+
+@cache
+def _one_to_one() -> tuple[re.Pattern, dict[int, str]]:
+    """A search for special characters of 16 bits, and the table of those that one ASCII character replaces."""
+    digits = "".join(each for each in map(chr, range(128, 0x20000)) if each.isdecimal())
+    table = {ord(each): str(int(each)) for each in digits}
+    table |= {ord(each): chr(ord(each) - 0xFEE0) for each in _FULL_WIDTH}
+    for characters, plain in ((_SPACES, " "), (_DASHES, "-")):
+        table |= dict.fromkeys(map(ord, re.findall(f"[{characters}]", "".join(map(chr, range(0x10000))))), plain)
+    # The search in a class is fast only if all its characters have 16 bits.
+    known = "".join(chr(code) for code in table if code < 0x10000)
+    return re.compile(f"[{_INVISIBLE}{re.escape(known)}]"), table
+
+
+def _plain_edit(match: re.Match) -> tuple[int, int, str]:
+    found, start = match[0], match.start()
+    if found[0] in "&%":
+        new = "@" if found == "%40" else html.unescape(found).translate(_one_to_one()[1])
+        new = new if len(new) == 1 and not _SHRINKING.match(new) else ""
+    else:
+        # After a word of another script an invisible character may separate two words.
+        new = "" if match.string[start - 1 : start].isascii() else " "
+    return start, match.end(), new
+
+
+def across_lines(find: Find) -> Find:
+    """Also finds numbers with a line break between their digits, if no find ends before the line break."""
+
+    def find_both(text: str) -> Iterable[Span]:
+        joined = _joined(text)
+        if not joined.places:
+            return find(text)
+        spans = [*find(text)]
+        for start, stop in joined.spans(find):
+            is_new = all(stop <= other or other_stop <= start for other, other_stop in spans)
+            if is_new and text.count("\n", start, stop) == 1:
+                spans.append((start, stop))
+        return sorted(spans)
+
+    return find_both
+
+
+_LINE_BREAK = re.compile(r"\n(?<=[\dA-Z) \r-].)[ \t]{0,8}(?=\d)", re.DOTALL)
+_LAST_GROUPS, _FIRST_GROUPS = re.compile(r"[\dA-Z+][\dA-Z ()-]*\r?\Z"), re.compile(r"[\dA-Z ()-]{1,30}")
+_LONGEST_NUMBER, _LEAST_CHARACTERS = 40, 8
+_ROWS = re.compile(r"(?:[ .,:;|()\t-]*+[\dA-Fa-f][\dA-Fa-f .,:;|()\t\r-]*+(?:\n|\Z)){3}")
+"""Three lines of numbers, as in a table."""
+
+
+@lru_cache(maxsize=1)
+def _joined(text: str) -> _Copy:
+    """The copy without line breaks between groups of digits; cached because many kinds search it."""
+    return _edited(text, filter(None, map(_joint, _LINE_BREAK.finditer(text))))
+
+
+def _joint(match: re.Match) -> tuple[int, int, str] | None:
+    text, start = match.string, match.start()
+    ahead = _LAST_GROUPS.search(text, max(start - _LONGEST_NUMBER, 0), start)
+    behind = _FIRST_GROUPS.match(text, match.end())
+    if not ahead or not behind or sum(map(str.isalnum, ahead[0] + behind[0])) < _LEAST_CHARACTERS:
+        return None
+    line = text.rfind("\n", 0, start) + 1
+    if any(_ROWS.match(text, first) for first in (line, text.rfind("\n", 0, max(line - 1, 0)) + 1)):
+        return None
+    number = ahead[0].removesuffix("\r")
+    return start - len(ahead[0]) + len(number), match.end(), "" if number[-1] in " -" else " "

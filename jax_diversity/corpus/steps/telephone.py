@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from jax_diversity.corpus.steps.base import Span
-from jax_diversity.corpus.steps.replacing import Find, before
+from jax_diversity.corpus.steps.replacing import Find, across_lines, before
 from jax_diversity.foundation.errors import UserError, did_you_mean
 from jax_diversity.foundation.libraries import optional
 
-_INTERNATIONAL = re.compile(r"\+(?<![\w+].)(?: (?=\d+\D{1,3}\d+\D))?\(?[1-9][\d ().\u00a0/-]{6,24}(?<=\d)")
+_INTERNATIONAL = re.compile(r"\+(?<![\w+].)(?: (?=\d+\D{1,3}\d+\D))?\(?[1-9][\d ()./-]{6,24}(?<=\d)")
 # Groups of digits, not part of a longer row of numbers; an unbroken run of digits is ambiguous.
 _NATIONAL = re.compile(
     r"[(\d](?<![\w.,:/+-].)(?<!\d \d)(?:(?<=\()\d{1,5}\) ?|\d{0,4}[ ./-])\d{2,5}(?:[ ./-]?\d{1,5}){1,5}"
     r"(?!\w|[.,:/-]\d| \d{1,5} \d)"
 )
-_NUMBER = re.compile(r"[(\d](?<![\w.,+-].)[\d ().\u00a0/-]{5,22}\d(?![\w@]|[.,:]\d)")
+_NUMBER = re.compile(r"[(\d](?<![\w.,+-].)[\d ()./-]{5,22}\d(?![\w@]|[.,:]\d)")
 _LABEL = re.compile(
     r"(?:\b(?:(?:tele)?phones?|ph(?=[.:])|tel|telefone?|teléfono|téléphone|telefono|tlf|facsimile|fax|telefax|mobile|mobil"
     r"|móvil|fone|portable|handy|cell(?:phone)?|celular|whatsapp|toll[ -]free|hotline|voice|call|dial)\b"
@@ -51,21 +52,26 @@ def telephone_numbers(regions: Sequence[str]) -> Find:
             raise UserError(f"Expected regions of two capital letters, such as US DE GB, found {region!r}{near}")
     exact = phonenumbers.Leniency.STRICT_GROUPING
 
+    def find_sure(text: str) -> list[Span]:
+        spans = [*chain.from_iterable(map(_longest, _INTERNATIONAL.finditer(text)))] if "+" in text else []
+        return spans + [match.span() for match in _NUMBER.finditer(text) if _is_labelled(match)]
+
+    across = across_lines(find_sure)
+
     def find(text: str) -> Iterator[Span]:
-        spans = []
-        if "+" in text:
-            for match in _INTERNATIONAL.finditer(text):
-                spans += _longest(match)
-        for match in _NUMBER.finditer(text):
-            is_long_enough = 7 <= sum(map(str.isdigit, match[0])) <= 15
-            if is_long_enough and _LABEL.search(before(match, 40)) and not _YEARS.fullmatch(match[0]):
-                spans.append(match.span())
+        spans = [*across(text)]
         if regions:
             for match in filter(_is_grouped, _NATIONAL.finditer(text)):
                 spans += next(filter(None, (_matches(match, region, exact) for region in regions)), [])
         return _apart(spans)
 
     return find
+
+
+def _is_labelled(match: re.Match) -> bool:
+    """Whether digits are as many as in a telephone number and follow a word for a telephone."""
+    is_long_enough = 7 <= sum(map(str.isdigit, match[0])) <= 15
+    return is_long_enough and bool(_LABEL.search(before(match, 40))) and not _YEARS.fullmatch(match[0])
 
 
 def _is_grouped(match: re.Match) -> bool:

@@ -1,4 +1,8 @@
-"""The rows of an experiment, one for each training run, in a Parquet file that is rewritten as a whole."""
+"""The rows of an experiment, one for each training run, in a Parquet file that is rewritten as a whole.
+
+Every row is stored with a hash of its values, and the file with a hash of these hashes. Reading compares both, and the
+checksums of Parquet's pages.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jax_diversity.foundation.artifacts import atomic_path
+from jax_diversity.foundation.artifacts import atomic_path, fingerprint
 from jax_diversity.foundation.errors import UserError, in_one_line
-from jax_diversity.lab.experiments.settings import VERSION
+from jax_diversity.lab.experiments.settings import VERSION, Experiment
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE = "results.parquet"
+_HASH = "hash"
+"""Column of the rows' hashes, and key of the file's hash in the schema's metadata."""
 
 
 class Measure(NamedTuple):
@@ -94,8 +100,10 @@ def append_rows(path: Path, rows: Iterable[TrialRow]) -> None:
     table = _table(list(rows))
     if path.exists():
         table = pa.concat_tables([_read(path), table])
+    hashes = _hashes(table)
+    table = table.append_column(_HASH, [hashes]).replace_schema_metadata({_HASH: fingerprint(hashes)})
     with atomic_path(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
 
 
 def stored_identities(path: Path) -> set[str]:
@@ -126,6 +134,28 @@ def read_rows(*folders: Path) -> dict[str, TrialRow]:
             found.setdefault(row.identity, row)
             origin.setdefault(row.identity, path)
     return found
+
+
+def check_data(experiment: Experiment, rows: Mapping[str, TrialRow], data: Mapping[str, str] | None = None) -> None:
+    """Refuse rows of one of the experiment's datasets that were trained or evaluated on different tokens.
+
+    Args:
+        experiment: the experiment; other rows are not compared.
+        rows: rows by identity.
+        data: dataset -> the hash of the tokens of its next runs.
+    """
+    known = {name: (value, "the next runs") for name, value in (data or {}).items()}
+    for trial in experiment.trials:
+        row, dataset = rows.get(trial.identity), trial.config.dataset
+        if row is None:
+            continue
+        value, origin = known.setdefault(dataset, (row.data, f"{row.arm} on {row.device}"))
+        if value != row.data:
+            raise UserError(
+                f"Expected all runs of {experiment.name} on the dataset {dataset!r} to have the same tokens, found "
+                f"{value} ({origin}) and {row.data} ({row.arm} on {row.device}): their losses cannot be compared; "
+                "keep the rows of one of them, and run the other trials again."
+            )
 
 
 def _numbers(row: TrialRow) -> tuple[Any, ...]:
@@ -171,25 +201,44 @@ def _table(rows: Sequence[TrialRow]) -> pa.Table:
     return pa.Table.from_pylist(plain, schema=_schema())
 
 
+def _hashes(table: pa.Table) -> list[str]:
+    """The hash of every row's values."""
+    return [fingerprint(values) for values in table.select(_schema().names).to_pylist()]
+
+
 def _read(path: Path) -> pa.Table:
+    """The rows of a file, without their hashes.
+
+    Raises:
+        UserError: not a file of rows, a damaged or edited file, or rows of another version.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(
-            f"Expected rows of an experiment in {path}, found {in_one_line(error)}; restore the file, or remove it and "
-            "run again what it held."
-        ) from None
-    if lacking := set(_schema().names) - set(table.schema.names):
+        table = pq.read_table(path, page_checksum_verification=True)
+        lacking = {*_schema().names, _HASH} - set(table.schema.names)
+        stored = () if lacking else (table[_HASH].to_pylist(), (table.schema.metadata or {}).get(_HASH.encode()))
+        hashes = [] if lacking else _hashes(table)
+    except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
+        raise _damaged(path, in_one_line(error)) from None
+    if lacking:
         raise UserError(f"Expected rows of an experiment in {path}, found none of {', '.join(sorted(lacking))}.")
     if len(table) and (other := set(table["version"].to_pylist()) - {VERSION}):
         raise UserError(
             f"Expected rows of version {VERSION} in {path}, found version {', '.join(map(str, sorted(other)))}, whose "
             "settings have another meaning; move the file elsewhere and run the experiment again."
         )
+    if stored != (hashes, fingerprint(hashes).encode()):
+        raise _damaged(path, "rows that differ from their hashes")
     return table.select(_schema().names).cast(_schema())
+
+
+def _damaged(path: Path, found: str) -> UserError:
+    return UserError(
+        f"Expected rows of an experiment in {path}, found {found}; restore the file, or remove it and run its trials "
+        "again."
+    )
 
 
 def _rows(table: pa.Table, path: Path) -> Iterable[TrialRow]:

@@ -13,11 +13,11 @@ from pathlib import Path
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import remove_leftovers
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import hold, make_folder
+from jax_diversity.foundation.folders import hold, make_folder, refuse_links
 from jax_diversity.foundation.processes import map_in_processes
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.lab.experiments.evaluation import common_runs, make_evaluation
-from jax_diversity.lab.experiments.results import FILE, TrialRow, append_rows, read_rows, stored_identities
+from jax_diversity.lab.experiments.results import FILE, TrialRow, append_rows, check_data, read_rows, stored_identities
 from jax_diversity.lab.experiments.settings import Experiment, ExperimentConfig, Trial
 from jax_diversity.lab.experiments.trial import Material, run_trial
 from jax_diversity.lab.statistics import smallest_detectable
@@ -64,7 +64,8 @@ def run_experiment(
         progress: shows the progress.
 
     Raises:
-        UserError: invalid settings, rows of another version or with different numbers, a task without text.
+        UserError: invalid settings, rows of another version, with different numbers or of other tokens, a task without
+            text.
 
     Warns:
         SmallDesign: the smallest difference that the pairs can find is larger than the one asked for.
@@ -78,7 +79,7 @@ def run_experiment(
         if arm not in experiment.arms:
             raise UserError(f"Expected arms among {', '.join(experiment.arms)}, found {arm!r}.")
     make_folder(folder)
-    waiting = folder / _WAITING
+    waiting = refuse_links(folder, _WAITING)
     with hold(folder):
         _collect(folder, waiting, ends=True)
         rows = read_rows(folder)
@@ -87,7 +88,9 @@ def run_experiment(
         if not missing:
             return rows
         for name in dict.fromkeys(trial.config.dataset for trial in missing):
-            _check_tasks(experiment, datasets[name], data)
+            material = _material_of(datasets[name], config, data)
+            check_data(experiment, rows, {name: material.fingerprint})
+            _check_tasks(material)
         make_folder(waiting)
         jobs = [
             (trial, datasets[trial.config.dataset].root, config, data.absolute(), experiment.name, waiting)
@@ -133,9 +136,14 @@ def _collect(folder: Path, waiting: Path, *, ends: bool = False) -> None:
             waiting.rmdir()
 
 
-def _check_tasks(experiment: Experiment, dataset: Dataset, data: Path) -> None:
-    for name, task in make_evaluation(dataset, experiment.config, data).tasks.items():
-        share = common_runs(dataset, task)
+def _material_of(dataset: Dataset, config: ExperimentConfig, data: Path) -> Material:
+    """What the trials of an experiment on one dataset share; tasks' paths are relative to `data`."""
+    return Material(dataset, make_evaluation(dataset, config, data), config.validation.macro)
+
+
+def _check_tasks(material: Material) -> None:
+    for name, task in material.evaluation.tasks.items():
+        share = common_runs(material.dataset, task)
         if share > _MOST_IN_COMMON:
             warnings.warn(
                 f"{share:.0%} of the task {name!r}, by runs of 32 tokens, is also in the training documents: its loss "
@@ -155,8 +163,7 @@ def _work(trial: Trial, root: Path, config: ExperimentConfig, data: Path, experi
     _take_one_core()
     if (key := (root, repr(config))) not in _material:
         _material.clear()
-        dataset = open_dataset(root)
-        _material[key] = Material(dataset, make_evaluation(dataset, config, data), config.validation.macro)
+        _material[key] = _material_of(open_dataset(root), config, data)
     append_rows(waiting / f"{trial.identity}.parquet", [run_trial(trial, _material[key], experiment)])
 
 

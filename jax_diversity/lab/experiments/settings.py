@@ -45,7 +45,7 @@ class TrialConfig:
     packing: PackingConfig | None = None
     """Another packing of the dataset's documents; None takes its own sequences."""
     order: OrderConfig = field(default_factory=lambda: OrderConfig(method="uniform_shuffle"))
-    """The ordering; its seed is the trial's `order_seed`."""
+    """The ordering, without `name`, `seed`, `devices`, `targets` and `after`; its seed is the trial's `order_seed`."""
     documents: Literal["as_ordered", "random", "clumped", "spread"] = "as_ordered"
     """Exchange the sequences of each source and cluster among their positions in the ordering, so that every window
     keeps its mixture: at `random`, a document's sequences together (`clumped`), or as far apart as possible
@@ -99,6 +99,8 @@ class TrialConfig:
         """Raise a `UserError` for settings that no dataset can satisfy."""
         check_at_least(1, where, self, "batch_size", "num_epochs", "replan_every")
         check_at_least(0, where, self, "order_seed", "weight_seed")
+        self.order.check_uses()
+        self.order.check_absent(f"{where}.order", ("name", "seed", "devices", "targets", "after"), "in a trial")
         if self.num_steps is not None:
             as_whole_number(f"{where}.num_steps", self.num_steps, 1)
         if not self.learning_rate > 0 or not 0 <= self.warmup <= 1:
@@ -118,6 +120,8 @@ class TrialConfig:
                 f"Expected {where}.model=lstm with a layout of contiguous or rotated, and gpt with sequences, "
                 f"found {self.model} with {self.layout}."
             )
+        if self.mixture != "fixed":
+            self.order.check_absent(f"{where}.order", ("reverse",), "with a mixture that changes")
         if self.learner != "none" and self.mixture != "fixed":
             raise UserError(f"Expected {where}.learner or {where}.mixture, found both.")
         if self.mixture != "fixed" and (self.attention != "document" or self.layout != "sequences"):

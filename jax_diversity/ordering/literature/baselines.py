@@ -11,38 +11,34 @@ from jaxtyping import Float64, Int64
 
 from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.ordering.objective import Objective, heaviest_groups
+from jax_diversity.ordering.objective import heaviest_groups
 from jax_diversity.schema import Characteristics
 
 
 def uniform_shuffle(
-    characteristics: Characteristics, *, seed: int = 0, objective: Objective, advance: Advance = ignore
+    characteristics: Characteristics, *, seed: int = 0, advance: Advance = ignore
 ) -> Int64[np.ndarray, " sequence"]:
-    """Every permutation equally likely (NumPy's PCG64, seeded); the objective is not used."""
+    """Every permutation equally likely (NumPy's PCG64, seeded)."""
     indices = np.random.default_rng(seed).permutation(characteristics.num_sequences).astype(np.int64)
     advance(len(indices))
     return indices
 
 
-def corpus_order(
-    characteristics: Characteristics, *, seed: int = 0, objective: Objective, advance: Advance = ignore
-) -> Int64[np.ndarray, " sequence"]:
-    """Sequences in the packed order; seed and objective are not used."""
+def corpus_order(characteristics: Characteristics, *, advance: Advance = ignore) -> Int64[np.ndarray, " sequence"]:
+    """Sequences in the packed order."""
     advance(characteristics.num_sequences)
     return np.arange(characteristics.num_sequences, dtype=np.int64)
 
 
-def cluster_sorted(
-    characteristics: Characteristics, *, seed: int = 0, objective: Objective, advance: Advance = ignore
-) -> Int64[np.ndarray, " sequence"]:
+def cluster_sorted(characteristics: Characteristics, *, advance: Advance = ignore) -> Int64[np.ndarray, " sequence"]:
     """One group after another: the worst order, for comparison in plots.
 
     Sequences are sorted by the heaviest group of the first family, within a group in corpus order; sequences
-    without tokens are last. Seed and objective are not used.
+    without tokens are last.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[0, 2], [2, 0], [1, 1], [0, 2]]})
-        >>> cluster_sorted(chars, objective=Objective()).tolist()
+        >>> cluster_sorted(chars).tolist()
         [1, 2, 0, 3]
     """
     groups = heaviest_groups(characteristics.counts[characteristics.families[0]])
@@ -54,7 +50,6 @@ def stratified(
     characteristics: Characteristics,
     *,
     seed: int = 0,
-    objective: Objective,
     advance: Advance = ignore,
     second_family: str | None = None,
 ) -> Int64[np.ndarray, " sequence"]:
@@ -71,7 +66,7 @@ def stratified(
     order apart on average instead of a third, and seldom close together.
 
     One draw in each of n equal strata is jittered sampling (Cook, Stochastic sampling in computer graphics, 1986). The
-    seed decides the order of members and their places; the objective is not used.
+    seed decides the order of members and their places.
 
     Args:
         seed: for the members' order and the jitter.

@@ -33,7 +33,8 @@ def greedy_block_shuffle(
 
     Args:
         seed: for the greedy order and the order of its blocks.
-        block_size: sequences of a block, usually the batch size of training. A last block that is not full stays
+        block_size: sequences of a block, usually the batch size of training: settings with a `batch_size` take it where
+            they give no block size. A last block that is not full stays
             last; if the corpus fills no block, the greedy order stays.
         ties: as in `greedy`.
 

@@ -1,8 +1,8 @@
 """Shuffles of streams: orders of loaders that read only a part of the corpus at a time.
 
 They mix sequences within their buffer. If neighbours in the corpus are similar, as in a corpus that was written source
-by source, training windows stay as uneven as the corpus is at the scale of the buffer. Objective and counts are not
-used, only the number of sequences.
+by source, training windows stay as uneven as the corpus is at the scale of the buffer. They use the number of
+sequences, not their counts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from jaxtyping import Int64
 
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.ordering.objective import Objective
 from jax_diversity.schema import Characteristics
 
 
@@ -20,7 +19,6 @@ def buffer_shuffle(
     characteristics: Characteristics,
     *,
     seed: int = 0,
-    objective: Objective,
     advance: Advance = ignore,
     buffer_size: int | None = 10_000,
     num_workers: int = 1,
@@ -52,9 +50,9 @@ def buffer_shuffle(
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[1]] * 6})
-        >>> buffer_shuffle(chars, objective=Objective(), buffer_size=None, num_workers=2).tolist()
+        >>> buffer_shuffle(chars, buffer_size=None, num_workers=2).tolist()
         [0, 1, 2, 3, 4, 5]
-        >>> buffer_shuffle(chars, objective=Objective(), buffer_size=None, num_workers=2, batch_size=2).tolist()
+        >>> buffer_shuffle(chars, buffer_size=None, num_workers=2, batch_size=2).tolist()
         [0, 2, 1, 3, 4, 5]
     """
     buffer_size = 0 if buffer_size is None else as_whole_number("buffer_size", buffer_size, 0)
@@ -76,7 +74,6 @@ def window_shuffle(
     characteristics: Characteristics,
     *,
     seed: int = 0,
-    objective: Objective,
     advance: Advance = ignore,
     window_size: int = 10_000,
 ) -> Int64[np.ndarray, " sequence"]:

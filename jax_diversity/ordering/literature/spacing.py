@@ -14,9 +14,7 @@ from jax_diversity.ordering.objective import Objective, heaviest_groups
 from jax_diversity.schema import Characteristics
 
 
-def document_spacing(
-    characteristics: Characteristics, *, seed: int = 0, objective: Objective, advance: Advance = ignore
-) -> Int64[np.ndarray, " document"]:
+def document_spacing(characteristics: Characteristics, *, advance: Advance = ignore) -> Int64[np.ndarray, " document"]:
     """Place, at every step, the document that leaves its own cluster nearest to its share.
 
     Rows are documents here, of any number of tokens. T_c is the number of tokens of cluster c placed so far, S of all
@@ -26,14 +24,14 @@ def document_spacing(
 
     A document's cluster is its heaviest group in the first family, and all its tokens count there, in τ as well.
     Documents without tokens change no share and are placed first. If all documents are of one cluster, they keep the
-    corpus's order. Seed and objective are not used.
+    corpus's order.
 
     The rule considers only the document's own cluster. For a cluster that lacks few tokens the shortest document is the
     best choice, so that short documents tend to be first and the longest last.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
-        >>> document_spacing(chars, objective=Objective()).tolist()
+        >>> document_spacing(chars).tolist()
         [0, 2, 1, 3]
     """
     tokens = characteristics.tokens
@@ -45,14 +43,13 @@ def sequence_spacing(
     characteristics: Characteristics,
     *,
     seed: int = 0,
-    objective: Objective,
     advance: Advance = ignore,
     ties: str = "random",
 ) -> Int64[np.ndarray, " sequence"]:
     """The published f1 for sequences of unequal lengths: exact greedy on the first family alone.
 
-    The given objective is replaced by `Objective.f1()`: no norm column, no windows, self weight 1, weight 1. A sequence
-    counts with its own tokens, `c_s - τ t_s`. Time grows with the square of the number of sequences.
+    The objective is always `Objective.f1()`: no norm column, no windows, self weight 1, weight 1. A sequence counts
+    with its own tokens, `c_s - τ t_s`. Time grows with the square of the number of sequences.
 
     Args:
         seed: decides between equal scores.

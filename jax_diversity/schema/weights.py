@@ -1,0 +1,114 @@
+"""Rules that give weights: the language of `packing.weights`, of the step `weight`, and of a run's weights."""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from jax_diversity.foundation.checks import as_weight, reads_as_number
+from jax_diversity.foundation.errors import UserError, quoted
+
+LARGEST = 1000
+"""The maximum of appearances of a document in one packing; more are treated as a mistake."""
+_RULE = re.compile(r"(?P<name>[^<>=@]+?)(@(?P<family>[^<>=@]+?))?(?P<sign>>=|<=|!=|=|<|>)(?P<value>.*)", re.DOTALL)
+_COMPARE: dict[str, Callable[..., Any]] = {">=": operator.ge, "<=": operator.le, "<": operator.lt, ">": operator.gt}
+
+
+@dataclass(frozen=True)
+class WeightRule:
+    """One rule: the weights of matching documents are multiplied by `factor`.
+
+    Attributes:
+        text: the rule as in the settings, such as `source=web-*`, `quality>=0.8`, `quality@cluster>=0.8`.
+        name: `source`, `language`, a clustering or a metadata field.
+        family: the groups whose mean of the field is compared; None compares each document's own value.
+        sign: `=` and `!=` compare texts, in which `*` matches any characters; other signs compare numbers.
+        value: the value to compare with.
+        factor: the factor of the weights.
+    """
+
+    text: str
+    name: str
+    family: str | None
+    sign: str
+    value: str
+    factor: float
+
+    @property
+    def compares_numbers(self) -> bool:
+        """Whether the rule compares numbers, not texts."""
+        return self.sign in _COMPARE
+
+    def compare(self, numbers: Any) -> Any:
+        """Compare a number, or an array of numbers, with the rule's value; NaN never matches."""
+        return _COMPARE[self.sign](numbers, float(self.value))
+
+    def matches(self, value: Any) -> bool:
+        """Whether the rule matches a document's own value. Only `!=` matches None.
+
+        Example:
+            >>> [rule] = parse_rules({"source=web-*": 2.5}, "weights")
+            >>> rule.matches("web-1"), rule.matches("books")
+            (True, False)
+        """
+        if self.compares_numbers:
+            return is_number(value) and self.compare(value)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        return (value is not None and fits(text, self.value)) == (self.sign == "=")
+
+
+def parse_rules(weights: Mapping[str, float], where: str, family: str | None = None) -> tuple[WeightRule, ...]:
+    """Parse rules and their factors.
+
+    Args:
+        weights: rule -> factor.
+        where: the name of the setting, for messages.
+        family: the family that all rules are about; every rule is then the name of a group, or a pattern of names, and
+            a factor is a share in any unit.
+
+    Raises:
+        UserError: a rule that cannot be read; a factor that is not finite, below 0, or (without `family`) above 1,000.
+
+    Example:
+        >>> [rule] = parse_rules({"source=web-*": 2.5}, "weights")
+        >>> rule.name, rule.sign, rule.value, rule.factor
+        ('source', '=', 'web-*', 2.5)
+        >>> parse_rules({"web-*": 2.5}, "weights", "source")[0].value
+        'web-*'
+    """
+    rules = []
+    for text, given in weights.items():
+        factor = as_weight(f"{where} of {quoted(text)}", given)
+        if family is not None:  # a group's name may contain signs, such as lang=en
+            rules.append(WeightRule(text, family, None, "=", text, factor))
+            continue
+        if factor > LARGEST:
+            raise UserError(f"Expected {where} of {quoted(text)} to be at most {LARGEST:,}, found {factor:g}.")
+        found = _RULE.fullmatch(text)
+        if found is None or not found["name"].strip():
+            raise UserError(
+                f"Expected rules such as source=web-*, quality>=0.8 or quality@cluster>=0.8 in {where}, found "
+                f"{quoted(text)}."
+            )
+        name, of, sign, value = (part and part.strip() for part in found.group("name", "family", "sign", "value"))
+        if of is not None and sign not in _COMPARE:
+            raise UserError(f"Expected {where} of {quoted(text)} to compare a mean by >=, <=, < or >, found {sign}.")
+        if sign in _COMPARE and not reads_as_number(value):
+            raise UserError(f"Expected {where} of {quoted(text)} to compare with a number, found {quoted(value)}.")
+        rules.append(WeightRule(text, name, of, sign, value, factor))
+    return tuple(rules)
+
+
+def fits(text: str, pattern: str) -> bool:
+    """Whether a text is a pattern's own text, or matches it; `*` matches any characters."""
+    return text == pattern or fnmatchcase(text, pattern)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of the metadata is a number; True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
