@@ -8,7 +8,6 @@ its share, and only the chosen files are read.
 from __future__ import annotations
 
 import ast
-import csv
 import hashlib
 import importlib.metadata
 import json
@@ -21,8 +20,10 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
+from jax_diversity.corpus.readers.code import csv_rows
 from jax_diversity.corpus.readers.files import InputFile
 from jax_diversity.corpus.readers.records import Found, Place, Problem, converted
+from jax_diversity.foundation.checks import number_in_data
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
 
@@ -53,8 +54,8 @@ class Package:
         # RECORD holds the sizes, so that no file is read. Paths outside of site-packages begin with `..`.
         record = self.distribution.read_text("RECORD")
         if record is not None:
-            rows = [row for row in csv.reader(record.splitlines()) if len(row) == 3]
-            sizes = {path: int(size) for path, _, size in rows if size.isdigit()}
+            rows = ((row[0], number_in_data(row[2])) for row in csv_rows(record) if len(row) == 3)
+            sizes = {path: size for path, size in rows if size is not None}
         else:  # older or distribution-made installs
             paths = {str(path): str(self.distribution.locate_file(path)) for path in self.distribution.files or ()}
             sizes = {path: os.path.getsize(at) if os.path.exists(at) else 0 for path, at in paths.items()}
