@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import os
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jax_diversity.corpus.readers.files import InputFile
+from jax_diversity.corpus.readers.python_environment import record_rows
 from jax_diversity.corpus.readers.records import Found, converted
 from jax_diversity.corpus.readers.text import is_source, read_text
 from jax_diversity.foundation.errors import UserError
@@ -120,9 +120,8 @@ class _Tree:
             if name.endswith(".dist-info"):
                 about = posixpath.join(folder, name)
                 _, licence = self.licence_in(about)
-                for row in csv.reader(self._read(about, "RECORD", _LONGEST_RECORD).splitlines()):
-                    if row:
-                        found[row[0]] = licence
+                for row in record_rows(self._read(about, "RECORD", _LONGEST_RECORD)):
+                    found[row[0]] = licence
         return found
 
 

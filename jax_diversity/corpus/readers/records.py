@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
@@ -28,6 +29,7 @@ The template has written the text between them.
 LOSS_SPANS = "loss_spans"
 """The metadata field of a stored chat: the places of the answers with their endings, as pairs of the same kind."""
 _LARGEST_ID = 2**31 - 1
+_NUMBER = re.compile("[0-9]{1,18}")
 _MOST_FIELDS = 100
 _MOST_LEVELS = 64
 """Largest depth of nested fields; Python's reader and writer of JSON allow some hundreds of levels."""
@@ -112,6 +114,16 @@ class ReadReport:
         setattr(self, problem.kind, getattr(self, problem.kind) + 1)
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(shortened(f"{place.name}: {problem.what}"))
+
+
+def number_in(text: str) -> int | None:
+    """The number that a text of 1 to 18 digits states; None for other texts.
+
+    Example:
+        >>> number_in("012"), number_in("-1"), number_in("9" * 5000)
+        (12, None, None)
+    """
+    return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def converted(make: Callable[..., Result], *arguments: Any) -> Result | Problem:
