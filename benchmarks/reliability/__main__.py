@@ -23,6 +23,9 @@ COUNTS = {
     "elastic": {"quick": 14, "full": 140},
     "documents": {"quick": 160, "full": 20_000},
     "secrets": {"quick": 18, "full": 1800},
+    "folders": {"quick": 1, "full": 400},
+    "options": {"quick": 4, "full": 400},
+    "rows": {"quick": 20, "full": 400},
 }
 """The number of attacks for each scale; for `fuzz` the seconds per reader."""
 

@@ -51,11 +51,11 @@ def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) ->
     for steps in known.values():  # loads models and libraries once, for all forks
         list(Chain(steps, num_processes=1).through([Document("plain", PLAIN, "web", "en")] * 2))
     campaign, names = _Campaign(Tally(seed), known, folder / "texts"), list[str]()
-    for name, documents, through_all in batches(count, _BATCH, rng):
+    for name, documents, extent in batches(count, _BATCH, rng):
         if len(names) < _CHAINS_EACH:
             names += [list(known)[place] for place in rng.permutation(len(known))]
         chosen, names = names[:_CHAINS_EACH], names[_CHAINS_EACH:]
-        stages = [] if name == "tokens" else list(known) if through_all else chosen
+        stages = {"some": chosen, "all": list(known), "none": []}[extent]
         campaign.attack(name, documents, [_READING, *stages])
     return campaign.tally.result
 
@@ -173,7 +173,7 @@ def _run(folder: Path, log: Path, name: str, texts: Sequence[str], stages: dict[
 
         if _READING in stages:
             write(_READING, {})
-        found = _measured(read, limit)
+        found = _measured(read, limit if _READING in stages else 10 * limit)
         if _READING in stages:
             write(_READING, found)
         if "fault" in found:

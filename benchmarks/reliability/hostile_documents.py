@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -43,25 +43,71 @@ class Hostile(NamedTuple):
 # ---- Texts.
 
 _REAL = {
-    "html": "<!DOCTYPE html><html><head><meta charset='utf-8'><title>A page</title></head><body><nav><a href='/'>Home</a>"
-    "</nav><article><h1>News</h1><p>{}</p><table><tr><td>1</td></tr></table><ul><li>one</li></ul></article></body></html>",
-    "latex": "\\documentclass{{article}}\n\\newcommand{{\\R}}[1]{{\\mathbb{{R}}^{{#1}}}}\n\\title{{On waves}}\n\\begin{{document}}\n"
-    "\\section{{Introduction}} % begin\n{} $x \\in \\R{{3}}$\n\\begin{{thebibliography}}{{9}}\\bibitem{{a}} B\\end{{thebibliography}}"
-    "\n\\end{{document}}\n",
-    "wiki": "{{{{Infobox|name=A|b={{{{convert|3|km}}}}}}}}\n'''Wind''' is [[air|moving air]].<ref name=a>B</ref>\n== History ==\n{}\n"
-    "{{|\n|-\n|a||b\n|}}\n* one\n[[Category:Air]]\n",
-    "code": "#!/usr/bin/env python\n# -*- coding: utf-8 -*-\n# Copyright (c) 2020 A. Licensed under the MIT License.\ndef f(x):\n"
-    '    """{}"""\n    return x\n',
-    "book": "Header\n*** START OF THE PROJECT GUTENBERG EBOOK WAVES ***\nProduced by A\n\n{}\n*** END OF THE PROJECT GUTENBERG EBOOK ***\n",
-    "mail": "From: a.b@example.org\nCall +49 30 1234567 or card 4111 1111 1111 1111, IBAN DE89 3704 0044 0532 0130 00.\n"
-    "password = hunter2XyZ9q; codice fiscale RSSMRA85T10A562S; 192.168.1.1\n{}\n",
+    "html": "<!DOCTYPE html><html><head><meta charset='utf-8'><title>A page</title></head><body>"
+    "<nav><a href='/'>Home</a></nav><article><h1>News</h1><p>{}</p><table><tr><td>1</td></tr></table>"
+    "<ul><li>one</li></ul></article></body></html>",
+    "latex": "\\documentclass{{article}}\n\\newcommand{{\\R}}[1]{{\\mathbb{{R}}^{{#1}}}}\n\\title{{On waves}}\n"
+    "\\begin{{document}}\n\\section{{Introduction}} % begin\n{} $x \\in \\R{{3}}$\n\\begin{{thebibliography}}{{9}}"
+    "\\bibitem{{a}} B\\end{{thebibliography}}\n\\end{{document}}\n",
+    "wiki": "{{{{Infobox|name=A|b={{{{convert|3|km}}}}}}}}\n'''Wind''' is [[air|moving air]].<ref name=a>B</ref>\n"
+    "== History ==\n{}\n{{|\n|-\n|a||b\n|}}\n* one\n[[Category:Air]]\n",
+    "code": "#!/usr/bin/env python\n# -*- coding: utf-8 -*-\n# Copyright (c) 2020 A. Licensed under the MIT License.\n"
+    'def f(x):\n    """{}"""\n    return x\n',
+    "book": "Header\n*** START OF THE PROJECT GUTENBERG EBOOK WAVES ***\nProduced by A\n\n{}\n"
+    "*** END OF THE PROJECT GUTENBERG EBOOK ***\n",
+    "mail": "From: a.b@example.org\nCall +49 30 1234567 or card 4111 1111 1111 1111, IBAN DE89 3704 0044 0532 0130 00."
+    "\npassword = hunter2XyZ9q; codice fiscale RSSMRA85T10A562S; 192.168.1.1\n{}\n",
     "plain": "{}",
 }
 _ODD = (
-    *("\0", "\ud800", "\udc80", "\u202e", "\u2066", "\ufeff", "\u200b", "\xa0", "\xad", "\u0301" * 50, "\u2028", "\r", "\x0c", "\x1b[31m"),
-    *("\u0660\u0661\u0662", "\uff11\uff12\uff13", "\U0001d7d8", "9" * 5000, "1e400", "-" * 300, "\U0001f468\u200d\U0001f469", "\ufdfa"),
-    *("\ue000", "\U0010ffff", "\u0130", "\xdf", "\u1e9e", "\u3000", "<", ">", "&", "{", "}", "[[", "]]", "\\", "%", "$", "@", "::", ACTING),
-)  # fmt: skip
+    *(
+        "\0",
+        "\ud800",
+        "\udc80",
+        "\u202e",
+        "\u2066",
+        "\ufeff",
+        "\u200b",
+        "\xa0",
+        "\xad",
+        "\u0301" * 50,
+        "\u2028",
+        "\r",
+        "\x0c",
+        "\x1b[31m",
+    ),
+    *(
+        "\u0660\u0661\u0662",
+        "\uff11\uff12\uff13",
+        "\U0001d7d8",
+        "9" * 5000,
+        "1e400",
+        "-" * 300,
+        "\U0001f468\u200d\U0001f469",
+        "\ufdfa",
+    ),
+    *(
+        "\ue000",
+        "\U0010ffff",
+        "\u0130",
+        "\xdf",
+        "\u1e9e",
+        "\u3000",
+        "<",
+        ">",
+        "&",
+        "{",
+        "}",
+        "[[",
+        "]]",
+        "\\",
+        "%",
+        "$",
+        "@",
+        "::",
+        ACTING,
+    ),
+)
 _DIGITS = (*"\u0660\u06f0\u0966\uff10\U0001d7ce",)
 
 
@@ -102,13 +148,19 @@ def _many_names(size: int) -> str:
 
 # Texts whose size is not that of a pumped string: each needs megabytes, or many thousands of parts.
 LARGE: dict[str, Text] = {
-    "attributes of one element": lambda size: "<html><body><p" + "".join(f" a{k}=b" for k in range(size * 9 // 4)) + ">text</p>",
+    "attributes of one element": lambda size: (
+        "<html><body><p" + "".join(f" a{k}=b" for k in range(size * 9 // 4)) + ">text</p>"
+    ),
     "nested elements": lambda size: "<div>" * (size * 3 // 8) + "text",
-    "macros that name 250 others": lambda size: _many_names(size),
+    "macros that name 250 others": _many_names,
     "a number of 100,000 digits": lambda size: "9" * size,
     "full-width digits": lambda size: "\uff14\uff11" * (size // 2),
-    "codice fiscale of Arabic digits": lambda size: "codice fiscale RSSMRA\u0668\u0665T\u0661\u0660A\u0665\u0666\u0662S " * (size // 30),
-    "codice fiscale of full-width digits": lambda size: "codice fiscale RSSMRA\uff18\uff15T\uff11\uff10A\uff15\uff16\uff12S " * (size // 30),
+    "codice fiscale of Arabic digits": lambda size: (
+        "codice fiscale RSSMRA\u0668\u0665T\u0661\u0660A\u0665\u0666\u0662S " * (size // 30)
+    ),
+    "codice fiscale of full-width digits": lambda size: (
+        "codice fiscale RSSMRA\uff18\uff15T\uff11\uff10A\uff15\uff16\uff12S " * (size // 30)
+    ),
     "cards of Arabic digits": lambda size: "card \u0664\u0661\u0661\u0661 1111 1111 1111 " * (size // 25),
     "one long line": lambda size: PLAIN.replace("\n", " ") * (size // len(PLAIN)),
     "lines of one letter": lambda size: "a\n" * (size // 2),
@@ -118,7 +170,7 @@ LARGE: dict[str, Text] = {
     "bidirectional marks": lambda size: "\u202ea\u202c\u2066b" * (size // 5),
     "NULs": lambda size: "\0" * size,
     "half surrogate pairs": lambda size: "a\ud800 " * (size // 3),
-}  # fmt: skip
+}
 
 _FIELDS_FOLLOW = "\ue0ff"
 _FIELDS = (
@@ -154,12 +206,50 @@ _FIELDS = (
 )
 _VALUES: tuple[Any, ...] = (
     *(None, True, 0, -1, 10**40, -(10**40), 10**4400, 1e308, float("nan"), float("inf"), 1e-320, 2**63, 2**64, 0.5),
-    *("", " ", "x" * 70_000, "9" * 5000, "1e400", "nan", "\ud800", "a\0b", ACTING, "\u0661\u0662", "\uff11\uff12", "\xb2"),
-    *([], [[]], ["text/html"], ["text/html", 3], [None], [10**40, 1.5], [1.0, float("nan")], [[1, 2], [3]], ["x" * 9] * 900),
-    *({}, {"a": 1}, {"": {"": []}}, {"MIT": "MIT"}, "http://" + "a." * 32_000 + "org", "http://[::1", "http://a:99999999/"),
-    *("http://\u0661.\u0662.\u0663.\u0664/", "MIT OR " * 5000, "(" * 5000, "(MIT) AND " * 3000 + "MIT", "text/html", "text/x-tex"),
+    *(
+        "",
+        " ",
+        "x" * 70_000,
+        "9" * 5000,
+        "1e400",
+        "nan",
+        "\ud800",
+        "a\0b",
+        ACTING,
+        "\u0661\u0662",
+        "\uff11\uff12",
+        "\xb2",
+    ),
+    *(
+        [],
+        [[]],
+        ["text/html"],
+        ["text/html", 3],
+        [None],
+        [10**40, 1.5],
+        [1.0, float("nan")],
+        [[1, 2], [3]],
+        ["x" * 9] * 900,
+    ),
+    *(
+        {},
+        {"a": 1},
+        {"": {"": []}},
+        {"MIT": "MIT"},
+        "http://" + "a." * 32_000 + "org",
+        "http://[::1",
+        "http://a:99999999/",
+    ),
+    *(
+        "http://\u0661.\u0662.\u0663.\u0664/",
+        "MIT OR " * 5000,
+        "(" * 5000,
+        "(MIT) AND " * 3000 + "MIT",
+        "text/html",
+        "text/x-tex",
+    ),
     *("text/x-wiki", "text/x-stack-exchange", "text/html; charset=" + "a" * 60_000, "code:python", "\u202egpj.exe"),
-)  # fmt: skip
+)
 
 
 def odd_fields(rng: Rng) -> Iterator[Hostile]:
@@ -281,8 +371,8 @@ def _archives(folder: Path, texts: Sequence[str]) -> None:
 
 def _mediawiki(folder: Path, texts: Sequence[str]) -> None:
     pages = "".join(
-        f"<page><title>{_xml(text[:60]) if number % 3 == 0 else 'A'}</title><ns>0</ns><id>{number}</id><revision><id>1</id>"
-        f'<text xml:space="preserve">{_xml(text)}</text></revision></page>\n'
+        f"<page><title>{_xml(text[:60]) if number % 3 == 0 else 'A'}</title><ns>0</ns><id>{number}</id>"
+        f'<revision><id>1</id><text xml:space="preserve">{_xml(text)}</text></revision></page>\n'
         for number, text in enumerate(texts)
     )
     head = '<mediawiki xml:lang="en"><siteinfo><dbname>enwiki</dbname><base>https://en.wikipedia.org/wiki/M</base></siteinfo>'
@@ -351,31 +441,35 @@ OWN: dict[str, dict[str, Text]] = {
 """Documents of one format."""
 
 
-def batches(number: int, size: int, rng: Rng) -> Iterator[tuple[str, list[Hostile], bool]]:
-    """`number` documents in batches of one format; the flag is set if they should pass all chains.
+def batches(number: int, size: int, rng: Rng) -> Iterator[tuple[str, list[Hostile], Literal["none", "some", "all"]]]:
+    """`number` documents in batches of one format each, and how many chains they should pass.
 
     Every eighth batch has records with odd fields. Of the other documents half are pumped or large, half are spliced.
     """
     pumped = [Hostile(f"pumped: {name}", text.text) for name, text in PUMPED.items()]
     pumped += [Hostile(about, text) for about, text in LARGE.items()]
-    own = {name: [Hostile(about, text) for about, text in texts.items()] for name, texts in OWN.items()}
-    fields, drawn = odd_fields(rng), _endless(pumped, rng)
-    for index in range(0, number, size):
-        num_documents, place = min(size, number - index), index // size
+    fields, drawn, left, names = odd_fields(rng), _endless(pumped, rng), number, itertools.cycle(FORMATS)
+    for name, texts in OWN.items():
+        own = [Hostile(about, text) for about, text in texts.items()][:left]
+        left -= len(own)
+        yield name, own, "none"
+    for place in itertools.count():
+        if left <= 0:
+            return
+        batch, left = min(size, left), left - size
         if place % 8 == 7:
-            yield ("jsonl", "jsonl", "chat", "tokens")[place // 8 % 4], [*itertools.islice(fields, num_documents)], True
+            name = ("jsonl", "jsonl", "chat", "tokens")[place // 8 % 4]
+            yield name, [*itertools.islice(fields, batch)], "none" if name == "tokens" else "all"
             continue
-        name = list(FORMATS)[place % len(FORMATS)]
-        batch = own.pop(name, [])
-        while len(batch) < num_documents:
-            batch.append(next(drawn) if rng.random() < 0.5 else _spliced(rng, f"spliced {index + len(batch)}"))
-        yield name, [_in_some_file(each, rng) if name == "code" else each for each in batch], False
+        name = next(names)
+        documents = [next(drawn) if rng.random() < 0.5 else _spliced(rng, f"spliced {left}-{k}") for k in range(batch)]
+        if name == "code":
+            documents = [_in_some_file(each, rng) for each in documents]
+        yield name, documents, "none" if name == "tokens" else "some"
 
 
 def _in_some_file(document: Hostile, rng: Rng) -> Hostile:
     name = _CODE_FILES[rng.integers(len(_CODE_FILES))]
-    if document.about in OWN["code"]:
-        return document
     return document._replace(about=f"{document.about} in {name}", text=lambda size: f"{name}\n{document.text(size)}")
 
 
@@ -434,11 +528,15 @@ def chains(folder: Path) -> dict[str, Steps]:
         ("weight", {"weights": {"a": 2}, "by": "score"}),
         ("personal_data", {"regions": ["US", "DE", "GB"], "private_addresses": True}),
         ("c4", {"without": ["terminal_punctuation", "curly_brackets", "lorem_ipsum"]}),
-    ]  # fmt: skip
+    ]
     found: dict[str, Steps] = {name: [(name, given.get(name, {}))] for name in METHODS}
     found |= {f"{name} {json.dumps(options)[:60]}": [(name, options)] for name, options in varied}
     for path in sorted(RECIPES.glob("*.yaml")):
         listed = PreparationConfig(recipe=path.stem).listed()
-        found[path.stem] = [(each.step, {**each.options, **given.get(each.step, {})}) if each.step != "weight" else
-                            (each.step, dict(each.options)) for each in listed]  # fmt: skip
+        found[path.stem] = [
+            (each.step, {**each.options, **given.get(each.step, {})})
+            if each.step != "weight"
+            else (each.step, dict(each.options))
+            for each in listed
+        ]
     return found

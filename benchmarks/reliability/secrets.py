@@ -36,9 +36,17 @@ _BATCH = 9
 _LEAKED = 10
 """So many characters of a secret in a row are a leak."""
 _SEPARATORS = {
-    "": "nothing", " ": "a space", "\xa0": "a no-break space", "\u202f": "a narrow space", "-": "a hyphen", "\u2013": "an en dash",
-    "\u2011": "a no-break hyphen", "\xad": "a soft hyphen", "\u200b": "a zero-width space", "\n": "a line end",
-}  # fmt: skip
+    "": "nothing",
+    " ": "a space",
+    "\xa0": "a no-break space",
+    "\u202f": "a narrow space",
+    "-": "a hyphen",
+    "\u2013": "an en dash",
+    "\u2011": "a no-break hyphen",
+    "\xad": "a soft hyphen",
+    "\u200b": "a zero-width space",
+    "\n": "a line end",
+}
 _PLACES = ("alone", "at the cut of a text", "at the cut of a line", "in an edited line", "title", "url", "id")
 
 
@@ -99,14 +107,20 @@ def _email(rng: Rng) -> Secret:
 
 def _key(rng: Rng) -> Secret:
     value = _drawn(rng, string.ascii_letters + string.digits, 40)
+    account = _drawn(rng, f"{string.ascii_uppercase}234567", 16)
     forms = {
-        "ghp": f"ghp_{value[:36]}", "AKIA": f"AKIA{value[:16].upper()}", "Bearer": f"Authorization: Bearer {value}",
-        "header": f"curl -H 'authorization: bearer {value}'", "password": f"password = '{value[:20]}'",
-        "label on the line before": f"api_key:\n{value}", "URL": f"https://user:{value[:20]}@example.org/", "token": f"TOKEN={value}",
+        "ghp": f"ghp_{value[:36]}",
+        "AKIA": f"AKIA{account}",
+        "Bearer": f"Authorization: Bearer {value}",
+        "header": f"curl -H 'authorization: bearer {value}'",
+        "password": f"password = '{value[:20]}'",
+        "label on the line before": f"api_key:\n{value}",
+        "URL": f"https://user:{value[:20]}@example.org/",
+        "token": f"TOKEN={value}",
         "slack": f"xoxb-1234567890-{value[:24]}",
-    }  # fmt: skip
+    }
     name = list(forms)[rng.integers(len(forms))]
-    return Secret(f"key, {name}", forms[name], value[:16].upper() if name == "AKIA" else value[:20])
+    return Secret(f"key, {name}", forms[name], account if name == "AKIA" else value[:20])
 
 
 def _private_key(rng: Rng) -> Secret:
@@ -120,11 +134,30 @@ def _private_key(rng: Rng) -> Secret:
 
 _KINDS: tuple[Callable[[Rng], Secret], ...] = (_card, _iban, _phone, _email, _key, _private_key)
 NO_SECRETS = (
-    *("Firefox 121.0.1.2 is here", "Mozilla/5.0 Chrome/120.0.6099.109 Safari", "version 2.14.0.1 of it", "chapter 100.2.3.4"),
-    *("see section 10.20.30.40 of the law", "v1.2.3.4", "release 8.8.4.4", "Windows 10.0.19041.1", "ISBN 978-3-16-148410-0"),
+    *(
+        "Firefox 121.0.1.2 is here",
+        "Mozilla/5.0 Chrome/120.0.6099.109 Safari",
+        "version 2.14.0.1 of it",
+        "chapter 100.2.3.4",
+    ),
+    *(
+        "see section 10.20.30.40 of the law",
+        "v1.2.3.4",
+        "release 8.8.4.4",
+        "Windows 10.0.19041.1",
+        "ISBN 978-3-16-148410-0",
+    ),
     *("the year 2024-05-01 12:30:45", "pi is 3.14159265358979", "ticket 12345678901", "a@b", "@property", "x = y@z"),
-    *("password: hunter", "token = get_token()", "secret: none", "price 1 234 567 890", "0.0.0.0", "127.0.0.1", "10 000 000 000"),
-)  # fmt: skip
+    *(
+        "password: hunter",
+        "token = get_token()",
+        "secret: none",
+        "price 1 234 567 890",
+        "0.0.0.0",
+        "127.0.0.1",
+        "10 000 000 000",
+    ),
+)
 
 
 # ---- Documents and chains.

@@ -17,8 +17,8 @@ FAULTS = (
 an end by a signal; no end; a refusal that is not one plain sentence that names what is wrong; files that a refused
 command leaves; a run after the attack that does not end as one that was never attacked, or a document that is neither
 kept nor removed. Then: a run that one document stops; time that grows faster than the text; memory without limit; a
-secret in a written file; a text that is masked though it is no secret; code of another's folder that ran; a file outside
-the folder that changed; an option that is accepted and has no effect."""
+secret in a written file; a text that is masked although it is not a secret; code of another's folder that ran; a file
+outside the folder that changed; an option that is accepted and has no effect."""
 _ROOT = f"{Path(__file__).resolve().parents[2]}/"
 _MOST_FAILURES = 200
 _SECONDS_OF_SILENCE = 60

@@ -472,3 +472,51 @@ def plant_link(root: Path, name: str, place: Path) -> Path:
 def contents(folder: Path) -> dict[str, bytes | None]:
     """The bytes of all files below a folder, by their paths; None for folders."""
     return {str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes() for path in folder.rglob("*")}
+
+
+def sign_schedule(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a run's `schedule.json` and sign it again."""
+    path = root / "schedule.json"
+    plain = json.loads(path.read_text())
+    change(plain)
+    path.write_text(json.dumps(signed(plain)))
+
+
+def _slice(**changes: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda plain: plain["versions"][-1]["slices"][-1].update(changes)
+
+
+SCHEDULES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "a slice beyond its part": (_slice(stop=10**6), "stop of a slice of version 1 to be a whole number >= 0 and <= "),
+    "part 9": (_slice(part=9), "part of a slice of version 1 to be a whole number >= 0 and <= "),
+    "a negative part": (_slice(part=-1), "part of a slice of version 1 to be a whole number >= 0"),
+    "start after stop": (_slice(start=9, stop=3), "stop of a slice of version 1 to be a whole number >= 9"),
+    "a negative start": (_slice(start=-5), "start of a slice of version 1 to be a whole number >= 0"),
+    "half a start": (_slice(start=0.5), "cannot be followed"),
+    "a text as a stop": (_slice(stop="9"), "cannot be followed"),
+    "a number as a mark": (_slice(skipped=2), "cannot be followed"),
+    "no versions": (lambda plain: plain.update(versions=[]), "the number of versions to be a whole number >= 1"),
+    "versions that are a number": (lambda plain: plain.update(versions=3), "cannot be followed"),
+    "no slices": (lambda plain: plain["versions"][-1].pop("slices"), "cannot be followed"),
+    "more datasets": (
+        lambda plain: plain["versions"][-1].update(num_datasets=2),
+        "num_datasets of version 1 to be a whole number >= 1 and <= 1",
+    ),
+    "no datasets": (lambda plain: plain.update(datasets=[]), "num_datasets of version 1"),
+    "a path that is a list": (lambda plain: plain["datasets"][0].update(path=["x"]), "cannot be followed"),
+    "other num_sequences": (
+        lambda plain: plain["datasets"][0].update(num_sequences=3),
+        "Expected (num_sequences|sequences in 0)",
+    ),
+    "another length": (lambda plain: plain["datasets"][0].update(sequence_length=3), "Expected sequence_length "),
+    "huge num_positions": (
+        lambda plain: plain["parts"][0].update(num_positions=2**63),
+        "num_positions of part-000000.npy to be a whole number >= 0 and <= ",
+    ),
+    "a part elsewhere": (
+        lambda plain: plain["parts"][0].update(file="../web/orderings/balance.npy"),
+        "which leads out of it",
+    ),
+    "a seed that is a text": (lambda plain: plain["versions"][-1].update(seed="x"), "cannot be followed"),
+}
+"""Changes of a run's schedule with one dataset, and the pattern of the sentence that refuses each."""
