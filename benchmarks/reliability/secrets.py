@@ -1,8 +1,8 @@
 """Planted secrets: preparation may write them nowhere but into texts that it was not asked to mask.
 
 A document holds one secret in one disguise and in one place. Chains with the step `personal_data` must mask it in the
-stored documents, too; all other chains must mask it in what they write besides. Only ids stay in documents and decisions,
-where they are keys. Texts that only look like secrets must stay. `count` is the number of documents.
+stored documents, too; all other chains must mask it in what they write besides. Only ids stay in documents and
+decisions, where they are keys. Texts that only look like secrets must stay. `count` is the number of documents.
 """
 
 from __future__ import annotations

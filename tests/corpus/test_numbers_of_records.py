@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jax_diversity.corpus.passes.chain import Chain
-from jax_diversity.corpus.readers.code import csv_rows
+from jax_diversity.corpus.readers.python_environment import record_rows
 from jax_diversity.corpus.readers.reading import read_documents
 from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
@@ -55,8 +55,9 @@ def test_lengths_of_web_records(tmp_path: Path, number: str) -> None:
     assert "a WARC record without Content-Length" in report.problems[0]
 
 
-def test_rows_end_at_a_field_that_is_too_long() -> None:
-    assert list(csv_rows(f"a.py,,1\nb.py,,2\n{'x' * 200_000},,3\nc.py,,4")) == [["a.py", "", "1"], ["b.py", "", "2"]]
+def test_rows_of_a_record_are_read_one_by_one() -> None:
+    rows = record_rows(f'a.py,,1\n{"x" * 200_000},,2\n"b.py,,3\nc.py,,4')
+    assert [row[0] for row in rows] == ["a.py", "b.py,,3", "c.py"]
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "package.json", "x.dist-info/RECORD", "LICENSE"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import os
@@ -10,10 +9,10 @@ import posixpath
 import re
 import tomllib
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 from jax_diversity.corpus.readers.files import InputFile
+from jax_diversity.corpus.readers.python_environment import record_rows
 from jax_diversity.corpus.readers.records import Found, converted
 from jax_diversity.corpus.readers.text import is_source, read_text
 from jax_diversity.foundation.attempts import Failure, attempt
@@ -124,16 +123,9 @@ class _Tree:
             if name.endswith(".dist-info"):
                 about = posixpath.join(folder, name)
                 _, licence = self.licence_in(about)
-                for row in csv_rows(self._read(about, "RECORD", _LONGEST_RECORD)):
-                    if row:
-                        found[row[0]] = licence
+                for row in record_rows(self._read(about, "RECORD", _LONGEST_RECORD)):
+                    found[row[0]] = licence
         return found
-
-
-def csv_rows(text: str) -> Iterator[list[str]]:
-    """The rows of a CSV file, up to the first that Python's reader refuses, such as one of a huge field."""
-    with suppress(csv.Error):
-        yield from csv.reader(text.splitlines())
 
 
 def _of_texts(texts: dict[str, str]) -> str | None:

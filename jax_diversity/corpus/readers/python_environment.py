@@ -8,6 +8,7 @@ its share, and only the chosen files are read.
 from __future__ import annotations
 
 import ast
+import csv
 import hashlib
 import importlib.metadata
 import json
@@ -20,7 +21,6 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
-from jax_diversity.corpus.readers.code import csv_rows
 from jax_diversity.corpus.readers.files import InputFile
 from jax_diversity.corpus.readers.records import Found, Place, Problem, converted
 from jax_diversity.foundation.checks import number_in_data
@@ -29,6 +29,7 @@ from jax_diversity.schema import Document
 
 MIN_CHARACTERS = 200
 MAX_FILE_BYTES = 400_000
+_LONGEST_ROW = 10_000
 _SKIPPED_FOLDERS = {"test", "tests", "_tests"}
 _LICENCE_NAMES = ("LICENSE", "LICENCE", "COPYING", "NOTICE")
 # Share of docstrings in source by size, measured on some 600 modules; it estimates sizes without reading files.
@@ -54,7 +55,7 @@ class Package:
         # RECORD holds the sizes, so that no file is read. Paths outside of site-packages begin with `..`.
         record = self.distribution.read_text("RECORD")
         if record is not None:
-            rows = ((row[0], number_in_data(row[2])) for row in csv_rows(record) if len(row) == 3)
+            rows = ((row[0], number_in_data(row[2])) for row in record_rows(record) if len(row) == 3)
             sizes = {path: size for path, size in rows if size is not None}
         else:  # older or distribution-made installs
             paths = {str(path): str(self.distribution.locate_file(path)) for path in self.distribution.files or ()}
@@ -88,6 +89,13 @@ class PackageText(NamedTuple):
     def id(self) -> str:
         """The id, equal on every machine."""
         return f"{self.package.name}/{self.kind}/{self.path}".rstrip("/")
+
+
+def record_rows(record: str) -> Iterator[list[str]]:
+    """The rows of a package's RECORD (path, hash, size); lines longer than any path are left out."""
+    for line in record.splitlines():
+        if 0 < len(line) <= _LONGEST_ROW:
+            yield from csv.reader([line])  # alone: an unclosed quote ends with its line
 
 
 def find_packages() -> list[Package]:
