@@ -8,9 +8,9 @@ cluster is short. `spherical` k-means uses only cosines: rows and centroids have
 In both cases all rows of zeros (documents without a known term) are one point and are in one cluster.
 
 Besides the vectors, memory contains the distances of one block (block, cluster) and a copy of the training rows on the
-devices. The same vectors, settings, devices and versions give the same bits. On one processor the number of rows in a
-block does not change centroids or assignments; on accelerators and over several devices, sums are added in another
-order.
+devices. The same vectors, settings, devices and versions give the same bits. On one processor, the number of rows in a
+block does not change centroids or assignments. On accelerators and over several devices, it changes the order of the
+sums.
 """
 
 from __future__ import annotations
@@ -109,11 +109,10 @@ def share_out(
 ) -> Int64[np.ndarray, " group"]:
     """Divide `total` into integers in proportion to `weights` (Sainte-Laguë), each from 1 to its entry in `most`.
 
-    The weight of a coarse cluster is the sum of the squared distances of its rows from its centroid: the number of rows
-    times their spread, the mean squared distance. In many dimensions, dividing a cluster reduces distances only slowly,
-    so more clusters help most in coarse clusters with a large sum (the high-rate quantisation law
-    n^(d/(d+2)) σ^(2d/(d+2)) for d to infinity). `total` is at most the sum of `most`. A group whose entry in `most` is
-    0 gets 0.
+    The weight of a coarse cluster is the sum of the squared distances of its rows from its centroid. In other words, it
+    is the number of rows times the mean squared distance. In many dimensions, dividing a cluster reduces distances only
+    slowly. So more clusters help most in coarse clusters with a large sum (the high-rate quantisation law n^(d/(d+2))
+    σ^(2d/(d+2)) for d to infinity). `total` is at most the sum of `most`. A group whose entry in `most` is 0 gets 0.
     """
     shares = np.minimum(most, 1).astype(np.int64)
     # A weight of zero becomes a tiny weight: such a group gets the shares that other groups cannot take.

@@ -209,7 +209,8 @@ def accumulate(
         is_row = lax.axis_index(AXIS) * len(rows) + jnp.arange(len(rows)) < num_rows
         clusters = jnp.where(is_row, clusters, len(centroids))  # out of range: dropped from the sums
         changed = moments.num_changed[0] + jnp.sum(is_row & (clusters != previous), dtype=jnp.int32)
-        # Accelerators add scattered rows slowly and in any order; a product with one-hot rows is reproducible and fast.
+        # Accelerators add scattered rows slowly and in any order. A product with one-hot rows multiplies exactly (by 0
+        # or 1) and is fast.
         sums = lax.platform_dependent(
             moments.residuals[0], clusters, residuals, cpu=add_scattered, default=add_multiplied
         )

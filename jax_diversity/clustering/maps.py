@@ -16,10 +16,10 @@ _PERPLEXITY = 15.0
 def map_positions(centroids: Float32[np.ndarray, "cluster feature"]) -> Float32[np.ndarray, "cluster 2"]:
     """Compute positions of clusters on a map, each axis from -1 to 1.
 
-    The positions come from t-SNE (van der Maaten & Hinton 2008) by cosine distance. It begins with the first two
-    principal components and uses one thread and a fixed seed, so the result is always the same. t-SNE keeps similar
-    topics near each other; a projection or metric scaling of hundreds of nearly equidistant centroids gives a disc
-    without structure. Distances between far topics mean little. If there are few clusters, their positions are the
+    The positions come from t-SNE (van der Maaten & Hinton 2008) by cosine distance. The method begins with the first
+    two principal components and uses one thread and a fixed seed, so the result is always the same. With t-SNE, similar
+    topics stay near each other. A projection or metric scaling of hundreds of nearly equidistant centroids would give a
+    disc without structure. Distances between far topics mean little. If there are few clusters, their positions are the
     first two principal components.
 
     Args:

@@ -49,12 +49,12 @@ def name_clusters(
 ) -> ClusterNames:
     """Name clusters by class-based TF-IDF (Grootendorst 2022) that counts documents with a term, not its occurrences.
 
-    A term's score in a cluster is p c^1.5. p is the share of the cluster's documents that contain the term. c compares
-    p with the share elsewhere: it is the mean of `ln(p / share in all clusters)` and `ln(p / share in the nearest
-    clusters)`. If we compared only with all clusters, the commonest words of a rare language would name each of its
-    clusters. If we compared only with the nearest clusters, thirty clusters about films would all have names without
-    the word "film". No language needs a list of stop words. Of two forms of one word, the form with the better score is
-    kept.
+    A term's score in a cluster is p c^1.5. Here p is the share of the cluster's documents that contain the term. The
+    factor c compares p with the share elsewhere: it is the mean of `ln(p / share in all clusters)` and
+    `ln(p / share in the nearest clusters)`. If we compared only with all clusters, the commonest words of a rare
+    language would name each of its clusters. If we compared only with the nearest clusters, thirty clusters about films
+    would all have names without the word "film". No language needs a list of stop words. Of two forms of one word, the
+    form with the better score is kept.
 
     Args:
         counted: the terms of some documents near each centroid.

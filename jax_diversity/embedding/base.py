@@ -92,7 +92,8 @@ def check_method(method: str, options: Mapping[str, Any]) -> list[Path]:
     """
     _find(method, options)
     if ":" in method:
-        # The file's content is hashed: after a change, the embedder makes other vectors under the same name.
+        # The content of the source file is hashed, because after a change the embedder makes other vectors under the
+        # same name.
         named = options.get("path")
         source = source_file(method)
         return ([] if source is None else [source]) + (files_at(named) if isinstance(named, str) and named else [])
@@ -155,8 +156,8 @@ def make_embedder(
 
 
 def own_code(method: str) -> AbstractContextManager[None]:
-    """Turn errors of a user's embedder into a `UserError` that names their place."""
-    # An error of this package's methods is a bug: it keeps its traceback.
+    """Turn errors of a user's embedder into a `UserError` that names the file and line of the error."""
+    # An error of a method of this package is a bug, so it keeps its traceback.
     return calling(method, _SETTING, "embed the documents") if ":" in method else nullcontext()
 
 

@@ -1,9 +1,9 @@
 """Reading the folder of a Qwen3-Embedding checkpoint: the sizes of the model, its tokenizer, and its tensors.
 
-A file of weights (safetensors) consists of the length of its header (u64, little-endian), the header (JSON: name ->
-type, shape and place of the bytes after the header), and the bytes of the tensors. Tensors are mapped into memory, and
-only slices are read: the part of a tensor that a device needs is copied from disk to this device.
-https://github.com/huggingface/safetensors describes the format.
+A file of weights (safetensors) has three parts: the length of its header (u64, little-endian), the header, and the
+bytes of the tensors. The header is JSON: name -> type, shape and place of the bytes after the header. Tensors are
+mapped into memory, and only slices are read. The part of a tensor that a device needs is copied from disk to this
+device. https://github.com/huggingface/safetensors describes the format.
 """
 
 from __future__ import annotations

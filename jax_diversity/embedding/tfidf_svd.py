@@ -3,8 +3,8 @@
 This is latent semantic analysis (Deerwester et al. 1990). It is fitted on a part of the corpus and then applied to any
 number of documents in a stream. Once fitted, the vector of a document depends only on this document.
 
-`jax_diversity.text.terms` defines the terms. No list of stop words is needed: the weight of a term is
-`ln((1 + documents) / documents with the term)`, which is nearly zero if almost every document contains the term.
+`jax_diversity.text.terms` defines the terms. No list of stop words is needed. The weight of a term is
+`ln((1 + documents) / documents with the term)`. It is nearly zero if almost every document contains the term.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.text.terms import split_terms
 
 FEWEST_DOCUMENTS = 2
-"""Terms that fewer fitted documents contain are dropped; if no term would be left, all terms are kept."""
+"""Terms in fewer fitted documents than this are dropped; if no term would be left, all terms are kept."""
 MAX_TERMS = 50_000
 """Largest number of terms that are kept; the most frequent terms are kept."""
 MOST_CANDIDATES = 2_000_000

@@ -154,6 +154,8 @@ def _open_temporary(path: Path) -> tuple[Path, int]:
             lock = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:
             continue
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError(f"Expected a folder at {path.parent}, found none; make it, or name another file.") from None
         fcntl.flock(lock, fcntl.LOCK_EX)
         # Between these two calls another process may have taken the file for a leftover and removed it.
         if os.fstat(lock).st_nlink:

@@ -21,8 +21,15 @@ _TICKS_A_LIMIT = 4
 """A short limit has at least this number of ticks."""
 
 
+class DocumentError(Exception):
+    """The document does not suit the work. The message is counted and shown: it must not quote the document."""
+
+
 class Failure(NamedTuple):
-    """The reason why a piece of work has no result; it never contains an exception's message, which may quote data."""
+    """The reason why a piece of work has no result.
+
+    It does not contain an exception's message, which may quote the document, except a `DocumentError`'s.
+    """
 
     rule: Literal["raised", "took_too_long"]
     what: str
@@ -30,6 +37,8 @@ class Failure(NamedTuple):
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """The failure of work that raised an exception: the exception's type, and the module and line of its origin."""
+        if isinstance(error, DocumentError):
+            return cls("raised", str(error))
         name, trace = type(error).__name__, error.__traceback__
         # The line of these depends on the depth of the stack and on the machine.
         if trace is None or isinstance(error, RecursionError | MemoryError):

@@ -79,6 +79,14 @@ def as_weight(name: str, value: Any) -> float:
     return number
 
 
+def reads_as_number(text: str) -> bool:
+    """Whether a text is a finite number, such as `0.8`."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
 def check_file_name(what: str, name: str) -> None:
     """Check that a name can be part of file names: printable, without slashes, and short enough for endings."""
     # A printable name has no lone surrogates, so that it can be encoded.

@@ -106,14 +106,12 @@ def open_to_append(path: Path) -> TextIO:
     try:
         # O_NONBLOCK: a named pipe would wait for a reader.
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-        status = os.fstat(handle)
-        found = "" if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else "another kind of file, or a hard link"
-        if found:
-            os.close(handle)
     except OSError as error:
-        found = str(error.strerror)
-    if found:
-        raise UserError(f"Expected a log that can be written at {path}, found: {found}; remove it.")
+        raise UserError(f"Expected a log that can be written at {path}, found: {error.strerror}; remove it.") from None
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(handle)
+        raise UserError(f"Expected a log that can be written at {path}, found a hard link or no file; remove it.")
     return open(handle, "a", encoding="utf-8")
 
 

@@ -14,6 +14,8 @@ from scipy import stats
 
 from jax_diversity.foundation.errors import UserError
 
+_LEVEL = 0.05  # of significance
+_POWER = 0.8
 _BATCH = 2**24
 """Largest number of values that one step of the bootstrap holds in memory."""
 
@@ -26,6 +28,7 @@ class Difference(NamedTuple):
         low: lower end of the 95 % interval.
         high: upper end of the 95 % interval.
         p_value: p-value of the two-sided paired t-test whose null hypothesis is a mean of 0.
+        deviation: standard deviation of the pairs' differences.
         num_pairs: number of pairs.
     """
 
@@ -33,12 +36,18 @@ class Difference(NamedTuple):
     low: float
     high: float
     p_value: float
+    deviation: float
     num_pairs: int
 
     @property
     def is_significant(self) -> bool:
         """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it is significant at 5 % as a single comparison: by the t-test and by the interval."""
+        return self.p_value <= 0.05 and self.is_significant
 
 
 def paired_difference(
@@ -48,9 +57,8 @@ def paired_difference(
     *,
     num_draws: int = 10_000,
     seed: int = 0,
-    confidence: float = 0.95,
 ) -> Difference:
-    """The mean of `one - other` with a bootstrap interval over seeds and over documents.
+    """The mean of `one - other` with a bootstrap interval of 95 % over seeds and over documents.
 
     Seeds and documents are resampled independently of each other, since every seed has the same documents (the
     "pigeonhole" bootstrap: Owen 2007, *The pigeonhole bootstrap*, Annals of Applied Statistics 1(2)). The interval is
@@ -63,7 +71,6 @@ def paired_difference(
         weights: weights of the documents, such as their numbers of tokens; None gives all the same weight.
         num_draws: number of bootstrap samples.
         seed: seed of the draws.
-        confidence: confidence level of the interval.
 
     Raises:
         UserError: fewer than two pairs, other shapes, or values that are not finite.
@@ -96,9 +103,9 @@ def paired_difference(
         draws.append(own)
     # The bootstrap's variance over n pairs is (n - 1) / n of the variance that it estimates.
     error = float(np.concatenate(draws).std() * np.sqrt(num_pairs / (num_pairs - 1)))
-    reach = float(stats.t.ppf((1 + confidence) / 2, num_pairs - 1)) * error
+    reach = float(stats.t.ppf(1 - _LEVEL / 2, num_pairs - 1)) * error
     mean = float(by_pair.mean())
-    return Difference(mean, mean - reach, mean + reach, _p_value(by_pair), num_pairs)
+    return Difference(mean, mean - reach, mean + reach, _p_value(by_pair), float(by_pair.std(ddof=1)), num_pairs)
 
 
 def _p_value(differences: Float[np.ndarray, " pair"]) -> float:
@@ -126,14 +133,13 @@ def holm(p_values: Float[np.ndarray, " comparison"]) -> Float[np.ndarray, " comp
     return corrected
 
 
-def power(difference: float, deviation: float, num_pairs: int, level: float = 0.05) -> float:
-    """The chance that a two-sided paired t-test finds a true difference.
+def power(difference: float, deviation: float, num_pairs: int) -> float:
+    """The chance that a two-sided paired t-test at the level of 5 % finds a true difference.
 
     Args:
         difference: the true difference of the means.
         deviation: standard deviation of the pairs' differences.
         num_pairs: number of pairs.
-        level: significance level of the test.
 
     Raises:
         UserError: fewer than two pairs, or a deviation that is not positive.
@@ -143,42 +149,42 @@ def power(difference: float, deviation: float, num_pairs: int, level: float = 0.
             f"Expected at least two pairs and a deviation above 0, found {num_pairs} pairs and {deviation}."
         )
     freedom = num_pairs - 1
-    limit = float(stats.t.ppf(1 - level / 2, freedom))
+    limit = float(stats.t.ppf(1 - _LEVEL / 2, freedom))
     shift = abs(difference) / deviation * np.sqrt(num_pairs)
     # Far from 0 SciPy returns NaN for the tail on the other side, which is negligible there.
     other_side = float(np.nan_to_num(stats.nct.cdf(-limit, freedom, shift)))
     return float(stats.nct.sf(limit, freedom, shift)) + other_side
 
 
-def smallest_detectable(deviation: float, num_pairs: int, *, wanted: float = 0.8, level: float = 0.05) -> float:
-    """The smallest difference that `num_pairs` pairs find with a chance of `wanted`; arguments as for `power`.
+def smallest_detectable(deviation: float, num_pairs: int) -> float:
+    """The smallest difference that `num_pairs` pairs find with a chance of 80 %; arguments as for `power`.
 
     Example:
         >>> round(smallest_detectable(0.01, 5), 4)
         0.0168
     """
     low, high = 0.0, deviation
-    while power(high, deviation, num_pairs, level) < wanted:
+    while power(high, deviation, num_pairs) < _POWER:
         high *= 2
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if power(middle, deviation, num_pairs, level) < wanted else (low, middle)
+        low, high = (middle, high) if power(middle, deviation, num_pairs) < _POWER else (low, middle)
     return high
 
 
-def pairs_needed(difference: float, deviation: float, *, wanted: float = 0.8, level: float = 0.05) -> int:
-    """The number of pairs with which `difference` is found with a chance of `wanted`; arguments as for `power`.
+def pairs_needed(difference: float, deviation: float) -> int:
+    """The number of pairs that find `difference` with a chance of 80 %; arguments as for `power`.
 
     Raises:
         UserError: a difference of 0, or one that a million pairs would not find.
     """
     high = 2
-    while not difference or power(difference, deviation, high, level) < wanted:
+    while not difference or power(difference, deviation, high) < _POWER:
         if not difference or high > 1_000_000:
             raise UserError(f"Expected a difference that a million pairs can find, found {difference}.")
         high *= 2
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if power(difference, deviation, middle, level) < wanted else (low, middle)
-    return high if low >= 2 or power(difference, deviation, 2, level) < wanted else 2
+        low, high = (middle, high) if power(difference, deviation, middle) < _POWER else (low, middle)
+    return high if low >= 2 or power(difference, deviation, 2) < _POWER else 2

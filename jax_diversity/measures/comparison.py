@@ -40,8 +40,8 @@ class Row:
             gap_median, gap_smallest and, for a window size, repeats_mean, repeats_worst, repeats_floor.
         value: the number; None if it is undefined (no window fits, or there is no gap to close).
         window: the window size; None for measures without windows.
-        offset: "0" means aligned windows, which begin at position 0; "half" means windows that begin half a window
-            later; "every" means all start positions; "tokens" means windows of equal tokens. None for measures without
+        offset: "0" means aligned windows, which begin at position 0. "half" means windows that begin half a window
+            later. "every" means all start positions. "tokens" means windows of equal tokens. None for measures without
             offsets.
     """
 
@@ -154,9 +154,9 @@ def compare(
         orderings: name -> ordering, run, or array that is a bijection of the sequences.
         windows: window sizes in sequences. None means 64, 192, 256 and 1024 without the sizes that do not fit; if none
             of them fits, half of all sequences.
-        offsets: the windows whose TV is measured: "0" means aligned windows; "half" means windows that begin half a
-            window later; "every" means all start positions (this takes as long as all other measures). "tokens"
-            (windows of equal tokens) is added if the number of tokens per sequence varies.
+        offsets: the windows whose TV is measured. "0" means aligned windows. "half" means windows that begin half a
+            window later. "every" means all start positions; this takes as long as all other measures. If the number of
+            tokens per sequence varies, "tokens" (windows of equal tokens) is added.
         targets: see `measure`.
         advance: called with the number of positions done, over all families and orders.
         keep: called with the name and all measures of each order; the comparison itself does not keep curves.

@@ -27,9 +27,9 @@ class DocumentSpread:
         gaps: the distances, in positions, between consecutive parts of a document; sorted by document, then in the
             order of training.
         even_gaps: the same gaps if the positions of each document had equal distances.
-        place_correlation: the correlation of a sequence's place in its document with its position in training, over the
-            documents with at least 8 positions; 1 if every document is read from its start to its end. None for copies,
-            and if there are no such documents.
+        place_correlation: the correlation of a sequence's place in its document with its position in training. Only
+            documents with at least 8 positions are used. It is 1 if every document is read from its start to its end.
+            None for copies, and if there are no such documents.
     """
 
     repeats: Mapping[int, Int64[np.ndarray, " window"]]

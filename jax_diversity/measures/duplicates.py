@@ -51,8 +51,8 @@ def duplicate_gaps(
             repetition in a later epoch, are not copies. Without segments, a repeated sequence is a copy.
 
     Raises:
-        ValueError: the number of groups is not the number of sequences, is less than the number of documents in the
-            segments, or the segments have another number of sequences.
+        ValueError: without segments, the number of groups is not the number of sequences; with segments, there are
+            fewer groups than documents, or the segments have another number of sequences.
 
     Example:
         >>> duplicate_gaps(np.array([2, 0, 1, 3]), np.array([7, -1, 7, -1])).gaps

@@ -24,9 +24,9 @@ _FRACTIONS = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
 def window_floor(counts: csr_array, target: Float64[np.ndarray, " group"], size: int, sequence_length: int) -> float:
     """Compute a lower bound of the mean window TV of any ordering.
 
-    The sum of `max(0, piece / (nL) - τ)` over the pieces of a sequence is the excess that the sequence brings to the
-    window that contains it, whichever window it is. The N mod n largest sums are left out, because these sequences may
-    come after the last whole window.
+    A sequence brings an excess to the window that contains it, whichever window it is. The excess is the sum of
+    `max(0, piece / (nL) - τ)` over the pieces of the sequence. The N mod n largest sums are left out, because these
+    sequences may come after the last whole window.
     """
     tokens = size * sequence_length
     kept = _kept(counts, size, lambda block: np.maximum(0.0, block.tokens / tokens - target[block.group]))

@@ -130,7 +130,7 @@ def norm_drift(
     Args:
         norms: `||c_s||₂ / L` of every sequence.
         indices: the sequence at every position.
-        own_mean: whether to subtract the mean over the positions instead of the mean over the corpus; the two means
+        own_mean: whether to subtract the mean over the positions instead of the mean over the corpus. The two means
             differ only for a run that repeats or omits sequences.
     """
     placed = norms[indices]  # a copy, which is changed below

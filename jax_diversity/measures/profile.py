@@ -95,7 +95,7 @@ def window_profile(
     profiles = {}
     for family, counts in characteristics.counts.items():
         levels, tops = _Levels(shares[family]), []
-        # The number of positions of a block is a power of two: the block is reduced to one row, and the rows of all
+        # The number of positions of a block is a power of two, so the block is reduced to one row. The rows of all
         # blocks make the higher levels.
         block_level = _block_rows(counts).bit_length() - 1
         for _, rows in _blocks(counts, indices):
@@ -157,7 +157,7 @@ def group_timeline(
 
 
 def _block_rows(counts: csr_array) -> int:
-    """Return the number of rows of a block, a power of two; a block of any corpus has about as many non-zeros."""
+    """Choose the rows of a block, a power of two, so that blocks of all corpora have about equally many non-zeros."""
     width = max(len(counts.data) / max(counts.shape[0], 1), 1.0)
     rows = 1 << (max(int(_BLOCK_ENTRIES / width), 1).bit_length() - 1)
     return min(max(rows, _FEWEST_ROWS), _MOST_ROWS)

@@ -76,9 +76,9 @@ def _block_tv(
     window_tokens: Int64[np.ndarray, " start"], spans: _Spans, target: Float64[np.ndarray, " group"]
 ) -> Float64[np.ndarray, " start"]:
     expected = target[spans.group]
-    # If a group has more tokens than τ times the largest window, its share is above τ at every start of the span, and
+    # If a group has more tokens than τ times the largest window, its share is above τ at every start of the span. Then
     # whole numbers can be added before the division. If it has fewer tokens than τ times the smallest window, its share
-    # is below τ at every start, and the span adds nothing.
+    # is below τ at every start. Then the span adds nothing.
     above = (spans.tokens > 0) & (spans.tokens >= expected * spans.most)
     crossing = (spans.tokens > expected * spans.fewest) & ~above
     num_starts = len(window_tokens)
@@ -167,8 +167,9 @@ def _over_ranges(
 ) -> Shaped[np.ndarray, " span"]:
     """Find the minimum or maximum of `values[begin:end]` by a table over ranges of every power of two.
 
-    Any range is covered by two ranges of the largest power of two that fits: one begins where the range begins, the
-    other ends where it ends (a sparse table; Bender and Farach-Colton, "The LCA problem revisited", 2000).
+    Any range is covered by two ranges whose length is the largest power of two that fits. One begins where the range
+    begins, the other ends where it ends. (This is a sparse table; Bender and Farach-Colton, "The LCA problem
+    revisited", 2000.)
     """
     # If sequences have no padding, every window has the same number of tokens; then no table is needed.
     if len(values) and (values == values[0]).all():

@@ -18,9 +18,9 @@ def draw_appearances(
 ) -> Int64[np.ndarray, " document"]:
     """Draw the number of appearances of every document: 2.5 gives 2 or 3, .3 gives 1 for 30 % of the documents.
 
-    With h in [0, 1), a hash of the document's id, a document of weight w appears `⌊w (s + 1) + h⌋ - ⌊w s + h⌋` times
-    with the seed s. The number does not depend on other documents, and it grows with the weight. The sum of the numbers
-    for E consecutive seeds differs from w E by less than one.
+    Let h in [0, 1) be a hash of the document's id. With the seed s, a document of weight w appears
+    `⌊w (s + 1) + h⌋ - ⌊w s + h⌋` times. The number does not depend on other documents, and it grows with the weight.
+    The sum of the numbers for E consecutive seeds differs from w E by less than one.
 
     Args:
         weights: finite and >= 0.
@@ -50,8 +50,8 @@ def intersperse(
 ) -> Int64[np.ndarray, " appearance"]:
     """Repeat each document as often as it appears, with equal distances between its appearances.
 
-    First appearances keep the order of `order`. If a document appears n times and begins at the fraction x of all
-    tokens, its other appearances are planned at the fractions x + k / n, modulo 1.
+    First appearances keep the order of `order`. Let a document appear n times, and let it begin at the fraction x of
+    all tokens. Then its other appearances are planned at the fractions x + k / n, modulo 1.
 
     Args:
         order: documents, each once.

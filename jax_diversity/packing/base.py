@@ -1,15 +1,15 @@
 """The contract of all packing methods: their arguments, their names, and `pack`, which calls a method by its name.
 
-A method is a pure function. Its first three arguments are `document_lengths` (tokens of every document of the corpus,
-the end token included), `document_order` (the indices of the documents to pack, in order) and `sequence_length` (L, in
-tokens). It returns `Segments`. A document that appears several times is in `document_order` several times, at places
-far apart. A sequence should not contain two appearances of a document. A method may also take these keyword parameters:
-`seed`, if it draws random numbers; `clusters` (int32, the cluster of each document of the corpus) and `vectors`
-(float32, a row for each document of the corpus; may be a memory map); `advance`, a function that the method calls with
-the number of documents done. `clusters` and `vectors` have the default None only if the method works without them. All
-other keyword parameters are the method's options and have defaults. The method first checks the values of its options,
-even if there are no documents, because settings are checked by a call without documents. A method that may use a token
-several times has the option `num_epochs`. For validation documents the stage `pack` sets `num_epochs` to 1,
+A method is a pure function with three positional arguments. `document_lengths` are the tokens of every document of the
+corpus, the end token included. `document_order` are the indices of the documents to pack, in order. `sequence_length`
+is L, in tokens. It returns `Segments`. A document that appears several times is in `document_order` several times, at
+places far apart. A sequence should not contain two appearances of a document. A method may also take these keyword
+parameters: `seed`, if it draws random numbers; `clusters` (int32, the cluster of each document of the corpus) and
+`vectors` (float32, a row for each document of the corpus; may be a memory map); `advance`, a function that the method
+calls with the number of documents done. `clusters` and `vectors` have the default None only if the method works without
+them. All other keyword parameters are the method's options and have defaults. The method first checks the values of its
+options, even if there are no documents, because settings are checked by a call without documents. A method that may use
+a token several times has the option `num_epochs`. For validation documents the stage `pack` sets `num_epochs` to 1,
 `num_samples` to None and `num_rows` to 1: use these names for nothing else.
 """
 
@@ -175,7 +175,7 @@ def _as_vectors(vectors: Any, num_documents: int) -> Float32[np.ndarray, "docume
         raise UserError(f"Expected vectors to be rows of numbers: {in_one_line(error)}.") from None
     if array.ndim != 2 or array.dtype.kind not in "iuf" or len(array) != num_documents:
         raise UserError(
-            f"Expected vectors to hold a row of numbers for each of {num_documents} documents, "
+            f"Expected vectors to contain a row of numbers for each of {num_documents} documents, "
             f"found shape {array.shape} of {array.dtype}."
         )
     return array.astype(np.float32, copy=False)  # a memory map stays a memory map

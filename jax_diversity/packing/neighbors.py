@@ -6,7 +6,7 @@ of matrices is the same for any order of its sums. Therefore the graph does not 
 the size of blocks. The cost is an error of about 0.0001 in the cosine (up to √features / 4096 if all features are
 rounded in the same direction).
 
-If there are many rows, not all pairs are compared: the rows are divided into *cells* of similar rows, and each row is
+If there are many rows, not all pairs are compared. The rows are divided into *cells* of similar rows, and each row is
 compared with the rows of the nearest cells.
 """
 
@@ -109,8 +109,8 @@ def products(
 def divide(units: Int16[np.ndarray, "row feature"], size: int) -> list[Int64[np.ndarray, " row_of_cell"]]:
     """Divide the rows into cells of about `size` rows, never more than 2 `size`; rows ascend within a cell.
 
-    k-means divides the rows. It cannot divide copies of one text: if a part has more than three quarters of the rows of
-    its cell, the part is cut by the row numbers instead.
+    k-means divides the rows, but it cannot divide copies of one text. If a part has more than three quarters of the
+    rows of its cell, the part is cut by the row numbers instead.
     """
     cells: list[np.ndarray] = []
     large = [np.arange(len(units))]
@@ -121,33 +121,33 @@ def divide(units: Int16[np.ndarray, "row feature"], size: int) -> list[Int64[np.
             continue
         part = _nearest_center(units, rows, _centers(units, rows, min(-(-len(rows) // size), _MOST_PARTS)))
         by_part = np.argsort(part, kind="stable")
-        for one in np.split(rows[by_part], run_starts(part[by_part])[1:]):
-            if 4 * len(one) > 3 * len(rows):
-                cells += np.array_split(one, -(-len(one) // size))
+        for members in np.split(rows[by_part], run_starts(part[by_part])[1:]):
+            if 4 * len(members) > 3 * len(rows):
+                cells += np.array_split(members, -(-len(members) // size))
             else:
-                large.append(one)
+                large.append(members)
     return cells
 
 
 def _centers(
-    units: Int16[np.ndarray, "row feature"], rows: Int64[np.ndarray, " some"], num: int
+    units: Int16[np.ndarray, "row feature"], rows: Int64[np.ndarray, " sample"], num: int
 ) -> Int16[np.ndarray, "part feature"]:
     """Compute the centers of at most `num` parts of a cell from a sample of its rows, taken at equal distances."""
-    some = rows[:: max(len(rows) // (num * _ROWS_PER_PART), 1)]
-    centers = units[some[np.arange(num) * len(some) // num]]
+    sample = rows[:: max(len(rows) // (num * _ROWS_PER_PART), 1)]
+    centers = units[sample[np.arange(num) * len(sample) // num]]
     for _ in range(_PASSES):
-        part = _nearest_center(units, some, centers)
+        part = _nearest_center(units, sample, centers)
         by_part = np.argsort(part, kind="stable")
         first = run_starts(part[by_part])  # a center without rows is left out
-        centers = _rounded(np.add.reduceat(units[some[by_part]], first, axis=0, dtype=np.float64))
+        centers = _rounded(np.add.reduceat(units[sample[by_part]], first, axis=0, dtype=np.float64))
     return centers
 
 
 def _nearest_center(
     units: Int16[np.ndarray, "row feature"],
-    rows: Int64[np.ndarray, " some"],
+    rows: Int64[np.ndarray, " sample"],
     centers: Int16[np.ndarray, "part feature"],
-) -> Int64[np.ndarray, " some"]:
+) -> Int64[np.ndarray, " sample"]:
     """Return the nearest center of every row; of equally near centers, the first."""
     part = np.empty(len(rows), np.int64)
     for start in range(0, len(rows), _ROWS_ASSIGNED):
@@ -212,8 +212,8 @@ def _largest(
 ) -> tuple[Int64[np.ndarray, " entry"], Int64[np.ndarray, " entry"], Int32[np.ndarray, " entry"]]:
     """Return rows, columns and values of the `num` largest values above zero of every row, without the column `own`.
 
-    Of equal values the first are taken. The largest value of every group of columns is read first: if `num` groups
-    contain a value that is at least some bound, no smaller value is among the `num` largest.
+    Of equal values the first are taken. The largest value of every group of columns is read first. If `num` groups
+    contain a value of at least some bound, no smaller value is among the `num` largest.
     """
     num_queries, width = nearness.shape
     nearness[np.arange(num_queries), own] = 0

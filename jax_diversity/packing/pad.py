@@ -36,9 +36,9 @@ def pad(
     """Cut every document into atoms of A tokens: A - 1 tokens of the document and an end token.
 
     The last atom of a document is padded, and its end token is the document's own; in the other atoms an end token is
-    inserted. If A <= L, an atom fills A places, with padding after its tokens, and L / A atoms make a sequence. If
-    A > L, atoms are split into sequences of L tokens, and the last atom is padded only to the next multiple of L, so
-    that no sequence consists only of padding.
+    inserted. If A <= L, an atom fills A places, with padding after its tokens, and L / A atoms make a sequence. If A >
+    L, atoms are split into sequences of L tokens. Then the last atom is padded only to the next multiple of L, so that
+    no sequence consists only of padding.
 
     Args:
         atom_size: A, a divisor or a multiple of L, at least 2. One random permutation, drawn with `seed`, shuffles all

@@ -55,7 +55,7 @@ def partial_shuffle(
     total = int(documents.length.sum())
     if num_rows > total > 0:
         raise UserError(
-            f"Expected num_rows to be at most the number of tokens, {total}, so that every row holds some, found "
+            f"Expected num_rows to be at most the number of tokens, {total}, so that every row has one, found "
             f"{num_rows}; choose the batch size of training."
         )
     row_length = total // num_rows

@@ -22,15 +22,15 @@ class PackingConfig:
     sequence_length: int = 512
     """L: tokens per sequence."""
     document_order: Literal["shuffle", "corpus", "spacing"] = "shuffle"
-    """The order of the documents: random, as in the corpus, or spaced by topic cluster (as `document_spacing` does:
-    every cluster stays near its share from beginning to end, and short documents come first)."""
+    """The order of the documents: random, as in the corpus, or spaced by topic cluster, as `document_spacing` does.
+    With spacing, every cluster stays near its share from beginning to end, and short documents come first."""
     validation_fraction: float = 0.01
     """Share of documents that are kept for validation, chosen by a hash of their ids; copies of a text stay
     together."""
     weights: dict[str, float] = field(default_factory=dict)
-    """How often documents appear in training: rules and their factors, such as `source=web-*` 2.5, `cluster=17` 3,
-    `quality>=0.8` 2 (a metadata field), `quality@cluster>=0.8` 2 (the mean of this field over the document's cluster).
-    The factors of all rules that match a document are multiplied."""
+    """How often documents appear in training: rules and their factors. Examples are `source=web-*` 2.5, `cluster=17` 3,
+    `quality>=0.8` 2 (a metadata field), and `quality@cluster>=0.8` 2 (the mean of this field over the document's
+    cluster). The factors of all rules that match a document are multiplied."""
     weight_field: str | None = "auto"
     """The metadata field with the weight of each document, which is multiplied with the factors of the rules. `auto`
     uses the field `weight` if a step of preparation adds it; None uses no field."""

@@ -63,8 +63,13 @@ def weigh_documents(context: Context, *, with_clusters: bool = True) -> Float64[
                 f"Expected the rule {rule.text!r} of packing.weights to match a document, found none; remove the rule."
             )
         weights[holds] *= rule.factor
-    if len(counted) == len(rules):  # otherwise a rule that was ignored can still make a weight smaller
-        _check_largest(weights, stored.name)
+    # If a rule was ignored, it can still make a weight smaller.
+    if len(counted) == len(rules) and weights.max(initial=0) > LARGEST:
+        most = int(weights.argmax())
+        raise UserError(
+            f"Expected weights of at most {LARGEST:,}, found {weights[most]:,.6g} of document {stored.name(most)!r} "
+            f"(all {len(weights):,} documents together would appear {weights.sum():,.6g} times); lower it."
+        )
     return weights
 
 
@@ -157,16 +162,6 @@ def _as_float(value: float) -> float:
         return float(value)
     except OverflowError:  # a whole number of more than 308 digits
         return math.inf if value > 0 else -math.inf
-
-
-def _check_largest(weights: Float64[np.ndarray, " document"], names: Callable[[int], str]) -> None:
-    """Check that no document appears too often; the error has the id of the most frequent one."""
-    if len(weights) and weights.max() > LARGEST:
-        most = int(weights.argmax())
-        raise UserError(
-            f"Expected weights of at most {LARGEST:,}, found {weights[most]:,.6g} of document {names(most)!r} (all "
-            f"{len(weights):,} documents together would appear {weights.sum():,.6g} times); lower it."
-        )
 
 
 def _listed(prepared: Mapping[str, Any]) -> str:

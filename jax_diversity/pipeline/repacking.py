@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 from jax_diversity.dataset import Dataset, open_dataset
+from jax_diversity.foundation.artifacts import copy_file, is_as_written
 from jax_diversity.foundation.checks import as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import inside, make_folder
@@ -76,8 +77,8 @@ def repack(
         raise UserError(f"Expected an empty folder, or one packed from {given.root}, found other data in {target}.")
     with build.folder.lock():
         for entry in kept.values():
-            for name in entry["files"]:
-                _link(inside(given.root, name), inside(target, name))
+            for name, about in entry["files"].items():
+                _link(inside(given.root, name), inside(target, name), about)
         build.folder.manifest["stages"].update(kept)
         build.folder.manifest["format_version"] = given.manifest["format_version"]
         build.folder.write_manifest()
@@ -105,11 +106,18 @@ def _taken_over(dataset: Dataset) -> list[str]:
     return [name for name in stages if name in found]
 
 
-def _link(source: Path, target: Path) -> None:
+def _link(source: Path, target: Path, about: Mapping[str, Any]) -> None:
     make_folder(target.parent)
     if target.exists():
-        return
+        if is_as_written(target, about):
+            return
+        target.unlink()
+    if not source.is_file():
+        raise UserError(f"Expected {about['bytes']} bytes in {source}, found no such file; restore it.")
     try:
         os.link(source, target)
     except OSError:  # another disk, or a file system without links
-        shutil.copyfile(source, target)
+        copy_file(source, target)
+    if not is_as_written(target, about):
+        target.unlink()
+        raise UserError(f"{source} is damaged: its SHA-256 is not the manifest's; restore it, or build it again.")

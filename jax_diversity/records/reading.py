@@ -18,9 +18,12 @@ from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.records import codec
 from jax_diversity.records.decoding import FIELDS, Arrays, BufferPool, LossMask, decode
 from jax_diversity.records.files import REPAIR, RecordFile
+from jax_diversity.schema.orderings import as_integers
 
 Rows = Int64[np.ndarray, " row"]
 """A whole number for each row of a batch."""
+GivenRows = Rows | Sequence[int]
+"""Rows as users may give them."""
 
 _LIBRARY_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"  # reading ahead only costs where places are random
 _INVERTED_AT_A_TIME = 2**20
@@ -95,14 +98,14 @@ class RecordReader:
         """L, the tokens of a row of a batch."""
         return self.sequence_length - self.overlap
 
-    def places_of(self, sequences: Rows) -> Rows:
+    def places_of(self, sequences: GivenRows) -> Rows:
         """The places of some sequences; IndexError: there is no such sequence; UserError: an unreadable layout."""
-        self._check_range("sequences", sequences)
+        sequences = self._rows("sequences", sequences)
         return sequences if self.layout is None else self._place_of[sequences].astype(np.int64, copy=False)
 
-    def sequences_at(self, places: Rows) -> Rows:
+    def sequences_at(self, places: GivenRows) -> Rows:
         """The sequences whose records lie at some places; raises as `places_of`."""
-        self._check_range("places", places)
+        places = self._rows("places", places)
         return places if self.layout is None else np.asarray(self._order[places], np.int64)
 
     def files_of(self, places: Rows) -> Rows:
@@ -111,7 +114,7 @@ class RecordReader:
 
     def read_sequences(
         self,
-        sequences: Rows,
+        sequences: GivenRows,
         *,
         fields: Sequence[str] = FIELDS,
         merge_segments: bool = False,
@@ -123,13 +126,14 @@ class RecordReader:
             >>> open_dataset("out/").records.read_sequences(np.array([7, 3]))["inputs"].shape
             (2, 512)
         """
+        sequences = self._rows("sequences", sequences)
         places = self.places_of(sequences)
         options: dict[str, Any] = {"fields": fields, "merge_segments": merge_segments, "loss_mask": loss_mask}
         return self.read_batch(places, expected=sequences, **options)
 
     def read_batch(
         self,
-        places: Rows,
+        places: GivenRows,
         *,
         expected: Rows | None = None,
         fields: Sequence[str] = FIELDS,
@@ -152,7 +156,7 @@ class RecordReader:
         # Copied, so that rows lie end to end and the pool's memory is free again.
         return {field: np.ascontiguousarray(rows[:, : self.width]) for field, rows in batch.items()}
 
-    def read_tokens(self, places: Rows, *, expected: Rows | None = None) -> Integer[np.ndarray, "row token"]:
+    def read_tokens(self, places: GivenRows, *, expected: Rows | None = None) -> Integer[np.ndarray, "row token"]:
         """The tokens of the records at some places, as they are stored (uint16 or int32), padding 0.
 
         Rows are `sequence_length` tokens long. The checks and the errors are those of `read_batch`.
@@ -163,13 +167,13 @@ class RecordReader:
         """
         return self._bodies(places, expected).plain_tokens()
 
-    def read(self, places: Rows, *, expected: Rows | None = None) -> list[bytes]:
+    def read(self, places: GivenRows, *, expected: Rows | None = None) -> list[bytes]:
         """The whole records at some places, with their documents' indices (`codec.record_segments`).
 
         ArrayRecord's own reader reads them: a record's own checksum does not cover the indices, ArrayRecord's does.
         It is slow, for inspecting a few batches. `expected` and the errors are as in `read_batch`.
         """
-        self._check_range("places", places)
+        places = self._rows("places", places)
         numbers = self.files_of(places)
         records: list[bytes] = []
         readers: dict[int, Any] = {}
@@ -222,8 +226,8 @@ class RecordReader:
             place_of[self._order[start:stop]] = np.arange(start, stop)
         return place_of
 
-    def _bodies(self, places: Rows, expected: Rows | None) -> codec.Bodies:
-        self._check_range("places", places)
+    def _bodies(self, places: GivenRows, expected: Rows | None) -> codec.Bodies:
+        places = self._rows("places", places)
         numbers = self.files_of(places)
         within = places - self._starts[numbers]
         in_one_file = len(numbers) > 0 and bool((numbers == numbers[0]).all())  # `unique` takes a tenth of the read
@@ -277,9 +281,11 @@ class RecordReader:
                 self._files[number] = file
             return file
 
-    def _check_range(self, what: str, indices: Rows) -> None:
-        if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
-            raise IndexError(f"Expected {what} in 0 .. {len(self) - 1}, found {indices.min()} .. {indices.max()}.")
+    def _rows(self, what: str, given: GivenRows) -> Rows:
+        rows = as_integers(what, given, least=-(2**63))
+        if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
+            raise IndexError(f"Expected {what} in 0 .. {len(self) - 1}, found {rows.min()} .. {rows.max()}.")
+        return rows
 
     def _damaged(self, number: int, record: int, reason: str) -> UserError:
         return UserError(f"Record {record} of {self.paths[number]} is damaged ({reason}); {REPAIR}.")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
+_BINS_PER_OCTAVE = 2
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\s]+")
 # Marks that change the reading direction; with them a name could look like another.
 _DIRECTION = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
@@ -28,7 +29,7 @@ def round_values(values: np.ndarray, digits: int = 6) -> list[float | int | None
     return [round_value(value, digits) for value in values.tolist()]
 
 
-def length_histogram(lengths: Int64[np.ndarray, " document"], bins_per_octave: int = 2) -> dict[str, list]:
+def length_histogram(lengths: Int64[np.ndarray, " document"]) -> dict[str, list]:
     """Documents and their tokens in bins (edge <= length < next edge) whose widths grow with the length.
 
     The bins reach from the first to the last bin with a document. Empty documents are left out.
@@ -36,9 +37,9 @@ def length_histogram(lengths: Int64[np.ndarray, " document"], bins_per_octave: i
     lengths = lengths[lengths > 0]
     if not len(lengths):
         return {"edges": [], "documents": [], "tokens": []}
-    num_bins = int(math.log2(int(lengths.max())) * bins_per_octave) + 1
+    num_bins = int(math.log2(int(lengths.max())) * _BINS_PER_OCTAVE) + 1
     # The next whole number at or above each power; below 8 tokens some edges coincide and are merged.
-    edges = np.unique(np.ceil(2.0 ** (np.arange(num_bins + 1) / bins_per_octave)).astype(np.int64))
+    edges = np.unique(np.ceil(2.0 ** (np.arange(num_bins + 1) / _BINS_PER_OCTAVE)).astype(np.int64))
     index = np.searchsorted(edges, lengths, side="right") - 1
     documents = np.bincount(index, minlength=len(edges) - 1)
     tokens = np.bincount(index, weights=lengths, minlength=len(edges) - 1).astype(np.int64)

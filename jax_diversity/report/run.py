@@ -137,10 +137,10 @@ def _reading(run: StoredRun) -> dict[str, Any]:
     }
 
 
-def stretches(origins: Origins, number: int = NUM_STRETCHES) -> list[dict[str, Any]]:
+def stretches(origins: Origins) -> list[dict[str, Any]]:
     """The share of every dataset's epoch in stretches of a run, which are nearly equal in length."""
     total = len(origins.dataset)
-    bounds = np.unique(np.arange(number + 1) * total // number).tolist()
+    bounds = np.unique(np.arange(NUM_STRETCHES + 1) * total // NUM_STRETCHES).tolist()
     found = []
     for start, stop in pairwise(bounds):
         pairs = np.stack([origins.dataset[start:stop], origins.epoch[start:stop]], axis=1)

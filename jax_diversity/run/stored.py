@@ -13,7 +13,7 @@ import os
 import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -105,7 +105,9 @@ class Content:
                 versions = [
                     Version(**{**each, "slices": own}) for each, own in zip(plain["versions"], slices, strict=True)
                 ]
-                return cls(plain["id"], tuple(datasets), tuple(parts), tuple(versions))
+                content = cls(plain["id"], tuple(datasets), tuple(parts), tuple(versions))
+                content.check()
+                return content
             reason = "it was changed after it was written"
             if plain["format"] != _FORMAT:
                 reason = f"it has the format {plain['format']}, this version reads {_FORMAT}"
@@ -120,11 +122,35 @@ class Content:
             "another run."
         )
 
+    def check(self) -> None:
+        """Check the types and ranges of all values; a `UserError` for the first that cannot be followed."""
+        for each in (self, *self.datasets, *self.parts, *self.versions):
+            for field in fields(each):
+                if (kind := _KINDS.get(str(field.type))) is not None:
+                    check_type(field.name, getattr(each, field.name), kind, f"of the type {field.type}")
+        as_whole_number("the number of versions", len(self.versions), 1)
+        for member in self.datasets:
+            as_whole_number("num_sequences of a dataset", member.num_sequences, 0, _MOST_POSITIONS)
+        for part in self.parts:
+            as_whole_number(f"num_positions of {part.file}", part.num_positions, 0, _MOST_POSITIONS)
+            as_whole_number(f"sequence_length of {part.file}", part.sequence_length, 1)
+        for number, version in enumerate(self.versions, start=1):
+            what = f"of a slice of version {number}"
+            as_whole_number(f"num_datasets of version {number}", version.num_datasets, 1, len(self.datasets))
+            for each in version.slices:
+                index = as_whole_number(f"part {what}", each.part, 0, len(self.parts) - 1)
+                start = as_whole_number(f"start {what}", each.start, 0)
+                as_whole_number(f"stop {what}", each.stop, start, self.parts[index].num_positions)
+                check_type(f"skipped {what}", each.skipped, bool, "true or false")
+
     def write(self, root: Path) -> None:
         """Replace the file atomically."""
         write_json(root / FILE, signed({"format": _FORMAT, **asdict(self)}))
 
 
+_KINDS: Mapping[str, type] = {"str": str, "int": int}
+_MOST_POSITIONS = 2**48
+"""More than any run has; sums of such numbers fit into 64 bits."""
 _MOST_FILES = 32
 """The largest number of parts that are open at once; each needs two file handles."""
 _WAIT = 0.05
@@ -259,7 +285,13 @@ class StoredRun(Run):
             about = self._made(part)
             if len(self._files) == _MOST_FILES:  # close the oldest file: runs are read forward
                 del self._files[next(iter(self._files))]
-            self._files[part] = OrderingFile(inside(self.root, about.file), about.fingerprint, about.num_positions)
+            file = OrderingFile(inside(self.root, about.file), about.fingerprint, about.num_positions)
+            if len(file.indices) and (file.indices.min() < 0 or file.indices.max() >= self.num_sequences):
+                raise UserError(
+                    f"Expected sequences in 0 .. {self.num_sequences - 1} in {self.root / about.file}, found "
+                    f"{file.indices.min()} .. {file.indices.max()}; restore the run, or make another one."
+                )
+            self._files[part] = file
         return self._files[part]
 
     def _made(self, part: int) -> Part:
@@ -411,4 +443,10 @@ def _opened(given: str | Path | Dataset, member: Member) -> Dataset:
             f"{dataset.fingerprint[:16]}: it was built again with other sequences; restore it, or make another "
             "schedule."
         )
+    for name in ("num_sequences", "sequence_length"):
+        if (found := getattr(dataset, name)) != (expected := getattr(member, name)):
+            raise UserError(
+                f"Expected {name} {found}, as in the dataset {dataset.root}, found {expected} in {FILE}; restore that "
+                "file, or make another run."
+            )
     return dataset

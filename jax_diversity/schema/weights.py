@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from jax_diversity.foundation.checks import as_weight
+from jax_diversity.foundation.checks import as_weight, reads_as_number
 from jax_diversity.foundation.errors import UserError, quoted
 
 LARGEST = 1000
@@ -99,7 +98,7 @@ def parse_rules(weights: Mapping[str, float], where: str, family: str | None = N
         name, of, sign, value = (part and part.strip() for part in found.group("name", "family", "sign", "value"))
         if of is not None and sign not in _COMPARE:
             raise UserError(f"Expected {where} of {quoted(text)} to compare a mean by >=, <=, < or >, found {sign}.")
-        if sign in _COMPARE and not _is_finite(value):
+        if sign in _COMPARE and not reads_as_number(value):
             raise UserError(f"Expected {where} of {quoted(text)} to compare with a number, found {quoted(value)}.")
         rules.append(WeightRule(text, name, of, sign, value, factor))
     return tuple(rules)
@@ -113,10 +112,3 @@ def fits(text: str, pattern: str) -> bool:
 def is_number(value: Any) -> bool:
     """Whether a value of the metadata is a number; True and False are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_finite(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False

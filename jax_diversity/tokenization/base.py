@@ -43,8 +43,8 @@ class Tokenizer:
     """Turns documents into token ids and back; made by `make_tokenizer` and `load_saved`.
 
     Long texts are encoded in pieces. No text turns into the start or the end token. Texts may be converted to a Unicode
-    normal form first. A subclass defines how to encode pieces (`_encode`), how to decode ids (`_decode`), how to write
-    its file (`save_file`), which bytes determine its ids (`_identity`), and optionally where to cut texts (`_cut`).
+    normal form first. A subclass encodes pieces (`_encode`), decodes ids (`_decode`), writes its file (`save_file`),
+    and returns the bytes that determine its ids (`_identity`). It may also define where to cut texts (`_cut`).
 
     Attributes:
         kind: the setting that determines how `load_saved` reads the tokenizer's file.
@@ -113,8 +113,8 @@ class Tokenizer:
     def encode_documents(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " _"]]:
         """Encode every text; its tokens end with `end_id` and begin with `start_id` if there is a start token.
 
-        Texts longer than a piece are cut at the beginning of a word: memory stays a small multiple of a piece, and the
-        ids are equal to the ids of the whole text. The docstring of each subclass has the exceptions.
+        Texts longer than a piece are cut at the beginning of a word, so memory stays a small multiple of a piece. The
+        ids are equal to the ids of the whole text; the docstring of each subclass has the exceptions.
 
         Args:
             texts: valid text (no lone surrogates).

@@ -37,7 +37,7 @@ def _pieces(text: str, size: int, places: tuple[re.Pattern[str], ...]) -> Iterat
 def _last_cut(text: str, start: int, end: int, places: tuple[re.Pattern[str], ...]) -> int:
     """Return the last place between `start` and `end` of the first pattern that occurs; `end` if none occurs."""
     # A regular expression searches only forwards. So we apply it first to a short part before the end, then to longer
-    # parts: in a piece of a million characters, the last place is usually among the last hundred characters.
+    # parts. In a piece of a million characters, the last place is usually among the last hundred characters.
     for pattern in places:
         window, low = 1024, end
         while low > start + 1:  # a cut at `start` would give an empty piece

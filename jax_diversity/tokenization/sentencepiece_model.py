@@ -184,8 +184,8 @@ class SentencePieceTokenizer(ModelTokenizer):
 class TensorflowTextTokenizer(ModelTokenizer):
     """A tokenizer that reads a .model file with tensorflow-text's `SentencepieceTokenizer`.
 
-    Its ids are equal to the ids of the package sentencepiece, with one exception: if several ways to cut a word have
-    the same score, unigram models may choose different ways. For example, `***` may be `* **` or `** *`.
+    Its ids are equal to the ids of the package sentencepiece, with one exception. If several ways to cut a word have
+    the same score, a unigram model may choose another way. For example, `***` may be `* **` or `** *`.
     """
 
     def __init__(self, model: SentencePieceModel, num_threads: int | None, cut_at: str) -> None:

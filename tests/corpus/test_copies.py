@@ -298,20 +298,22 @@ def test_whoever_goes_is_like_one_that_is_kept(tmp_path: Path) -> None:
             assert vectors[int(row["id"][1:])] @ vectors[int(row["duplicate_of"][1:])] > 0.9699
 
 
-@pytest.mark.parametrize(
-    ("vectors", "words"),
-    [
-        ([[1.0, 0.0], None], "field 'v' .* found None in document d1"),
-        ([[1.0, 0.0], "text"], "found 'text' in document d1"),
-        ([[1.0, 0.0], [[1.0], [2.0]]], "list of numbers"),
-        ([[1.0, 0.0], [1.0, None]], "list of numbers"),
-        ([[1.0, 0.0], []], "list of numbers"),
-        ([[1.0, 0.0], [1.0, 0.0, 0.0]], "vectors of one length, found some of 2 and of 3"),
-    ],
-)
-def test_vectors_that_are_none(vectors: list[Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        list(Chain([("semantic", {"vectors": "v"})]).through(vector_documents(vectors)))
+@pytest.mark.parametrize("vector", [None, "text", [[1.0], [2.0]], [1.0, None], []], ids=str)
+def test_a_document_without_a_vector_is_removed(vector: Any, tmp_path: Path) -> None:
+    chain = Chain([("semantic", {"vectors": "v"})])
+    left = list(chain.through(vector_documents([[1.0, 0.0], vector, [0.0, 1.0]])))
+    assert [document.id for document in left] == ["d0", "d2"]
+    assert chain.funnel()[0]["removed"] == {"raised": 1}
+    assert chain.funnel()[0]["found"] == {"the field 'v' is not a list of numbers": 1}
+    with pytest.raises(
+        UserError, match=r"removed all 2 \(2 by semantic\.raised \(the field 'v' is not a list of numbers"
+    ):
+        list(chain.through(vector_documents([vector, vector]), tmp_path))
+
+
+def test_vectors_of_several_lengths() -> None:
+    with pytest.raises(UserError, match="vectors of one length, found some of 2 and of 3"):
+        list(Chain([("semantic", {"vectors": "v"})]).through(vector_documents([[1.0, 0.0], [1.0, 0.0, 0.0]])))
 
 
 def test_few_documents_and_empty_ones() -> None:

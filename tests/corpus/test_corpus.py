@@ -69,9 +69,11 @@ def test_a_record_becomes_a_document_and_keeps_every_field(tmp_path: Path, endin
 
 
 def test_other_fields_can_hold_text_id_and_the_rest(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", lines({"content": "c", "key": "k", "site": "w", "id": 5, "text": None}))
-    (document,), _ = read(path, text_field="content", id_field="key", source_field="site")
-    assert document == Document("k", "c", "w", metadata={"id": 5, "text": None})
+    record = {"content": "c", "key": "k", "site": "w", "lang": "de", "name": "T", "id": 5, "text": None}
+    path = write(tmp_path / "x.jsonl", lines(record))
+    names = {"text_field": "content", "id_field": "key", "source_field": "site"}
+    (document,), _ = read(path, language_field="lang", title_field="name", **names)
+    assert document == Document("k", "c", "w", "de", "T", {"id": 5, "text": None})
 
 
 def test_ids_that_are_absent_are_made_of_file_name_and_line(tmp_path: Path) -> None:

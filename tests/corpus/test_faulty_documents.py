@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
+import math
+import pickle
 import re
-import signal
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,63 +17,26 @@ import pyarrow.parquet as pq
 import pytest
 
 from jax_diversity.corpus.passes import parts
+from jax_diversity.corpus.passes.account import Account
+from jax_diversity.corpus.passes.blocks import write_blocks
 from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.corpus.passes.notes import NoteBook, gather
 from jax_diversity.corpus.readers import jsonl, latex, mediawiki, stack_exchange, text, web
 from jax_diversity.corpus.readers.reading import read_documents
 from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.stage import summary
-from jax_diversity.corpus.steps.base import Candidate
+from jax_diversity.corpus.steps.base import Candidate, at_least
 from jax_diversity.corpus.steps.exact_duplicates import ExactDuplicates
 from jax_diversity.corpus.steps.words import Words
 from jax_diversity.foundation.attempts import time_limit
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Document
+from tests.support.faulty import FAULTS, PUMPED, SECRET, raising
 
-SECRET = "the text of the document"
-PUMPED = re.compile(r"(a+)+b")
-
-
-def raising() -> None:
-    raise KeyError(SECRET)
-
-
-def leaving() -> None:
-    raise SystemExit(0)
-
-
-def recursing() -> None:
-    recursing()
-
-
-def filling() -> None:
-    bytes(2**62)
-
-
-def sleeping() -> None:
-    time.sleep(1000)
-
-
-def spinning() -> None:
-    PUMPED.search("a" * 60)
-
-
-def deaf() -> None:
-    """Code in C that no signal reaches: neither its thread nor any other handles the clock's."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
-    ctypes.CDLL(None).sleep(1000)
-
-
-FAULTS = {each.__name__: each for each in (raising, leaving, recursing, filling, sleeping, spinning, deaf)}
 QUICK = ["raising", "leaving", "recursing", "filling"]
 SLOW = ["sleeping", "spinning"]
-
-
-def act(document: Document) -> None:
-    """A user's function whose documents say what it does."""
-    fault = FAULTS.get(document.text.split()[0])
-    if fault is not None:
-        fault()
+ACT = "tests.support.faulty:act"
 
 
 def documents_with(*faults: str, number: int = 40) -> list[Document]:
@@ -84,7 +48,7 @@ def documents_with(*faults: str, number: int = 40) -> list[Document]:
 
 
 def run(folder: Path, documents: list[Document], num_processes: int, seconds: float = 1.0, steps: Any = None) -> Any:
-    own = ("python", {"function": f"{__name__}:act"})
+    own = ("python", {"function": ACT})
     chain = Chain(
         steps or [("words", {"least": 1}), own, ("exact_duplicates", {})], "processes", num_processes, seconds
     )
@@ -121,8 +85,8 @@ def test_the_place_of_an_exception_is_counted(tmp_path: Path) -> None:
     _, account = run(tmp_path, documents_with(*QUICK), 1)
     lines = {name: FAULTS[name].__code__.co_firstlineno + 1 for name in QUICK}
     assert account["steps"][1]["found"] == {
-        f"KeyError at {__name__}:{lines['raising']}": 1,
-        f"SystemExit at {__name__}:{lines['leaving']}": 1,
+        f"KeyError at tests.support.faulty:{lines['raising']}": 1,
+        f"SystemExit at tests.support.faulty:{lines['leaving']}": 1,
         "RecursionError": 1,
         "MemoryError": 1,
     }
@@ -144,7 +108,7 @@ def test_a_continued_run_knows_the_documents_that_took_too_long(tmp_path: Path) 
     documents = documents_with("raising", "deaf")
     run(tmp_path / "whole", documents, 2)
     generator = Chain(
-        [("words", {"least": 1}), ("python", {"function": f"{__name__}:act"}), ("exact_duplicates", {})],
+        [("words", {"least": 1}), ("python", {"function": ACT}), ("exact_duplicates", {})],
         "processes",
         2,
         1.0,
@@ -259,7 +223,7 @@ def test_a_record_that_fails_is_a_problem(
     count = report.num_raised if fault in ("raising", "recursing") else report.num_took_too_long
     assert count == report.num_problems == 1
     assert SECRET not in report.problems[0]
-    reason = {"raising": f"KeyError at {__name__}:", "recursing": "RecursionError"}
+    reason = {"raising": "KeyError at tests.support.faulty:", "recursing": "RecursionError"}
     assert reason.get(fault, "more than 0.3 seconds") in report.problems[0]
     counts = {**vars(report), "preparation": {"steps": [], "num_documents_read": 0}}
     assert "1 records skipped; first: " in summary(counts)
@@ -294,3 +258,99 @@ def test_a_reader_that_fails_between_records(tmp_path: Path, monkeypatch: pytest
     assert [document.text for document in read_documents(config, report)] == ["a.txt", "b.txt"]
     assert report.num_raised == 1
     assert report.problems[0].endswith("; its rest is left out")
+
+
+# ---- Files of an unfinished preparation.
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was ended while it yielded documents, after a survey."""
+    folder = tmp_path_factory.mktemp("unfinished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "_PART_DOCUMENTS", 10)
+        generator = surveyed().through(documents_with(), folder)
+        next(generator)
+        generator.close()
+    return folder
+
+
+def surveyed() -> Chain:
+    return Chain([("words", {"least": 1}), ("exact_duplicates", {})], num_processes=1)
+
+
+class Attack:
+    """A pickle that makes a file where it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (self.path,)
+
+
+def damaged(content: bytes, kind: str, mark: Path) -> bytes:
+    if kind == "pickle":
+        return pickle.dumps(Attack(mark))
+    if kind == "flipped":
+        return content[:-5] + bytes([content[-5] ^ 1]) + content[-4:]
+    if kind == "cut off":
+        return content[: len(content) // 2]
+    if kind == "huge":
+        return b"\xff" * 16 + content[16:]
+    return b""
+
+
+@pytest.mark.parametrize("kind", ["pickle", "flipped", "cut off", "huge", "empty"])
+def test_a_damaged_part_is_an_error(unfinished: Path, tmp_path: Path, kind: str) -> None:
+    shutil.copytree(unfinished, tmp_path / "run")
+    part = sorted((tmp_path / "run" / "work").glob("part-*"))[-1]
+    part.write_bytes(damaged(part.read_bytes(), kind, tmp_path / "mark"))
+    with pytest.raises(UserError, match=r"unfinished preparation at .*part-.*delete the folder .*work, and run"):
+        list(surveyed().through(documents_with(), tmp_path / "run"))
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("plain", [[], {}, [[], []], [1, 2, 3], [[], [], [[1]] * 13], [[[]], [], []], None])
+def test_a_part_that_others_made_is_an_error(tmp_path: Path, plain: Any) -> None:
+    write_blocks(tmp_path / "part", json.dumps(plain).encode(), b"", b"\0" * 40, b"")
+    with pytest.raises(UserError, match="Expected a file of an unfinished preparation"):
+        parts.read_part(tmp_path / "part")
+
+
+@pytest.mark.parametrize("kind", ["pickle", "flipped", "cut off", "huge", "empty"])
+def test_damaged_notes_are_an_error(tmp_path: Path, kind: str) -> None:
+    book = NoteBook()
+    book.add(Candidate(documents_with()[0], None), b"note")
+    book.write(tmp_path / "notes")
+    content = (tmp_path / "notes").read_bytes()
+    (tmp_path / "notes").write_bytes(damaged(content, kind, tmp_path / "mark"))
+    with pytest.raises(UserError, match="Expected a file of an unfinished preparation"):
+        gather([tmp_path / "notes"], tmp_path)
+    assert not (tmp_path / "mark").exists()
+
+
+def test_a_part_keeps_everything(tmp_path: Path) -> None:
+    odd = Document("d\ud800", "half \udfff, \N{EURO SIGN}", "web", "en", None, {"a": {"b": [1, None, 2.5, 10**30]}})
+    first, second = Candidate(odd, "de", {"score": 0.1}), Candidate(documents_with()[1], None)
+    first.enter("words")
+    first.judge(at_least("words", 7, 3))
+    second.enter("words_2")
+    second.text = "another"
+    second.judge(at_least("least", 10**17 + 1, math.inf))
+    second.duplicate_group, second.duplicate_of = 3, "d7"
+    account = Account()
+    account.add(first, odd.text)
+    account.add(second, "text before")
+    parts.write_part(tmp_path / "part", [account, Account()], [first, second])
+    (found, empty), (one, other) = parts.read_part(tmp_path / "part")
+    assert (one.document, one.text, one.language) == (odd, odd.text, "de")
+    assert (one.scores, one.measured, one.removed) == ({"score": 0.1}, {"words.words": 7.0}, None)
+    assert (other.text, other.removed, other.is_edited) == ("", second.removed, True)
+    assert (other.duplicate_group, other.duplicate_of) == (3, "d7")
+    assert (other.entered, other.size, other.step) == (second.entered, second.size, "words_2")
+    assert found.plain() == account.plain()
+    assert (found.total(), found.by(0), found.removed_examples()) == (
+        account.total(),
+        account.by(0),
+        account.removed_examples(),
+    )
+    assert empty.total() == Account().total()

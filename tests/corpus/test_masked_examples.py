@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.corpus.readers.files import InputFile
+from jax_diversity.corpus.readers.records import Place, Problem, ReadReport
 from jax_diversity.schema import Document
 
 pytest.importorskip("stdnum", reason="numbers are told with the extra `preparation`")
@@ -69,6 +71,13 @@ def test_edited_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text:
     examples = examples_of(tmp_path / "masked", text, ("personal_data", {}))
     lines = examples["edited"]["personal_data"][0]["lines"]
     assert {line for sign, line in lines if sign == "+"} & {"<secret>", "<national_id>"}
+
+
+def test_problems_of_records() -> None:
+    report = ReadReport()
+    place = Place(InputFile("corpus.jsonl", "corpus.jsonl"), 3)
+    report.skip(place, Problem("num_broken_records", "a row with invalid numbers: 'jane.doe@example.org'"))
+    assert report.problems == ["corpus.jsonl:3: a row with invalid numbers: '<email>'"]
 
 
 def test_ids_of_examples(tmp_path: Path) -> None:

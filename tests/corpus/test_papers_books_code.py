@@ -165,6 +165,26 @@ def test_files_that_take_in_one_another_without_end(tmp_path: Path) -> None:
     assert "bytes of LaTeX" in report.problems[0]
 
 
+def test_what_is_read_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only what is kept of it, and for all main files together; also commands that name no file."""
+    monkeypatch.setattr(latex_reader, "MAX_TEXT_BYTES", 200_000)
+    part = f"{'x' * 20_000}\\begin{{document}}y\\end{{document}}"
+    ended = "a\\endinput " + "x" * 20_000
+    many = {f"m{number}.tex": f"{CLASS}{number}\\input{{a}}" for number in range(12)}
+    found, report = papers(
+        tmp_path,
+        {
+            "a.gz": gzip.compress(archive({"m.tex": CLASS + "\\input{a}" * 4, "a.tex": part})),
+            "b.gz": gzip.compress(archive({"m.tex": CLASS + "\\input{a}" * 12, "a.tex": part})),
+            "c.gz": gzip.compress(archive({"m.tex": CLASS + "\\input{a}" * 12, "a.tex": ended})),
+            "d.gz": gzip.compress(archive(many | {"a.tex": part})),
+            "e.gz": gzip.compress(archive({"m.tex": CLASS + "\\input{absent}" * 60})),
+        },
+    )
+    assert [document.text for document in found.values()] == [CLASS + "y\n" * 4]
+    assert report.num_broken_records == 4
+
+
 def test_encodings_and_line_ends(tmp_path: Path) -> None:
     files = {"m.tex": (CLASS + "é\r\n\\input{b}").encode(), "b.tex": "ü\rß".encode("latin-1")}
     assert paper(tmp_path, files) == CLASS + "é\nü\nß\n"
@@ -343,6 +363,23 @@ def test_macros_that_lead_back_to_themselves_are_left(text: str, left: str) -> N
     found, counts = expand_macros(text)
     assert found.replace(" ", "") == left
     assert counts["recursive_macros"] == 1
+
+
+def letters(number: int) -> str:
+    return "".join("abcdefghij"[int(digit)] for digit in str(number))
+
+
+def test_definitions_that_read_one_another_without_bounds() -> None:
+    """Each of many macros names macros that name many others; definitions stay once they have read enough."""
+    leaves = [f"\\z{letters(number)}" for number in range(140)]
+    inner = [f"\\y{letters(number)}" for number in range(140)]
+    defined = "".join(f"\\def{name}{{{''.join(leaves)}}}" for name in inner)
+    outer = "".join(f"\\def\\x{letters(number)}{{{''.join(inner)}}}" for number in range(1000))
+    found, _ = expand_macros(defined + outer)
+    assert "\\def\\xjjj" in found
+    assert "\\def\\xa{" not in found
+    nested = "\\def\\a{" * 2000 + "}" * 2000
+    assert expand_macros(nested)[0].count("\\def") == 2000
 
 
 def test_text_that_would_grow_without_bounds() -> None:
@@ -549,6 +586,18 @@ def test_licences_of_a_tree(tmp_path: Path) -> None:
     before = input_fingerprint(config)
     (tree / "mit" / "LICENSE.md").write_text(BSD)
     assert input_fingerprint(config) != before
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a = [" * 5000, "a = " + "[" * 5000, "a = " + "{a = " * 5000, "a" + ".a" * 100_000 + " = 1", "a = " + "1" * 5000],
+)
+def test_descriptions_that_no_parser_reads(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.c").write_text("int x;")
+    (tmp_path / "pyproject.toml").write_text(text)
+    (tmp_path / "package.json").write_text('{"license": "MIT"}')
+    found, _ = read(tmp_path / "a.c", "code")
+    assert found["a.c"].metadata == {"licence": "MIT"}
 
 
 def test_permitted_documents() -> None:

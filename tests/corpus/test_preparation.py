@@ -577,7 +577,7 @@ def test_a_function_keeps_edits_or_scores(own: str) -> None:
     assert run("nothing")[1]["removed"] == {"empty": 3}
     assert run("nan")[1]["removed"] == {"raised": 3}
     assert run("wrong")[1]["removed"] == {"raised": 3}
-    assert run("wrong")[1]["found"] == {"returned list": 3}
+    assert run("wrong")[1]["found"] == {f"{own}:wrong returned list, not bool, str, dict or None": 3}
 
 
 def test_a_changed_function_runs_again(own: str, tmp_path: Path) -> None:

@@ -76,18 +76,12 @@ def test_a_cluster_changes_nothing(whole, tmp_path: Path, monkeypatch: pytest.Mo
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
         assert prepared(tmp_path, "ray") == whole
-        with pytest.raises(UserError, match="to return whether to keep the document"):
-            list(
-                Chain([("python", {"function": "tests.corpus.test_preparation_parts:refuse"})], "ray").through(
-                    made_documents(9)
-                )
-            )
+        slow = [Document("a", "kept", "web"), Document("b", "deaf", "web"), Document("c", "kept", "web")]
+        chain = Chain([("python", {"function": "tests.support.faulty:act"})], "ray", seconds_per_document=2.0)
+        assert [document.id for document in chain.through(slow)] == ["a", "c"]
+        assert chain.funnel()[0]["removed"] == {"took_too_long": 1}
     finally:
         ray.shutdown()
-
-
-def refuse(document: Document) -> Any:
-    return object()
 
 
 KILLED = """

@@ -93,6 +93,11 @@ OTHER_CHARACTERS = [
         "<national_id>, <national_id>",
         {"national_id_it": 1, "national_id_us": 1},
     ),
+    (
+        "RSSMRA\U0001d7ff5T10A562S, RSSMRA\U0001d7d65T10A562S",
+        "RSSMRA\U0001d7ff5T10A562S, <national_id>",
+        {"national_id_it": 1},
+    ),
     ("password: 'EApYaihGGf%40bx'", "password: '<secret>'", {"secret_assigned": 1}),
     ("\u043a\u0430\u0440\u0442\u0430\u200b4111111111111111", "\u043a\u0430\u0440\u0442\u0430\u200b<card>", {"card": 1}),
 ]
@@ -101,6 +106,8 @@ ACROSS_LINES = [
     ("card 4111-1111-\r\n  1111-1111 it is", "card <card> it is", {"card": 1}),
     ("IBAN DE89 3704\n0044 0532 0130 00", "IBAN <iban>", {"iban": 1}),
     ("call +49 30\n901820 now", "call <phone> now", {"phone": 1}),
+    ("GB29 NWBK\n6016 1331 9268 19", "<iban>", {"iban": 1}),
+    ("Fax: (201)\n755-3380 or AB 12\n34 56 C", "Fax: <phone> or <national_id>", {"phone": 1, "national_id_gb": 1}),
     ("his SSN is 078-05-\n1120.", "his SSN is <national_id>.", {"national_id_us": 1}),
     # A number that ends before the line break, and tables.
     ("+49 30 901820\n10115 Berlin", "<phone>\n10115 Berlin", {"phone": 1}),

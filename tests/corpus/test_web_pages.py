@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from jax_diversity.corpus.readers import web
 from jax_diversity.corpus.readers.reading import read_documents
 from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.corpus.steps.addresses import Addresses
+from jax_diversity.corpus.steps.base import Candidate
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Document
 from tests.support.web_records import compressed, record
@@ -241,6 +244,17 @@ def test_pages_too_large_to_take_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         Chain([("html", {"extractor": "regex"})])
 
 
+@pytest.mark.parametrize("extractor", ["trafilatura", "resiliparse"])
+def test_markup_that_takes_too_long(extractor: str) -> None:
+    """The libraries take quadratic time for it, in which no signal reaches Python."""
+    attributes = "".join(f" a{number}='>'" for number in range(150_000))
+    pages = [f"<p>a</p><a{attributes}>", "<DIV>" * 30_000, "<div class=a>" * 30_000 + "</div>" * 30_000]
+    chain = Chain([("html", {"extractor": extractor})])
+    many = "<div><p a=1 b='2' c>" + "A text of several words. " * 20 + "</p></div>"
+    assert len(list(chain.through(documents_of(many * 2000, *pages)))) == 1
+    assert chain.funnel()[0]["removed"] == {"most_attributes": 1, "most_levels": 2}
+
+
 # ---- Addresses.
 @pytest.mark.parametrize(
     ("url", "rule"),
@@ -272,6 +286,27 @@ def test_addresses(url: str, rule: str | None, tmp_path: Path) -> None:
     assert chain.funnel()[0]["removed"] == ({rule: 1} if rule else {})
 
 
+@pytest.mark.parametrize(
+    ("url", "rule"),
+    [
+        (f"http://{'a.' * 32_768}bad.example/", "blocked"),
+        (f"http://{'a.' * 32_768}org/", None),
+        (f"http://good.example{'/a' * 32_768}", None),
+        (f"http://good.example/shop{'/a' * 32_768}", "blocked"),
+    ],
+)
+def test_long_addresses_take_little_memory(url: str, rule: str | None, tmp_path: Path) -> None:
+    blocked = written(tmp_path / "list.txt", b"bad.example\ngood.example/shop\n")
+    step = Addresses((str(blocked),), ())
+    (document,) = documents_of("text", url=url)
+    tracemalloc.start()
+    removed = [each.rule for each in step.judge(Candidate(document, None)) if not each.passes]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert removed == ([rule] if rule else [])
+    assert peak < 20 * 2**20  # all domains, or all folders, of 64 KB are 1 GB
+
+
 @pytest.mark.parametrize("content", [None, b"", b"# nothing\n", b"two words\n", b"\xff\xfe\n"])
 def test_lists_that_are_none(content: bytes | None, tmp_path: Path) -> None:
     path = tmp_path / "list.txt"
@@ -282,8 +317,6 @@ def test_lists_that_are_none(content: bytes | None, tmp_path: Path) -> None:
 
 
 def test_a_changed_list_runs_again(tmp_path: Path) -> None:
-    from jax_diversity.corpus.steps.addresses import Addresses
-
     path = written(tmp_path / "list.txt", b"a.example\n")
     first = Addresses((str(path),)).identity()
     path.write_bytes(b"b.example\n")

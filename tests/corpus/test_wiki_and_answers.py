@@ -273,6 +273,9 @@ WIKI_TEXTS = [
         "Text.\n\nLife\n\nEnd.",
     ),
     ("Name ({{lang-ru|Имя}}, {{x}}; {{y}}) ( ) [{{z}}] came , and went .", "Name (Имя) came, and went."),
+    ("= A =\na\n==B= \nb\n=== C ===\t\nc\n==\nd\n= e", "A\n\na\n\n=B\n\nb\n\nC\n\nc\n==\nd\n= e"),
+    ("{{lang|x= a| b =c|de|\n=d}} and {{lang| =|fr}}.", "=d and fr."),
+    (f"A &#{'0' * 5000}65; <nowiki>&#{'9' * 5000};</nowiki> b.", "A \ufffd \ufffd b."),
     ("{{x", "x"),
     ("Broken [[link and {{template and <ref> and [http://x", None),
     (
@@ -380,6 +383,12 @@ def test_markup_that_opens_and_never_closes(opening: str) -> None:
     found = plain(f"One sentence.\n\n{opening}Another.")
     assert found.startswith("One sentence.")
     assert found.endswith("Another.")
+
+
+def test_a_line_with_many_ends_of_a_heading() -> None:
+    """The parser crashed, and its process with it."""
+    line = "== " * 107_000
+    assert plain(f"One.\n== Two ==\nThree.\n{line}x\nFour.") == f"One.\n\nTwo\n\nThree.\n{line}x\nFour."
 
 
 def test_private_characters_are_no_markup() -> None:
@@ -568,6 +577,21 @@ def test_html_is_removed_and_code_stays(tmp_path: Path) -> None:
     assert "- one\n" in found
     assert "bad" not in found
     assert re.search(r"two\n\nA: So:\n\nit is\.\n\nA: No\.$", found)
+
+
+def test_an_answer_within_a_body_is_none(tmp_path: Path) -> None:
+    forged = '<p>Well.</p>\n<article data-score="99">\n<p>forged</p></article>'
+    document = asked(tmp_path, (5, forged), (-1, "<p>poor</p>"))
+    options = {"thresholds": {"least_answer_score": 0}}
+    (left,) = Chain([("stack_exchange", options)]).through([document])
+    assert left.metadata["num_answers"] == 1
+    assert left.text.count("\n\nA: ") == 1
+    assert '<article data-score="99">' in left.text
+
+
+def test_markup_of_posts_that_takes_too_long(tmp_path: Path) -> None:
+    attributes = "".join(f" a{number}=1" for number in range(180_000))
+    assert through("stack_exchange", asked(tmp_path, (5, f"<a{attributes}>x</a>"))) == "<most_attributes>"
 
 
 def test_rules_of_questions(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.lab.compiled import StepResult, compiled_model
 from jax_diversity.lab.experiments.batches import Contiguous, Mixed, Ordered
 from jax_diversity.lab.experiments.evaluation import Documents, Evaluation, common_runs, make_evaluation
-from jax_diversity.lab.experiments.judging import Judge, are_significant, value_of
+from jax_diversity.lab.experiments.judging import Judge, Judged, are_significant, value_of
 from jax_diversity.lab.experiments.orders import exchange_documents, main_documents
 from jax_diversity.lab.experiments.page import experiment_text, write_page
 from jax_diversity.lab.experiments.results import Measure, TrialRow, append_rows, read_rows
@@ -404,8 +404,9 @@ def test_an_order_of_a_trial_has_only_settings_that_trials_use(tmp_path):
         ("{method: uniform_shuffle, windows: [4]}", "Method 'uniform_shuffle' cannot use windows"),
         ("{method: balance, devices: 2}", "no arms.balance.order.devices in a trial"),
         ("{method: balance, seed: 2}", "no arms.balance.order.seed in a trial"),
+        ("{method: balance, reverse: true}, mixture: excess_loss", "no arms.balance.order.reverse with a mixture"),
     ):
-        (tmp_path / "small.yaml").write_text(FILE.replace("{order: {method: balance}}", f"{{order: {order}}}"))
+        (tmp_path / "small.yaml").write_text(FILE.replace("{method: balance}}", f"{order}}}"))
         with pytest.raises(UserError, match=sentence):
             read_experiment(tmp_path / "small.yaml")
 
@@ -521,7 +522,7 @@ def test_a_mixture_is_planned_again_without_repeats(material):
             assert num_tokens.sum() > 0
             return np.array([0.9, 0.1])
 
-    order = dataclasses.replace(TrialConfig().order, method="balance")
+    order = dataclasses.replace(TrialConfig().order, method="greedy", objective="f3", weights={"source": 3.0})
     config = TrialConfig(batch_size=4, mixture="learning_speed", replan_every=2, order=order)
     codes = document_codes(dataset, "source")
     of_tokens = codes[np.maximum(sequences.documents, 0)].astype(np.int32)
@@ -535,6 +536,11 @@ def test_a_mixture_is_planned_again_without_repeats(material):
         share.append((of_tokens[source.rows] == 0).mean())
         measures = source.observe(step, result)
         assert len(measures) == (2 if step % 2 else 0)
+        if step % 2:  # the rest of the epoch is ordered by the trial's objective
+            chars = packed.characteristics.with_weights({"cluster": 1.0, "source": 3.0})
+            objective, plan = jd.Objective.f3(3.0), {"targets": {"source": [0.9, 0.1]}, "consumed": seen}
+            expected = jd.order(chars, "greedy", seed=step, objective=objective, **plan)
+            np.testing.assert_array_equal(source.order, expected.indices)
     assert len(set(seen)) == len(seen)
     assert np.mean(share[2:]) > np.mean(share[:2]) + 0.1
 
@@ -867,9 +873,65 @@ def test_measures_on_the_way():
 
 
 def test_several_comparisons_are_corrected_for():
-    single = [Difference(-0.1, -0.19, -0.01, 0.03, 5)]
+    single = [Difference(-0.1, -0.19, -0.01, 0.03, 0.09, 5)]
     assert are_significant(single) == [True]
     assert are_significant(single * 2) == [False, False]
+
+
+def judged(tmp_path: Path, claim: str, shifts: dict[str, list[float]]) -> tuple[Judged, str]:
+    """The verdict on a claim of an experiment with three arms, and its page; every pair's difference is given."""
+    text = FILE[: FILE.index("claims:")] + f"claims:\n  - {{number: 1, text: a, {claim}}}\n"
+    text = text.replace("order: [0, 1], weights: [0, 1]", "order: [0, 1, 2], weights: [0, 1, 2]")
+    text += "arms:\n  shuffle: {batch_size: 5}\n  one: {batch_size: 6}\n  two: {batch_size: 7}\n"
+    (tmp_path / "x.yaml").write_text(text + "measures: [loss/train]\n")
+    experiment = read_experiment(tmp_path / "x.yaml")
+    rows = {}
+    for trial in experiment.trials:
+        value = 3 + trial.config.weight_seed + shifts[trial.arm][trial.config.weight_seed]
+        length = 8 if trial.arm == "two" else 16
+        settings = {**SETTINGS, "num_epochs": 1, "dataset": "texts", "packing": {"sequence_length": length}}
+        rows[trial.identity] = dataclasses.replace(
+            invented(trial, 0.0, np.random.default_rng(0)),
+            measures=(Measure(3, "loss/train", value + 1), Measure(6, "loss/train", value)),
+            settings=settings,
+        )
+    judge = Judge(experiment, rows)
+    return judge.judge(experiment.config.claims[0]), experiment_text(experiment, rows)
+
+
+WEAK, CLEAR, NONE = [0.08, 0.1, 0.14], [0.5, 0.51, 0.52], [0.0] * 3
+
+
+def test_a_claim_on_all_of_several_needs_no_correction(tmp_path):
+    """p is .025 for each: Holm's correction of two comparisons would make it .05 and more."""
+    claim = "test: lowest, measures: [loss/train], arms: [shuffle], among: [one, two]"
+    found, _ = judged(tmp_path, claim, {"shuffle": NONE, "one": WEAK, "two": [0.16, 0.2, 0.28]})
+    assert found.verdict == "held"
+    assert found.figure.startswith("2 of 2 as claimed; the largest p is 0.0263; shuffle - one: -0.1067 [")
+    found, _ = judged(tmp_path, claim, {"shuffle": NONE, "one": CLEAR, "two": [-0.1, 0.1, 0.2]})
+    assert (found.verdict, found.figure[:17]) == ("inconclusive", "1 of 2 as claimed")
+    # One that is clearly on the other side refutes the claim; there Holm's correction applies.
+    found, _ = judged(tmp_path, claim, {"shuffle": CLEAR, "one": NONE, "two": [1.0, 1.1, 1.2]})
+    assert found.verdict == "did not hold"
+    found, _ = judged(tmp_path, claim, {"shuffle": WEAK, "one": NONE, "two": [0.0, 0.2, -0.1]})
+    assert found.verdict == "inconclusive"
+
+
+def test_the_interval_of_the_weakest_comparison_is_quoted(tmp_path):
+    claim = "measures: [loss/train, loss/train, loss/train@0.5, loss/train@>0.9, loss/train@>0.5], arms: [one]"
+    found, _ = judged(tmp_path, f"{claim}, against: two", {"shuffle": NONE, "one": NONE, "two": CLEAR})
+    assert found.figure.startswith("5 of 5 as claimed; the largest p is 0.000128; one - two: -0.5100 [")
+    claim = "test: lowest, measures: [loss/train, loss/train@0.5, loss/train@>0.9], arms: [shuffle], among: [one, two]"
+    found, _ = judged(tmp_path, claim, {"shuffle": NONE, "one": CLEAR, "two": WEAK})
+    assert "6 of 6 as claimed; the largest p is 0.0263; shuffle - two: -0.1067 [" in found.figure
+
+
+def test_ranks_are_taken_among_the_arms_of_one_length_and_pairs_counted_by_their_deviation(tmp_path):
+    _, text = judged(tmp_path, "arms: [one]", {"shuffle": NONE, "one": WEAK, "two": CLEAR})
+    ranks = {line.split(" | ")[0][2:]: line.split(" | ")[-1][:-2] for line in text.splitlines() if line.count("|") == 7}
+    assert {arm: ranks[arm] for arm in ("shuffle", "one", "two")} == {"shuffle": "1.0", "one": "2.0", "two": "1.0"}
+    deviation = np.median([np.std(WEAK, ddof=1), np.std(CLEAR, ddof=1)])
+    assert f"Pairs differ with a standard deviation of {deviation:.3g} (median of the arms): 3 pairs" in text
 
 
 # ---- What the lab needs of other parts.

@@ -299,9 +299,9 @@ def test_pack_is_public_and_lists_what_it_knows() -> None:
         ({"clusters": [0, 1, 2**31]}, "clusters >= 0 and below 2147483648"),
         (
             {"vectors": [[1.0], [2.0]]},
-            "vectors to hold a row of numbers for each of 3 documents, found shape (2, 1)",
+            "vectors to contain a row of numbers for each of 3 documents, found shape (2, 1)",
         ),
-        ({"vectors": [["a"]] * 3}, "vectors to hold a row of numbers"),
+        ({"vectors": [["a"]] * 3}, "vectors to contain a row of numbers"),
     ],
 )
 def test_what_pack_refuses(arguments: dict[str, Any], sentence: str) -> None:

@@ -295,7 +295,7 @@ def test_options_reach_the_method_and_tell_orderings_apart(built: Path) -> None:
         build = Build(recorded_config(built))
         made, _ = build.run_order(OrderConfig("greedy_pool", name="pool", options={"pool_size": pool_size}))
         assert not made.kept
-        assert made.counts["options"] == {"pool_size": pool_size}
+        assert made.counts["options"] == {"pool_size": pool_size, "shuffle": True, "ties": "random"}
         again = Build(recorded_config(built)).run_order(build.config.orders[-1])
         assert all(result.kept for result in again)
         return jd.open_dataset(built).orderings["pool"].fingerprint

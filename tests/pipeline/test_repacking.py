@@ -161,3 +161,28 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "Expected a dataset" in capsys.readouterr().err
     assert main(["repack", "--out", str(folder / "first"), "--to", str(tmp_path / "y"), "--seed", "3", "--quiet"]) == 0
     assert "sequences of" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_damaged_file_is_not_repacked(
+    linked: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("another disk")
+
+    if not linked:
+        monkeypatch.setattr("os.link", refuse)
+    first = Path(shutil.copytree(folder / "first", tmp_path / "first"))
+    name = "embeddings/embeddings.npy"
+    content = bytearray(sound := (first / name).read_bytes())
+    content[len(content) // 2] ^= 4
+    (first / name).write_bytes(content)
+    with pytest.raises(jd.UserError, match=r"first/embeddings/embeddings.npy is damaged: its SHA-256 is not the mani"):
+        jd.repack(first, tmp_path / "again", seed=5)
+    assert not (tmp_path / "again" / name).exists()
+    (first / name).write_bytes(sound)
+    again = jd.repack(first, tmp_path / "again", seed=5)
+    assert again.verify() == []
+    (tmp_path / "again" / name).unlink()
+    (tmp_path / "again" / name).write_bytes(content)
+    assert jd.repack(first, tmp_path / "again", seed=6).verify() == []

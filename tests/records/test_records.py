@@ -251,6 +251,10 @@ def test_reads_across_files_in_any_order(written):
     assert reader.read(np.zeros(0, np.int64)) == []
 
 
+def test_places_may_be_a_list(written):
+    assert written[2].read([3, 1]) == written[2].read(np.array([3, 1]))
+
+
 @pytest.mark.parametrize("place", [-1, 10**6])
 def test_places_outside_are_refused(written, place):
     with pytest.raises(IndexError, match="Expected places"):

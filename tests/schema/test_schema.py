@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from jax_diversity import Characteristics, Ordering, order
+from jax_diversity import Characteristics, Ordering, UserError, order
 
 pytestmark = pytest.mark.core
 
@@ -209,3 +209,10 @@ def test_fingerprint_sees_counts_weights_and_length() -> None:
     }
     assert len(prints) == 5
     assert Characteristics.from_counts({"a": COUNTS.tolist()}).fingerprint in prints
+
+
+def test_an_ordering_is_saved_into_a_folder_that_exists(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in ("absent", "file"):
+        with pytest.raises(UserError, match=f"Expected a folder at .*{place}, found none; make it, or name another"):
+            Ordering(np.arange(3)).save(tmp_path / place / "order.npy")

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import tarfile
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from html import escape
@@ -23,9 +24,50 @@ from jax_diversity.corpus.steps.base import METHODS
 from jax_diversity.corpus.steps.quality import MODEL, Quality
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Document
+from tests.support.hostile import Pumped
 from tests.support.web_records import record
 
 Use = Callable[[str], object]
+_SMALL, _LARGE = 20_000, 80_000
+_MOST_GROWTH = 9
+"""Largest ratio of the times of both sizes; 4 is linear, 16 quadratic."""
+_LEAST_SECONDS = 0.05
+_MOST_BYTES = 300 * 2**20
+
+
+def fault(use: Use, pumped: Pumped) -> str | None:
+    """How time or memory grow faster than the text; None if they do not."""
+    text = pumped.text(_LARGE)
+    _peak_bytes()
+    before = _peak_bytes()  # what is used now
+    large = _seconds(use, text)
+    if (taken := _peak_bytes() - before) > _MOST_BYTES:
+        return f"{taken >> 20} MB for {len(text)} characters"
+    if large < _LEAST_SECONDS:
+        return None
+    small = 0.0
+    for _ in range(3):  # another program may disturb a measurement
+        small = max(small, _seconds(use, pumped.text(_SMALL)))
+        if large < _MOST_GROWTH * small:
+            return None
+        large = min(large, _seconds(use, text))
+    return f"{small:.3f} s for {_SMALL} characters, {large:.3f} s for {_LARGE}"
+
+
+def _seconds(use: Use, text: str) -> float:
+    start = time.process_time()
+    use(text)
+    return time.process_time() - start
+
+
+def _peak_bytes() -> int:
+    """The largest memory since the last call, where Linux tells it."""
+    try:
+        status = Path("/proc/self/status").read_text()
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return 0
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
 def steps(folder: Path) -> dict[str, Use]:
@@ -50,7 +92,7 @@ def steps(folder: Path) -> dict[str, Use]:
         "sentences": [{"run": 1}],
         "stack_exchange": [always | {"sites": []}],
         "substrings": [{"length": 2}],
-        "weight": [{"weights": {"a": 1.0}}],
+        "weight": [{"weights": {"source=web": 1.0}}],
     }
     Quality(good=(str(good),), bad=(str(bad),)).learn(folder)
     return {
@@ -71,10 +113,10 @@ def _judge(step: str, options: Mapping[str, Any], text: str) -> None:
 def readers(folder: Path) -> dict[str, Use]:
     """Every reader, with the text in every place where a file may have it."""
     uses: dict[str, Use] = {}
-    for name, make in _FILES.items():
+    for name, make in READERS.items():
         place = folder / name.replace(" ", "_")
         place.mkdir()
-        uses[name] = partial(_read, place, make)
+        uses[f"read {name}"] = partial(_read, place, make)
     return uses
 
 
@@ -148,7 +190,7 @@ def _with_licences(folder: Path, text: str) -> dict[str, Any]:
     return _files(folder, contents, format="code")
 
 
-_FILES: dict[str, Callable[[Path, str], dict[str, Any]]] = {
+READERS: dict[str, Callable[[Path, str], dict[str, Any]]] = {
     "text": lambda folder, text: _files(folder, {"a.txt": text}),
     "text, lines": lambda folder, text: _files(folder, {"a.txt": text}, documents_begin=r"\S"),
     "text, articles": lambda folder, text: _files(folder, {"a.txt": text}, documents_begin="^ = [^=]"),
@@ -190,6 +232,15 @@ _FILES: dict[str, Callable[[Path, str], dict[str, Any]]] = {
     "mediawiki": lambda folder, text: _files(folder, {"a.xml": _dump("", _xml(text), _xml(text))}, format="mediawiki"),
     "mediawiki, raw": lambda folder, text: _files(folder, {"a.xml": _dump("", "", text)}, format="mediawiki"),
     "mediawiki, raw head": lambda folder, text: _files(folder, {"a.xml": _dump(text, "", "")}, format="mediawiki"),
+    "mediawiki, before": lambda folder, text: _files(
+        folder, {"a.xml": f"{text}x" + _dump("", "a", "a")}, format="mediawiki"
+    ),
+    "stack_exchange, before": lambda folder, text: _files(
+        folder, {"a/Posts.xml": f'<?xml version="1.0"?>{text}x<posts>\n</posts>'}, format="stack_exchange"
+    ),
+    "warc, a type": lambda folder, text: _files(
+        folder, {"a.warc.gz": record(1, b"a", f"text/html; charset={text[:60_000]};".replace("\n", " "))}
+    ),
     "mediawiki, a base": lambda folder, text: _files(
         folder,
         {"a.xml": _dump(f"<base>http://{_xml(text)}</base><dbname>{_xml(text)}wik</dbname>", "a", "a")},

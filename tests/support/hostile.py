@@ -77,7 +77,10 @@ ON_A_DATASET = {
 
 
 class Pumped(NamedTuple):
-    """A text of any length: a beginning, a repeated unit, what closes every unit, and an end."""
+    """A text of any length: a beginning, a repeated unit, what closes every unit, and an end.
+
+    `{}` in a unit is the number of the unit.
+    """
 
     unit: str
     head: str = ""
@@ -86,8 +89,13 @@ class Pumped(NamedTuple):
 
     def text(self, size: int) -> str:
         """The text with about `size` characters."""
-        number = size // len(self.unit + self.close)
-        return self.head + self.unit * number + self.close * number + self.tail
+        if "{}" in self.unit:
+            number = size // (len(self.unit) + 2)
+            units = "".join(self.unit.replace("{}", str(index)) for index in range(number))
+        else:
+            number = size // len(self.unit + self.close)
+            units = self.unit * number
+        return self.head + units + self.close * number + self.tail
 
 
 _CHARACTERS = (
@@ -100,7 +108,7 @@ _PHRASES = (
     *("the ", "click here ", "1 like ", "1 likes\n", "read more\n", "sign in\n", "cookie policy ", "lorem ipsum "),
     *("!!!", "...", "?!", "\u2026", '."', ".)", "!! ", "a!\n", "\u3002 ", "\u4e2d\u56fd", "\u4e2d\u3002", "e\u0301"),
     # TeX.
-    *(r"\a", r"\a ", r"\a{", r"\a{}", "\\", r"\\", r"\%", "%\n", "a%\n", "% a\n", r"\input", r"\input ", r"\input{a}"),
+    *(r"\a", r"\a ", r"\a{", r"\a{x}", "\\", r"\\", r"\%", "%\n", "a%\n", "% a\n", r"\input", r"\input ", r"\input{a}"),
     *(r"\input a ", r"\import{a}", r"\title", r"\title ", r"\title[", r"\title{", r"\title{a}", r"\section", "$", "$$"),
     *(
         r"\section ",
@@ -112,10 +120,10 @@ _PHRASES = (
         r"\verb|a",
         r"\end{x}",
     ),
-    *(r"\iffalse", r"\iffalse ", r"\iffalse\fi ", r"\else", r"\fi", r"\if", r"\def\a{", r"\def\a{}", r"\def\a{\a}"),
+    *(r"\iffalse", r"\iffalse ", r"\iffalse\fi ", r"\else", r"\fi", r"\if", r"\def\a{", r"\def\a{x}", r"\def\a{\a}"),
     *(r"\newcommand{\a}{", r"\newcommand{\a}[1][", r"\newcommand\a{a}\a", r"\let\a\b", r"\document", r"\documentclass"),
     *(r"\begin{thebibliography}", r"\bibliography", r"\bibliography{", r"\printbibliography[", r"\section{References}"),
-    *(r"\begin{appendix}", r"\appendix", r"\maketitle", r"\endinput", r"a\endinput ", r"{\a", "{}", "[]", "#1", r"\#"),
+    *(r"\begin{appendix}", r"\appendix", r"\maketitle", r"\endinput", r"a\endinput ", r"{\a", "[]", "#1", r"\#"),
     # Wikis.
     *(
         "{{",
@@ -247,6 +255,32 @@ _PHRASES = (
     *("*** START OF THE PROJECT GUTENBERG ", "*** START OF THE PROJECT GUTENBERG EBOOK ***\n", "*END*THE SMALL PRINT"),
     *("End of Project Gutenberg\n", "produced ", "produced\na\n", " \n", "\n\n \n", "\n \n"),
     *("<|im_start|>", "<|im_start|>user\n", "<|im_end|>\n", "User:\n", "\n\nAssistant:\n", "### Response:\n"),
+    # Units that all differ.
+    *(
+        "a{} ",
+        "a{}\n",
+        "a{}.\n",
+        " a{}=b",
+        " a{}='b'",
+        "<a{}>",
+        "<a b={}>",
+        "&#{};",
+        "[[a{}]]",
+        "{{a{}}}",
+        "{{a{}|",
+        "=={}==\n",
+    ),
+    *(
+        r"\a{} ",
+        r"\def\a{}{b}",
+        "<ref name={}>",
+        "<ref name={}/>",
+        "a{}=1\n",
+        "[a{}]\n",
+        '"a{}":1,',
+        "#{}\n",
+        "a.a{}\n",
+    ),
 )
 PUMPED: dict[str, Pumped] = {
     **{ascii(unit): Pumped(unit) for unit in (*_CHARACTERS, *_PHRASES)},
@@ -289,6 +323,10 @@ PUMPED: dict[str, Pumped] = {
     **{
         f"{head!a} and {unit!a}": Pumped(unit, head=head, tail=tail)
         for head, unit, tail in (
+            ("{{x|", " ", "}}"),
+            ("{{x|", "\t", "}}"),
+            ("<p>a</p><a", " b{}=c", ">a</a>"),
+            ('{"text": "a"', ', "a{}": 1', "}"),
             (r"\title", " ", ""),
             (r"\title{", " ", ""),
             (r"\title{", r"\a", "}"),
@@ -372,6 +410,14 @@ PUMPED: dict[str, Pumped] = {
 }
 """Texts in which one unit repeats; time and memory for them should grow with their length."""
 
+SHARP = (
+    *("'a'", "' '", "'\\n'", "'.'", "'!'", "'a '", "'.\"'", "'<title'", "'<title>'", "'#coding='", "'{{x|'", "'[['"),
+    *("'<ref'", "'\\\\begin{x}'", "'a{} '", r"\def\a{ nested", "( nested", "<div> nested", "'{{x|' and ' '"),
+    *("'\\\\title' and ' '", "'\\\\section' and ' '", "'#redirect' and ' '", "'=a' and ' '", "'{{disambig|' and ' '"),
+    *("'click here' and ' '", "'1' and ' '", "'a' and '.a'", "'<p>a</p><a' and ' b{}=c'", "'a' and '!'"),
+)
+"""The names of texts that have taken quadratic time, and of common ones: few enough for a test."""
+
 
 # Datasets from elsewhere.
 def sign_manifest(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -426,3 +472,51 @@ def plant_link(root: Path, name: str, place: Path) -> Path:
 def contents(folder: Path) -> dict[str, bytes | None]:
     """The bytes of all files below a folder, by their paths; None for folders."""
     return {str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes() for path in folder.rglob("*")}
+
+
+def sign_schedule(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a run's `schedule.json` and sign it again."""
+    path = root / "schedule.json"
+    plain = json.loads(path.read_text())
+    change(plain)
+    path.write_text(json.dumps(signed(plain)))
+
+
+def _slice(**changes: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda plain: plain["versions"][-1]["slices"][-1].update(changes)
+
+
+SCHEDULES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "a slice beyond its part": (_slice(stop=10**6), "stop of a slice of version 1 to be a whole number >= 0 and <= "),
+    "part 9": (_slice(part=9), "part of a slice of version 1 to be a whole number >= 0 and <= "),
+    "a negative part": (_slice(part=-1), "part of a slice of version 1 to be a whole number >= 0"),
+    "start after stop": (_slice(start=9, stop=3), "stop of a slice of version 1 to be a whole number >= 9"),
+    "a negative start": (_slice(start=-5), "start of a slice of version 1 to be a whole number >= 0"),
+    "half a start": (_slice(start=0.5), "cannot be followed"),
+    "a text as a stop": (_slice(stop="9"), "cannot be followed"),
+    "a number as a mark": (_slice(skipped=2), "cannot be followed"),
+    "no versions": (lambda plain: plain.update(versions=[]), "the number of versions to be a whole number >= 1"),
+    "versions that are a number": (lambda plain: plain.update(versions=3), "cannot be followed"),
+    "no slices": (lambda plain: plain["versions"][-1].pop("slices"), "cannot be followed"),
+    "more datasets": (
+        lambda plain: plain["versions"][-1].update(num_datasets=2),
+        "num_datasets of version 1 to be a whole number >= 1 and <= 1",
+    ),
+    "no datasets": (lambda plain: plain.update(datasets=[]), "num_datasets of version 1"),
+    "a path that is a list": (lambda plain: plain["datasets"][0].update(path=["x"]), "cannot be followed"),
+    "other num_sequences": (
+        lambda plain: plain["datasets"][0].update(num_sequences=3),
+        "Expected (num_sequences|sequences in 0)",
+    ),
+    "another length": (lambda plain: plain["datasets"][0].update(sequence_length=3), "Expected sequence_length "),
+    "huge num_positions": (
+        lambda plain: plain["parts"][0].update(num_positions=2**63),
+        "num_positions of part-000000.npy to be a whole number >= 0 and <= ",
+    ),
+    "a part elsewhere": (
+        lambda plain: plain["parts"][0].update(file="../web/orderings/balance.npy"),
+        "which leads out of it",
+    ),
+    "a seed that is a text": (lambda plain: plain["versions"][-1].update(seed="x"), "cannot be followed"),
+}
+"""Changes of a run's schedule with one dataset, and the pattern of the sentence that refuses each."""

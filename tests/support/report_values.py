@@ -37,7 +37,11 @@ HOSTILE = (
 _FIGURES = ("documents", "words", "bytes")
 BATCH_SIZE = 16
 PREPARED = dict.fromkeys(
-    ("num_empty_documents", "num_without_text", "num_text_not_string", "num_invalid_utf8", "num_broken_records"), 0
+    (
+        *("num_empty_documents", "num_without_text", "num_text_not_string", "num_invalid_utf8", "num_broken_records"),
+        *("num_raised", "num_took_too_long"),
+    ),
+    0,
 )
 CLUSTERED = {
     "label_field": "domain",

@@ -276,6 +276,11 @@ def of_schedules(root: Path) -> Iterator[Case]:
             "datasets": ((5, [5], object(), [CHARS]), "dataset"),
         },
     )
+    records = jd.open_dataset(root / "dataset").records
+    for read in (records.read, records.read_batch, records.read_tokens, records.sequences_at):
+        yield read, {"places": [1, 0]}, {"places": ((*NO_INTEGERS, -1), "places")}
+    for read in (records.read_sequences, records.places_of):
+        yield read, {"sequences": [1, 0]}, {"sequences": ((*NO_INTEGERS, -1), "sequences")}
 
 
 def answer(function: Callable[..., Any], arguments: dict[str, Any], word: str) -> str:

@@ -90,6 +90,22 @@ class Account:
             known.sort(key=lambda pair: (pair[0], pair[1]["id"]))
             del known[_EXAMPLES:]
 
+    def plain(self) -> list[Any]:
+        """The account as values for JSON."""
+        figures, removed = self._figures.items(), self._removed.items()
+        return [[*figures], [*removed], self.found, self.num_edited, self._examples]
+
+    @classmethod
+    def of_plain(cls, plain: list[Any]) -> Account:
+        """The account of `plain`."""
+        figures, removed, found, num_edited, examples = plain
+        account = cls()
+        account._figures = {(source, language): [*map(int, numbers)] for (source, language), numbers in figures}
+        account._removed = {(source, language): Counter(rules) for (source, language), rules in removed}
+        account.found, account.num_edited = Counter(found), int(num_edited)
+        account._examples = {rule: [(key, example) for key, example in known] for rule, known in examples.items()}
+        return account
+
     def total(self) -> dict[str, Any]:
         """Figures of all documents, removed documents by rule, finds by kind, and the number of edited documents."""
         figures = [sum(column) for column in zip(*self._figures.values(), strict=True)] or [0] * len(_FIGURES)

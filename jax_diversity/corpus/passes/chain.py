@@ -266,7 +266,9 @@ class Chain:
     def _removed_in_words(self) -> str:
         removed = Counter[str]()
         for step in self.funnel():
-            removed.update({f"{step['step']}.{rule}": number for rule, number in step["removed"].items()})
+            for rule, number in step["removed"].items():
+                reasons = f" ({', '.join([*step['found']][:3])})" if rule == "raised" else ""
+                removed[f"{step['step']}.{rule}{reasons}"] = number
         return ", ".join(f"{number} by {rule}" for rule, number in removed.most_common(3))
 
     def _check_account(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64, UInt8
 
+from jax_diversity.corpus.passes.blocks import damage_as_error, read_blocks, write_blocks
 from jax_diversity.corpus.steps.base import Candidate
-from jax_diversity.foundation.artifacts import atomic_path
 
 
 class NoteBook:
@@ -35,9 +35,8 @@ class NoteBook:
 
     def write(self, path: Path) -> None:
         """Store the notes, whole or not at all."""
-        with atomic_path(path) as temporary, open(temporary, "wb") as file:
-            for each in (self._ids, (self._sources, self._languages, self._lengths), bytes(self._data)):
-                pickle.dump(each, file, pickle.HIGHEST_PROTOCOL)
+        plain = (self._ids, (self._sources, self._languages, self._lengths))
+        write_blocks(path, *(json.dumps(each).encode() for each in plain), self._data)
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,10 @@ class Notes:
         for index, path in enumerate(self.paths):
             low, high = np.searchsorted(documents, self.starts[index : index + 2])
             if low < high:
-                with open(path, "rb") as file:
-                    of_part = pickle.load(file)
-                ids += [of_part[number - self.starts[index]] for number in documents[low:high]]
+                with damage_as_error(path):
+                    (block,) = read_blocks(path, 1)
+                    of_part = json.loads(bytes(block))
+                    ids += [of_part[number - self.starts[index]] for number in documents[low:high]]
         return ids
 
 
@@ -103,13 +103,15 @@ def gather(paths: Sequence[Path], folder: Path) -> Notes:
     end_to_end = folder / "notes.bin"
     with open(end_to_end, "wb") as file:
         for path in paths:
-            with open(path, "rb") as part:
-                pickle.load(part)
-                of_sources, of_languages, of_lengths = pickle.load(part)
-                file.write(pickle.load(part))
-            sources += named(of_sources)
-            languages += named(of_languages)
-            lengths.append(np.array(of_lengths, np.int64))
+            with damage_as_error(path):
+                _, plain, data = read_blocks(path, 3)
+                of_sources, of_languages, of_lengths = json.loads(bytes(plain))
+                sources += named(of_sources)
+                languages += named(of_languages)
+                lengths.append(np.array(of_lengths, np.int64))
+                if not len(of_sources) == len(of_languages) == len(of_lengths) or lengths[-1].sum() != len(data):
+                    raise ValueError(path)
+            file.write(data)
     size = end_to_end.stat().st_size
     data = np.memmap(end_to_end, np.uint8, "r") if size else np.zeros(0, np.uint8)
     starts = np.cumsum([0, *map(len, lengths)])

@@ -6,22 +6,18 @@ finished parts.
 
 from __future__ import annotations
 
-import pickle
+import json
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
 
 from jax_diversity.corpus.passes.account import Account
+from jax_diversity.corpus.passes.blocks import damage_as_error, read_blocks, write_blocks
 from jax_diversity.corpus.steps.base import Candidate, Removal
-from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.schema import Document
 
 _PART_BYTES = 8 * 2**20
 _PART_DOCUMENTS = 8192
-_CODEC = "lz4"
-_SIZE_BYTES = 8
 
 
 def split(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -40,44 +36,57 @@ def split(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 def write_part(path: Path, accounts: Sequence[Account], candidates: Sequence[Candidate]) -> None:
     """Store a part, without the texts of removed documents."""
-    content = pickle.dumps((accounts, [*map(_row, candidates)]), pickle.HIGHEST_PROTOCOL)
-    with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        file.write(len(content).to_bytes(_SIZE_BYTES, "little"))
-        file.write(pa.compress(content, _CODEC))
+    rules: dict[tuple[str, ...], int] = {}  # most documents of a part were measured by the same rules
+    rows, texts, sizes, values = [], [], array("q"), array("d")
+    for candidate in candidates:
+        document, removed = candidate.document, candidate.removed
+        text = b"" if removed else candidate.text.encode(errors="surrogatepass")
+        texts.append(text)
+        sizes.extend((len(text), *candidate.entered, *candidate.size))
+        values.extend(candidate.measured.values())
+        of_rules = rules.setdefault(tuple(candidate.measured), len(rules))
+        labels = (document.id, document.source, document.language, document.title)
+        found = (candidate.scores, candidate.duplicate_group, candidate.duplicate_of)
+        metadata = {} if removed else dict(document.metadata)
+        place = (candidate.step, candidate.is_edited)
+        rows.append((*labels, metadata, of_rules, removed, candidate.language, *found, *place))
+    columns = [*zip(*rows, strict=True)]  # JSON reads few long lists faster than many short ones
+    plain = json.dumps([[account.plain() for account in accounts], [*rules], columns])
+    write_blocks(path, plain.encode(), b"".join(texts), sizes.tobytes(), values.tobytes())
 
 
 def read_part(path: Path) -> tuple[list[Account], list[Candidate]]:
-    """Read a stored part."""
-    stored = memoryview(path.read_bytes())
-    size = int.from_bytes(stored[:_SIZE_BYTES], "little")
-    accounts, rows = pickle.loads(pa.decompress(stored[_SIZE_BYTES:], size, _CODEC))
-    return accounts, [*map(_candidate, rows)]
+    """Read a stored part.
 
-
-# Tuples of plain values: pickling objects would take several times as long.
-def _row(candidate: Candidate) -> tuple[Any, ...]:
-    document, removed = candidate.document, candidate.removed
-    labels = (document.id, document.source, document.language, document.title)
-    found = (dict(candidate.scores), candidate.measured, candidate.duplicate_group, candidate.duplicate_of)
-    place = (candidate.language, candidate.step, candidate.entered, candidate.is_edited, candidate.size)
-    if removed is not None:
-        return (*labels, "", {}, tuple(removed), *found, *place)
-    return (*labels, candidate.text, dict(document.metadata), None, *found, *place)
-
-
-def _candidate(row: tuple[Any, ...]) -> Candidate:
-    id, source, language, title, text, metadata, removed, *found, now, step, entered, is_edited, size = row
-    scores, measured, group, duplicate_of = found
-    return Candidate(
-        Document(id, text, source, language, title, metadata),
-        now,
-        scores,
-        measured,
-        None if removed is None else Removal(*removed),
-        group,
-        duplicate_of,
-        step=step,
-        entered=entered,
-        is_edited=is_edited,
-        _size=size,
-    )
+    Raises:
+        UserError: a damaged file.
+    """
+    with damage_as_error(path):
+        plain, texts, sizes, values = read_blocks(path, 4)
+        accounts, rules, columns = json.loads(bytes(plain))
+        numbers, measured = iter(sizes.cast("q").tolist()), values.cast("d").tolist()
+        candidates = []
+        start = first = 0
+        for row, *of_sizes in zip(zip(*columns, strict=True), *[numbers] * 5, strict=True):
+            id, source, language, title, metadata, of_rules, removed, *found, step, is_edited = row
+            num_bytes, words_in, bytes_in, *size = of_sizes
+            names, text = rules[of_rules], str(texts[start : start + num_bytes], errors="surrogatepass")
+            by_rule = dict(zip(names, measured[first : first + len(names)], strict=True))
+            start, first = start + num_bytes, first + len(names)
+            now, scores, group, duplicate_of = found
+            candidates.append(
+                Candidate(
+                    Document(id, text, source, language, title, metadata),
+                    now,
+                    scores,
+                    by_rule,
+                    removed and Removal(*removed),
+                    group,
+                    duplicate_of,
+                    step=step,
+                    entered=(words_in, bytes_in),
+                    is_edited=is_edited,
+                    _size=tuple(size),
+                )
+            )
+        return [*map(Account.of_plain, accounts)], candidates

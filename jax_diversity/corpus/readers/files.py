@@ -7,7 +7,6 @@ import glob
 import gzip
 import io
 import itertools
-import math
 import os
 import re
 import zlib
@@ -20,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig, TextFormat
+from jax_diversity.foundation.checks import reads_as_number
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.libraries import missing_driver
 
@@ -149,7 +149,7 @@ def find_files(config: CorpusConfig) -> list[InputFile]:
         prefix = pattern.removesuffix(".idx").removesuffix(".bin")
         for part in (f"{prefix}.idx", f"{prefix}.bin") if config.format == "megatron" else (pattern,):
             files = _find_remote(part) if "://" in part or "::" in part else find_local(part)
-            if not files and config.format == "megatron" and _is_number(pattern):
+            if not files and config.format == "megatron" and reads_as_number(pattern):
                 raise UserError(
                     f"Expected prefixes of .bin and .idx files in corpus.paths, found the number {pattern} and no "
                     f"{part}; datasets have no weights here: leave the numbers out, and give the whole list to "
@@ -160,13 +160,6 @@ def find_files(config: CorpusConfig) -> list[InputFile]:
             for file in files:  # a file that two patterns match is read once
                 found.setdefault(os.path.abspath(file.address) if file.filesystem is None else file.address, file)
     return _with_own_names({address: found[address] for address in sorted(found)})
-
-
-def _is_number(word: str) -> bool:
-    try:
-        return math.isfinite(float(word))
-    except ValueError:
-        return False
 
 
 def _with_own_names(files: dict[str, InputFile]) -> list[InputFile]:

@@ -108,10 +108,12 @@ class ReadReport:
         return sum(getattr(self, kind) for kind in get_args(_Kind))
 
     def skip(self, place: Place, problem: Problem) -> None:
-        """Count a skipped record."""
+        """Count a skipped record; its sentence may quote the record, so that personal data are masked in it."""
         setattr(self, problem.kind, getattr(self, problem.kind) + 1)
         if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(shortened(f"{place.name}: {problem.what}"))
+            from jax_diversity.corpus.steps.personal_data import masked
+
+            self.problems.append(shortened(f"{place.name}: {masked(problem.what)}"))
 
 
 def converted(make: Callable[..., Result], *arguments: Any) -> Result | Problem:

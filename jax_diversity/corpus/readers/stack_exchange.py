@@ -35,6 +35,8 @@ _POST_BYTES = 500  # memory of a post besides its text
 _BLOCK_POSTS = 32  # posts of each run in memory during the merge
 _LINES_PER_STEP = 64
 _QUESTION, _ANSWER = "1", "2"
+_ARTICLE = "<article data-score="
+"""The mark of an answer in the text."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _FRAME = re.compile(rb"(?:<\?xml[^>]*\?>)?\s*+(?:<posts>)?\s*+(?P<end></posts>|<posts\s*/>)?")
 # Synthetic posts in dumps since July 2025.
@@ -176,10 +178,15 @@ class _SortedPosts:
             yield from block
 
 
+def _body(post: _Post) -> str:
+    """The body without the mark of an answer: only marks of this reader count."""
+    return post.body.replace(_ARTICLE, escape(_ARTICLE, quote=False))
+
+
 def _document(site: str, question: _Post, answers: list[_Post]) -> Document:
     number = question.order[0]
-    texts = [f"<h1>{escape(question.title, quote=False)}</h1>\n{question.body}"]
-    texts += [f'<article data-score="{-answer.order[2]}">\n{answer.body}</article>' for answer in answers]
+    texts = [f"<h1>{escape(question.title, quote=False)}</h1>\n{_body(question)}"]
+    texts += [f'{_ARTICLE}"{-answer.order[2]}">\n{_body(answer)}</article>' for answer in answers]
     metadata = {
         "media_type": "text/x-stack-exchange",
         "site": site,

@@ -6,9 +6,11 @@ RefinedWeb and FineWeb use trafilatura (Penedo et al. 2023, 2024); DCLM and othe
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import accumulate
 from typing import Literal
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most
@@ -17,6 +19,16 @@ from jax_diversity.foundation.libraries import optional
 
 MEDIA_TYPES = frozenset({"text/html", "application/xhtml+xml"})
 _MOST_CHARACTERS = 2_000_000
+_LEAST_CHECKED = 20_000
+"""Characters of a page whose markup is checked; shorter pages take little time, whatever they hold."""
+# The libraries take time that grows with the square of these numbers, without a return to Python.
+_MOST_ATTRIBUTES = 1000
+_MOST_LEVELS = 1000
+_MANY_ATTRIBUTES = re.compile(
+    r"""<[a-zA-Z][^\s<>/]*+(?:[\s/]++[^\s"'<>/=]++(?:\s*+=\s*+(?:"[^"]*+"|'[^']*+'|[^\s"'<>]++))?+)"""
+    rf"{{{_MOST_ATTRIBUTES + 1}}}"
+)
+_BLOCK = re.compile(r"<(/?)(?:div|article)(?![\w-])", re.IGNORECASE)
 
 
 @dataclass
@@ -24,8 +36,8 @@ class Html(Step):
     """Extracts the text of a page, without menus, banners and comments.
 
     The extractor trafilatura is more exact; resiliparse is some ten times as fast. A page is removed if it has more
-    than two million characters or if it has no text. Documents whose field `media_type` is not
-    that of HTML pass, unless `always`.
+    than two million characters, 1,000 attributes in a tag or 1,000 levels of nested blocks (counted from 20,000
+    characters on), or if it has no text. Documents whose field `media_type` is not that of HTML pass, unless `always`.
     """
 
     extractor: Literal["trafilatura", "resiliparse"] = "trafilatura"
@@ -45,9 +57,23 @@ class Html(Step):
         if not self.always and candidate.document.metadata.get("media_type") not in MEDIA_TYPES:
             return
         yield at_most("most_characters", len(candidate.text), _MOST_CHARACTERS)
+        yield from markup_limits(candidate.text)
         text = self._extract(candidate.text)
         yield at_least("characters_found", len(text), 1)
         candidate.text = text
+
+
+def markup_limits(page: str) -> Iterator[Measured]:
+    """The rules against markup that the libraries cannot read in reasonable time; none for other pages."""
+    if len(page) < _LEAST_CHECKED:
+        return
+    if _MANY_ATTRIBUTES.search(page):
+        yield at_most("most_attributes", _MOST_ATTRIBUTES + 1, _MOST_ATTRIBUTES)
+    ends = _BLOCK.findall(page)  # "/" for the end of a block, an empty text for its beginning
+    if len(ends) > _MOST_LEVELS:
+        levels = max(accumulate(-1 if end else 1 for end in ends))
+        if levels > _MOST_LEVELS:
+            yield at_most("most_levels", levels, _MOST_LEVELS)
 
 
 def _trafilatura() -> Callable[[str], str]:

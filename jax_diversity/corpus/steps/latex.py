@@ -34,7 +34,7 @@ _BIBLIOGRAPHY = re.compile(
     r"|\\(?:no)?bibliography(?:style)?\s*\{[^{}]*\}|\\printbibliography(?![a-zA-Z])(?:\s*\[[^\[\]]*\])?"
 )
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){2,}")
-_PLACEHOLDER = re.compile(r"\0(\d+)\0")
+_PLACEHOLDER = re.compile(r"\0([0-9]{1,9})\0")
 
 
 @dataclass

@@ -36,7 +36,7 @@ _OPENING = re.compile(rf"<!--|<(?P<name>{'|'.join(_NAMES)})(?=[\s/>])[^<>]*>", r
 _CLOSING = {"": re.compile("-->")} | {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in _NAMES}
 # Kept content is replaced by a placeholder, so that it is not read as markup.
 _ASIDE = "\ue000{}\ue001"
-_PLACE = re.compile("\ue000(\\d{1,9})\ue001")
+_PLACE = re.compile("\ue000([0-9]{1,9})\ue001")
 
 # ---- Templates.
 _TEMPLATE = re.compile(r"\{\{([^{}]*+(?:[{}](?![{}])[^{}]*+)*+)\}\}")
@@ -78,8 +78,9 @@ _QUOTES = re.compile("'{2,}")
 _MOST_HEADINGS = 6
 """Levels of headings."""
 _MAGIC = re.compile(r"__[^\W\da-z_]+__")
-# Items of lists are hidden from the parser, whose time grows with the square of their number.
-_ITEM, _ITEM_MARK = re.compile(r"^(?=[*#:;])", re.MULTILINE), "\ue002"
+# Items of lists are hidden from the parser, whose time grows with the square of their number. So are lines that begin
+# as a heading and have 100 possible ends: the parser calls itself for each and crashes at some 100,000.
+_ITEM, _ITEM_MARK = re.compile(r"^(?=[*#:;]|(?:=++[^=\n]++){100})", re.MULTILINE), "\ue002"
 _LIST = re.compile(rf"{_ITEM_MARK}([*#:;]+)[ \t]*(.*)")
 _BRACKETS = re.compile(r"\[[^\[\]]*\]")
 _ODD_TAG = re.compile("<[a-zA-Z/!]")

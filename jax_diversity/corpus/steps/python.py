@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most
+from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least
 from jax_diversity.foundation.artifacts import file_hash
+from jax_diversity.foundation.attempts import DocumentError
 from jax_diversity.foundation.own_functions import find_function, source_file
 
 
@@ -41,6 +42,5 @@ class Python(Step):
             candidate.text = answer
         elif answer is not None:
             if not hasattr(answer, "__bool__"):
-                candidate.found[f"returned {type(answer).__name__}"] += 1
-                yield at_most("raised", 1, 0)
+                raise DocumentError(f"{self.function} returned {type(answer).__name__}, not bool, str, dict or None")
             yield at_least("function", int(bool(answer)), 1)

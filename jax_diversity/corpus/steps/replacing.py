@@ -105,6 +105,7 @@ _DASHES = "\u2010-\u2013\u2212\ufe63\uff0d"
 _INVISIBLE = "\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe0e\ufe0f\ufeff"
 _FULL_WIDTH = "".join(map(chr, chain((0xFF20, 0xFF0E, 0xFF0B, 0xFF08, 0xFF09, 0xFF3F, 0xFF0F), range(0xFF21, 0xFF3B))))
 _FULL_WIDTH += _FULL_WIDTH[7:].lower()  # @ . + ( ) _ / and letters
+_BEYOND = re.compile("[\U00010000-\U0010ffff]")
 _REFERENCES = ("&#", "&commat;", "&nbsp;", "&shy;", "%40")
 _SHRINKING = re.compile(rf"(?:&(?:#\d{{2,6}}|#[xX][0-9a-fA-F]{{2,5}}|commat|nbsp|shy);)|%40|[{_INVISIBLE}]+")
 
@@ -125,7 +126,7 @@ def _plain(text: str) -> _Copy:
     shrinks = any(map(text.__contains__, _REFERENCES))
     if not text.isascii():
         special, table = _one_to_one()
-        if special.search(text):
+        if special.search(text) or _BEYOND.search(text):
             text = text.translate(table)
             shrinks = True
     return _edited(text, map(_plain_edit, _SHRINKING.finditer(text))) if shrinks else _Copy(text, [], [])
@@ -133,13 +134,15 @@ def _plain(text: str) -> _Copy:
 
 @cache
 def _one_to_one() -> tuple[re.Pattern, dict[int, str]]:
-    """A search for all special characters, and the table of those that one ASCII character replaces."""
+    """A search for special characters of 16 bits, and the table of those that one ASCII character replaces."""
     digits = "".join(each for each in map(chr, range(128, 0x20000)) if each.isdecimal())
     table = {ord(each): str(int(each)) for each in digits}
     table |= {ord(each): chr(ord(each) - 0xFEE0) for each in _FULL_WIDTH}
     for characters, plain in ((_SPACES, " "), (_DASHES, "-")):
         table |= dict.fromkeys(map(ord, re.findall(f"[{characters}]", "".join(map(chr, range(0x10000))))), plain)
-    return re.compile(f"[{_INVISIBLE}{re.escape(''.join(map(chr, table)))}]"), table
+    # The search in a class is fast only if all its characters have 16 bits.
+    known = "".join(chr(code) for code in table if code < 0x10000)
+    return re.compile(f"[{_INVISIBLE}{re.escape(known)}]"), table
 
 
 def _plain_edit(match: re.Match) -> tuple[int, int, str]:
@@ -170,10 +173,10 @@ def across_lines(find: Find) -> Find:
     return find_both
 
 
-_LINE_BREAK = re.compile(r"\n(?<=[\d \r-].)[ \t]{0,8}(?=\d)", re.DOTALL)
+_LINE_BREAK = re.compile(r"\n(?<=[\dA-Z) \r-].)[ \t]{0,8}(?=\d)", re.DOTALL)
 _LAST_GROUPS, _FIRST_GROUPS = re.compile(r"[\dA-Z+][\dA-Z ()-]*\r?\Z"), re.compile(r"[\dA-Z ()-]{1,30}")
-_LONGEST_NUMBER, _LEAST_DIGITS = 40, 8
-_ROWS = re.compile(r"(?:[\dA-Fa-f .,:;|()\t\r-]++(?:\n|\Z)){3}")
+_LONGEST_NUMBER, _LEAST_CHARACTERS = 40, 8
+_ROWS = re.compile(r"(?:[ .,:;|()\t-]*+[\dA-Fa-f][\dA-Fa-f .,:;|()\t\r-]*+(?:\n|\Z)){3}")
 """Three lines of numbers, as in a table."""
 
 
@@ -187,7 +190,7 @@ def _joint(match: re.Match) -> tuple[int, int, str] | None:
     text, start = match.string, match.start()
     ahead = _LAST_GROUPS.search(text, max(start - _LONGEST_NUMBER, 0), start)
     behind = _FIRST_GROUPS.match(text, match.end())
-    if not ahead or not behind or sum(map(str.isdigit, ahead[0] + behind[0])) < _LEAST_DIGITS:
+    if not ahead or not behind or sum(map(str.isalnum, ahead[0] + behind[0])) < _LEAST_CHARACTERS:
         return None
     line = text.rfind("\n", 0, start) + 1
     if any(_ROWS.match(text, first) for first in (line, text.rfind("\n", 0, max(line - 1, 0)) + 1)):

@@ -23,7 +23,8 @@ from scipy.sparse import csr_array
 from jax_diversity.corpus.passes.notes import Notes
 from jax_diversity.corpus.steps.base import Candidate
 from jax_diversity.corpus.steps.duplicates import Groups
-from jax_diversity.foundation.errors import UserError, quoted
+from jax_diversity.foundation.attempts import DocumentError
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.text.terms import split_terms
 
 _HASH_BITS = 18
@@ -77,10 +78,7 @@ class Semantic(Groups):
         except (TypeError, ValueError):
             vector = np.zeros(0, np.float32)
         if vector.ndim != 1 or not vector.size or not np.isfinite(vector).all():
-            raise UserError(
-                f"Expected the field {self.vectors!r} of every document to be a list of numbers, found "
-                f"{quoted(found)} in document {candidate.document.id}."
-            )
+            raise DocumentError(f"the field {self.vectors!r} is not a list of numbers")
         length = np.linalg.norm(vector)
         return (vector / length).tobytes() if length else b""
 

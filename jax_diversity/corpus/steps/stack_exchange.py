@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, entries
+from jax_diversity.corpus.steps.html import markup_limits
 from jax_diversity.foundation.libraries import optional
 
 _TYPE = "text/x-stack-exchange"
@@ -23,7 +24,7 @@ LARGEST = (
     *("mathematica.stackexchange.com", "security.stackexchange.com", "drupal.stackexchange.com"),
     *("salesforce.stackexchange.com", "sharepoint.stackexchange.com"),
 )
-_ANSWER = re.compile(r'\n<article data-score="(-?\d+)">\n')
+_ANSWER = re.compile(r'\n<article data-score="(-?[0-9]{1,19})">\n')
 _BULLET = re.compile(r"^([^\S\n]*+)• ", re.MULTILINE)
 
 
@@ -33,8 +34,9 @@ class StackExchange(Step):
 
     The default is the 28 largest sites; an empty list keeps all. Tags are removed; code keeps its lines, and lists keep
     their items. `Q: ` precedes the question, `A: ` every answer. Answers below `least_answer_score` are left out, then
-    questions with fewer than `least_answers` answers or a score below `least_score` are removed. Documents whose field
-    `media_type` is not text/x-stack-exchange pass unchanged, unless `always`.
+    questions with fewer than `least_answers` answers or a score below `least_score` are removed. The limits of markup
+    are those of the step html. Documents whose field `media_type` is not text/x-stack-exchange pass unchanged, unless
+    `always`.
     """
 
     sites: tuple[str, ...] = LARGEST
@@ -61,6 +63,7 @@ class StackExchange(Step):
             yield at_least("sites", int(site.lower() in self._sites), 1)
         score, limits = metadata.get("score", 0), self.thresholds
         yield at_least("least_score", score if isinstance(score, int) else 0, limits["least_score"])
+        yield from markup_limits(candidate.text)
         asked, *rest = _ANSWER.split(candidate.text)
         pairs = zip(rest[::2], rest[1::2], strict=True)
         answers = [body for of, body in pairs if int(of) >= limits["least_answer_score"]]

@@ -52,23 +52,26 @@ def telephone_numbers(regions: Sequence[str]) -> Find:
             raise UserError(f"Expected regions of two capital letters, such as US DE GB, found {region!r}{near}")
     exact = phonenumbers.Leniency.STRICT_GROUPING
 
-    def find_international(text: str) -> Iterator[Span]:
-        return chain.from_iterable(map(_longest, _INTERNATIONAL.finditer(text)))
+    def find_sure(text: str) -> list[Span]:
+        spans = [*chain.from_iterable(map(_longest, _INTERNATIONAL.finditer(text)))] if "+" in text else []
+        return spans + [match.span() for match in _NUMBER.finditer(text) if _is_labelled(match)]
 
-    over_lines = across_lines(find_international)
+    across = across_lines(find_sure)
 
     def find(text: str) -> Iterator[Span]:
-        spans = [*over_lines(text)] if "+" in text else []
-        for match in _NUMBER.finditer(text):
-            is_long_enough = 7 <= sum(map(str.isdigit, match[0])) <= 15
-            if is_long_enough and _LABEL.search(before(match, 40)) and not _YEARS.fullmatch(match[0]):
-                spans.append(match.span())
+        spans = [*across(text)]
         if regions:
             for match in filter(_is_grouped, _NATIONAL.finditer(text)):
                 spans += next(filter(None, (_matches(match, region, exact) for region in regions)), [])
         return _apart(spans)
 
     return find
+
+
+def _is_labelled(match: re.Match) -> bool:
+    """Whether digits are as many as in a telephone number and follow a word for a telephone."""
+    is_long_enough = 7 <= sum(map(str.isdigit, match[0])) <= 15
+    return is_long_enough and bool(_LABEL.search(before(match, 40))) and not _YEARS.fullmatch(match[0])
 
 
 def _is_grouped(match: re.Match) -> bool:

@@ -15,14 +15,13 @@ from jaxtyping import Float64, Int64, Integer
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.lab.compiled import CompiledModel, StepResult
-from jax_diversity.lab.experiments.orders import Order, trial_order
+from jax_diversity.lab.experiments.orders import Order, configured_order, trial_order
 from jax_diversity.lab.experiments.sequences import PackedTokens, rotated_rows
 from jax_diversity.lab.experiments.settings import TrialConfig
 from jax_diversity.lab.gradient_orders import GradientOrder
 from jax_diversity.lab.group_losses import groups_of_segments
 from jax_diversity.lab.mixture_rules import MixtureRule
 from jax_diversity.lab.trainer import Given
-from jax_diversity.ordering.base import order as make_order
 from jax_diversity.ordering.shortages import UnmetTargets
 
 if TYPE_CHECKING:
@@ -123,19 +122,11 @@ class Mixed(Ordered):
         """Order the rest of the epoch by the shares; sequences that were read keep their places."""
         config = self._config
         seen = self.order[: len(self.order) - len(self.upcoming)]
-        options: dict[str, Any] = dict(config.order.options)
         with warnings.catch_warnings():
             # A group may be used up before the epoch ends; then training ends earlier or reads the other groups.
             warnings.simplefilter("ignore", UnmetTargets)
-            planned = make_order(
-                self.packed.characteristics,
-                config.order.method,
-                seed=config.order_seed + step,
-                targets={config.mixture_family: shares},
-                consumed=seen,
-                **options,
-            )
-        self.order = planned.indices
+            targets, seed = {config.mixture_family: shares}, config.order_seed + step
+            self.order = configured_order(config, self.packed, seed, targets=targets, consumed=seen)
 
 
 class Contiguous:

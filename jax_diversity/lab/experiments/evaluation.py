@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LEAST_TOKENS = 512
 """Smallest number of tokens of a group whose loss is reported."""
+_RUN = 32  # any two texts of a language share shorter runs of tokens, such as phrases
 
 
 @dataclass(frozen=True)
@@ -138,28 +139,25 @@ def at(data: Path, path: str) -> str:
     return path if "://" in path or Path(path).is_absolute() else str(data / path)
 
 
-def common_runs(dataset: Dataset, documents: Documents, run: int = 32) -> float:
-    """Share of a task's runs of `run` consecutive tokens that also occur in the training documents.
-
-    Runs are compared by hashes of 64 bits. Any two texts of a language share shorter runs, such as phrases.
-    """
-    known = np.unique(np.concatenate([_runs(np.asarray(tokens), run) for tokens in documents.texts]))
+def common_runs(dataset: Dataset, documents: Documents) -> float:
+    """Share of a task's runs of 32 consecutive tokens that also occur in the training documents, by 64-bit hashes."""
+    known = np.unique(np.concatenate([_runs(np.asarray(tokens)) for tokens in documents.texts]))
     if not len(known):
         return 0.0
     found = np.zeros(len(known), bool)
     for index in np.unique(dataset.segments.document_index).tolist():
-        hashes = _runs(np.asarray(dataset.tokens.document(index)), run)
+        hashes = _runs(np.asarray(dataset.tokens.document(index)))
         places = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
         found[places[known[places] == hashes]] = True
     return float(found.mean())
 
 
-def _runs(tokens: Integer[np.ndarray, " token"], run: int) -> np.ndarray:
+def _runs(tokens: Integer[np.ndarray, " token"]) -> np.ndarray:
     """A hash of every run of tokens: a polynomial modulo 2^64."""
-    if len(tokens) < run:
+    if len(tokens) < _RUN:
         return np.zeros(0, np.uint64)
-    total = np.zeros(len(tokens) - run + 1, np.uint64)
-    for place in range(run):
+    total = np.zeros(len(tokens) - _RUN + 1, np.uint64)
+    for place in range(_RUN):
         total = (
             total * np.uint64(0x9E3779B97F4A7C15) + tokens[place : place + len(total)].astype(np.uint64) + np.uint64(1)
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Int64
@@ -20,15 +20,21 @@ Order = Int64[np.ndarray, " position"]
 
 def trial_order(config: TrialConfig, packed: PackedTokens, seed: int) -> Order:
     """The order of one epoch of a trial; `seed` is the seed of the epoch."""
-    settings, chars = dataclasses.replace(config.order, seed=seed), packed.characteristics
-    if settings.weights:
-        chars = chars.with_weights({name: settings.weights.get(name, 1.0) for name in chars.families})
-    indices = np.asarray(order(chars, settings.method, **settings.arguments(chars.families)).indices)
-    if settings.reverse:
+    indices = configured_order(config, packed, seed)
+    if config.order.reverse:
         indices = indices[::-1]
     if config.documents == "as_ordered":
         return indices
-    return exchange_documents(indices, _cells(chars), main_documents(packed.segments), config.documents, seed)
+    cells = _cells(packed.characteristics)
+    return exchange_documents(indices, cells, main_documents(packed.segments), config.documents, seed)
+
+
+def configured_order(config: TrialConfig, packed: PackedTokens, seed: int, **plan: Any) -> Order:
+    """An order by the trial's method, objective and options; `plan` has targets and consumed sequences, if any."""
+    settings, chars = dataclasses.replace(config.order, seed=seed), packed.characteristics
+    if settings.weights:
+        chars = chars.with_weights({name: settings.weights.get(name, 1.0) for name in chars.families})
+    return np.asarray(order(chars, settings.method, **settings.arguments(chars.families), **plan).indices)
 
 
 def exchange_documents(

@@ -21,6 +21,7 @@ from jax_diversity.lab.statistics import Difference, holm, smallest_detectable
 _MOST_GROUPS = 24
 _MOST_LINES = 6
 _FEW_POINTS = 50
+_KEPT = 0.8  # of the moving average, at every step
 _TRAINING = "loss/train"
 
 
@@ -124,19 +125,12 @@ def _table(judge: Judge, measure: str) -> Iterator[str]:
         yield f"| {arm} | {at}{mean:.4f} | {origin}{interval(each)} | {corrected[arm]:.3g} | {verdict} |"
     if found:
         pairs = min(each.num_pairs for each in found.values())
-        deviations = [
-            np.sqrt(pairs) * (each.high - each.low) / (2 * _quantile(each.num_pairs)) for each in found.values()
-        ]
-        seen = smallest_detectable(max(float(np.median(deviations)), 1e-9), pairs)
-        yield f"\n{pairs} pairs of this spread find a difference of {seen:.3g} in four of five cases.\n"
+        deviation = float(np.median([each.deviation for each in found.values()]))
+        seen = smallest_detectable(max(deviation, 1e-9), pairs)
+        yield f"\nPairs differ with a standard deviation of {deviation:.3g} (median of the arms): {pairs} pairs find a"
+        yield f"difference of {seen:.3g} in four of five cases.\n"
     else:
         yield ""
-
-
-def _quantile(num_pairs: int) -> float:
-    from scipy import stats
-
-    return float(stats.t.ppf(0.975, num_pairs - 1))
 
 
 def _difference(judge: Judge, arm: str, measure: str, setting: str | None = None) -> Difference | None:
@@ -167,28 +161,33 @@ def _settings_table(judge: Judge) -> Iterator[str]:
 
 
 def _training_table(judge: Judge) -> Iterator[str]:
-    """Training losses at equal epochs and at equal steps, and ranks over the last epoch."""
+    """Training losses at equal epochs and at equal steps, and ranks over the last epoch among arms of one length."""
     arms = list(filter(judge.is_run, judge.experiment.arms))
-    curves, steps = {}, {}
+    curves, steps, groups = {}, {}, {}
     for arm in arms:
         rows = list(judge.held[arm, judge.best(arm)].values())
         grid = rows[0].curve(_TRAINING)[0]
         curves[arm] = grid, np.mean([np.interp(grid, *row.curve(_TRAINING)) for row in rows], axis=0)
         steps[arm] = rows[0].num_steps, rows[0].settings["num_epochs"]
+        packing = rows[0].settings["packing"]
+        groups.setdefault((rows[0].settings["dataset"], packing and packing["sequence_length"]), []).append(arm)
     fewest = min(number for number, _ in steps.values())
     # Ranks at a hundred places of the last epoch, each arm at the same share of its steps.
     places = np.linspace(0, 1, 100)
     last = {
         arm: np.interp(number * (1 - (1 - places) / epochs), *curves[arm]) for arm, (number, epochs) in steps.items()
     }
-    ranks = np.argsort(np.argsort([last[arm] for arm in arms], axis=0), axis=0).mean(axis=1) + 1
+    ranks: dict[str, float] = {}
+    for group in groups.values():
+        places_of = np.argsort(np.argsort([last[arm] for arm in group], axis=0), axis=0).mean(axis=1) + 1
+        ranks |= dict(zip(group, places_of.tolist(), strict=True))
     yield "## Training loss at equal epochs and at equal steps\n"
-    yield f"*At equal steps* is after {fewest:,} steps; *rank* is the mean rank over a hundred places of the last "
-    yield "epoch.\n"
+    yield f"*At equal steps* is after {fewest:,} steps; *rank* is the mean rank over a hundred places of the last"
+    yield "epoch, among the arms of one sequence length.\n"
     yield "| arm | steps | loss at the end | perplexity | loss at equal steps | rank |\n|---|---|---|---|---|---|"
-    for arm, rank in zip(arms, ranks, strict=True):
+    for arm in arms:
         end, equal = curves[arm][1][-1], np.interp(fewest, *curves[arm])
-        yield f"| {arm} | {steps[arm][0]:,} | {end:.4f} | {np.exp(end):.1f} | {equal:.4f} | {rank:.1f} |"
+        yield f"| {arm} | {steps[arm][0]:,} | {end:.4f} | {np.exp(end):.1f} | {equal:.4f} | {ranks[arm]:.1f} |"
     yield ""
 
 
@@ -284,13 +283,13 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
         yield name, curves_figure(f"{config.title}: training", subtitle, "step", curves)
 
 
-def _smoothed(values: np.ndarray, keep: float = 0.8) -> np.ndarray:
+def _smoothed(values: np.ndarray) -> np.ndarray:
     """Exponential moving average that starts at the first value; short curves, of means already, do not change."""
     if len(values) < _FEW_POINTS:
         return values
     smooth = [values[0]]
     for value in values[1:]:
-        smooth.append(keep * smooth[-1] + (1 - keep) * value)
+        smooth.append(_KEPT * smooth[-1] + (1 - _KEPT) * value)
     return np.array(smooth)
 
 

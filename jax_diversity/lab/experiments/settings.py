@@ -120,6 +120,8 @@ class TrialConfig:
                 f"Expected {where}.model=lstm with a layout of contiguous or rotated, and gpt with sequences, "
                 f"found {self.model} with {self.layout}."
             )
+        if self.mixture != "fixed":
+            self.order.check_absent(f"{where}.order", ("reverse",), "with a mixture that changes")
         if self.learner != "none" and self.mixture != "fixed":
             raise UserError(f"Expected {where}.learner or {where}.mixture, found both.")
         if self.mixture != "fixed" and (self.attention != "document" or self.layout != "sequences"):
