@@ -129,7 +129,11 @@ MORE = [
     (f"-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n{RUN}\nab", "<secret>", {"secret_private_key": 1}),
     ("TOKEN=iJS0GxtAES3e5GwPJptSKFuVyu3qoSMd", "TOKEN=<secret>", {"secret_assigned": 1}),
     ("api_key:\n  iJS0GxtAES3e5GwPJptSKFuVyu3qoSMd", "api_key:\n  <secret>", {"secret_assigned": 1}),
-    ("Tel +44 666 832023, phone +1 650-253-0000x118", "Tel <phone>, phone <phone>x118", {"phone": 2}),
+    (
+        "Tel +44 666 832023, Fax:\n+44 666 832024, phone +1 650-253-0000x118",
+        "Tel <phone>, Fax:\n<phone>, phone <phone>x118",
+        {"phone": 3},
+    ),
     (f"{'bounce-' * 20}jane@example.org", "<email>", {"email": 1}),
     ("host 121.0.1.2, is 100.2.3.4", "host <ip>, is <ip>", {"ip": 2}),
 ]

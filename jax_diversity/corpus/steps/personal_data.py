@@ -163,7 +163,7 @@ def masked_versions(*texts: str) -> list[str]:
         for _, find, placeholder in _masking():
 
             def replace(characters: str, placeholder: str = placeholder) -> str:
-                parts = (*characters.splitlines(), *_WORDS.findall(characters))
+                parts = (*characters.splitlines(), *characters.split(), *_WORDS.findall(characters))
                 found.update(dict.fromkeys(parts, placeholder))
                 return placeholder + "".join(_LINE_BREAKS.findall(characters))
 

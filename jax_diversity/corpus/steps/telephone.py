@@ -72,8 +72,10 @@ def telephone_numbers(regions: Sequence[str]) -> Find:
 
 def _is_labelled(match: re.Match) -> bool:
     """Whether digits are as many as in a telephone number and follow a word for a telephone."""
-    is_long_enough = 7 <= sum(map(str.isdigit, match[0])) <= 15
-    return is_long_enough and bool(_LABEL.search(before(match, 40))) and not _YEARS.fullmatch(match[0])
+    if not 7 <= sum(map(str.isdigit, match[0])) <= 15 or _YEARS.fullmatch(match[0]):
+        return False
+    words = before(match, 40)
+    return _LABEL.search(words.replace("\n", " ") if match[0].startswith("+") else words) is not None
 
 
 def _is_grouped(match: re.Match) -> bool:
