@@ -49,7 +49,7 @@ def _single(run: Run, what: str) -> Dataset:
     dataset, *others = run.datasets
     if others:
         raise UserError(
-            f"Expected a run of one dataset, for {what}, found one of {len(run.datasets)}; `--to npy` and `--to "
+            f"Expected a run of one dataset, for {what}, found {len(run.datasets)} datasets; `--to npy` and `--to "
             "maxtext` take several."
         )
     return dataset

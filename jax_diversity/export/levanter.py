@@ -36,7 +36,7 @@ class LevanterDataset:
         loss_mask: with "answers" only the answers of chats are targets; in other documents all tokens are targets.
 
     Raises:
-        UserError: the dataset or ordering does not exist, or it has no chats for a loss on answers.
+        UserError: the dataset or ordering does not exist, or the dataset has no chats for a loss on answers.
 
     Example:
         >>> dataset = LevanterDataset("out", "balance")

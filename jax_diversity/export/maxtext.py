@@ -1,11 +1,11 @@
-"""Write records for MaxText in the order of an ordering.
+"""Write a run as records for MaxText, in the order of the run.
 
 A record is a `tf.train.Example` with one column of token ids; the files are ArrayRecord files.
 
 MaxText's Grain pipeline reads such files from beginning to end if shuffling is off. It reads several files in the order
 in which the file system lists them: `glob.glob` does not sort, but a gs:// bucket lists files sorted. Therefore one
-file is the default here. MaxText uses Grain's own source. The time in which it reads a record grows with the number of
-record groups in the file: 1265 µs with 200k groups of one record, 68 µs with groups of 64 (measured on a busy machine).
+file is the default here. MaxText uses Grain's own source. The time to read a record grows with the number of
+record groups in the file: 1265 µs with 200k groups of one record, 68 µs with groups of 64 (on a busy machine).
 Therefore the records of large files are grouped, and Grain then logs a line about it. The padding of a row is left out,
 because MaxText pads with its own id.
 """
@@ -70,7 +70,7 @@ def write_maxtext(
     if any(dataset.segments.has_gaps for dataset in run.datasets):
         raise UserError(
             "Expected sequences with padding at their ends only for MaxText, which reads other padding as tokens, "
-            "found padding between documents; pack with a packing.options.atom_size of the sequence length or more."
+            "found padding between documents; pack with a packing.options.atom_size of at least the sequence length."
         )
     length, group_size = common_length(run), 1
     per_file = max(len(run), 1)
@@ -121,7 +121,7 @@ def write_maxtext(
         size = sum(path.stat().st_size for path in paths)
         line += (
             f" They are {size / 2**20:,.1f} MiB: each of the {run.num_sequences:,} sequences is written as often "
-            "as it comes."
+            "as it occurs in the run."
         )
     listed = glob.glob(str(folder / f"{_STEM}-*.array_record"))  # as MaxText does
     if listed != sorted(listed):

@@ -85,7 +85,7 @@ def description_hash(text: str) -> str:
 
 def split_matrix(split: str) -> list[tuple[float, float] | None]:
     """Return where the training, validation and test parts of a split such as "99,1,0" begin and end."""
-    # This is the same expression as in Megatron. The matrix is part of the text whose hash names the cache, so that a
+    # This is the same expression as in Megatron. The matrix is part of the text whose hash names the cache. So a
     # difference of one bit in a share makes Megatron build its own indices.
     weights = [float(part) for part in re.findall(r"[.0-9]+", split) if part.strip(".")]
     if not weights or len(weights) > 3 or not sum(weights) > 0:
@@ -108,7 +108,7 @@ def read_description(path: Path, *, sequence_length: int, num_positions: int) ->
         found = {name: about[name] for name in ("class", "index_split", "sequence_length", "num_samples")}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
-            f"Expected a description that Megatron wrote at {path}, found none ({error}); name the file "
+            f"Expected a description that Megatron wrote at {path}, found no description ({error}); name the file "
             f"<hash>-{_CLASS}-{_SPLIT}-description.txt in its cache folder."
         ) from None
     name = _DESCRIPTION.fullmatch(path.name)
@@ -127,7 +127,7 @@ def _check_num_samples(num_samples: Any, num_positions: int) -> None:
     if num_samples is not None and not (type(num_samples) is int and 1 <= num_samples <= num_positions):
         raise UserError(
             f"Expected num_samples in 1 .. {num_positions}, the positions of the order, found {num_samples!r}; pack "
-            "more epochs (num_epochs of packing.options), export a schedule of several, or train fewer steps."
+            "more epochs (num_epochs of packing.options), export a schedule of several epochs, or train fewer steps."
         )
 
 
@@ -161,7 +161,7 @@ def write_tokens(tokens: TokenStore, prefix: Path, *, overwrite: bool = False, a
         else:
             with TokenWriter(prefix, tokens.dtype) as writer:
                 for file in tokens.files:
-                    # Consecutive whole documents with about this many tokens, so that memory does not grow with the
+                    # Each time, whole documents with about this many tokens, so that memory does not grow with the
                     # file.
                     bounds = np.searchsorted(file.starts, np.arange(0, file.num_tokens, _TOKENS_AT_A_TIME))
                     bounds = np.unique([0, *bounds, file.num_documents])
@@ -232,12 +232,12 @@ def write_megatron(
 
 
 def packed_indices(dataset: Dataset) -> MegatronIndices:
-    """Compute again the document and sample indices by which the sequences were packed, and compare them."""
+    """Compute the document and sample indices of the packing again, and compare them with the stored sequences."""
     packing = dataset.settings["packing"]
     if packing["method"] != "megatron":
         raise UserError(
             f"Expected a dataset packed with packing.method=megatron in {dataset.root}, found {packing['method']}: "
-            "Megatron's indices can describe only its own samples; pack again with that method."
+            "Megatron's indices can describe only its own samples; pack again with the method megatron."
         )
     if (appearances := dataset.appearances) is None:
         fraction = packing["validation_fraction"]
@@ -260,7 +260,7 @@ def packed_indices(dataset: Dataset) -> MegatronIndices:
         and np.array_equal(segments.document_offset[first], offset)
     ):
         raise UserError(
-            f"Expected the sequences that packing.seed={packing['seed']} gives in {dataset.root}, found others: the "
-            "settings were changed after packing; run `jax-diversity pack` and the later stages again."
+            f"Expected the sequences that packing.seed={packing['seed']} gives in {dataset.root}, found other "
+            "sequences: the settings were changed after packing; run `jax-diversity pack` and the later stages again."
         )
     return indices

@@ -56,7 +56,7 @@ def write_permutation(indices: Int64[np.ndarray, " position"], path: Path, *, ov
 
 
 def write_places(run: Run, path: Path, *, overwrite: bool = False) -> Written:
-    """Write the datasets to which the numbers of a run's sequences belong, as JSON.
+    """Write, as JSON, which sequence numbers of a run belong to which dataset.
 
     There is one object per dataset: `path` as in the run, `first` (the number of its first sequence), `num_sequences`
     and `fingerprint`. A UserError is raised if another file exists.

@@ -11,11 +11,11 @@ class MegatronExportConfig:
     """The run of Megatron-LM that reads the cache; these values determine the name of the cache."""
 
     description: str | None = None
-    """The `...-GPTDataset-train-description.txt` that such a run wrote to its cache; None means to make it
+    """The `...-GPTDataset-train-description.txt` that such a run wrote to its cache; None means that it is made
     from the other options."""
     prefix: str | None = None
     """The .bin and .idx files that the run reads, exactly as in its --data-path; None means the dataset's files;
-    if they are several, their content is copied into the target as one pair."""
+    if the dataset has several pairs, they are copied into the target folder as one pair."""
     seed: int | None = None
     """The --seed of the run; None means the seed that the sequences were packed with."""
     split: str | None = "100,0,0"

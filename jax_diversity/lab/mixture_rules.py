@@ -29,7 +29,7 @@ class MixtureRule(Protocol):
         """The shares of the groups until the next update; they add up to one.
 
         Args:
-            losses: mean loss of every group since the last update, in nats a token; NaN for a group without tokens.
+            losses: mean loss of every group since the last update, in nats per token; NaN for a group without tokens.
             num_tokens: number of tokens in each mean.
         """
         ...

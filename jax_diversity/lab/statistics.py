@@ -66,7 +66,7 @@ def paired_difference(
     of five seeds, a usual number here, would contain the true value in only about 85 % of cases.
 
     Args:
-        one: values of one kind of run, such as losses in nats a token, by pair (seed) and document.
+        one: values of one kind of run, such as losses in nats per token, by pair (seed) and document.
         other: values of the other kind, in the same order.
         weights: weights of the documents, such as their numbers of tokens; None gives all the same weight.
         num_draws: number of bootstrap samples.

@@ -50,7 +50,7 @@ class TrainingRun:
         num_parameters: number of weights.
         num_steps: steps done in all.
         steps: their records in the log; empty if the log was lost after the last step. Each has
-            `step` (from 0), `loss` and, if it was measured, `validation_loss` (nats a token), `learning_rate`,
+            `step` (from 0), `loss` and, if it was measured, `validation_loss` (nats per token), `learning_rate`,
             `tokens_per_second`, `step_seconds`, `input_wait_seconds`, `input_wait_share`; `batch_tv/FAMILY`,
             `groups_per_batch/FAMILY`, `prefix_l2/FAMILY` (see `BatchMetrics`); and, if gradients were
             measured, `gradient_diversity` and `stable_rank`.
@@ -63,12 +63,12 @@ class TrainingRun:
 
     @property
     def loss(self) -> float | None:
-        """The last step's loss, in nats a token; None if the log has no step."""
+        """The last step's loss, in nats per token; None if the log has no step."""
         return self.steps[-1]["loss"] if self.steps else None
 
     @property
     def validation_loss(self) -> float | None:
-        """The last validation loss, in nats a token; None if none was measured."""
+        """The last validation loss, in nats per token; None if none was measured."""
         measured = [step["validation_loss"] for step in self.steps if "validation_loss" in step]
         return measured[-1] if measured else None
 

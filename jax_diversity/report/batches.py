@@ -18,7 +18,7 @@ _TITLE_CHARACTERS = 80
 
 
 def shown_rows(segments_per_row: Sequence[int], num_batches: int) -> int:
-    """Return how many rows are shown for a batch, at least one, on a page with `num_batches` batches."""
+    """Return how many rows are shown for a batch, at least one row, on a page with `num_batches` batches."""
     # Segments take most of the page's size: all batches together show ALL_SEGMENTS segments.
     left, rows = ALL_SEGMENTS / max(num_batches, 1), 0
     for number in segments_per_row[:MAX_ROWS]:
@@ -69,13 +69,13 @@ def batches_values(
 def _extremes(
     chars: Characteristics, family: str, indices: Int64[np.ndarray, " position"], names: Sequence[str], size: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the best and the worst whole batches of an epoch, the most extreme first; earlier batches win ties."""
+    """Return the best and the worst whole batches of an epoch, the most extreme first; earlier ones first if equal."""
     target, placed = chars.target_share(family), place(chars.counts[family], indices)
     tv = window_deviation(placed, target, size)
-    # No batch is shown twice. If the number is odd, there is one worst batch more, because readers look for these
-    # first.
+    # No batch is shown twice. If the number of batches is odd, there is one more worst batch than best batches, because
+    # readers look for the worst batches first.
     num_best = min(MOST_BATCHES, len(tv) // 2)
-    best = np.argsort(tv, kind="stable")[:num_best]  # stable, here and below: ties go to the earlier batch
+    best = np.argsort(tv, kind="stable")[:num_best]  # stable, here and below: of equal batches the earlier is first
     worst = np.argsort(-tv, kind="stable")
     worst = worst[~np.isin(worst, best)][:MOST_BATCHES]
 
@@ -98,7 +98,7 @@ def _extremes(
 def difference_values(
     share: Float64[np.ndarray, " group"], target: Float64[np.ndarray, " group"], names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the groups whose share of a batch is farthest from the target; the first group wins ties."""
+    """Return the groups whose share of a batch is farthest from the target; of equal groups the first is returned."""
     largest: list[int] = np.argsort(-np.abs(share - target), kind="stable")[:MAX_DIFFERENCES].tolist()
     return [
         {
@@ -140,7 +140,7 @@ def _documents(dataset: Dataset, wanted: Int64[np.ndarray, " document"]) -> list
 
 
 def document_values(about: Mapping[str, Any], cluster: str) -> dict[str, Any]:
-    """A document in a segment of a batch; its id is not shortened, so that `inspect --document` takes it."""
+    """A document in a segment of a batch; its id is not shortened, so that `inspect --document` accepts it."""
     return {
         "document": clean_text(about["id"], 200),
         "title": clean_text(about["title"], 60),

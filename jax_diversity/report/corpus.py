@@ -30,7 +30,7 @@ _SKIPPED = {
     "num_raised": "unreadable",
     "num_took_too_long": "too slow",
 }
-"""Name of a count of left-out records, made by `prepare` -> the reason in words."""
+"""The name under which `prepare` counts a kind of left-out records -> the reason in words."""
 _PACKED = ("sequence_length", "num_sequences", "num_validation_sequences", "num_tokens_kept", "num_tokens_dropped")
 _PACKED += ("num_documents_cut", "num_padding_tokens", "num_inserted_ends", "num_tokens_repeated")
 
@@ -108,7 +108,7 @@ def _cluster_map(clusters: Sequence[Mapping[str, Any]], tokens: np.ndarray, shar
     """The circles of the map in drawing order, the largest first; rare labels are combined."""
     shown = [index for index, cluster in enumerate(clusters) if cluster["position"]][:MAX_CIRCLES]
     labels = [clean_text(cluster["label"] or "", 40) for cluster in clusters]
-    # Readers cannot distinguish more colours. So only the labels whose circles have the most tokens are kept.
+    # Readers cannot distinguish more colours than this. So only the labels with the most tokens are kept.
     tokens_of: dict[str, int] = {}
     for index in shown:
         tokens_of[labels[index]] = tokens_of.get(labels[index], 0) + int(tokens[index])

@@ -207,13 +207,13 @@ def reference_values(
     advance: Advance,
     targets: Targets | None = None,
 ) -> dict[str, Any]:
-    """The references of the profiles: the floor, the ideal token shuffle, the range of uniform shuffles over the seeds."""
+    """The references of the profiles: the floor, the ideal token shuffle, the range of uniform shuffles over seeds."""
     # Several seeds show the spread by chance. Their profiles are cheap; the other measures use the dataset's shuffle.
     shuffles = [window_profile(characteristics, shuffle(seed), advance, targets=targets) for seed in range(NUM_SEEDS)]
     shares, indices = target_shares(characteristics, targets or {}), as_order(shuffle(0)).indices
     references = {}
     for family, target in shares.items():
-        # A floor does not depend on the order of the sequences, only on how often each sequence comes.
+        # A floor does not depend on the order of the sequences, only on how often each sequence occurs.
         counts = characteristics.counts[family] if targets is None else place(characteristics.counts[family], indices)
         sizes, length = shuffles[0][family]["0"].sizes.tolist(), characteristics.sequence_length
         bands = {at: shuffle_band([each[family][at] for each in shuffles]) for at in shuffles[0][family]}
@@ -290,12 +290,12 @@ def main_verdicts(
     verdicts: Sequence[dict[str, Any]], main_ordering: str | None, size: int = 256
 ) -> list[dict[str, Any]]:
     """The verdicts in the summary, one per family, for one ordering at the window size nearest to `size`."""
-    # The ordering of the settings may have no verdict (a shuffle, too few windows). Then another ordering is used: the
-    # first one with a verdict.
+    # The ordering of the settings may have no verdict (a shuffle, too few windows). Then the first ordering with a
+    # verdict is used.
     judged = [verdict["ordering"] for verdict in verdicts]
     name = clean_text(main_ordering or "")
     own = [verdict for verdict in verdicts if verdict["ordering"] == (name if name in judged else judged[0])]
     sizes = {verdict["window_size"] for verdict in own}
-    # The nearest size on a logarithmic scale; the smaller size wins ties.
+    # The nearest size on a logarithmic scale; of two equally near sizes the smaller one is used.
     nearest = min(sizes, key=lambda each: (abs(math.log(each / size)), each), default=0)
     return [verdict for verdict in own if verdict["window_size"] == nearest]

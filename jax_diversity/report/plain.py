@@ -17,7 +17,7 @@ _DIRECTION = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
 
 
 def round_value(value: float | int | np.number | None, digits: int = 6) -> float | int | None:
-    """A number to `digits` significant digits; None for None, NaN and infinities; whole numbers stay whole."""
+    """A number to `digits` significant digits; None for None, NaN and infinities; an int stays an int."""
     if value is None or isinstance(value, int | np.integer):
         return None if value is None else int(value)
     value = float(value)
@@ -25,7 +25,7 @@ def round_value(value: float | int | np.number | None, digits: int = 6) -> float
 
 
 def round_values(values: np.ndarray, digits: int = 6) -> list[float | int | None]:
-    """`round_value` over an array."""
+    """Apply `round_value` to every element of an array."""
     return [round_value(value, digits) for value in values.tolist()]
 
 

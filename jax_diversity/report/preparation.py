@@ -22,7 +22,7 @@ _BEFORE = 40  # characters of a long line shown before the first difference
 
 
 def stored_preparation(dataset: Dataset) -> dict[str, Any] | None:
-    """The values of a dataset whose stage `prepare` had steps; None for other datasets."""
+    """The values if the stage `prepare` of the dataset had steps; otherwise None."""
     account = read_preparation(dataset.stored, "funnel")
     return None if account is None else preparation_values(account, read_preparation(dataset.stored, "examples") or {})
 
@@ -134,9 +134,10 @@ def _edited(example: Mapping[str, Any], characters: int) -> dict[str, Any]:
 
 
 def _differing(run: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Yield neighbouring lines. If a line differs only in spaces, it is unchanged. A long line is cut before its difference.
+    """Yield neighbouring lines with their marks; lines that differ only in spaces are unchanged.
 
-    If lines are equal after personal data is masked in both, the new line is shown.
+    If the first difference is late in a long line, the beginning of the line is cut. If lines are equal after personal
+    data is masked in both, the new line is shown.
     """
     gone, come = ([line for mark, line in run if mark == wanted] for wanted in _CHANGED)
     masked = {*gone} & {*come}

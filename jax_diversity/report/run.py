@@ -4,12 +4,13 @@ They are the values of a report (see `values`) without the sections on a corpus 
 section `run`:
 
     run  version, num_positions,
-         datasets   [{path, num_sequences, sequence_length, positions, share, epochs}]; a share of the positions
+         datasets   [{path, num_sequences, sequence_length, positions, share, epochs}]; share is a fraction of
+                     all positions
          versions   [{version, positions, change, changed_at?}]; changed_at is the first position that differs
                     from the version before
          changes    [{version, position}]: the positions `changed_at` that are also positions of this version
-         stretches  [{start, stop, parts [{dataset, epoch, share}]}]: a stretch is a part of the run; for each, the
-                    datasets (places in the list) that it reads, their epochs and their shares
+         stretches  [{start, stop, parts [{dataset, epoch, share}]}]: a stretch is a part of the run. `parts` lists
+                    the datasets that it reads (by their index in `datasets`), their epochs and their shares
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def run_values(
     )
     measured = "its own mixture" if several else "the dataset's mixture"
     cards = [
-        ("Positions", words.compact(len(run)), "sequences, repetitions counted"),
+        ("Positions", words.compact(len(run)), "sequences, including repetitions"),
         ("Tokens", words.compact(tokens), "padding included"),
         ("Datasets", f"{len(run.datasets)}", f"version {run.version} of {len(run.content.versions)}"),
     ]
@@ -108,7 +109,7 @@ def run_values(
 
 
 def _reading(run: StoredRun) -> dict[str, Any]:
-    """The section `run`: the datasets of the run over its positions, and its versions."""
+    """The section `run`: which datasets the run reads at which positions, and its versions."""
     origins = run.origins(np.arange(len(run)))
     versions = [_version(run, number) for number in range(1, len(run.content.versions) + 1)]
     counts = np.bincount(origins.dataset, minlength=len(run.members)).tolist()

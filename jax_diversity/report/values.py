@@ -2,8 +2,8 @@
 
 A *family* is one kind of characteristics, such as topic clusters, lengths or sources. A *group* is one value of a
 family, such as one cluster. *TV* is the total variation, half the L1 distance between two mixtures of groups. This is
-the content of `report.json`, which the page draws. `?` marks values that may be null, `[...]` a list, `{name:
-...}` an object with such keys. FORMAT_VERSION increases when programs for earlier files would misread the file. A
+the content of `report.json`, which the page draws. `?` marks values that may be null, `[...]` is a list, `{name:
+...}` is an object with such keys. FORMAT_VERSION increases when programs for earlier files would misread the file. A
 *curve* has `position`, `mean`, `min` and `max`, lists of one length: a point of a curve combines neighbouring values.
 Units: deviations in sequence lengths; TV, shares and targets between 0 and 1; losses in nats per token; positions and
 window sizes in sequences. Steps count from 0. Numbers have six significant digits. Each text is one clean line.

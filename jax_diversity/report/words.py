@@ -89,7 +89,7 @@ def families_sentence(characterized: Mapping[str, Any]) -> str:
 
 
 def purity_sentence(counts: Mapping[str, Any], embedding: str) -> str:
-    """The share of documents that have the majority label of their cluster, and the share that one cluster would give."""
+    """The share of documents with the majority label of their cluster, and the share that one cluster would give."""
     label = counts["label_field"]
     if counts["num_labels"] < 2:
         return f"The documents have fewer than two values of `{label}`, so clusters cannot be compared with it."

@@ -105,7 +105,7 @@ def test_maxtext_reads_the_run(
     assert main(command) == 0
     shown = capsys.readouterr().out
     assert f"{len(run):,} records" in shown
-    assert f"each of the {run.offsets[-1]:,} sequences is written as often as it comes" in shown
+    assert f"each of the {run.offsets[-1]:,} sequences is written as often as it occurs in the run" in shown
     expected = [tokens_of(tinies, run, position) for position in range(len(run))]
     assert read_as_maxtext(tmp_path / "maxtext.yml") == expected
 

@@ -51,7 +51,7 @@ class Documents:
         return sums, np.bincount(documents, minlength=len(self.texts))
 
     def measures(self, sums: np.ndarray, counts: np.ndarray, macro: str) -> dict[str, float]:
-        """Mean losses in nats a token: of all targets, of every group, and the mean over the groups of `macro`."""
+        """Mean losses in nats per token: of all targets, of every group, and the mean over the groups of `macro`."""
         found = {"loss/validation": float(sums.sum() / counts.sum())}
         for family, names in self.groups.items():
             means = []

@@ -66,7 +66,7 @@ def curves_figure(title: str, subtitle: str, x_words: str, curves: Sequence[Curv
     step = _round_step((high - low) / 6 or 1.0)
     y_range = float(np.floor(low / step) * step), float(np.ceil(high / step) * step)
     x_range = float(min(curve.x.min() for curve in curves)), float(max(curve.x.max() for curve in curves))
-    return Chart(title, subtitle, x_words, "nats a token", x_range, y_range, room=210).draw(curves)
+    return Chart(title, subtitle, x_words, "nats per token", x_range, y_range, room=210).draw(curves)
 
 
 def _round_step(value: float) -> float:

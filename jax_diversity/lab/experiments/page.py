@@ -95,7 +95,7 @@ def _design(judge: Judge, known: Sequence[TrialRow]) -> str:
     return (
         f"{len(experiment.arms)} arms, {experiment.num_pairs} runs of each{varied}; runs of one seed share first "
         f"weights, budget and validation. {models}; {span} target tokens a run; {devices}; "
-        f"{sum(row.seconds for row in known) / 3600:.1f} hours of one core. Losses are nats a token; intervals hold "
+        f"{sum(row.seconds for row in known) / 3600:.1f} hours of one core. Losses are nats per token; intervals hold "
         "95 %, over seeds and documents."
     )
 
@@ -265,7 +265,7 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
             bars.append(Bar(measure + (", mean over all settings" if setting else "")))
             bars += [Bar(arm, each, mark) for (arm, each), mark in zip(found.items(), clear, strict=True)]
     if bars:
-        subtitle = "Paired differences with 95 % intervals, nats a token; coloured where significant after correction."
+        subtitle = "Paired differences with 95 % intervals, nats per token; coloured if significant after correction."
         yield f"{experiment.name.replace('_', '-')}-differences.svg", differences_figure(config.title, subtitle, bars)
     curves: list[Curve] = []
     for arm in list(filter(judge.is_run, experiment.arms))[:_MOST_LINES]:

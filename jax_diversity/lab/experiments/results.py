@@ -56,7 +56,7 @@ class TrialRow:
         device: the device that computed it.
         digest: hash of the losses of all steps and documents, bit for bit.
         measures: all measured numbers, with their steps.
-        document_losses: mean loss of every validation document at the end, in nats a token.
+        document_losses: mean loss of every validation document at the end, in nats per token.
         document_tokens: number of targets in each of these means.
         document_groups: the group of each document in the experiment's family `macro`.
     """
