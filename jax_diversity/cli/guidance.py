@@ -27,7 +27,7 @@ def next_steps(config: BuildConfig) -> str:
             f"inspect --out {quoted} --batch-size {config.train.batch_size} --step {config.train.num_steps // 2}",
         ),
         (
-            "a dataset of Parquet or JSONL files: here the demo's texts; name your own files",
+            "a new dataset from Parquet or JSONL files, here from the demo's texts",
             f"build --corpus.paths {texts} \\\n    --out {again}",
         ),
     )

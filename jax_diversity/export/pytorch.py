@@ -94,7 +94,7 @@ class OrderedBatchSampler:
 
     Raises:
         UserError: the dataset or ordering does not exist; `num_ranks` does not divide the batch; a rank is out of
-        range.
+            range.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Do a piece of work on one document: an exception or a slow document must not end a run over millions of documents.
 
 A timer ticks in the main thread while `time_limit` is active. Its signal interrupts Python code, regular expressions
-and sleep. It does not interrupt other code in C; only the end of the process does.
+and sleep. It does not interrupt other code in C. Such code can only be stopped by ending the process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 Result = TypeVar("Result")
 _TICK_SECONDS = 1.0
 _TICKS_A_LIMIT = 4
-"""A short limit has at least this number of ticks."""
+"""The smallest number of ticks in a limit."""
 
 
 class DocumentError(Exception):
@@ -53,7 +53,7 @@ class TookTooLongError(BaseException):
 
 
 class _Clock:
-    """The time that the current piece of work has taken; None between pieces."""
+    """The time that the current piece of work has used; None between pieces of work."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -62,7 +62,7 @@ class _Clock:
         self._processor_seconds = time.thread_time()
 
     def tick(self) -> None:
-        # A paused process gets one tick for the whole pause. Code in C gets one tick, too, but takes processor time.
+        # A paused process gets one tick for the whole pause. Code in C also gets one tick, but uses processor time.
         now = time.thread_time()
         passed, self._processor_seconds = max(self.tick_seconds, now - self._processor_seconds), now
         if self.spent is None:
@@ -77,7 +77,7 @@ _clock: ContextVar[_Clock | None] = ContextVar("clock", default=None)
 
 
 def attempt(work: Callable[..., Result], *arguments: Any) -> Result | Failure:
-    """The result of `work(*arguments)`, or the reason why there is none: an exception, or the end of its time.
+    """Return the result of `work(*arguments)`, or the reason for no result: an exception, or the end of its time.
 
     `KeyboardInterrupt` is raised.
 
@@ -104,11 +104,11 @@ def took_too_long(seconds: float) -> Failure:
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Limit every `attempt` in the block to a time; 0 is no limit.
+    """Limit every `attempt` in the block to a time; 0 means no limit.
 
     Only the main thread gets signals: in other threads nothing is limited.
 
-    The signal is SIGALRM. A handler and a timer of the caller work on during the block, and are put back after it.
+    The signal is SIGALRM. A handler and a timer of the caller continue during the block, and are restored after it.
     """
     if not seconds or threading.current_thread() is not threading.main_thread():
         yield

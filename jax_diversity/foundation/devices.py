@@ -23,8 +23,8 @@ def flat_mesh(mesh: Any, axis: str) -> Mesh:
     devices = mesh.devices.reshape(-1)
     if jax.process_index() not in {device.process_index for device in devices}:
         raise UserError(
-            f"Expected a mesh with devices of this process, number {jax.process_index()}, found those of "
-            f"{sorted({device.process_index for device in devices})}; make it of jax.devices()."
+            f"Expected a mesh with devices of this process, number {jax.process_index()}, found devices of processes "
+            f"{sorted({device.process_index for device in devices})}; make the mesh from jax.devices()."
         )
     # Always Auto: the compiler chooses the shardings inside a program; they are not part of its types.
     return Mesh(devices, (axis,), axis_types=(AxisType.Auto,))
@@ -32,7 +32,7 @@ def flat_mesh(mesh: Any, axis: str) -> Mesh:
 
 @contextmanager
 def memory_as_error(advice: str) -> Iterator[None]:
-    """Turn JAX's exception for a device without free memory into a `UserError` with an advice."""
+    """Turn JAX's exception for a device without free memory into a `UserError` with advice."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:

@@ -51,6 +51,6 @@ def map_in_ray(work: Callable[..., Result], jobs: Iterable[tuple], num_processes
         raise
     except WorkerCrashedError as error:
         raise UserError(
-            f"Expected the tasks of Ray to finish, found one that was lost {_RETRIES + 1} times "
+            f"Expected the tasks of Ray to finish, found a task that was lost {_RETRIES + 1} times "
             f"({in_one_line(error)}); run it again, which keeps finished work."
         ) from None

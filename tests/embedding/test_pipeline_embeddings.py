@@ -323,7 +323,7 @@ def test_zero_vectors_are_counted(config: BuildConfig, monkeypatch: pytest.Monke
         (f"{__name__}:Nothing", "has no attribute 'Nothing'"),
         (":Nothing", "a function in it, `module:name`, found ':Nothing'"),
         (f"{__name__}:", "a function in it, `module:name`, found"),
-        ("../own:Lengths", r"as `import` does .*, found '\.\./own:Lengths'; put the module's folder"),
+        ("../own:Lengths", r"as in `import`, .*, found '\.\./own:Lengths'; add the module's folder"),
         (".own:Lengths", r"found '\.own:Lengths'"),
         ("own/embedder:Lengths", "found 'own/embedder:Lengths'"),
         ("math:pi", "to name a function, found 3.14"),

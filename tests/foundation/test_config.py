@@ -91,7 +91,7 @@ def test_what_a_file_leaves_out_keeps_its_default(tmp_path: Path) -> None:
         ("packing: {shuffle_documents: true}", "Unknown setting packing.shuffle_documents"),
         ("packing: {sequence_lenght: 3}", r"sequence_lenght; expected one of .*; did you mean 'sequence_length'\?"),
         ("a: [", "line 1, column 5 is not YAML: expected the node content"),
-        ("- 1", "Expected settings by their names, such as `out: dataset`, found"),
+        ("- 1", "Expected settings as names and values, such as `out: dataset`, found"),
     ],
 )
 def test_broken_files(text: str, sentence: str, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_a_library_that_does_not_import_is_an_error(tmp_path, monkeypatch: pytes
     name = f"broken_{error[:5].lower()}"
     (tmp_path / f"{name}.py").write_text(f"raise {error}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UserError, match=rf"library {name}, found none that can be imported \(.*; pip install"):
+    with pytest.raises(UserError, match=rf"library {name}, found no library that can be imported \(.*; pip install"):
         optional(name, "preparation")
 
 

@@ -70,7 +70,7 @@ def test_what_is_no_mesh_is_refused() -> None:
 def test_a_mesh_of_other_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = jax.make_mesh((1,), ("sequences",))
     monkeypatch.setattr(jax, "process_index", lambda: 3)
-    with pytest.raises(UserError, match=r"devices of this process, number 3, found those of \[0\]"):
+    with pytest.raises(UserError, match=r"devices of this process, number 3, found devices of processes \[0\]"):
         mesh.flat_mesh(shared)
 
 

@@ -147,7 +147,7 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         jd.repack(folder / "first", tmp_path / "x", seed=0)
     write_corpus(tmp_path / "texts", 20, 3)
     Build(dataclasses.replace(tiny_config(tmp_path / "texts", tmp_path / "other"), orders=())).run_all()
-    with pytest.raises(jd.UserError, match="Expected an empty folder, or one packed from"):
+    with pytest.raises(jd.UserError, match="Expected an empty folder, or a dataset packed from"):
         jd.repack(folder / "first", tmp_path / "other", seed=1)
     write_tiny_dataset(tmp_path / "tiny")
     sign_manifest(tmp_path / "tiny", lambda manifest: manifest.pop("settings"))
@@ -174,7 +174,9 @@ def test_a_damaged_file_is_not_repacked(
     content = bytearray(sound := (first / name).read_bytes())
     content[len(content) // 2] ^= 4
     (first / name).write_bytes(content)
-    with pytest.raises(jd.UserError, match=r"first/embeddings/embeddings.npy is damaged: its SHA-256 is not the mani"):
+    with pytest.raises(
+        jd.UserError, match=r"first/embeddings/embeddings.npy is damaged: its SHA-256 differs from the mani"
+    ):
         jd.repack(first, tmp_path / "again", seed=5)
     assert not (tmp_path / "again" / name).exists()
     (first / name).write_bytes(sound)

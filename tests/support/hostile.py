@@ -24,8 +24,8 @@ BOMB = "a: &a [x, x]\n" + "".join(
 
 # Files of settings.
 SETTINGS = {
-    "the same key twice": ("out: a\nout: b\n", "line 2, column 1 has 'out', which has come before"),
-    "the same key twice below": ("packing: {method: pad, method: concat}", "has 'method', which has come before"),
+    "the same key twice": ("out: a\nout: b\n", "line 2, column 1 has 'out' again"),
+    "the same key twice below": ("packing: {method: pad, method: concat}", "has 'method' again"),
     "an alias": ("packing: &a {method: pad}\ntrain: *a\n", "line 2, column 8 is an alias"),
     "a bomb of aliases": (BOMB, "line 2, column 8 is an alias"),
     "nested 5,000 deep": ("corpus: " + "[" * 5000, "is nested more than 16 levels deep"),
@@ -515,7 +515,7 @@ SCHEDULES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "a part elsewhere": (
         lambda plain: plain["parts"][0].update(file="../web/orderings/balance.npy"),
-        "which leads out of it",
+        "which is outside it",
     ),
     "a seed that is a text": (lambda plain: plain["versions"][-1].update(seed="x"), "cannot be followed"),
 }
