@@ -43,13 +43,13 @@ _ALWAYS = {"step", "loss", "tokens_per_second", "step_seconds", "input_wait_seco
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """The result of a run.
+    """The result of a training run.
 
     Attributes:
         run: the name of the ordering, or of the stored run, that fed the model.
         num_parameters: number of weights.
-        num_steps: steps done in all.
-        steps: their records in the log; empty if the log was lost after the last step. Each has
+        num_steps: number of all steps that were done.
+        steps: the records of the steps in the log; empty if the log was lost after the last step. Each record has
             `step` (from 0), `loss` and, if it was measured, `validation_loss` (nats per token), `learning_rate`,
             `tokens_per_second`, `step_seconds`, `input_wait_seconds`, `input_wait_share`; `batch_tv/FAMILY`,
             `groups_per_batch/FAMILY`, `prefix_l2/FAMILY` (see `BatchMetrics`); and, if gradients were
@@ -68,13 +68,13 @@ class TrainingRun:
 
     @property
     def validation_loss(self) -> float | None:
-        """The last validation loss, in nats per token; None if none was measured."""
+        """The last validation loss, in nats per token; None if no validation loss was measured."""
         measured = [step["validation_loss"] for step in self.steps if "validation_loss" in step]
         return measured[-1] if measured else None
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Target tokens per second, the median over the steps; None if the log has no step."""
+        """The number of target tokens per second (median of the steps); None if the log has no step."""
         return float(np.median([step["tokens_per_second"] for step in self.steps])) if self.steps else None
 
     @property
@@ -88,7 +88,7 @@ class TrainingRun:
         """The steps at which a value was measured, and the values, ready to plot.
 
         Raises:
-            UserError: no step has a value of that name.
+            UserError: no step has a value with this name.
 
         Example:
             >>> plt.plot(*run.curve("loss"))
@@ -103,7 +103,7 @@ class TrainingRun:
     def __str__(self) -> str:
         text = f"Trained {self.num_parameters:,} parameters on {self.run!r} for {self.num_steps} steps"
         if not self.steps:
-            return f"{text}; the log of their losses is gone."
+            return f"{text}; the log of the losses is lost."
         validation = "" if self.validation_loss is None else f", validation loss {self.validation_loss:.3f}"
         first = self.steps[0]
         since = "" if first["step"] == 0 else f"from step {first['step']} on, "
@@ -130,10 +130,10 @@ def train(
     TensorBoard; new files begin with the steps in the log. Only one process may train.
 
     Args:
-        datasets: a run, such as a stored one; or a built dataset, its folder or its address, which is read in the
+        datasets: a run, such as a stored run; or a built dataset, its folder or its address, which is read in the
             ordering `config.ordering`.
         config: model, length and learning rate.
-        folder: a folder for this training run alone.
+        folder: a folder that only this training run uses.
         advance: called with 1 after every step, and at the start with the number of steps already done.
         on_step: called with the record of every step, as in the log.
         writers: called with every step and its values, after the log. If a writer raises, a warning is given and it is
@@ -174,7 +174,7 @@ def train(
         # Done before the log is opened, which drops the steps from `first` on.
         first = checkpoints.restore(trainer, source.batches)
         log = stack.enter_context(closing(JsonLinesWriter(inside(folder, "log.jsonl"), header, first)))
-        steps = [record for record in log.steps if record.keys() >= _ALWAYS]  # others are damaged
+        steps = [record for record in log.steps if record.keys() >= _ALWAYS]  # other records are damaged
         advance(first)
         compiling(advance)
         if "tensorboard" in config.metrics:

@@ -313,8 +313,8 @@ def test_a_prefix_may_be_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         ([], "found none"),
         (["0.3", ""], "name at least one"),
-        (["0.3", "SHORT", "LONG"], "give all a weight or none"),
-        (["0.3", "SHORT", "LONG", "0.7"], "give all a weight or none"),
+        (["0.3", "SHORT", "LONG"], "give weights to all prefixes or"),
+        (["0.3", "SHORT", "LONG", "0.7"], "give weights to all prefixes or"),
         (["0", "SHORT", "1", "LONG"], "above zero, found 0.0 for .*short"),
         (["-1", "SHORT", "1", "LONG"], "above zero"),
         (["nan", "SHORT", "1", "LONG"], "above zero"),

@@ -21,7 +21,7 @@ _ROW = 26
 
 
 class Bar(NamedTuple):
-    """A line of a figure of differences; a bar without a difference is a heading."""
+    """One line of a figure of differences; a bar without a difference is a heading."""
 
     name: str
     difference: Difference | None = None
@@ -70,6 +70,6 @@ def curves_figure(title: str, subtitle: str, x_words: str, curves: Sequence[Curv
 
 
 def _round_step(value: float) -> float:
-    """The smallest of 1, 2 and 5 times a power of ten that is not below a value."""
+    """The smallest number >= a value that is 1, 2 or 5 times a power of ten."""
     power = 10.0 ** np.floor(np.log10(value))
     return float(min(factor * power for factor in (1, 2, 5, 10) if factor * power >= value * (1 - 1e-9)))

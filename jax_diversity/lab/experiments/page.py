@@ -21,7 +21,7 @@ from jax_diversity.lab.statistics import Difference, holm, smallest_detectable
 _MOST_GROUPS = 24
 _MOST_LINES = 6
 _FEW_POINTS = 50
-_KEPT = 0.8  # of the moving average, at every step
+_KEPT = 0.8  # the part of the moving average that is kept at every step
 _TRAINING = "loss/train"
 
 
@@ -29,7 +29,7 @@ def experiment_text(experiment: Experiment, rows: Mapping[str, TrialRow]) -> str
     """The page without its figures.
 
     Raises:
-        UserError: no row of the experiment.
+        UserError: the experiment has no row.
     """
     return "\n".join(_lines(Judge(experiment, rows), ())).rstrip()
 
@@ -38,7 +38,7 @@ def write_page(experiment: Experiment, rows: Mapping[str, TrialRow], folder: Pat
     """Write `folder/NAME.md` and its figures.
 
     Raises:
-        UserError: no row of the experiment, or a folder that cannot be written.
+        UserError: the experiment has no row, or the folder cannot be written.
     """
     judge = Judge(experiment, rows)
     make_folder(folder)
@@ -101,7 +101,7 @@ def _design(judge: Judge, known: Sequence[TrialRow]) -> str:
 
 
 def _table(judge: Judge, measure: str) -> Iterator[str]:
-    """Every arm's mean, and its difference from its comparison, each at its best setting."""
+    """Yield every arm's mean, and its difference from the arm it is compared with, each at its best setting."""
     arms = [arm for arm in judge.experiment.arms if judge.is_run(arm)]
     differences = {arm: _difference(judge, arm, measure) for arm in arms}
     found = {arm: each for arm, each in differences.items() if each is not None}
@@ -141,7 +141,7 @@ def _difference(judge: Judge, arm: str, measure: str, setting: str | None = None
 
 
 def _settings_table(judge: Judge) -> Iterator[str]:
-    """The first measure at every varied setting, and its range over them."""
+    """Yield the first measure at every varied setting, and its range over these settings."""
     first = judge.experiment.config.measures[0]
     yield f"## {first} by {', '.join(judge.experiment.vary)}\n"
     yield "In brackets the difference from the arm that each is compared with, at the same setting.\n"
@@ -161,7 +161,7 @@ def _settings_table(judge: Judge) -> Iterator[str]:
 
 
 def _training_table(judge: Judge) -> Iterator[str]:
-    """Training losses at equal epochs and at equal steps, and ranks over the last epoch among arms of one length."""
+    """Yield training losses at equal epochs and at equal steps, and ranks in the last epoch of arms of one length."""
     arms = list(filter(judge.is_run, judge.experiment.arms))
     curves, steps, groups = {}, {}, {}
     for arm in arms:
@@ -172,7 +172,7 @@ def _training_table(judge: Judge) -> Iterator[str]:
         packing = rows[0].settings["packing"]
         groups.setdefault((rows[0].settings["dataset"], packing and packing["sequence_length"]), []).append(arm)
     fewest = min(number for number, _ in steps.values())
-    # Ranks at a hundred places of the last epoch, each arm at the same share of its steps.
+    # Ranks are computed at a hundred points of the last epoch, for each arm at the same fraction of its steps.
     places = np.linspace(0, 1, 100)
     last = {
         arm: np.interp(number * (1 - (1 - places) / epochs), *curves[arm]) for arm, (number, epochs) in steps.items()
@@ -192,7 +192,7 @@ def _training_table(judge: Judge) -> Iterator[str]:
 
 
 def _groups_table(judge: Judge) -> Iterator[str]:
-    """Differences by the groups of the family `validation.macro`."""
+    """Yield differences for each group of the family `validation.macro`."""
     family = judge.experiment.config.validation.macro
     names = judge.names(f"loss/{family}/*")[:_MOST_GROUPS]
     arms = [arm for arm in judge.experiment.arms if judge.is_run(arm) and judge.against(arm) != arm][:_MOST_LINES]
@@ -221,7 +221,7 @@ def _groups_table(judge: Judge) -> Iterator[str]:
 
 
 def _gradients_table(judge: Judge) -> Iterator[str]:
-    """Measures of the gradients, divided by those of the arm that each is compared with."""
+    """Yield measures of the gradients, divided by the measures of the arm with which each arm is compared."""
     names = [*judge.names("stable_rank/*"), *judge.names("gradient/*")]
     arms = [arm for arm in judge.experiment.arms if judge.is_run(arm) and judge.against(arm) != arm][:_MOST_LINES]
     if not names or not arms:
@@ -284,7 +284,7 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
 
 
 def _smoothed(values: np.ndarray) -> np.ndarray:
-    """Exponential moving average that starts at the first value; short curves, of means already, do not change."""
+    """Exponential moving average that starts at the first value; short curves, which are means already, are returned."""
     if len(values) < _FEW_POINTS:
         return values
     smooth = [values[0]]
