@@ -1,4 +1,4 @@
-"""Compute mixture weights from the losses of groups during training. A group is one value of a family, as a source.
+"""Compute mixture weights from groups' losses during training. A group is one value of a family, such as one source.
 
 There are two rules. `excess_loss` gives more weight to groups whose loss exceeds the loss of a reference run (Xie et
 al. 2023, "DoReMi: Optimizing data mixtures speeds up language model pretraining", algorithm 1). `learning_speed` gives

@@ -393,7 +393,7 @@ def test_examples_that_do_not_differ(tmp_path: Path) -> None:
         for index, name in enumerate(("good", "bad"))
     }
     with pytest.raises(
-        UserError, match=r"Expected good and bad texts that can be told apart, found .*300 good, 300 bad"
+        UserError, match=r"Expected good and bad texts that can be distinguished, found .*300 good, 300 bad"
     ):
         through([("quality", files)], ["a text"])
 
@@ -452,7 +452,7 @@ def test_weights_of_a_score_of_the_same_chain(examples: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"weights": {}}, "Expected rules in the option 'weights', found none"),
+        ({"weights": {}}, "Expected rules in the option 'weights', found no rule"),
         ({"weights": "web"}, "'weights' to be a number for each name, found 'web'"),
         ({"weights": "{web: many}"}, "'weights' to be a number for each name"),
         ({"weights": "{web: 1, web: 2}"}, "line 1, column 10 has 'web' again"),

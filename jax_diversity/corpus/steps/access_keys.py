@@ -1,4 +1,4 @@
-"""Keys, tokens and passwords in code and configurations, by their services' forms and by their names."""
+"""Find keys, tokens and passwords in code and configurations, by the key formats of services and by their names."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def access_keys() -> dict[str, Find]:
 def _assigned(text: str) -> list[Span]:
     spans: set[Span] = set()
     for name in _WRITTEN:
-        start = text.find(name)  # many times as fast as a pattern
+        start = text.find(name)  # this is many times as fast as a pattern
         while start >= 0:
             match = _GIVEN.match(text, start + len(name))
             if match and _names_a_secret(name, text[max(start - 12, 0) : start], match) and _is_random(match):
@@ -89,7 +89,7 @@ def _assigned(text: str) -> list[Span]:
 
 
 def _names_a_secret(name: str, before: str, match: re.Match) -> bool:
-    """Whether the name is one of a secret: `key`, and `token` before a short value, need a word such as `api`."""
+    """Whether the name is that of a secret: `key`, and `token` before a short value, need a word such as `api`."""
     least = {"key": math.inf, "token": _LONG_VALUE}.get(name.lower(), 0)
     return len(match[str(match.lastgroup)]) >= least or _OF_ACCESS.search(before) is not None
 
@@ -104,18 +104,18 @@ def _is_random(match: re.Match) -> bool:
         return False
     bits = _bits(value)
     if len(value) >= _LONG_VALUE:
-        # Joined words have few digits, which stand together.
+        # Joined words have few digits, which are next to each other.
         return bits >= (3.0 if re.fullmatch("[0-9a-fA-F]+", value) else 3.5) and _changes(value) >= len(value) / 5
     classes = sum(bool(re.search(each, value)) for each in ("[a-z]", "[A-Z]", r"\d", r"[^\w\s]"))
     return match.lastgroup != "bare" and classes >= 3 and bits >= 2.75
 
 
 def _bits(value: str) -> float:
-    """Shannon entropy of the characters, in bits a character."""
+    """Shannon entropy of the characters, in bits per character."""
     return -sum(number / len(value) * math.log2(number / len(value)) for number in Counter(value).values())
 
 
 def _changes(value: str) -> int:
-    """Number of neighbours of different classes: capitals, small letters, digits, marks."""
+    """Number of neighbouring characters of different classes: capitals, small letters, digits, marks."""
     classes = ["A" if each.isupper() else "a" if each.islower() else "0" if each.isdigit() else each for each in value]
     return sum(one != other for one, other in pairwise(classes))

@@ -1,4 +1,4 @@
-"""Unwanted web addresses: blocked lists, scored words, and sources that the corpus takes separately.
+"""Remove pages with unwanted web addresses: blocked lists, scored words, and sources that the corpus reads separately.
 
 After RefinedWeb (Penedo et al. 2023, arXiv:2306.01116, appendix G.1): one strong word blocks a page; one weak word, as
 in the address of a medical page, does not.
@@ -35,9 +35,9 @@ _LONGEST_HOST = 253  # characters (RFC 1035)
 class Addresses(Step):
     """Removes pages by the field `url`; documents without this field pass.
 
-    `blocked` names files with a domain or the beginning of an address (such as `example.org/shop`) a line; subdomains
-    of a blocked domain are blocked too. `left_out` lists domains that the corpus takes from another source. One strong
-    word or two weak ones remove a page.
+    `blocked` names files with one domain or beginning of an address (such as `example.org/shop`) per line; subdomains
+    of a blocked domain are blocked too. `left_out` lists domains that the corpus reads from another source. One strong
+    word or two weak words remove a page.
     """
 
     blocked: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ def _split(url: str) -> tuple[str, str]:
 
 
 def _domains_of(host: str) -> list[str]:
-    """The host and the domains above it; of a text that is too long for a host, the last domains."""
+    """The host and the domains above it; if the text is too long for a host, only the last domains."""
     labels = host[-_LONGEST_HOST:].split(".")
     return [".".join(labels[place:]) for place in range(len(labels))]
 
@@ -118,8 +118,8 @@ def _read(addresses: tuple[str, ...]) -> tuple[frozenset[str], frozenset[str]]:
             host, folder = _split(entry)
             folder = folder.rstrip("/")
             if not host or " " in entry:
-                raise UserError(f"Expected a domain or an address a line in {address}, found {entry[:100]!r}.")
+                raise UserError(f"Expected one domain or address per line in {address}, found {entry[:100]!r}.")
             (beginnings if folder else domains).add(f"{host}{folder}")
         if len(domains) + len(beginnings) == num_before:
-            raise UserError(f"Expected addresses in {address}, found none.")
+            raise UserError(f"Expected addresses in {address}, found no address.")
     return frozenset(domains), frozenset(beginnings)

@@ -1,4 +1,4 @@
-"""What all steps have in common: documents in, decisions out.
+"""The base classes of all steps. A step reads documents and decides which of them to keep or edit.
 
 A step is a dataclass whose fields are its options; `__post_init__` checks them. `judge` measures one document and
 yields what each rule measured. It may edit the document's `text`, set its `language` and add `scores`, which become
@@ -6,11 +6,11 @@ fields of the stored metadata. Evaluation of a document stops at the first faile
 
 Three kinds of steps do more:
 
-- A `Survey` compares all documents. In a first pass it notes something of each document, then it resolves all notes
+- A `Survey` compares all documents. In a first pass it makes a note for each document, then it resolves all notes
 into
   a small artifact, and in a second pass it judges.
 - A `LearningStep` learns from files before documents are read.
-- A step whose decisions depend on more than its options, such as a file or a library, returns that as its `identity`.
+- If the decisions of a step depend on more than its options, such as a file or a library, its `identity` returns that.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ METHODS = Methods(
 """Name -> module below this package. A new step is a class in its module, and one line here."""
 
 Span = tuple[int, int]
-"""Begin and end of a part of a text."""
+"""Start and end of a part of a text."""
 
 _SPACES_AND_OTHERS = bytes(ord(" ") if byte in b"\t\n\v\f\r " else ord("x") for byte in range(256))
 
@@ -78,14 +78,14 @@ def size_of(text: str) -> tuple[int, int]:
         >>> size_of("It costs 3.50 \\N{EURO SIGN}")
         (4, 17)
     """
-    # A text may hold a lone surrogate while a step edits it.
+    # A text may contain a lone surrogate while a step edits it.
     encoded = text.encode(errors="surrogatepass")
     marked = encoded.translate(_SPACES_AND_OTHERS)
     return marked.count(b" x") + marked.startswith(b"x"), len(encoded)
 
 
 class Measured(NamedTuple):
-    """What a rule measured of one document."""
+    """The value that a rule measured for one document."""
 
     rule: str
     value: float
@@ -118,14 +118,14 @@ class Candidate:
 
     Attributes:
         document: the document as it was read.
-        language: its language; a step may set it if the document names none.
+        language: its language; a step may set it if the document has no language.
         scores: fields to add to its metadata.
         measured: the rules' values, by `step.rule`.
         removed: the rule that removed it; None while it is kept.
         duplicate_group: a number that all duplicates of one another share, from the last step that looked for
             duplicates; None for a document without duplicates.
-        duplicate_of: the id of the kept document of that group.
-        number: the position in the count of the survey that judges it now, from 0.
+        duplicate_of: the id of the document of this group that is kept.
+        number: its number, from 0, among the documents that the current survey has noted.
         step: the label of the current step.
         entered: its words and bytes at the start of the current step.
         is_edited: whether a step has changed its text.
@@ -224,7 +224,7 @@ class Step(ABC):
         return False
 
     def identity(self) -> Any:
-        """What the decisions depend on besides the options, as plain values; None if nothing."""
+        """The things that decisions depend on in addition to the options, as plain values; None if there are none."""
         return None
 
     @abstractmethod
@@ -248,7 +248,7 @@ class LearningStep(Step):
 
 
 class Survey(Step):
-    """A step that compares all documents; its count leaves out documents that earlier steps removed."""
+    """A step that compares all documents except those that earlier steps removed."""
 
     @property
     def compares_documents(self) -> bool:

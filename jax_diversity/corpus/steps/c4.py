@@ -1,4 +1,4 @@
-"""C4's rules (Raffel et al. 2020, JMLR 21(140), section 2.2, and the code that came with the paper)."""
+"""C4's rules for lines and documents (Raffel et al. 2020, JMLR 21(140), section 2.2, and the code of the paper)."""
 
 from __future__ import annotations
 

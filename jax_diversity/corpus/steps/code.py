@@ -30,10 +30,10 @@ _MINIFIED = re.compile(r"[.-]min\.[a-z]+$")
 class Code(Step):
     """Removes generated source files and files with long lines or few letters and digits; cuts out notices.
 
-    The thresholds are the mean and the largest number of characters of a line, and the share of letters and digits. A
-    file is generated if one of its first ten lines says so, or if its name says that it is minified. Comments at the
-    beginning with a notice of copyright or licence are cut out; lines that name interpreter and encoding stay.
-    Documents whose language does not begin with `code:` pass, unless `always`.
+    The thresholds are for the mean and the largest number of characters per line, and for the share of letters and
+    digits. A file is generated if one of its first ten lines says so, or if its name says that it is minified. Comments
+    at the beginning with a notice of copyright or licence are cut out; lines that name interpreter and encoding are
+    kept. Documents whose language does not begin with `code:` pass, unless `always`.
     """
 
     thresholds: Mapping[str, float] = entries(most_mean_line=100, longest_line=1000, least_alphanumeric=0.25)

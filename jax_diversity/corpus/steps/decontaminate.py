@@ -1,4 +1,4 @@
-"""Documents that contain evaluation data, by runs of words (Brown et al. 2020, arXiv:2005.14165, appendix C)."""
+"""Find documents that contain evaluation data, by runs of words (Brown et al. 2020, arXiv:2005.14165, appendix C)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.text.scripts import UNSPACED
 
-# Characters of scripts without spaces; runs of letters, digits and combining accents.
+# A word is one character of a script without spaces, or a run of letters, digits and combining accents.
 _WORD = re.compile(rf"[{UNSPACED}]|(?:[^\W_{UNSPACED}]|[\u0300-\u036f])+")
 _ASCII_WORD = re.compile("[a-z0-9]+")
 _PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
 _FACTOR = 0x9E3779B97F4A7C15
 """A run's hash is the polynomial in this odd number whose coefficients are the hashes of its words, modulo 2^64."""
 _AROUND = 200
-"""Characters that are cut out on both sides of a run, as in GPT-3; shorter pieces are cut out too."""
+"""Characters that are cut out on both sides of a run, as in GPT-3; shorter remaining pieces are cut out too."""
 _MOST_PIECES = 10
 
 
@@ -76,7 +76,7 @@ class Decontaminate(Step):
 
 
 class _Found(NamedTuple):
-    """The examples in a document, as `file:line`, and which of its words belong to their runs."""
+    """The examples that a document contains, as `file:line`, and which words of the document belong to their runs."""
 
     examples: list[str]
     inside: Bool[np.ndarray, " word"]
@@ -88,8 +88,8 @@ class _Examples:
     Args:
         names: `file:line` of every example.
         texts: the normalised words of every example.
-        run: words of a run.
-        shortest: words of the shortest example that is searched as a whole.
+        run: number of words of a run.
+        shortest: number of words of the shortest example that is searched as a whole.
     """
 
     def __init__(self, names: Sequence[str], texts: Sequence[list[str]], run: int, shortest: int) -> None:
@@ -151,7 +151,7 @@ def _hashes(
 
 
 def _pieces(text: str, inside: Bool[np.ndarray, " word"]) -> list[str]:
-    """The pieces of a text that are left without the runs and their surroundings."""
+    """The pieces of a text that remain after the runs and their surroundings are cut out."""
     pieces, end = [], 0
     for match, is_inside in zip(_WORD.finditer(text), inside.tolist(), strict=True):
         if is_inside:
@@ -179,7 +179,7 @@ def _examples(
         known = [(line, _words(text)) for line, text in _read(file, fields)]
         longest = max((len(words) for _, words in known), default=0)
         if not longest:
-            raise UserError(f"Expected evaluation examples in {file.address}, found none; the file is empty.")
+            raise UserError(f"Expected evaluation examples in {file.address}, found no example; the file is empty.")
         if longest < min(shortest, run):
             raise UserError(
                 f"Expected an example of at least {shortest} words in {file.address}, found none of more than "

@@ -1,7 +1,7 @@
-"""What the steps that remove copies of whole documents have in common.
+"""The base classes of steps that remove copies of whole documents.
 
-Documents are put into groups, and one document of every group is kept: one of the first source that takes precedence.
-The first pass of `exact_duplicates` and `minhash` signs a document; the signatures decide the groups.
+Documents are put into groups, and one document of every group is kept: a document of the source that is first in
+`precedence`. The first pass of `exact_duplicates` and `minhash` signs a document; the signatures decide the groups.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Groups(Survey):
 
     @abstractmethod
     def kept(self, notes: Notes, ranks: Int64[np.ndarray, " noted"]) -> Int64[np.ndarray, " noted"]:
-        """For every noted document the kept document of its group, which is itself if it is alone.
+        """For every noted document, the kept document of its group (the document itself if it has no copies).
 
         `ranks` are the ranks of the documents' sources; a document of the lowest rank of the group is kept.
         """
@@ -39,7 +39,7 @@ class Groups(Survey):
         noted = notes.noted
         kept_of = self.kept(notes, notes.ranks(self.precedence)[noted])
         has_copies = np.bincount(kept_of, minlength=len(notes))[kept_of] > 1
-        # The kept documents number the groups.
+        # A group has the number of its kept document.
         kept, groups = np.unique(kept_of[has_copies], return_inverse=True)
         group = np.full(len(notes), -1)
         group[noted[has_copies]] = groups
@@ -53,7 +53,7 @@ class Groups(Survey):
         self._ids = read_json(folder / "ids.json", "prepare")
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
-        """Set the document's group; remove the document if another one of the group is kept."""
+        """Set the document's group; remove the document if another document of the group is kept."""
         group = int(self._group[candidate.number])
         if group >= 0:
             candidate.duplicate_group, candidate.duplicate_of = group, self._ids[group]

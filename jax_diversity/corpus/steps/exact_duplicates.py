@@ -1,4 +1,4 @@
-"""Documents with equal texts."""
+"""Find documents with equal texts."""
 
 from __future__ import annotations
 

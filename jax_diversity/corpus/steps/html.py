@@ -1,4 +1,4 @@
-"""The text of web pages, extracted by trafilatura (Barbaresi 2021, ACL demonstrations) or resiliparse.
+"""Extract the text of web pages with trafilatura (Barbaresi 2021, ACL demonstrations) or resiliparse.
 
 RefinedWeb and FineWeb use trafilatura (Penedo et al. 2023, 2024); DCLM and others use resiliparse (Li et al. 2024).
 """
@@ -17,11 +17,11 @@ from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least,
 from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.libraries import optional
 
-_MEDIA_TYPES = ("text/html", "application/xhtml+xml")  # not a set: the field may hold any value
+_MEDIA_TYPES = ("text/html", "application/xhtml+xml")  # not a set: the field may have any value, also unhashable ones
 _MOST_CHARACTERS = 2_000_000
 _LEAST_CHECKED = 20_000
-"""Characters of a page whose markup is checked; shorter pages take little time, whatever they hold."""
-# The libraries take time that grows with the square of these numbers, without a return to Python.
+"""Characters of a page whose markup is checked; shorter pages take little time with any content."""
+# The libraries' time grows with the square of these numbers, and it cannot be interrupted.
 _MOST_ATTRIBUTES = 1000
 _MOST_LEVELS = 1000
 _MANY_ATTRIBUTES = re.compile(
@@ -35,9 +35,10 @@ _BLOCK = re.compile(r"<(/?)(?:div|article)(?![\w-])", re.IGNORECASE)
 class Html(Step):
     """Extracts the text of a page, without menus, banners and comments.
 
-    The extractor trafilatura is more exact; resiliparse is some ten times as fast. A page is removed if it has more
+    The extractor trafilatura is more exact; resiliparse is about ten times as fast. A page is removed if it has more
     than two million characters, 1,000 attributes in a tag or 1,000 levels of nested blocks (counted from 20,000
-    characters on), or if it has no text. Documents whose field `media_type` is not that of HTML pass, unless `always`.
+    characters on), or if it has no text. Documents whose field `media_type` is not a type of HTML pass, unless
+    `always`.
     """
 
     extractor: Literal["trafilatura", "resiliparse"] = "trafilatura"
@@ -64,7 +65,7 @@ class Html(Step):
 
 
 def markup_limits(page: str) -> Iterator[Measured]:
-    """The rules against markup that the libraries cannot read in reasonable time; none for other pages."""
+    """The rules against markup that the libraries cannot read in reasonable time; other pages yield no rules."""
     if len(page) < _LEAST_CHECKED:
         return
     if _MANY_ATTRIBUTES.search(page):

@@ -1,4 +1,4 @@
-"""Numbers of cards, accounts (IBAN) and persons, found by form and checksum (python-stdnum).
+"""Find the numbers of cards, accounts (IBAN) and persons by form and checksum (python-stdnum).
 
 A form and checksum that many other numbers share also need a word before the number. IBANs are checked here: the text
 has to be read up to the length of the country, and the checksum is one line.
@@ -18,7 +18,7 @@ from jax_diversity.corpus.steps.base import Span
 from jax_diversity.corpus.steps.replacing import Find, before, by_pattern, holding
 
 HAS_CHECKSUMS = find_spec("stdnum") is not None
-"""Whether python-stdnum is installed; without it every number of the right form counts."""
+"""Whether python-stdnum is installed; without it every number of the right form is accepted."""
 
 # ---- Cards.
 _GROUPS = re.compile(r"\d(?<![\w.,-].)\d*(?:[ -]\d+)*(?![\w]|[.,-]\d)")
@@ -52,7 +52,7 @@ def cards() -> Find:
         for run in _GROUPS.finditer(text):
             if run.end() - run.start() < _SHORTEST_CARD:
                 continue
-            # Other numbers may stand before and after a card number; a row of many groups is not a card.
+            # There may be other numbers before and after a card number; a row of many groups is not a card.
             groups = [each.span() for each in re.finditer(r"\d+", run[0])]
             first = 0 if len(groups) <= _MOST_GROUPS else len(groups)
             while first < len(groups):
@@ -109,7 +109,7 @@ _CHINESE_PROVINCE = r"(?<=1[1-5]|2[1-3]|3[1-7]|4[1-6]|5[0-4]|6[1-5]|71|8[1-3])"
 
 @lru_cache(maxsize=2)
 def _has_long_number(text: str) -> bool:
-    """Whether there are eight digits; cached because many kinds ask about a text and its copy with joined lines."""
+    """Whether there are eight digits; cached because many kinds check the same text and its copy with joined lines."""
     return _LONG.search(text) is not None
 
 
@@ -189,7 +189,7 @@ def _module(name: str) -> Any:
 
 
 def _has_chinese_birthday(match: re.Match) -> bool:
-    """Whether the date is one; stdnum.cn.ric would also refuse counties outside its list."""
+    """Whether the digits are a valid date; stdnum.cn.ric would also refuse counties that are not in its list."""
     try:
         date.fromisoformat(f"{match[0][6:10]}-{match[0][10:12]}-{match[0][12:14]}")
     except ValueError:

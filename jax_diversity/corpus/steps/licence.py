@@ -1,4 +1,4 @@
-"""Documents under permissive licences."""
+"""Select documents under permissive licences."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LONGEST_COUNTED = 60
 class Licence(Step):
     """Keeps documents under `allowed` licences (SPDX identifiers), by the metadata field `licence`.
 
-    The field may hold a name (`MIT License`), an expression (`MIT OR GPL-2.0-only`), of which one alternative must be
-    allowed, or a list, of which every entry must be allowed. If the field `licence` is absent, `license` or `licenses`
-    is read. A document without a known licence is removed, unless `unknown`. The field `licence` becomes the
+    The field may contain a name (`MIT License`), an expression (`MIT OR GPL-2.0-only`), of which one alternative must
+    be allowed, or a list, of which every entry must be allowed. If the field `licence` is absent, `license` or
+    `licenses` is read. A document without a known licence is removed, unless `unknown`. The field `licence` becomes the
     expression, and documents are counted by it.
     """
 
@@ -31,7 +31,7 @@ class Licence(Step):
             if licence_named(name) is None:
                 raise UserError(f"Expected the option 'allowed' to list SPDX identifiers, found {quoted(name)}.")
         if not self.allowed:
-            raise UserError("Expected the option 'allowed' to list SPDX identifiers such as MIT, found none.")
+            raise UserError("Expected the option 'allowed' to list SPDX identifiers such as MIT, found no identifier.")
         self._permitted = frozenset(filter(None, map(licence_named, self.allowed)))
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:

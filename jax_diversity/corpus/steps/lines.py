@@ -1,4 +1,4 @@
-"""Lines that occur in several documents (Wenzek et al. 2020, *CCNet*, LREC, section 3.2)."""
+"""Remove lines that occur in several documents (Wenzek et al. 2020, *CCNet*, LREC, section 3.2)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _LINE = re.compile(r"^[^\S\n]*\S.*", re.MULTILINE)
 
 @dataclass
 class Lines(Repeats):
-    """Removes lines that occur in at least two documents, except from the first of them.
+    """Removes lines that occur in at least two documents, except from the first of these documents.
 
-    Case, spaces and punctuation do not count, and all digits are equal. Lines with fewer than `least_letters` letters
+    Case, spaces and punctuation are ignored, and all digits are equal. Lines with fewer than `least_letters` letters
     and digits stay. With `everywhere`, as in CCNet, lines are also removed from the first document, and repeated lines
-    within one document are removed. Documents with a share of words below `least_left` left are removed. The first
-    document is the first one read, or one of the sources named first in `precedence`. `mark` changes no text: documents
-    get the share of words in such lines as the field `repeated_lines_share`.
+    within one document are removed. Documents of which less than the share `least_left` of the words is left are
+    removed. The first document is the first one read, or one of the sources named first in `precedence`. `mark` changes
+    no text: documents get the share of words in such lines as the field `repeated_lines_share`.
     """
 
     kind: ClassVar[str] = "lines"

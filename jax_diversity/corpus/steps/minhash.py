@@ -1,10 +1,11 @@
 """Find near duplicates, which share most of their runs of words, with MinHash and locality-sensitive hashing.
 
 Broder 1997, *On the resemblance and containment of documents*; Leskovec, Rajaraman and Ullman, *Mining of massive
-datasets*, chapter 3. A document is the set of its runs of n words. The signature holds one value for each of many hash
+datasets*, chapter 3. A document is the set of its runs of n words. The signature contains one value for each of many
+hash
 functions: the smallest hash of the set's members. For one hash function, the minima of two documents are equal with
 probability s, the Jaccard similarity of the documents. The values are divided into b bands of r values. Documents that
-agree in a whole band count as duplicates: the probability of this is 1 - (1 - s^r)^b.
+agree in a whole band are duplicates: the probability of this is 1 - (1 - s^r)^b.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Minhash(SignedGroups):
     There are `bands` times `rows` hash functions: 14 times 8 find half of the pairs of similarity .68, 92 % of the
     pairs of .8, .1 % of the pairs of .3. With `similarity`, the documents of a pair must also agree in this share of
     all functions. Then you can use more bands with fewer rows: they find more pairs, and false pairs are removed. Case,
-    accents, punctuation and digits do not count. Groups are the connected components of all pairs. Documents of fewer
+    accents, punctuation and digits are ignored. Groups are the connected components of all pairs. Documents of fewer
     than `run` words have no duplicates. The kept document is the first one read; sources that are named earlier in
     `precedence` come first. `mark` keeps all documents and sets the field `minhash_group`.
     """
@@ -181,7 +182,7 @@ def _made_powers(number: int) -> tuple[UInt64[np.ndarray, " power"], UInt64[np.n
 
 @cache
 def _kinds() -> UInt8[np.ndarray, " code"]:
-    """The kind of every character code; 0 for a character of none of the four kinds."""
+    """The kind of every character code; 0 for a character of another kind."""
     kinds = np.zeros(sys.maxunicode + 1, np.uint8)
     for code in range(sys.maxunicode + 1):
         character = chr(code)

@@ -1,4 +1,4 @@
-"""The user's own function."""
+"""Call the user's own function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A classifier trained on the user's own good and bad texts.
+"""Classify documents with a model that is trained on the user's own good and bad texts.
 
 Logistic regression on words and pairs of neighbouring words, hashed into a million features. GPT-3's filter of the
 Common Crawl is of this kind (Brown et al. 2020, arXiv:2005.14165, appendix A), and so is Skywork's, which predicts
@@ -80,13 +80,13 @@ class Quality(LearningStep):
         return [hash_named("good", self.good), hash_named("bad", self.bad)]
 
     def learn(self, folder: Path) -> None:
-        """Train the classifier on four fifths of the texts, measure it on the others, and write it.
+        """Train the classifier on four fifths of the texts, measure it on the other texts, and write it.
 
-        `quality.json` holds the numbers of texts and the accuracy on the held-out texts: the mean of the shares of good
-        and bad texts that are classified correctly.
+        `quality.json` contains the numbers of texts and the accuracy on the held-out texts: the mean of the shares of
+        good and bad texts that are classified correctly.
 
         Raises:
-            UserError: too few texts, or a classifier that is hardly better than chance.
+            UserError: there are too few texts, or the classifier is hardly better than chance.
         """
         if self.model:
             copy_file(Path(self.model).expanduser(), folder / MODEL)
@@ -98,7 +98,7 @@ class Quality(LearningStep):
                 also = f", and {len(both)} that are both good and bad" if both else ""
                 raise UserError(
                     f"Expected at least {_FEWEST} different texts in the files of the option {name!r}, found "
-                    f"{len(own.keys() - both)}{also}; a good classifier needs some thousands of each kind."
+                    f"{len(own.keys() - both)}{also}; a good classifier needs a few thousand texts of each kind."
                 )
         features, is_good, held_out = [], [], []
         for name, own in texts.items():
@@ -116,9 +116,9 @@ class Quality(LearningStep):
         }
         if accuracy < 0.6:
             raise UserError(
-                f"Expected good and bad texts that can be told apart, found {accuracy:.0%} of the held-out texts "
+                f"Expected good and bad texts that can be distinguished, found {accuracy:.0%} of the held-out texts "
                 f"classified correctly, half of them by chance ({about['good']} good, {about['bad']} bad); give more "
-                "texts, or others."
+                "texts, or other texts."
             )
         classifier.save(folder / MODEL)
         write_json(folder / _ABOUT, about)
@@ -143,7 +143,7 @@ def pareto_draw(id: str, shape: float) -> float:
 
 
 def _distinct(option: str, patterns: Sequence[str]) -> dict[int, str]:
-    """Different texts by their hashes: the texts with the least hashes."""
+    """Different texts by their hashes: the texts with the smallest hashes."""
     hashes = ((xxhash.xxh3_64_intdigest(text.encode()), text) for text in read_texts(option, patterns))
     return dict(nsmallest(_MOST_TEXTS, hashes))
 
@@ -155,7 +155,7 @@ def _train(features: Sequence[Int32[np.ndarray, "_"]], is_good: Any, held_out: A
 
     lengths = np.array(list(map(len, features)))
     places = np.concatenate(features)
-    used = np.bincount(places, minlength=_NUM_FEATURES) > 0  # features of no text have weight 0
+    used = np.bincount(places, minlength=_NUM_FEATURES) > 0  # features that occur in no text have weight 0
     columns = (np.cumsum(used, dtype=np.int32) - 1)[places]
     values = np.repeat((1 / np.sqrt(np.maximum(lengths, 1))).astype(np.float32), lengths)
     matrix = csr_array((values, columns, np.concatenate([[0], np.cumsum(lengths)])), (len(features), used.sum()))

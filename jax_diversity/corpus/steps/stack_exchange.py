@@ -1,4 +1,4 @@
-"""Questions and answers of Stack Exchange as plain text, of the largest sites, as in LLaMA (Touvron et al. 2023)."""
+"""Convert questions and answers of Stack Exchange's largest sites to plain text, as in LLaMA (Touvron et al. 2023)."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _BULLET = re.compile(r"^([^\S\n]*+)• ", re.MULTILINE)
 class StackExchange(Step):
     """Turns questions with their answers into plain text, and keeps the questions of the listed `sites`.
 
-    The default is the 28 largest sites; an empty list keeps all. Tags are removed; code keeps its lines, and lists keep
-    their items. `Q: ` precedes the question, `A: ` every answer. Answers below `least_answer_score` are left out, then
-    questions with fewer than `least_answers` answers or a score below `least_score` are removed. The limits of markup
-    are those of the step html. Documents whose field `media_type` is not text/x-stack-exchange pass unchanged, unless
-    `always`.
+    The default is the 28 largest sites; an empty list keeps all sites. Tags are removed; code keeps its lines, and
+    lists keep their items. `Q: ` precedes the question, `A: ` every answer. Answers below `least_answer_score` are left
+    out, then questions with fewer than `least_answers` answers or a score below `least_score` are removed. The limits
+    of markup are those of the step html. Documents whose field `media_type` is not text/x-stack-exchange pass
+    unchanged, unless `always`.
     """
 
     sites: tuple[str, ...] = LARGEST

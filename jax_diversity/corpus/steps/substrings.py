@@ -1,4 +1,4 @@
-"""Repeated long substrings (Lee et al. 2022, arXiv:2107.06499, section 4.1; cut out as in RefinedWeb).
+"""Remove repeated long substrings (Lee et al. 2022, arXiv:2107.06499, section 4.1; cut out as in RefinedWeb).
 
 A word belongs to a repeated substring of at least n words exactly if it belongs to a repeated run of n words. The runs
 are hashed and sorted in blocks, so that no suffix array has to fit into memory.
@@ -21,12 +21,12 @@ from jax_diversity.text.words import word_spans
 
 @dataclass
 class Substrings(Repeats):
-    """Cuts out substrings of at least `length` words that came before, in this or another document.
+    """Cuts out substrings of at least `length` words that occurred before, in this or another document.
 
-    Punctuation marks count as words. Words must be equal in every letter; spaces do not count. Documents with a share
-    of words below `least_left` left are removed: 1 removes every document with such a substring. Documents come in the
-    order of reading, after the documents of the sources named in `precedence`. `mark` changes no text: documents get
-    the share of words in such substrings as the field `repeated_substrings_share`.
+    Punctuation marks count as words. Words must be equal in every letter; spaces are ignored. Documents of which less
+    than the share `least_left` of the words is left are removed: 1 removes every document with such a substring.
+    Documents come in the order of reading, after the documents of the sources named in `precedence`. `mark` changes no
+    text: documents get the share of words in such substrings as the field `repeated_substrings_share`.
     """
 
     kind: ClassVar[str] = "words"
@@ -41,7 +41,7 @@ class Substrings(Repeats):
 
     @property
     def run_length(self) -> int:
-        """Words of a run."""
+        """Number of words in a run."""
         return self.length
 
     def hashes(self, candidate: Candidate) -> UInt64[np.ndarray, " run"]:

@@ -1,4 +1,4 @@
-"""Documents of enough words."""
+"""Keep documents with enough words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least
 
 @dataclass
 class Words(Step):
-    """Keeps documents of at least `least` words, punctuation not counted; the number becomes the field `words`.
+    """Keeps documents with at least `least` words, without punctuation marks; the number becomes the field `words`.
 
     The default of 50 comes from studies of packing that drop the short articles of WikiText (Merity et al. 2016).
     """

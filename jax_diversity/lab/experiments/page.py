@@ -284,7 +284,7 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
 
 
 def _smoothed(values: np.ndarray) -> np.ndarray:
-    """Exponential moving average that starts at the first value; short curves, which are means already, are returned."""
+    """Exponential moving average that starts at the first value; short curves, which are means already, stay as is."""
     if len(values) < _FEW_POINTS:
         return values
     smooth = [values[0]]
