@@ -74,7 +74,7 @@ class Repeats(Survey):
     def repeated(
         self, begins: Bool[np.ndarray, " place"], documents: Int64[np.ndarray, " place"]
     ) -> Bool[np.ndarray, " place"]:
-        """Which places are cut out. Places of equal hashes are neighbours; `begins` marks the first one of each group."""
+        """Which places are cut out. Places of equal hashes are neighbours; `begins` marks each group's first place."""
         return ~begins
 
     def note(self, candidate: Candidate) -> bytes:
