@@ -32,7 +32,7 @@ class LevanterDataset:
         run: a run; or a built dataset, its folder or address, or several.
         ordering: the ordering of the datasets, see `make_loader`.
         make_example: takes the arrays as keywords, such as `GrugLmExample.causal`; None means that an element is a dict
-        of these arrays.
+            of these arrays.
         loss_mask: with "answers" only the answers of chats are targets; in other documents all tokens are targets.
 
     Raises:

@@ -262,7 +262,7 @@ def test_a_loss_that_is_no_number_is_a_row(experiment, material):
         ("paths: [tale.txt]", "paths: []", "tasks.tale.paths to name files"),
         ("batch_size: 4", "batch_sise: 4", "trial.batch_sise"),
         ("num_steps: 6", "num_steps: 0", "num_steps"),
-        ("  balance: {order: {method: balance}}", "  balance: {}", "two whose settings are the same"),
+        ("  balance: {order: {method: balance}}", "  balance: {}", "two arms with the same settings"),
         ("num_steps: 6", "evaluate_at: [0.5]", "evaluate_at to contain 1"),
         ("num_steps: 6", "model: lstm", "layout of contiguous or rotated"),
         ("arms: [balance]}", "arms: [balanse]}", "the arms of claim 1"),
