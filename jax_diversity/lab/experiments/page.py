@@ -64,7 +64,7 @@ def _lines(judge: Judge, figures: Sequence[str]) -> Iterator[str]:
     if judge.num_diverged:
         yield f"{judge.num_diverged} runs diverged and are left out.\n"
     if config.claims:
-        yield "## Claims\n\n| claim | verdict | figure |\n|---|---|---|"
+        yield "## Claims\n\n| claim | verdict | values |\n|---|---|---|"
         for judged in map(judge.judge, config.claims):
             yield f"| ({judged.claim.number}) {judged.claim.text} | **{judged.verdict}** | {judged.figure} |"
         yield ""
@@ -94,9 +94,9 @@ def _design(judge: Judge, known: Sequence[TrialRow]) -> str:
     devices = ", ".join(sorted({row.device for row in known}))
     return (
         f"{len(experiment.arms)} arms, {experiment.num_pairs} runs of each{varied}; runs of one seed share first "
-        f"weights, budget and validation. {models}; {span} target tokens a run; {devices}; "
-        f"{sum(row.seconds for row in known) / 3600:.1f} hours of one core. Losses are nats per token; intervals hold "
-        "95 %, over seeds and documents."
+        f"weights, budget and validation. {models}; {span} target tokens per run; {devices}; "
+        f"{sum(row.seconds for row in known) / 3600:.1f} hours of one core. Losses are nats per token; intervals are "
+        "95 % intervals over seeds and documents."
     )
 
 
@@ -144,7 +144,7 @@ def _settings_table(judge: Judge) -> Iterator[str]:
     """Yield the first measure at every varied setting, and its range over these settings."""
     first = judge.experiment.config.measures[0]
     yield f"## {first} by {', '.join(judge.experiment.vary)}\n"
-    yield "In brackets the difference from the arm that each is compared with, at the same setting.\n"
+    yield "In brackets: the difference from the arm with which each arm is compared, at the same setting.\n"
     yield f"| arm | {' | '.join(map(_words, judge.settings))} | mean difference over all | range |"
     yield f"|---|{'---|' * len(judge.settings)}---|---|"
     for arm in filter(judge.is_run, judge.experiment.arms):
@@ -200,7 +200,10 @@ def _groups_table(judge: Judge) -> Iterator[str]:
         return
     setting = ALL if len(judge.settings) > 1 else None
     rows = {(arm, name): _difference(judge, arm, name, setting) for arm in arms for name in names}
-    yield f"## By {family}\n\nDifferences from the arm that each is compared with, means over all settings; **bold** "
+    yield (
+        f"## By {family}\n\nDifferences from the arm with which each arm is compared, means over all settings; "
+        "**bold** "
+    )
     yield "where they are significant after Holm's correction over the column.\n"
     yield f"| {family} | {' | '.join(arms)} |\n|---|{'---|' * len(arms)}"
     marks: dict[tuple[str, str], bool] = {}
@@ -227,7 +230,10 @@ def _gradients_table(judge: Judge) -> Iterator[str]:
     if not names or not arms:
         return
     row = next(iter(next(iter(judge.held.values())).values()))
-    yield "## Gradients\n\nRatios of the means to those of the arm that each is compared with, both at their best "
+    yield (
+        "## Gradients\n\nRatios of the means to the means of the arm with which each arm is compared, both at their "
+        "best "
+    )
     yield "setting.\n"
     for share in row.settings["diagnose_at"]:
         yield f"After {share:.0%} of the steps:\n\n| | {' | '.join(arms)} |\n|---|{'---|' * len(arms)}"
@@ -240,8 +246,13 @@ def _gradients_table(judge: Judge) -> Iterator[str]:
 
 
 def _spread_table(judge: Judge) -> Iterator[str]:
-    yield "## Noise\n\nStandard deviations over runs; *by group* is that of a group's loss around its run's mean; "
-    yield "*runs* are those that each of two arms needs to see a difference of .01 with a power of 80 %, unpaired.\n"
+    yield (
+        "## Noise\n\nStandard deviations over runs; *by group* is the deviation of a group's loss from its run's mean; "
+    )
+    yield (
+        "*runs* is the number of runs that each of two arms needs to find a difference of .01 with a power of 80 %, "
+        "unpaired.\n"
+    )
     yield "| arm | share of the steps | mean | deviation | by group | runs |\n|---|---|---|---|---|---|"
     for each in judge.spreads():
         yield (
