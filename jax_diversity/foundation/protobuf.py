@@ -16,7 +16,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types; all others are deprecated."""
 _SIZES = {FIXED64: 8, FIXED32: 4}
 _LONGEST_VARINT = 10
-_CUT_OFF = "no protocol buffer, or a truncated one"
+_CUT_OFF = "not a protocol buffer, or one that is cut off"
 
 Field = tuple[int, int, int | memoryview]
 """A field's number, its wire type, and its value: an unsigned int for a varint, otherwise its bytes."""

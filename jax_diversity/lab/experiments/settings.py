@@ -298,7 +298,7 @@ def read_experiment(path: str | Path, size: str | None = None) -> Experiment:
 
     Raises:
         UserError: the file does not exist or is not valid YAML, or settings are unknown or invalid. The message names
-        the file.
+            the file.
 
     Example:
         >>> len(read_experiment("configs/experiments/orders.yaml").trials)
