@@ -93,7 +93,7 @@ def test_an_ordering_of_other_token_counts_is_warned_of(tmp_path: Path) -> None:
     foreign = jd.Ordering(np.arange(dataset.num_sequences), {"characteristics": "ef" * 32})
     foreign.save(tmp_path / "foreign.npy")
     for given in (foreign, tmp_path / "foreign.npy"):
-        with pytest.warns(UserWarning, match=r"fingerprint efefefefefefefef, none .* was \(cdcdcdcdcdcdcdcd\)"):
+        with pytest.warns(UserWarning, match=r"counts \(efefefefefefefef\) than the .* \(cdcdcdcdcdcdcdcd\)"):
             make_loader(root, ordering=given, global_batch_size=4)
     own = jd.order(dataset.characteristics, "uniform_shuffle")
     known = jd.Ordering(foreign.indices, {"characteristics": "cd" * 32})
