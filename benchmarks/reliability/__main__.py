@@ -21,11 +21,11 @@ COUNTS = {
     "hostile": {"quick": 60, "full": 900},
     "fuzz": {"quick": 1, "full": 600},
     "elastic": {"quick": 14, "full": 140},
-    "documents": {"quick": 160, "full": 20_000},
-    "secrets": {"quick": 18, "full": 1800},
+    "documents": {"quick": 80, "full": 20_000},
+    "secrets": {"quick": 9, "full": 1800},
     "folders": {"quick": 1, "full": 400},
-    "options": {"quick": 4, "full": 400},
-    "rows": {"quick": 20, "full": 400},
+    "options": {"quick": 3, "full": 400},
+    "rows": {"quick": 10, "full": 400},
 }
 """The number of attacks for each scale; for `fuzz` the seconds per reader."""
 

@@ -12,7 +12,7 @@ import os
 import resource
 import time
 import traceback
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -82,8 +82,8 @@ class _Campaign:
                     found = self._search(name, left, stage, result)
                 stages.remove(stage)
                 self.tally.add("passages", len(left) - len(found))
-                for kind in ("removed", "problems"):
-                    self.tally.add(kind, result.get(kind, 0))
+                for kind, number in result.get("counts", {}).items():
+                    self.tally.add(kind, number)
                 if found:  # the other documents begin the next stage anew
                     self._failed[self._key(name, stage)] |= {document.about for document in found}
                     left = [document for document in left if document not in found]
@@ -163,7 +163,7 @@ def _run(folder: Path, log: Path, name: str, texts: Sequence[str], stages: dict[
         num_texts = 1 + (len(texts) if form.is_exact else sum(map(bool, map(str.strip, texts))))
         if num_records < num_texts or (form.is_exact and num_records > num_texts):
             return {"fault": "lost", "said": f"{num_texts} written, {num_records} read: {report.problems[:2]}"}
-        return {"problems": report.num_problems + report.num_empty_documents}
+        return {"counts": {"problems": report.num_problems + report.num_empty_documents}}
 
     with log.open("a") as file:
 
@@ -194,10 +194,13 @@ def _through(steps: Steps, documents: Sequence[Document], folder: Path) -> Resul
             raise
         num_kept = 0
     json.dumps([chain.account(), chain.examples()])
-    num_removed = sum(sum(step["removed"].values()) for step in chain.funnel())
-    if num_kept + num_removed != len(documents):
-        return {"fault": "lost", "said": f"{len(documents)} read, {num_kept} kept, {num_removed} removed"}
-    return {"removed": num_removed}
+    removed = Counter[str]()
+    for step in chain.funnel():
+        removed += Counter(step["removed"])
+    if num_kept + removed.total() != len(documents):
+        return {"fault": "lost", "said": f"{len(documents)} read, {num_kept} kept, {removed.total()} removed"}
+    caught = {f"{rule} in {steps[0][0]}": removed[rule] for rule in ("raised", "took_too_long") if removed[rule]}
+    return {"counts": {"removed": removed.total(), **caught}}
 
 
 def _measured(work: Callable[[], Result], limit: int) -> Result:

@@ -502,7 +502,7 @@ def chains(folder: Path) -> dict[str, Steps]:
         "perplexity": {"reference": [plain]},
         "python": {"function": "benchmarks.reliability.hostile_documents:keep"},
         "quality": {"good": [plain], "bad": [other]},
-        "weight": {"weights": {"s0": 2}},
+        "weight": {"weights": {"source=s0": 2}},
     }
     varied: list[tuple[str, dict[str, Any]]] = [
         *((name, {"always": True}) for name in ("code", "html", "mediawiki", "stack_exchange")),
@@ -524,8 +524,8 @@ def chains(folder: Path) -> dict[str, Steps]:
         ("decontaminate", given["decontaminate"] | {"cut": True, "run": 5, "shortest": 2}),
         ("perplexity", given["perplexity"] | {"thirds": ["head"]}),
         ("quality", given["quality"] | {"least": 0.0, "pareto": 9.0}),
-        ("weight", {"weights": {0.5: 2, 0.8: 3}, "by": "quality"}),
-        ("weight", {"weights": {"a": 2}, "by": "score"}),
+        ("weight", {"weights": {"quality>=0.5": 2, "weight<0.8": 3}}),
+        ("weight", {"weights": {"score>=0.5": 2, "language=e*": 0.5, "score=a": 2}}),
         ("personal_data", {"regions": ["US", "DE", "GB"], "private_addresses": True}),
         ("c4", {"without": ["terminal_punctuation", "curly_brackets", "lorem_ipsum"]}),
     ]

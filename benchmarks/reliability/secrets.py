@@ -1,8 +1,8 @@
 """Planted secrets: preparation may write them nowhere but into texts that it was not asked to mask.
 
 A document holds one secret in one disguise and in one place. Chains with the step `personal_data` must mask it in the
-stored documents, too; all other chains must mask it in what they write besides. Texts that only look like secrets must
-stay. `count` is the number of documents.
+stored documents, too; all other chains must mask it in what they write besides. Only ids stay in documents and
+decisions, where they are keys. Texts that only look like secrets must stay. `count` is the number of documents.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SEPARATORS = {
     "\u200b": "a zero-width space",
     "\n": "a line end",
 }
-_PLACES = ("alone", "at the cut of a text", "at the cut of a line", "in an edited line", "title", "url", "id")
+_PLACES = ("alone", "at the cut of a text", "at the cut of a line", "in an edited line", "title", "url")
 
 
 class Secret(NamedTuple):
@@ -72,6 +72,8 @@ def _separated(rng: Rng, digits: str, size: int) -> tuple[str, str]:
     if separator == "full-width":
         return digits.translate({ord("0") + digit: 0xFF10 + digit for digit in range(10)}), "full-width digits"
     groups = [digits[start : start + size] for start in range(0, len(digits), size)]
+    if separator == "\n":
+        return f"{groups[0]}\n{' '.join(groups[1:])}", _SEPARATORS[separator]
     return separator.join(groups), _SEPARATORS[separator]
 
 
@@ -92,10 +94,10 @@ def _iban(rng: Rng) -> Secret:
 
 
 def _phone(rng: Rng) -> Secret:
-    digits = "2" + _drawn(rng, "23456789", 10)
+    digits = f"7{_drawn(rng, '23456789', 7)}"
     text, disguise = _separated(rng, digits, 4)
-    label = ("phone: +49 ", "Telephone\n+49 ", "call +44 ")[rng.integers(3)]
-    return Secret(f"telephone, {disguise}, after {label!r}", label + text, digits)
+    label, area = (("phone: +49 30 ", "30"), ("Telephone\n+49 89 ", "89"), ("call +44 20 ", "20"))[rng.integers(3)]
+    return Secret(f"telephone, {disguise}, after {label!r}", label + text, area + digits)
 
 
 def _email(rng: Rng) -> Secret:
@@ -116,7 +118,7 @@ def _key(rng: Rng) -> Secret:
         "password": f"password = '{value[:20]}'",
         "label on the line before": f"api_key:\n{value}",
         "URL": f"https://user:{value[:20]}@example.org/",
-        "token": f"TOKEN={value}",
+        "token": f"ACCESS_TOKEN={value}",
         "slack": f"xoxb-1234567890-{value[:24]}",
     }
     name = list(forms)[rng.integers(len(forms))]
@@ -165,16 +167,10 @@ NO_SECRETS = (
 
 def _document(number: int, secret: Secret, place: str, rng: Rng) -> Document:
     about: dict[str, Any] = {"id": f"d{number}", "source": "web", "language": "en"}
-    if place in ("title", "url", "id"):
-        told = {"title": secret.text, "url": f"https://example.org/{secret.text}"}.get(place)
-        given = (
-            {"id": secret.text}
-            if place == "id"
-            else {"title": told}
-            if place == "title"
-            else {"metadata": {"url": told}}
-        )
-        return Document(**{**about, "text": PLAIN, **given})
+    if place == "title":
+        return Document(**about, text=PLAIN, title=secret.text)
+    if place == "url":
+        return Document(**about, text=PLAIN, metadata={"url": f"https://example.org/{secret.text}"})
     inside = int(rng.integers(1, len(secret.text)))
     if place == "at the cut of a text":
         before = (PLAIN * 4)[: 1999 - inside] + " "
@@ -196,9 +192,10 @@ def missing(document: Any) -> None:
     raise KeyError(document.text[-len(PLAIN) - 60 :], document.title, document.id)
 
 
+_MASKED = ["title", "url"]
 MASKING: dict[str, Steps] = {
-    "personal_data": [("personal_data", {}), ("words", {"least": 150})],
-    "personal_data, regions": [("personal_data", {"regions": ["US", "DE", "GB"]}), ("c4", {})],
+    "personal_data": [("personal_data", {"fields": _MASKED}), ("words", {"least": 150})],
+    "personal_data, regions": [("personal_data", {"fields": _MASKED, "regions": ["US", "DE", "GB"]}), ("c4", {})],
 }
 OTHERS: dict[str, Steps] = {
     "words": [("words", {"least": 100_000})],
@@ -247,6 +244,8 @@ def _fail(tally: Tally, secrets: Sequence[Secret], places: Sequence[str], chain:
     for where, text in written.items():
         found = _normal(text)
         for secret, place in zip(secrets, places, strict=True):
+            if place == "id" and {"documents", "decisions"} & set(Path(where).parts):
+                continue
             parts = (secret.core[start : start + _LEAKED] for start in range(len(secret.core) - _LEAKED + 1))
             if part := next((part for part in parts if part in found), ""):
                 tally.fail(

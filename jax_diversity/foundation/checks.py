@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jax_diversity.foundation.errors import UserError, quoted
 
+_NUMBER = re.compile(r"[-+]?[0-9]{1,18}")
 _LONGEST_NAME = 200
 """Most bytes of a name that becomes a file name: file names have at most 255 bytes, endings included."""
 
@@ -85,6 +87,18 @@ def reads_as_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+def number_in_data(text: str) -> int | None:
+    """The whole number that a text of someone's data states; None for other texts and for more than 18 digits.
+
+    `int` also takes spaces, underscores and the digits of all scripts, and raises for thousands of digits.
+
+    Example:
+        >>> number_in_data("-12"), number_in_data("1_2"), number_in_data("9" * 5000)
+        (-12, None, None)
+    """
+    return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def check_file_name(what: str, name: str) -> None:

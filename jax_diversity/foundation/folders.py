@@ -62,13 +62,13 @@ def make_folder(folder: Path) -> None:
 
 
 def inside(root: Path, *names: str) -> Path:
-    """The path of a file or folder below a folder, of which no part below `root` is a symbolic link.
+    """The path of a file or folder below a folder, of which no part below `root` is a symbolic link or a device.
 
-    A folder may come from elsewhere, and a link in it could lead to any file. `root` itself and its parents may be
-    links.
+    A folder may come from elsewhere: a link in it could lead to any file, and a named pipe has no end. `root` itself
+    and its parents may be links.
 
     Raises:
-        UserError: a part is a link, or the names lead out of the folder.
+        UserError: a part is a link or a device, or the names lead out of the folder.
 
     Example:
         >>> inside(Path("dataset"), "embeddings/embeddings.npy")
@@ -80,19 +80,27 @@ def inside(root: Path, *names: str) -> Path:
     path = root
     for part in parts:
         path /= part
-        if path.is_symlink():
+        if _leads_elsewhere(path):
             raise UserError(
-                f"Expected no links in {root}, found one at {path.relative_to(root)}, which could lead to any file; "
-                f"remove it, or make a copy without links (`cp -rL {root} COPY`)."
+                f"Expected no links and devices in {root}, found one at {path.relative_to(root)}, which could lead to "
+                f"any file; remove it, or make a copy without links (`cp -rL {root} COPY`)."
             )
     return path
+
+
+def _leads_elsewhere(path: Path) -> bool:
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def refuse_links(root: Path, *names: str) -> Path:
     """Like `inside`, and everything below that folder is checked, too."""
     folder = inside(root, *names)
     for path in folder.rglob("*"):
-        if path.is_symlink():
+        if _leads_elsewhere(path):
             inside(root, str(path.relative_to(root)))
     return folder
 

@@ -27,7 +27,7 @@ def optional(name: str, extra: str | None, *, install: str | None = None) -> Any
     """
     try:
         return import_module(name)
-    except ImportError as error:
+    except Exception as error:  # an installed library may raise anything
         library = name.partition(".")[0]
         raise UserError(
             f"Expected the library {library}, found none that can be imported ({in_one_line(error)}); "

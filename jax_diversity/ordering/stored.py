@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jax_diversity.foundation.checks import check_file_name
+
 if TYPE_CHECKING:
     from jax_diversity.foundation.stored import StoredStages
 
@@ -18,7 +20,8 @@ def array_name(name: str) -> str:
 
 
 def ordering_path(stored: StoredStages, name: str) -> Path:
-    """The path of an ordering, which may not be there yet."""
+    """The path of an ordering, which may not be there yet; a manifest may name it."""
+    check_file_name("an ordering's name", name)
     return stored.root / ORDERINGS / array_name(name)
 
 

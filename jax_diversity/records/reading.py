@@ -282,7 +282,10 @@ class RecordReader:
             return file
 
     def _rows(self, what: str, given: GivenRows) -> Rows:
-        rows = as_integers(what, given, least=-(2**63))
+        if isinstance(given, np.ndarray) and given.dtype == np.int64 and given.ndim == 1:  # as in every batch
+            rows = given
+        else:
+            rows = as_integers(what, given, least=-(2**63))
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"Expected {what} in 0 .. {len(self) - 1}, found {rows.min()} .. {rows.max()}.")
         return rows

@@ -556,7 +556,7 @@ def test_licences_of_a_tree(tmp_path: Path) -> None:
         "broken/pyproject.toml": "= no",
         "broken/a.js": "x",
         "site/pack-1.0.dist-info/METADATA": "Name: pack\nLicense-Expression: Apache-2.0\n\nLicense: GPL",
-        "site/pack-1.0.dist-info/RECORD": 'pack/a.py,sha256=x,1\n"pack/b.py",,\n',
+        "site/pack-1.0.dist-info/RECORD": f'"{"x" * 200_000}\npack/a.py,sha256=x,1\n"pack/b.py",,\n',
         "site/pack/a.py": "x",
         "site/other.py": "x",
     }

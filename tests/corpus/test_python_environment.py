@@ -57,7 +57,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
             content = content.encode() if isinstance(content, str) else content
             target.write_bytes(content)
             rows.append(f'"{path}",sha256=x,{len(content)}')
-        (about / "RECORD").write_text("\n".join([*rows, f"../../bin/{name},,500"]))
+        odd = ["a.py,,\u00b2", f"b.py,,{'9' * 5000}", f'"{"c" * 200_000}', '"unclosed.py,,5', "", "d.py"]
+        (about / "RECORD").write_text("\n".join([*odd, *rows, f"../../bin/{name},,500"]), encoding="utf-8")
         if origin is not None:
             (about / "direct_url.json").write_text(json.dumps(origin))
         return tmp_path

@@ -165,6 +165,8 @@ def test_the_last_revision_counts(tmp_path: Path) -> None:
     older = "<revision><id>7</id><text>old</text></revision>"
     documents, _ = read(dump(tmp_path, [page(1, "new", more=older)]))
     assert (documents[0].text, documents[0].metadata["revision"]) == ("new", 1001)
+    (document,), _ = read(dump(tmp_path, [page(1, "new").replace("<id>1001", f"<id>{'9' * 5000}")]))
+    assert "revision" not in document.metadata
 
 
 def test_broken_pages_are_counted_and_the_others_read(tmp_path: Path) -> None:

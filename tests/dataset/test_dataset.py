@@ -17,6 +17,7 @@ from jax_diversity.foundation.artifacts import signed
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.records.writing import write_records
 from jax_diversity.schema import Segments
+from tests.support.hostile import sign_manifest
 from tests.support.tiny_dataset import ListStore, TinyDataset, write_tiny_dataset
 
 
@@ -67,9 +68,7 @@ def test_repr_shows_the_flow(tiny):
     parts = ("num_documents 36", "vocab_size 64", "sequence_length 16", "balance, uniform_shuffle", "fingerprint  ")
     for part in parts:
         assert part in text
-    manifest = json.loads((tiny.root / "manifest.json").read_text())
-    del manifest["stages"]["write"]
-    (tiny.root / "manifest.json").write_text(json.dumps(signed(manifest)))
+    sign_manifest(tiny.root, lambda manifest: manifest["stages"].pop("write"))
     assert "fingerprint  " not in repr(jd.open_dataset(tiny.root))
 
 
@@ -130,9 +129,7 @@ def test_no_dataset_there(tmp_path):
     ],
 )
 def test_a_missing_stage_names_its_verb(tiny, stage, verb, attribute):
-    manifest = json.loads((tiny.root / "manifest.json").read_text())
-    del manifest["stages"][stage]
-    (tiny.root / "manifest.json").write_text(json.dumps(signed(manifest)))
+    sign_manifest(tiny.root, lambda manifest: manifest["stages"].pop(stage))
     with pytest.raises(UserError, match=f"jax-diversity {verb}"):
         getattr(jd.open_dataset(tiny.root), attribute)
 

@@ -8,7 +8,6 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +15,11 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation import artifacts
-from jax_diversity.foundation.artifacts import OutputFolder, atomic_path, remove_leftovers, signed
+from jax_diversity.foundation.artifacts import OutputFolder, atomic_path, remove_leftovers
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.run.inspection import Inspector
+from tests.support.hostile import sign_manifest
 from tests.support.tiny_dataset import write_tiny_dataset
 
 pytestmark = pytest.mark.core
@@ -39,14 +39,6 @@ def flip(path: Path) -> bytes:
     path.write_bytes(content)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     return sound
-
-
-def sign(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change a manifest as somebody does who knows how it is signed."""
-    path = root / "manifest.json"
-    manifest = json.loads(path.read_text())
-    change(manifest["stages"])
-    path.write_text(json.dumps(signed(manifest)))
 
 
 READS: list[tuple[str, Callable[[jd.Dataset], object]]] = [
@@ -109,7 +101,8 @@ def test_no_stage_makes_anything_of_a_damaged_input(dataset: Path, stage: str, n
 def test_a_manifest_cannot_name_files_outside_its_folder(dataset: Path, name: str) -> None:
     victim = dataset.parent / "victim.txt"
     victim.write_text("mine")
-    sign(dataset, lambda stages: stages["prepare"]["files"].update({name: {"bytes": 4, "sha256": "a" * 64}}))
+    entry = {name: {"bytes": 4, "sha256": "a" * 64}}
+    sign_manifest(dataset, lambda manifest: manifest["stages"]["prepare"]["files"].update(entry))
     with pytest.raises(UserError, match="names a file outside its folder"):
         OutputFolder(dataset)
     assert main(["build", "--out", str(dataset), "--corpus.paths", str(victim), "--quiet"]) == 2
@@ -189,7 +182,7 @@ def test_an_ordering_of_another_dataset_is_not_measured(
     dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     other = Path(shutil.copytree(dataset, tmp_path / "other"))
-    sign(other, lambda stages: stages["pack"].update(fingerprint="f" * 64))
+    sign_manifest(other, lambda manifest: manifest["stages"]["pack"].update(fingerprint="f" * 64))
     theirs = str(other / "orderings" / "balance.npy")
     for arguments in (["--order", theirs], ["--orderings", theirs]):
         assert main(["measure", "--out", str(dataset), "--quiet", *arguments]) == 2

@@ -52,7 +52,7 @@ def test_a_build_follows_no_link(
 def test_the_sentence_names_the_link(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plant_link(copy, "embeddings", tmp_path)
     assert main(["embed", "--embedding.seed", "5", "--out", str(copy), "--quiet"]) == 2
-    assert f"Expected no links in {copy}, found one at embeddings" in capsys.readouterr().err
+    assert f"Expected no links and devices in {copy}, found one at embeddings" in capsys.readouterr().err
     with pytest.raises(UserError, match="found one at embeddings, which could lead to any file; remove it, or make a"):
         _ = jd.open_dataset(copy).embeddings
 
@@ -126,11 +126,30 @@ def test_a_lock_is_no_second_name_of_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "victim").read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", ["manifest.json", ".lock"])
+@pytest.mark.parametrize("name", ["manifest.json", ".lock", "build.log", "characteristics/cluster.npz"])
 def test_a_named_pipe_is_not_waited_for(name: str, copy: Path) -> None:
     (copy / name).unlink(missing_ok=True)
     os.mkfifo(copy / name)
     assert main(["order", "--name", "again", "--out", str(copy), "--quiet"]) in (0, 2)
+    if name == "manifest.json":
+        with pytest.raises(UserError, match="found one at manifest"):
+            OutputFolder(copy)
+
+
+def test_a_named_pipe_in_a_run_is_not_waited_for(copy: Path, tmp_path: Path) -> None:
+    run = jd.create_schedule(tmp_path / "run", [copy], num_positions=20)
+    for name in (run.content.parts[0].file, "schedule.json"):
+        (tmp_path / "run" / name).unlink()
+        os.mkfifo(tmp_path / "run" / name)
+        with pytest.raises(UserError, match=f"found one at {name}"):
+            jd.open_schedule(tmp_path / "run").history(3)
+
+
+def test_the_layout_of_records_names_no_other_file(copy: Path, tmp_path: Path) -> None:
+    counts = {"layout": "ordered", "ordering": "../../elsewhere"}
+    sign_manifest(copy, lambda manifest: manifest["stages"]["write"]["counts"].update(counts))
+    with pytest.raises(UserError, match="an ordering's name to be a plain file name"):
+        _ = jd.open_dataset(copy).records
 
 
 def test_only_temporary_names_are_leftovers(tmp_path: Path) -> None:

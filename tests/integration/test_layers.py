@@ -125,7 +125,7 @@ def methods_tables() -> list[Methods]:
     return [packing, ordering, embedding, clustering, preparation]
 
 
-# Only Megatron's own packing has the indices that Megatron reads; only the exact greedy has scores of norms.
+# Only Megatron's own packing has the indices that Megatron reads.
 BY_NAME = {("packing.stage", "megatron"), ("export.megatron", "megatron")}
 
 

@@ -17,9 +17,9 @@ import orbax.checkpoint
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.foundation.artifacts import signed
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.iteration import BatchIterator
+from tests.support.hostile import sign_manifest
 from tests.support.tiny_dataset import TinyDataset, reference_row, write_tiny_dataset
 
 
@@ -375,9 +375,8 @@ def test_a_layout_whose_ordering_was_remade_is_found(tmp_path):
     assert_batch(next(iter(loader)), before)  # what was opened stays what it was
     with pytest.raises(UserError, match=r"ordering of fingerprint .* made again after the dataset or the loader was"):
         next(iter(pickle.loads(pickle.dumps(loader))))
-    manifest = json.loads((tiny.root / "manifest.json").read_text())
-    manifest["stages"]["order/balance"]["counts"]["fingerprint"] = remade.fingerprint
-    (tiny.root / "manifest.json").write_text(json.dumps(signed(manifest)))
+    counts = {"fingerprint": remade.fingerprint}
+    sign_manifest(tiny.root, lambda manifest: manifest["stages"]["order/balance"]["counts"].update(counts))
     with pytest.raises(UserError, match=r"sequence \d+ expected, \d+ found"):
         next(iter(jd.make_loader(tiny.root, global_batch_size=4)))
 

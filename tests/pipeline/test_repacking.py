@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from pathlib import Path
 
@@ -12,10 +11,10 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
-from jax_diversity.foundation.artifacts import signed
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build
 from jax_diversity.run.mixture import _as_read
+from tests.support.hostile import sign_manifest
 from tests.support.runs import batches, whole
 from tests.support.tiny_corpus import tiny_config, write_corpus
 from tests.support.tiny_dataset import write_tiny_dataset
@@ -151,9 +150,7 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     with pytest.raises(jd.UserError, match="Expected an empty folder, or one packed from"):
         jd.repack(folder / "first", tmp_path / "other", seed=1)
     write_tiny_dataset(tmp_path / "tiny")
-    manifest = json.loads((tmp_path / "tiny" / "manifest.json").read_text())
-    del manifest["settings"]
-    (tmp_path / "tiny" / "manifest.json").write_text(json.dumps(signed(manifest)))
+    sign_manifest(tmp_path / "tiny", lambda manifest: manifest.pop("settings"))
     with pytest.raises(jd.UserError, match="run `jax-diversity build` first"):
         jd.repack(tmp_path / "tiny", tmp_path / "x", seed=1)
     assert not (tmp_path / "x").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.metadata
 import io
 import json
 import tarfile
@@ -12,6 +13,7 @@ from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +21,7 @@ import pyarrow.parquet as pq
 from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.corpus.readers.reading import read_documents
 from jax_diversity.corpus.readers.records import ReadReport
-from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.corpus.steps.base import METHODS
 from jax_diversity.corpus.steps.quality import MODEL, Quality
 from jax_diversity.foundation.errors import UserError
@@ -122,8 +124,11 @@ def readers(folder: Path) -> dict[str, Use]:
 
 def _read(folder: Path, make: Callable[[Path, str], Mapping[str, Any]], text: str) -> None:
     try:
-        for _ in read_documents(CorpusConfig(**make(folder, text)), ReadReport()):
-            pass
+        config = CorpusConfig(**make(folder, text))
+        only_here = partial(importlib.metadata.distributions, path=[str(folder)])
+        with mock.patch.object(importlib.metadata, "distributions", only_here):
+            for _ in read_documents(config, ReadReport()):
+                pass
     except UserError:
         pass
 
@@ -190,6 +195,16 @@ def _with_licences(folder: Path, text: str) -> dict[str, Any]:
     return _files(folder, contents, format="code")
 
 
+def _package(folder: Path, text: str) -> dict[str, Any]:
+    contents = {
+        "a-1.0.dist-info/METADATA": f"Metadata-Version: 2.1\nName: a\nVersion: 1\n\n{text}",
+        "a-1.0.dist-info/RECORD": f"a.py,,5000\n{text}\na-1.0.dist-info/LICENSE,,5000",
+        "a-1.0.dist-info/LICENSE": text,
+        "a.py": text,
+    }
+    return _files(folder, contents) | {"paths": (PYTHON_ENVIRONMENT,)}
+
+
 READERS: dict[str, Callable[[Path, str], dict[str, Any]]] = {
     "text": lambda folder, text: _files(folder, {"a.txt": text}),
     "text, lines": lambda folder, text: _files(folder, {"a.txt": text}, documents_begin=r"\S"),
@@ -200,6 +215,7 @@ READERS: dict[str, Callable[[Path, str], dict[str, Any]]] = {
     "code, Cargo.toml": lambda folder, text: _files(
         folder, {"a.rs": "x", "Cargo.toml": f'[package]\nlicense = """{text}"""'}, format="code"
     ),
+    "python_environment": _package,
     "code, package.json": lambda folder, text: _files(folder, {"a.js": "x", "package.json": text}, format="code"),
     "jsonl": lambda folder, text: _files(folder, {"a.jsonl": _lines(text)}),
     "jsonl, raw": lambda folder, text: _files(folder, {"a.jsonl": text}),

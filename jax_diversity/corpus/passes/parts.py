@@ -18,6 +18,8 @@ from jax_diversity.schema import Document
 
 _PART_BYTES = 8 * 2**20
 _PART_DOCUMENTS = 8192
+_SIZES = 5
+"""Stored for every document: bytes of its text, words and bytes at the start of its step, and now."""
 
 
 def split(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -44,12 +46,23 @@ def write_part(path: Path, accounts: Sequence[Account], candidates: Sequence[Can
         texts.append(text)
         sizes.extend((len(text), *candidate.entered, *candidate.size))
         values.extend(candidate.measured.values())
-        of_rules = rules.setdefault(tuple(candidate.measured), len(rules))
-        labels = (document.id, document.source, document.language, document.title)
-        found = (candidate.scores, candidate.duplicate_group, candidate.duplicate_of)
-        metadata = {} if removed else dict(document.metadata)
-        place = (candidate.step, candidate.is_edited)
-        rows.append((*labels, metadata, of_rules, removed, candidate.language, *found, *place))
+        rows.append(
+            (
+                document.id,
+                document.source,
+                document.language,
+                document.title,
+                {} if removed else dict(document.metadata),
+                candidate.language,
+                candidate.scores,
+                rules.setdefault(tuple(candidate.measured), len(rules)),
+                removed,
+                candidate.duplicate_group,
+                candidate.duplicate_of,
+                candidate.step,
+                candidate.is_edited,
+            )
+        )
     columns = [*zip(*rows, strict=True)]  # JSON reads few long lists faster than many short ones
     plain = json.dumps([[account.plain() for account in accounts], [*rules], columns])
     write_blocks(path, plain.encode(), b"".join(texts), sizes.tobytes(), values.tobytes())
@@ -64,29 +77,20 @@ def read_part(path: Path) -> tuple[list[Account], list[Candidate]]:
     with damage_as_error(path):
         plain, texts, sizes, values = read_blocks(path, 4)
         accounts, rules, columns = json.loads(bytes(plain))
-        numbers, measured = iter(sizes.cast("q").tolist()), values.cast("d").tolist()
+        numbers, measured = sizes.cast("q").tolist(), values.cast("d").tolist()
+        columns += [numbers[place::_SIZES] for place in range(_SIZES)]
         candidates = []
         start = first = 0
-        for row, *of_sizes in zip(zip(*columns, strict=True), *[numbers] * 5, strict=True):
-            id, source, language, title, metadata, of_rules, removed, *found, step, is_edited = row
-            num_bytes, words_in, bytes_in, *size = of_sizes
+        for row in zip(*columns, strict=True):
+            id, source, language, title, metadata, now, scores, of_rules, removed, group, duplicate_of = row[:11]
+            step, is_edited, num_bytes, words_in, bytes_in, words, bytes_out = row[11:]
             names, text = rules[of_rules], str(texts[start : start + num_bytes], errors="surrogatepass")
             by_rule = dict(zip(names, measured[first : first + len(names)], strict=True))
             start, first = start + num_bytes, first + len(names)
-            now, scores, group, duplicate_of = found
-            candidates.append(
-                Candidate(
-                    Document(id, text, source, language, title, metadata),
-                    now,
-                    scores,
-                    by_rule,
-                    removed and Removal(*removed),
-                    group,
-                    duplicate_of,
-                    step=step,
-                    entered=(words_in, bytes_in),
-                    is_edited=is_edited,
-                    _size=tuple(size),
-                )
-            )
+            document = Document(id, text, source, language, title, metadata)
+            reason = removed and Removal(*removed)
+            candidate = Candidate(document, now, scores, by_rule, reason, group, duplicate_of, step=step)
+            candidate.entered, candidate.is_edited = (words_in, bytes_in), is_edited
+            candidate._size = words, bytes_out
+            candidates.append(candidate)
         return [*map(Account.of_plain, accounts)], candidates

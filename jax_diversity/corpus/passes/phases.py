@@ -182,7 +182,8 @@ class Phases:
 def _judge(candidate: Candidate, step: Step, text: str) -> None:
     # Without an edit `text` is the same object: the comparison costs nothing.
     if all(map(candidate.judge, step.judge(candidate))) and candidate.text is not text:
-        candidate.text.encode()  # raises if the step has left half of a surrogate pair, which cannot be stored
+        # Raises if the step has left half of a surrogate pair, which cannot be stored.
+        _ = candidate.text.isascii() or candidate.text.encode()
         _ = candidate.text.strip() or candidate.judge(at_least("empty", 0, 1))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import os
@@ -13,8 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from jax_diversity.corpus.readers.files import InputFile
+from jax_diversity.corpus.readers.python_environment import record_rows
 from jax_diversity.corpus.readers.records import Found, converted
 from jax_diversity.corpus.readers.text import is_source, read_text
+from jax_diversity.foundation.attempts import Failure, attempt
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
@@ -41,8 +42,10 @@ class Licences:
         folder = posixpath.dirname(file.address)
         for _ in range(file.name.count("/") + 1):
             if folder not in self._folders:
-                self._folders[folder] = tree.licence_in(folder)
-                self._installed[folder] = tree.licences_of_installed(folder)
+                found, installed = attempt(tree.licence_in, folder), attempt(tree.licences_of_installed, folder)
+                # Files that cannot be read tell nothing; they are not read again for every file of the folder.
+                self._folders[folder] = (False, None) if isinstance(found, Failure) else found
+                self._installed[folder] = {} if isinstance(installed, Failure) else installed
             known = self._installed[folder]
             if known and (inner := posixpath.relpath(file.address, folder)) in known:
                 return known[inner]
@@ -120,9 +123,8 @@ class _Tree:
             if name.endswith(".dist-info"):
                 about = posixpath.join(folder, name)
                 _, licence = self.licence_in(about)
-                for row in csv.reader(self._read(about, "RECORD", _LONGEST_RECORD).splitlines()):
-                    if row:
-                        found[row[0]] = licence
+                for row in record_rows(self._read(about, "RECORD", _LONGEST_RECORD)):
+                    found[row[0]] = licence
         return found
 
 

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 
 from jax_diversity.corpus.readers.files import MAX_DOCUMENT_BYTES, InputFile
 from jax_diversity.corpus.readers.records import Found, Place, Problem, converted
+from jax_diversity.foundation.checks import number_in_data
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
@@ -128,7 +129,7 @@ def _document(page: ElementTree.Element, wiki: _Wiki, place: Place) -> Document:
     metadata = {
         "media_type": found["format"] or "text/x-wiki",
         "timestamp": found["timestamp"],
-        "revision": int(found["id"]) if found["id"].isdecimal() else None,
+        "revision": number_in_data(found["id"]),
         "url": url,
     }
     return Document(

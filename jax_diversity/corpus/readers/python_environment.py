@@ -23,11 +23,13 @@ from typing import Any, Literal, NamedTuple
 
 from jax_diversity.corpus.readers.files import InputFile
 from jax_diversity.corpus.readers.records import Found, Place, Problem, converted
+from jax_diversity.foundation.checks import number_in_data
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
 
 MIN_CHARACTERS = 200
 MAX_FILE_BYTES = 400_000
+_LONGEST_ROW = 10_000
 _SKIPPED_FOLDERS = {"test", "tests", "_tests"}
 _LICENCE_NAMES = ("LICENSE", "LICENCE", "COPYING", "NOTICE")
 # Share of docstrings in source by size, measured on some 600 modules; it estimates sizes without reading files.
@@ -53,8 +55,8 @@ class Package:
         # RECORD holds the sizes, so that no file is read. Paths outside of site-packages begin with `..`.
         record = self.distribution.read_text("RECORD")
         if record is not None:
-            rows = [row for row in csv.reader(record.splitlines()) if len(row) == 3]
-            sizes = {path: int(size) for path, _, size in rows if size.isdigit()}
+            rows = ((row[0], number_in_data(row[2])) for row in record_rows(record) if len(row) == 3)
+            sizes = {path: size for path, size in rows if size is not None}
         else:  # older or distribution-made installs
             paths = {str(path): str(self.distribution.locate_file(path)) for path in self.distribution.files or ()}
             sizes = {path: os.path.getsize(at) if os.path.exists(at) else 0 for path, at in paths.items()}
@@ -87,6 +89,13 @@ class PackageText(NamedTuple):
     def id(self) -> str:
         """The id, equal on every machine."""
         return f"{self.package.name}/{self.kind}/{self.path}".rstrip("/")
+
+
+def record_rows(record: str) -> Iterator[list[str]]:
+    """The rows of a package's RECORD (path, hash, size); lines longer than any path are left out."""
+    for line in record.splitlines():
+        if 0 < len(line) <= _LONGEST_ROW:
+            yield from csv.reader([line])  # alone: an unclosed quote ends with its line
 
 
 def find_packages() -> list[Package]:

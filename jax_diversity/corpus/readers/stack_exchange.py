@@ -26,6 +26,7 @@ from xml.etree import ElementTree
 
 from jax_diversity.corpus.readers.files import MAX_DOCUMENT_BYTES, InputFile, valid_name, without_compression
 from jax_diversity.corpus.readers.records import Found, Place, Problem, converted
+from jax_diversity.foundation.checks import number_in_data
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
@@ -40,7 +41,7 @@ _ARTICLE = "<article data-score="
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _FRAME = re.compile(rb"(?:<\?xml[^>]*\?>)?\s*+(?:<posts>)?\s*+(?P<end></posts>|<posts\s*/>)?")
 # Synthetic posts in dumps since July 2025.
-_MADE_UP = (1_000_000_001, 1_000_000_010)
+_MADE_UP = ("1000000001", "1000000010")
 
 
 class _Post(NamedTuple):
@@ -123,15 +124,18 @@ def _parse(line: bytes, number: int) -> _Post | Problem | None:
         row = ElementTree.fromstring(line).attrib
     except ElementTree.ParseError as error:
         return Problem.of_xml(line, error)
-    try:
-        own, kind, score = int(row["Id"]), row["PostTypeId"], int(row.get("Score", 0))
-        if kind not in (_QUESTION, _ANSWER) or own in _MADE_UP:
-            return None
-        question = own if kind == _QUESTION else int(row["ParentId"])
-    except KeyError as error:
-        return Problem("num_broken_records", f"a row without {error.args[0]}")
-    except ValueError as error:
-        return Problem("num_broken_records", f"a row with invalid numbers: {in_one_line(error)}")
+    for name in ("Id", "PostTypeId"):
+        if name not in row:
+            return Problem("num_broken_records", f"a row without {name}")
+    kind = row["PostTypeId"]
+    if kind not in (_QUESTION, _ANSWER) or row["Id"] in _MADE_UP:
+        return None
+    parent = "Id" if kind == _QUESTION else "ParentId"
+    if parent not in row:
+        return Problem("num_broken_records", f"a row without {parent}")
+    own, score, question = [number_in_data(row.get(name, "0")) for name in ("Id", "Score", parent)]
+    if own is None or score is None or question is None:
+        return Problem("num_broken_records", "a row with invalid numbers")
     texts = (row.get(name, "") for name in ("Body", "Title", "Tags", "ContentLicense"))
     return _Post((question, kind != _QUESTION, -score, own), number, *texts)
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from jax_diversity.corpus.readers.files import InputFile
 from jax_diversity.corpus.readers.records import Found, Place, Problem, converted
+from jax_diversity.foundation.checks import number_in_data
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
@@ -129,16 +130,16 @@ def _records(content: io.BufferedReader) -> Iterator[_Record | Problem]:
                 was_found = False
             continue
         headers = _headers(content)
-        length = headers.get("content-length", "")
-        if not (length.isascii() and length.isdigit()):
+        length = number_in_data(headers.get("content-length", ""))
+        if length is None or length < 0:
             yield Problem("num_broken_records", "a WARC record without Content-Length")
             continue
-        if int(length) > MAX_PAGE_BYTES:
-            _skip(content, int(length))
+        if length > MAX_PAGE_BYTES:
+            _skip(content, length)
             yield Problem("num_broken_records", f"a record of {length} bytes, more than {MAX_PAGE_BYTES}")
             continue
-        block = content.read(int(length))
-        if len(block) < int(length):
+        block = content.read(length)
+        if len(block) < length:
             raise EOFError("it ends within a record")
         was_found = True
         yield _Record(headers, block)

@@ -26,7 +26,7 @@ _FORMS = {
         r"(?P<value>(?=[A-Za-z_.~+/-]{0,4000}[\d=])[\w.~+/-]{8,4000}={0,2})",
     ),
     "jwt": ("eyJ", r"(?<![\w-])eyJ[\w-]{8,2000}\.eyJ[\w-]{8,8000}\.[\w-]{16,1500}"),
-    "aws": ("AKIA ASIA ABIA ACCA", r"(?<![A-Za-z0-9])(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}(?![A-Za-z0-9])"),
+    "aws": ("AKIA ASIA ABIA ACCA", r"(?<![A-Za-z0-9])(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
     "github": (
         "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_",
         r"(?<![A-Za-z0-9])(?:gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59})",
@@ -60,8 +60,9 @@ _WRITTEN = tuple(form for name in _NAMES for form in (name, name.capitalize(), n
 _OF_ACCESS = re.compile(
     r"(?:api|access|auth|account|private|secret|encryption|signing|bearer|refresh|session)[_-]?$", re.IGNORECASE
 )
+_LONG_VALUE = 20
 _GIVEN = re.compile(
-    r"[\w-]{0,20}[\"']?\]?[ \t]{0,4}(?::=|=>|==?|:)[ \t]{0,4}"
+    r"[\w-]{0,20}[\"']?\]?[ \t]{0,4}(?::=|=>|==?|:)[ \t]{0,4}(?:\r?\n[ \t]{0,8})?"
     r"(?:\"(?P<double>[^\"\s]{8,200})\"|'(?P<single>[^'\s]{8,200})'|(?P<bare>[\w+/.~-]{16,200}={0,2})(?![\w(\[]))"
 )
 _NO_SECRET = re.compile(
@@ -81,15 +82,16 @@ def _assigned(text: str) -> list[Span]:
         start = text.find(name)  # many times as fast as a pattern
         while start >= 0:
             match = _GIVEN.match(text, start + len(name))
-            if match and _names_a_secret(name, text[max(start - 12, 0) : start]) and _is_random(match):
+            if match and _names_a_secret(name, text[max(start - 12, 0) : start], match) and _is_random(match):
                 spans.add(match.span(str(match.lastgroup)))
             start = text.find(name, start + 1)
     return sorted(spans)
 
 
-def _names_a_secret(name: str, before: str) -> bool:
-    """Whether the name is one of a secret: `key` and `token` need a word before them, such as `api`."""
-    return name.lower() not in ("key", "token") or _OF_ACCESS.search(before) is not None
+def _names_a_secret(name: str, before: str, match: re.Match) -> bool:
+    """Whether the name is one of a secret: `key`, and `token` before a short value, need a word such as `api`."""
+    least = {"key": math.inf, "token": _LONG_VALUE}.get(name.lower(), 0)
+    return len(match[str(match.lastgroup)]) >= least or _OF_ACCESS.search(before) is not None
 
 
 def _is_random(match: re.Match) -> bool:
@@ -101,7 +103,7 @@ def _is_random(match: re.Match) -> bool:
     if _NO_SECRET.search(value) or not re.search(r"\d", value) or not re.search(r"[A-Za-z]", value):
         return False
     bits = _bits(value)
-    if len(value) >= 20:
+    if len(value) >= _LONG_VALUE:
         # Joined words have few digits, which stand together.
         return bits >= (3.0 if re.fullmatch("[0-9a-fA-F]+", value) else 3.5) and _changes(value) >= len(value) / 5
     classes = sum(bool(re.search(each, value)) for each in ("[a-z]", "[A-Z]", r"\d", r"[^\w\s]"))

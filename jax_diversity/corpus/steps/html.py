@@ -17,7 +17,7 @@ from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least,
 from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.libraries import optional
 
-MEDIA_TYPES = frozenset({"text/html", "application/xhtml+xml"})
+_MEDIA_TYPES = ("text/html", "application/xhtml+xml")  # not a set: the field may hold any value
 _MOST_CHARACTERS = 2_000_000
 _LEAST_CHECKED = 20_000
 """Characters of a page whose markup is checked; shorter pages take little time, whatever they hold."""
@@ -54,7 +54,7 @@ class Html(Step):
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Extract the text."""
-        if not self.always and candidate.document.metadata.get("media_type") not in MEDIA_TYPES:
+        if not self.always and candidate.document.metadata.get("media_type") not in _MEDIA_TYPES:
             return
         yield at_most("most_characters", len(candidate.text), _MOST_CHARACTERS)
         yield from markup_limits(candidate.text)

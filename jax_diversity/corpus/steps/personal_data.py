@@ -57,7 +57,7 @@ _ADDRESSED = re.compile(
     re.IGNORECASE,
 )
 _LINE_BREAKS = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # of `str.splitlines`
-_SHORTEST_REPEATED = 6  # characters of a find that is replaced in other versions of the text, too
+_WORDS, _SHORTEST_PART = re.compile(r"\w+"), 6  # characters of a find's part that is replaced in all versions
 _MASKED_REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "IN", "BR", "PL", "CN")
 
 
@@ -73,7 +73,7 @@ class PersonalData(Step):
     stored.
 
     `fields` are replaced too: the title, and fields of the metadata (texts, also in lists and mappings). Other metadata
-    stay. An id must stay unique; ids, and a `url` outside `fields`, that contain an e-mail address are counted.
+    stay. Ids stay, because they must be unique; those with personal data are counted as `left_in_id`.
     """
 
     placeholders: Mapping[str, str] = entries(
@@ -88,7 +88,7 @@ class PersonalData(Step):
     regions: tuple[str, ...] = ()
     countries: tuple[str, ...] = ("BR", "CN", "DE", "ES", "FR", "GB", "IN", "IT", "PL", "US")
     private_addresses: bool = False
-    fields: tuple[str, ...] = ("title",)
+    fields: tuple[str, ...] = ("title", "url")
 
     def __post_init__(self) -> None:
         needed = [kind for kind in ("card", "national_id") if self.placeholders[kind]]
@@ -117,9 +117,8 @@ class PersonalData(Step):
         if any(value != old[name] for name, value in new.items()):
             title = new.pop("title", document.title)
             candidate.document = dataclasses.replace(document, title=title, metadata={**document.metadata, **new})
-        for name, key in (("id", document.id), ("url", document.metadata.get("url"))):
-            if name not in self.fields and isinstance(key, str) and any(in_plain_copy(_emails)(key)):
-                candidate.found[f"email_left_in_{name}"] += 1
+        if any(any(find(document.id)) for _, find, _ in self._finds):
+            candidate.found["left_in_id"] += 1
         yield from ()
 
     def _replaced(self, candidate: Candidate, value: Any) -> Any:
@@ -151,7 +150,8 @@ def masked(text: str) -> str:
 def masked_versions(*texts: str) -> list[str]:
     """Versions of one text with all kinds of personal data replaced; the versions have as many lines as the texts.
 
-    What is found in one version is replaced in all: an edit may remove the label before a number.
+    What is found in one version is replaced in all, also its lines and words: an edit may remove the label before a
+    number, or a part of an address.
 
     Example:
         >>> masked_versions("PESEL\n44051401359", "44051401359")
@@ -163,14 +163,14 @@ def masked_versions(*texts: str) -> list[str]:
         for _, find, placeholder in _masking():
 
             def replace(characters: str, placeholder: str = placeholder) -> str:
-                found.update(dict.fromkeys(characters.splitlines(), placeholder))
+                parts = (*characters.splitlines(), *characters.split(), *_WORDS.findall(characters))
+                found.update(dict.fromkeys(parts, placeholder))
                 return placeholder + "".join(_LINE_BREAKS.findall(characters))
 
             text, _ = replaced(text, find, replace)
         versions.append(text)
-    longest_first = sorted((line for line in found if len(line) >= _SHORTEST_REPEATED), key=len, reverse=True)
-    for line in longest_first:
-        versions = [text.replace(line, found[line]) for text in versions]
+    for part in sorted((part for part in found if len(part) >= _SHORTEST_PART), key=len, reverse=True):
+        versions = [text.replace(part, found[part]) for text in versions]
     return versions
 
 

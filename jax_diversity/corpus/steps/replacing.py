@@ -157,7 +157,10 @@ def _plain_edit(match: re.Match) -> tuple[int, int, str]:
 
 
 def across_lines(find: Find) -> Find:
-    """Also finds numbers with a line break between their digits, if no find ends before the line break."""
+    """Also finds numbers with a line break between their digits, or one between all their groups.
+
+    It does not if a find ends before the line break.
+    """
 
     def find_both(text: str) -> Iterable[Span]:
         joined = _joined(text)
@@ -166,7 +169,8 @@ def across_lines(find: Find) -> Find:
         spans = [*find(text)]
         for start, stop in joined.spans(find):
             is_new = all(stop <= other or other_stop <= start for other, other_stop in spans)
-            if is_new and text.count("\n", start, stop) == 1:
+            found = text[start:stop]
+            if is_new and (found.count("\n") == 1 or ("\n" in found and not _SEPARATED.search(found))):
                 spans.append((start, stop))
         return sorted(spans)
 
@@ -174,10 +178,12 @@ def across_lines(find: Find) -> Find:
 
 
 _LINE_BREAK = re.compile(r"\n(?<=[\dA-Z) \r-].)[ \t]{0,8}(?=\d)", re.DOTALL)
-_LAST_GROUPS, _FIRST_GROUPS = re.compile(r"[\dA-Z+][\dA-Z ()-]*\r?\Z"), re.compile(r"[\dA-Z ()-]{1,30}")
+_LAST_GROUPS, _FIRST_GROUPS = re.compile(r"[\dA-Z+][\dA-Z ()\r\n-]*\Z"), re.compile(r"[\dA-Z ()\r\n-]{1,30}")
+_SEPARATED = re.compile(r"(?<!\+\d)(?<!\+\d\d)(?<!\+\d\d\d)[ -](?=[\dA-Z])")
+"""A separator in a line, other than after the code of a country."""
 _LONGEST_NUMBER, _LEAST_CHARACTERS = 40, 8
-_ROWS = re.compile(r"(?:[ .,:;|()\t-]*+[\dA-Fa-f][\dA-Fa-f .,:;|()\t\r-]*+(?:\n|\Z)){3}")
-"""Three lines of numbers, as in a table."""
+_ROWS = re.compile(r"(?:[ .,:;|()\t-]*+[\dA-Fa-f]++[ .,:;|()\t-]++[\dA-Fa-f][\dA-Fa-f .,:;|()\t\r-]*+(?:\n|\Z)){3}")
+"""Three lines of several numbers, as in a table."""
 
 
 @lru_cache(maxsize=1)
@@ -195,5 +201,5 @@ def _joint(match: re.Match) -> tuple[int, int, str] | None:
     line = text.rfind("\n", 0, start) + 1
     if any(_ROWS.match(text, first) for first in (line, text.rfind("\n", 0, max(line - 1, 0)) + 1)):
         return None
-    number = ahead[0].removesuffix("\r")
+    number = ahead[0].rstrip("\r\n")
     return start - len(ahead[0]) + len(number), match.end(), "" if number[-1] in " -" else " "

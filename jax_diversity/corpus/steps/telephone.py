@@ -21,7 +21,7 @@ _NATIONAL = re.compile(
     r"[(\d](?<![\w.,:/+-].)(?<!\d \d)(?:(?<=\()\d{1,5}\) ?|\d{0,4}[ ./-])\d{2,5}(?:[ ./-]?\d{1,5}){1,5}"
     r"(?!\w|[.,:/-]\d| \d{1,5} \d)"
 )
-_NUMBER = re.compile(r"[(\d](?<![\w.,+-].)[\d ()./-]{5,22}\d(?![\w@]|[.,:]\d)")
+_NUMBER = re.compile(r"[(\d+](?<![\w.,+-].)[\d ()./-]{5,22}\d(?![\w@]|[.,:]\d)")
 _LABEL = re.compile(
     r"(?:\b(?:(?:tele)?phones?|ph(?=[.:])|tel|telefone?|teléfono|téléphone|telefono|tlf|facsimile|fax|telefax|mobile|mobil"
     r"|móvil|fone|portable|handy|cell(?:phone)?|celular|whatsapp|toll[ -]free|hotline|voice|call|dial)\b"
@@ -54,7 +54,9 @@ def telephone_numbers(regions: Sequence[str]) -> Find:
 
     def find_sure(text: str) -> list[Span]:
         spans = [*chain.from_iterable(map(_longest, _INTERNATIONAL.finditer(text)))] if "+" in text else []
-        return spans + [match.span() for match in _NUMBER.finditer(text) if _is_labelled(match)]
+        starts = {start for start, _ in spans}
+        labelled = (match for match in _NUMBER.finditer(text) if match.start() not in starts)
+        return spans + [match.span() for match in labelled if _is_labelled(match)]
 
     across = across_lines(find_sure)
 
@@ -70,8 +72,10 @@ def telephone_numbers(regions: Sequence[str]) -> Find:
 
 def _is_labelled(match: re.Match) -> bool:
     """Whether digits are as many as in a telephone number and follow a word for a telephone."""
-    is_long_enough = 7 <= sum(map(str.isdigit, match[0])) <= 15
-    return is_long_enough and bool(_LABEL.search(before(match, 40))) and not _YEARS.fullmatch(match[0])
+    if not 7 <= sum(map(str.isdigit, match[0])) <= 15 or _YEARS.fullmatch(match[0]):
+        return False
+    words = before(match, 40)
+    return _LABEL.search(words.replace("\n", " ") if match[0].startswith("+") else words) is not None
 
 
 def _is_grouped(match: re.Match) -> bool:
