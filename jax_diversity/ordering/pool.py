@@ -176,7 +176,7 @@ _STATE_SPLIT = PoolState(EVERYWHERE, _SLOTS_SPLIT, EVERYWHERE, EVERYWHERE, EVERY
 
 
 class PoolSelector:
-    """The tables and the state of a pool, on one device or with slots divided among the devices of a mesh (one axis)."""
+    """The tables and the state of a pool, on one device or with slots divided among a mesh's devices (one axis)."""
 
     def __init__(
         self,

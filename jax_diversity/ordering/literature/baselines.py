@@ -56,8 +56,9 @@ def stratified(
     """Spread every group evenly over the order, with jitter; if a second family is named, also its groups.
 
     Every sequence is a member of its heaviest group in the first family. The n members of a group get the keys
-    `(i + u) / n` with u uniform in [0, 1). All sequences are sorted by key, and by index if keys are equal. In any interval of keys of width x, a group has `n x` members with an error below 2. The error of a
-    shuffle grows with the square root of the number. The other groups of a sequence are not balanced.
+    `(i + u) / n` with u uniform in [0, 1). All sequences are sorted by key, and by index if keys are equal. In any
+    interval of keys of width x, a group has `n x` members with an error below 2. With a shuffle, the error grows with
+    the square root of the number of members. The other groups of a sequence are not balanced.
 
     The order of a group's members is random, or a second family decides it. Then the k sequences of each group of the
     second family get keys `(j + u) / k` in the same way, and the members are used in the order of these keys. With
@@ -94,7 +95,7 @@ def _spaced(
     members: Int64[np.ndarray, " sequence"],
     jitter: Float64[np.ndarray, " sequence"],
 ) -> Float64[np.ndarray, " sequence"]:
-    """Return the key `(i + jitter) / n` of every sequence, which is the i-th of n in its group, in the order `members`."""
+    """Return every sequence's key `(i + jitter) / n`, if it is the i-th of n in its group, in the order `members`."""
     # After a stable sort by group, the members of a group are neighbours and keep their order.
     members = members[np.argsort(groups[members], kind="stable")]
     sizes = np.bincount(groups)
