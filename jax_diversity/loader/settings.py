@@ -208,7 +208,7 @@ class Windows:
         return self.lengths[bisect_right(self._firsts, position % self.num_positions) - 1][1]
 
     def lengths_from(self, position: int) -> list[tuple[int, int]]:
-        """Return the length L at a position, and all changes of L in this and the next two epochs: pairs (position, L)."""
+        """Return pairs (position, L): L at a position, and all changes of L in this and the next two epochs."""
         if not self.lengths or position >= self.end:
             return []
         found, epoch = [(position, self.length_at(position))], position - position % self.num_positions
@@ -232,10 +232,10 @@ class Windows:
             number, rest = divmod(first - position, settings.global_batch_size)
             if rest and number < self.num_batches(position):
                 raise UserError(
-                    f"Expected a batch to begin at position {first}, where sequences of {length} tokens follow sequences"
-                    f" of {before}, found batches of {settings.global_batch_size} from position {position} on; choose a "
-                    f"global_batch_size that divides {first - position}, or another start_position, or extend the "
-                    "schedule at a position where a batch begins."
+                    f"Expected a batch to begin at position {first}, where sequences of {length} tokens follow "
+                    f"sequences of {before}, found batches of {settings.global_batch_size} from position {position} "
+                    f"on; choose a global_batch_size that divides {first - position}, or another start_position, or "
+                    "extend the schedule at a position where a batch begins."
                 )
 
     @cached_property
