@@ -136,7 +136,7 @@ def record_paths(folder: Path, stem: str, num_files: int) -> list[Path]:
 
 
 def _side_by_side(write: Callable[[int, Advance], None], num_files: int, num_writers: int, advance: Advance) -> None:
-    """Write files with several threads. The first error, or an interrupt, stops all threads. Partial files are removed."""
+    """Write files with several threads. An error or an interrupt stops all threads, and no partial file remains."""
     lock, stopping = threading.Lock(), threading.Event()
 
     def tell(num_sequences: int) -> None:
