@@ -24,7 +24,7 @@ from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.libraries import missing_driver
 
 MAX_DOCUMENT_BYTES = 2**30
-"""Longest line or text file; a string of an Arrow column can hold a little more."""
+"""Maximum size of a line or a text file. A string of an Arrow column can be only a little longer."""
 
 _COMPRESSIONS = (".gz", ".bz2", ".zst")
 _PART = re.compile(r"[-._]\d{3,}-of-\d{3,}$")
@@ -43,10 +43,11 @@ _NAMES: dict[TextFormat, re.Pattern] = {
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file of a corpus; `filesystem` is the fsspec file system of a remote file.
+    """One file of a corpus. `filesystem` is the fsspec file system of a remote file.
 
     `name` is the part of the address that is equal in every copy of the corpus: the path below the fixed folders of the
-    glob, or the base name. If two files of a corpus would share a name, all names are paths below the common folder.
+    glob, or the base name. If two files of a corpus would have the same name, all names are paths below the common
+    folder.
     """
 
     address: str
@@ -61,13 +62,13 @@ class InputFile:
 
     @property
     def folder(self) -> str:
-        """The name of its folder, which is the source of files with one document each."""
+        """The name of the file's folder. It is the source of documents for files with one document each."""
         path = os.path.abspath(self.address) if self.filesystem is None else self.address.partition("://")[2]
         return valid_name(PurePosixPath(path).parent.name) or self.stem
 
     @property
     def format(self) -> TextFormat:
-        """The format by the name; text for unknown names."""
+        """The format that the file's name says; `text` for unknown names."""
         base = PurePosixPath(without_compression(self.name)).name
         for name, pattern in _NAMES.items():
             if pattern.search(base):
@@ -76,7 +77,7 @@ class InputFile:
 
     @property
     def stores_array_records(self) -> bool:
-        """Whether the name is that of an ArrayRecord file."""
+        """Whether the file has the name of an ArrayRecord file."""
         return _PART.sub("", PurePosixPath(self.name).name).endswith((".array_record", ".arrayrecord"))
 
     def open(self) -> io.BufferedReader:
@@ -163,7 +164,7 @@ def find_files(config: CorpusConfig) -> list[InputFile]:
 
 
 def _with_own_names(files: dict[str, InputFile]) -> list[InputFile]:
-    """The files with different names, because ids of documents contain names."""
+    """Give the files different names, because the ids of documents contain these names."""
     if len({file.name for file in files.values()}) == len(files):
         return list(files.values())
     parts = [address.split("/") for address in files]
@@ -176,13 +177,13 @@ def _with_own_names(files: dict[str, InputFile]) -> list[InputFile]:
 
 
 def find_local(pattern: str) -> list[InputFile]:
-    """The files of a path or glob on this machine; none if there are none."""
+    """Return the files of a path or glob on this machine; the list may be empty."""
     path = os.path.expanduser(pattern)
     if os.path.isfile(path):
         return [InputFile(path, valid_name(os.path.basename(path)))]
     if os.path.isdir(path):
         raise UserError(f"Expected files, found the folder {pattern}; name its files, as in '{path.rstrip('/')}/*'.")
-    root = _fixed_folder(path)  # not part of names: the same files in another folder have the same names
+    root = _fixed_folder(path)  # it is not part of names, so that the same files in another folder have the same names
     matches = [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)]
     return [InputFile(match, valid_name(Path(os.path.relpath(match, root or ".")).as_posix())) for match in matches]
 
@@ -198,7 +199,7 @@ def _find_remote(pattern: str) -> list[InputFile]:
     except ImportError as error:
         raise missing_driver(protocol, error) from None
     except ValueError as error:
-        raise UserError(f"Expected an address that fsspec knows, found {pattern}: {error}.") from None
+        raise UserError(f"Expected an address that fsspec supports, found {pattern}: {error}.") from None
     except Exception as error:  # every driver has its own exceptions
         raise UserError(f"Could not list {pattern}: {in_one_line(error)}.") from None
     root = _fixed_folder(path)
@@ -209,17 +210,17 @@ def _find_remote(pattern: str) -> list[InputFile]:
 
 
 def _fixed_folder(pattern: str) -> str:
-    """The folder of a path, or of a glob before its first wildcard."""
+    """Return the folder of a path; for a glob, the folder before its first wildcard."""
     return (_MAGIC.split(pattern, maxsplit=1)[0]).rpartition("/")[0]
 
 
 def without_compression(name: str) -> str:
-    """A file's name without the ending of its compression."""
+    """Return a file's name without the ending of its compression."""
     for ending in _COMPRESSIONS:
         name = name.removesuffix(ending)
     return name
 
 
 def valid_name(name: str) -> str:
-    """A file's name as text that can be stored; names on disk may be any bytes."""
+    """Return a file's name as text that can be stored. Names on disk may contain any bytes."""
     return os.fsencode(name).decode("utf-8", "replace")
