@@ -81,7 +81,7 @@ class InputFile:
         return _PART.sub("", PurePosixPath(self.name).name).endswith((".array_record", ".arrayrecord"))
 
     def open(self) -> io.BufferedReader:
-        """The file's stored bytes."""
+        """Open the file's stored bytes."""
         if self.filesystem is None:
             return open(self.address, "rb")
         return io.BufferedReader(self.filesystem.open(self.address, "rb"))
@@ -90,11 +90,11 @@ class InputFile:
         """Number of stored bytes."""
         if self.filesystem is None:
             return os.stat(self.address).st_size
-        return int(self.filesystem.size(self.address) or 0)  # some servers give None
+        return int(self.filesystem.size(self.address) or 0)  # some servers return None
 
     @contextmanager
     def stream(self) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
-        """The stored bytes, and the content, decompressed by the file's ending; faults are `UserError`s."""
+        """Yield the stored bytes and the content, decompressed as the file's ending says. Faults are `UserError`s."""
         if self.name.endswith(".7z"):
             raise UserError(
                 f"Expected a plain file, .gz, .bz2 or .zst, found the 7z archive {self.address}; unpack it with "
@@ -102,16 +102,16 @@ class InputFile:
             )
         with reading_faults(self), self.open() as stored:
             if self.name.endswith(_COMPRESSIONS):
-                if not stored.read(1):  # the decompressors accept an empty file
+                if not stored.read(1):  # we check this, because the decompressors accept an empty file
                     raise EOFError("no bytes")
                 stored.seek(0)
-            # A buffer in C splits lines; GzipFile and pyarrow's stream would run Python code for each line.
+            # A buffer in C splits the lines. GzipFile and pyarrow's stream would run Python code for each line.
             if self.name.endswith(".gz"):
                 with gzip.GzipFile(fileobj=stored) as content:
                     yield stored, io.BufferedReader(content, 1 << 18)  # type: ignore[arg-type]
             elif self.name.endswith((".bz2", ".zst")):
-                # pyarrow's streams raise for a truncated frame and for trailing bytes. The stream of the package
-                # zstandard just ends, and Python's stream for bz2 ignores trailing bytes.
+                # pyarrow's streams raise an error for a truncated frame and for trailing bytes. The stream of the
+                # package zstandard ends without an error, and Python's stream for bz2 ignores trailing bytes.
                 kind = "bz2" if self.name.endswith(".bz2") else "zstd"
                 with pa.CompressedInputStream(pa.PythonFile(stored, "r"), kind) as content:
                     yield stored, io.BufferedReader(content, 1 << 18)
@@ -121,12 +121,12 @@ class InputFile:
 
 @contextmanager
 def reading_faults(file: InputFile) -> Iterator[None]:
-    """Turn the exceptions of reading a damaged or absent file into a `UserError` that names it."""
+    """Convert the exceptions of reading a damaged or absent file to a `UserError` that names the file."""
     try:
         yield
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise UserError(f"Expected a readable file at {file.address}, found: {error.strerror or error}.") from None
-    # UnicodeDecodeError: names in a Parquet file's schema; records that are not UTF-8 are counted separately.
+    # UnicodeDecodeError comes from names in a Parquet file's schema. Records that are not UTF-8 are counted separately.
     except (EOFError, gzip.BadGzipFile, zlib.error, pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise UserError(
             f"{file.address} is cut off, damaged or not what its name says ({in_one_line(error)}); "
@@ -135,7 +135,7 @@ def reading_faults(file: InputFile) -> Iterator[None]:
 
 
 def local_path(file: InputFile) -> Path:
-    """The path of a file; a `UserError` if it is not on this machine."""
+    """Return the path of a file; a `UserError` if the file is not on this machine."""
     if file.filesystem is not None:
         raise UserError(
             f"Expected Megatron and ArrayRecord files on this machine, found {file.address}; copy them first."
@@ -144,7 +144,7 @@ def local_path(file: InputFile) -> Path:
 
 
 def find_files(config: CorpusConfig) -> list[InputFile]:
-    """All files of `config.paths`, each once, sorted by address."""
+    """Find all files of `config.paths`. Each file is returned once, sorted by address."""
     found: dict[str, InputFile] = {}
     for pattern in (path for path in config.paths if path != PYTHON_ENVIRONMENT):
         prefix = pattern.removesuffix(".idx").removesuffix(".bin")
