@@ -202,9 +202,8 @@ class Candidate:
 
     def judge(self, measured: Measured) -> bool:
         """Record the value of a rule of the current step. Return False if the rule removes the document."""
-        self.measured[f"{self.step}.{measured.rule}"] = float(
-            measured.value
-        )  # an int that is too large for a float raises an error
+        # `float` raises an error for an int that is too large.
+        self.measured[f"{self.step}.{measured.rule}"] = float(measured.value)
         if not measured.passes:
             self.removed = Removal(self.step, measured.rule, measured.value, measured.threshold)
         return measured.passes
