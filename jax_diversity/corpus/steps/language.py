@@ -1,4 +1,4 @@
-"""Detect the language of a document, with py3langid (Lui and Baldwin 2012, *langid.py*; Barbaresi's fork) or fastText."""
+"""Detect a document's language, with py3langid (Lui and Baldwin 2012, *langid.py*; Barbaresi's fork) or fastText."""
 
 from __future__ import annotations
 
