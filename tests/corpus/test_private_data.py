@@ -435,9 +435,9 @@ def test_fields_are_chosen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("a.jsonl", b"", "Expected evaluation examples in .*a.jsonl, found no example; the file is empty"),
+        ("a.jsonl", b"", "Expected evaluation examples in .*a.jsonl, found none; the file is empty"),
         ("a.txt", b" \n\n ", "the file is empty"),
-        ("a.jsonl", b'{"n": 1}', "found no example"),
+        ("a.jsonl", b'{"n": 1}', "found none"),
         ("a.jsonl", b'{"q": "two plus two"}', "of at least 8 words in .* found none of more than 3"),
         ("a.jsonl", b"no json", "a.jsonl:1: not JSON"),
         ("a.jsonl", b"[1]", "a.jsonl:1: expected a JSON object, found list"),

@@ -393,7 +393,7 @@ def test_examples_that_do_not_differ(tmp_path: Path) -> None:
         for index, name in enumerate(("good", "bad"))
     }
     with pytest.raises(
-        UserError, match=r"Expected good and bad texts that can be distinguished, found .*300 good, 300 bad"
+        UserError, match=r"Expected good and bad texts that can be told apart, found .*300 good, 300 bad"
     ):
         through([("quality", files)], ["a text"])
 

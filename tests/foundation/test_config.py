@@ -192,7 +192,7 @@ def test_settings_survive_json(config: BuildConfig) -> None:
             "targets.shares of 2 phases in every family, found 1 of 'length'",
         ),
         ("orders: [{targets: {shares: {cluster: [[-1]]}}}]", "every share .* finite and >= 0, found -1.0"),
-        ("orders: [{targets: {shares: {cluster: [[0]]}}}]", r"shares.cluster\[0\] to hold a share above zero"),
+        ("orders: [{targets: {shares: {cluster: [[0]]}}}]", r"shares.cluster\[0\] to have a share above zero"),
         ("orders: [{targets: {shares: {cluster: [{a: 0.7, b: 0.5}]}}}]", "add up to at most 1, found 1.2"),
         (
             "orders: [{targets: {shares: {cluster: [[1]]}, linear: true}}]",

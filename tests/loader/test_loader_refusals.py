@@ -177,7 +177,7 @@ def test_types_by_whatever_names_them(tiny: TinyDataset) -> None:
 def test_a_type_that_jax_would_narrow_is_refused(tiny: TinyDataset) -> None:
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     settings = {"global_batch_size": 4, "sharding": sharding}
-    with pytest.raises(UserError, match="found int64, which JAX converts to int32; take int32, or call"):
+    with pytest.raises(UserError, match="found int64, which JAX converts to int32; use int32, or call"):
         make_loader(tiny.root, dtype="int64", **settings)
     assert next(iter(make_loader(tiny.root, dtype="float32", **settings)))["inputs"].dtype == np.float32
 

@@ -361,7 +361,7 @@ def test_values_are_plain_numbers(tiny):
 
 def test_what_cannot_be_watched_is_a_sentence(tiny):
     loader = jd.make_loader(tiny, global_batch_size=4)
-    with pytest.raises(UserError, match=f"run's {tiny.num_sequences} sequences, found those of {NUM_SEQUENCES}"):
+    with pytest.raises(UserError, match=f"run's {tiny.num_sequences} sequences, found the counts of {NUM_SEQUENCES}"):
         jd.watch_batches(loader, print, characteristics=random_counts())
     with pytest.raises(UserError, match="every to be a whole number >= 1, found 0"):
         jd.watch_batches(loader, print, every=0)

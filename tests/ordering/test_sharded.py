@@ -183,7 +183,7 @@ def test_hosts_mistakes_are_explained() -> None:
         merge_orderings([])
     with pytest.raises(UserError, match="part 1's ordering to have its 2 sequences, found 3"):
         merge_orderings([([0, 1, 2], three), ([3, 4], three)])
-    with pytest.raises(UserError, match=r"each sequence in one of them: .* found 2 2 times"):
+    with pytest.raises(UserError, match=r"with each sequence in one part: .* found 2 2 times"):
         merge_orderings([([0, 1, 2], three), ([2, 3, 4], three)])
     with pytest.raises(UserError, match=r"all parts of one corpus, .* below 6, found"):
         merge_orderings([([0, 1, 2], three), ([5, 6, 7], three)])

@@ -51,7 +51,7 @@ SETTINGS = {
     "NUL in an ordering's name": ('orders: [{name: "a\\0b"}]', "orders.name to be a text that can name a file"),
     "a long name of an ordering": (f"orders: [{{name: {LONG}}}]", "a plain file name of at most 200 bytes, found 'nnn"),
     "a line end in an ordering's name": ('orders: [{name: "a\\nb"}]', "a plain file name of at most 200 bytes"),
-    "a long name of a family": (f"characteristics: {{families: [{LONG}]}}", "cannot be a family's name"),
+    "a long name of a family": (f"characteristics: {{families: [{LONG}]}}", "cannot be the name of a family"),
     "NUL in a family's name": ('characteristics: {families: ["a\\0"]}', "families to be a text that can name a file"),
     "bins without end": ("characteristics: {length_bins: 4611686018427387904}", "length_bins .* <= 1048576"),
     "a vocabulary of 10^11": ("tokenizer: {vocab_size: 100000000000}", "vocab_size >= 257 .* and <= 16777216"),

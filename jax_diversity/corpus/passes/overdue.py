@@ -1,8 +1,8 @@
-"""End a worker process that is held by one document, and remember the document.
+"""End a worker process that takes too long for one document, and remember the document.
 
-Only the end of its process stops code in C that does not return. A worker therefore keeps its current document and step
-in a small file, and starts a timer in C that writes to this file and ends the process. The next process that gets the
-part leaves out that step of that document.
+If code in C does not return, only the end of its process stops it. Therefore a worker writes its current document and
+step into a small file. It also starts a timer in C, which writes to this file and ends the process. The next process
+that gets the part leaves out this step of this document.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _FACTOR = 2
-"""Code that signals interrupt ends after the limit, all other code after this multiple of it."""
+"""Code that can be interrupted by signals ends after the time limit. All other code ends after this multiple of it."""
 _NOW = struct.Struct("<qq")
 _SECONDS_A_TIMER = 1.0
 _AT = "-at-"
 
 Place = tuple[int, int]
-"""The number of a document in its part, and of a step."""
+"""The number of a document in its part, and the number of a step."""
 
 
 class Tracker:
-    """The documents of a part that a process is at; this one, for the calling process, remembers nothing."""
+    """Remembers the current document of a process. This class is for the calling process and remembers nothing."""
 
     def reaches(self, place: Place) -> bool:
-        """Begin a step of a document; False if an earlier process was ended there."""
+        """Begin a step of a document. Return False if an earlier process was ended at this place."""
         return True
 
 
@@ -43,7 +43,7 @@ class _FileTracker(Tracker):
         if place in self._overdue:
             return False
         _NOW.pack_into(self._now, 0, *place)
-        if (now := time.monotonic()) >= self._renew_at:  # starting a timer takes as long as a short document
+        if (now := time.monotonic()) >= self._renew_at:  # not for each document: it takes as long as a short document
             self._renew_at = now + min(_SECONDS_A_TIMER, self._seconds / 4)
             faulthandler.dump_traceback_later(self._seconds, exit=True, file=self._file)
         return True
@@ -51,7 +51,7 @@ class _FileTracker(Tracker):
 
 @contextmanager
 def tracking(part: Path, seconds: float) -> Iterator[Tracker]:
-    """A tracker for the documents of a part, with files whose names begin with the part's; `forget` removes them."""
+    """Yield a tracker for the documents of a part. Its files begin with the part's name; `forget` removes them."""
     overdue = [_NOW.unpack(path.read_bytes()[: _NOW.size]) for path in overdue_files(part.parent, part.name)]
     path = part.with_name(f"{part.name}{_AT}{len(overdue):06d}")
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -71,5 +71,5 @@ def forget(part: Path) -> None:
 
 
 def overdue_files(work: Path, part: str = "") -> list[Path]:
-    """The files of the processes that ended themselves while they were at an unfinished part."""
+    """Return the files of the processes that ended themselves during an unfinished part."""
     return [path for path in work.glob(f"{part or '*'}{_AT}*") if path.stat().st_size > _NOW.size]

@@ -1,4 +1,4 @@
-"""Extract books of Project Gutenberg: without the header, the names of volunteers and the licence."""
+"""Books of Project Gutenberg without the header, the names of volunteers and the licence."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _LONGEST_HEADER = 50_000
 class Gutenberg(Step):
     """Removes the header, the names of volunteers and the licence that Project Gutenberg adds to a book.
 
-    A book is the text between the lines that mark its beginning and its end; a text may contain several books.
+    A book is the text between the lines that mark its beginning and its end. A text may contain several books.
     Documents without such lines pass.
     """
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Collect the books."""
         text, books = candidate.text, list[str]()
-        start: int | None = 0  # the start of the book; None after its end
+        start: int | None = 0  # of the book; None after its end
         for match in _MARK.finditer(text):
             if match["header"]:
                 if start is None or match.start() - start <= _LONGEST_HEADER:

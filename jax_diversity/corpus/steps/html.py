@@ -17,11 +17,11 @@ from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least,
 from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.libraries import optional
 
-_MEDIA_TYPES = ("text/html", "application/xhtml+xml")  # not a set: the field may have any value, also unhashable ones
+_MEDIA_TYPES = ("text/html", "application/xhtml+xml")  # not a set, because the field may have any type of value
 _MOST_CHARACTERS = 2_000_000
 _LEAST_CHECKED = 20_000
-"""Characters of a page whose markup is checked; shorter pages take little time with any content."""
-# The libraries' time grows with the square of these numbers, and it cannot be interrupted.
+"""The markup is only checked from this number of characters on. Shorter pages take little time with any content."""
+# The time of the libraries grows with the square of these numbers, and they do not return to Python meanwhile.
 _MOST_ATTRIBUTES = 1000
 _MOST_LEVELS = 1000
 _MANY_ATTRIBUTES = re.compile(
@@ -35,10 +35,10 @@ _BLOCK = re.compile(r"<(/?)(?:div|article)(?![\w-])", re.IGNORECASE)
 class Html(Step):
     """Extracts the text of a page, without menus, banners and comments.
 
-    The extractor trafilatura is more exact; resiliparse is about ten times as fast. A page is removed if it has more
-    than two million characters, 1,000 attributes in a tag or 1,000 levels of nested blocks (counted from 20,000
-    characters on), or if it has no text. Documents whose field `media_type` is not a type of HTML pass, unless
-    `always`.
+    The extractor trafilatura is more exact; resiliparse is about ten times as fast. A page is removed if it has no text
+    or more than two million characters. A page with at least 20,000 characters is also removed if it has more than
+    1,000 attributes in a tag or more than 1,000 levels of nested blocks. If the field `media_type` of a document is not
+    that of HTML, the document passes, except with `always`.
     """
 
     extractor: Literal["trafilatura", "resiliparse"] = "trafilatura"
@@ -50,7 +50,7 @@ class Html(Step):
         self._extract = _trafilatura() if self.extractor == "trafilatura" else _resiliparse()
 
     def identity(self) -> str:
-        """The library's version."""
+        """Return the version of the library."""
         return version(self.extractor)
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
@@ -65,7 +65,7 @@ class Html(Step):
 
 
 def markup_limits(page: str) -> Iterator[Measured]:
-    """The rules against markup that the libraries cannot read in reasonable time; other pages yield no rules."""
+    """Yield the failed rules against markup that the libraries cannot read in reasonable time."""
     if len(page) < _LEAST_CHECKED:
         return
     if _MANY_ATTRIBUTES.search(page):
@@ -81,7 +81,7 @@ def _trafilatura() -> Callable[[str], str]:
     from trafilatura import extract
     from trafilatura.settings import use_config
 
-    # The step counts unreadable pages; the library would also log each of them.
+    # The step counts unreadable pages. The library would also log each of these pages.
     logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
     config = use_config()
     config.set("DEFAULT", "EXTRACTION_TIMEOUT", "0")  # it uses a signal, which needs the main thread

@@ -1,6 +1,7 @@
 """Remove lines of web pages that are not text: buttons, counters, headings in capitals.
 
-After RefinedWeb (Penedo et al. 2023, arXiv:2306.01116, appendix G.2): text extraction leaves some of these lines.
+Text extraction leaves some of these lines. The rules follow RefinedWeb (Penedo et al. 2023, arXiv:2306.01116, appendix
+G.2).
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ _COUNTER = re.compile(
     re.IGNORECASE,
 )
 _SHORT = 10
-"""The largest number of words of a line that is searched for the words of buttons."""
+"""Lines with at most this number of words are searched for the words of buttons."""
 _MOST_CAPITALS = 0.5
 _MOST_EDITED = 0.05
-"""The largest share of a document's words that may be in removed lines."""
+"""Largest allowed share of a document's words in removed lines."""
 _BEGINS = re.compile(r"\W*+(?:sign[- ]?(?:in|up)|log[- ]?(?:in|out)|subscribe|register|menu|skip to)\b", re.IGNORECASE)
 _ENDS = re.compile(r"\b(?:read more|show more|see more|load more|learn more|click here|view all)\W*+$", re.IGNORECASE)
 _HOLDS = re.compile(r"items? in cart|add to cart|all rights reserved|share (?:this|on)|cookie policy", re.IGNORECASE)
@@ -39,7 +40,7 @@ class LineCorrections(Step):
         """Choose the lines, then measure their share of the words."""
         lines = candidate.text.split("\n")
         counts = [len(line.split()) for line in lines]
-        # Empty lines are kept because they separate paragraphs.
+        # Empty lines stay because they separate paragraphs.
         pairs = zip(lines, counts, strict=True)
         kept = [not count or not _is_boilerplate(line, count) for line, count in pairs]
         if all(kept):

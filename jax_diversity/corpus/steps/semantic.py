@@ -1,12 +1,12 @@
 """Find documents with the same meaning (SemDeDup: Abbas et al. 2023, arXiv:2303.09540).
 
 k-means divides the vectors into clusters, and documents are compared within their cluster. Documents without vectors
-are compared by their terms in any order: a term is hashed to one of 2^18 numbers and has the weight `(1 + ln count)
-ln((1 + documents) / documents with it)`. A truncated SVD finds the clusters, but in its few dimensions whole topics
-have cosines above .95; therefore the cosines are computed from the terms themselves.
+are compared by their terms, in any order. A term is hashed to one of 2^18 numbers and has the weight `(1 + ln count)
+ln((1 + documents) / documents with the term)`. Clusters are found in the dimensions of a truncated SVD. In these few
+dimensions, documents of a whole topic have cosines above .95. Therefore the cosines are computed from the terms.
 
-A note needs 4 bytes for every different term, about 560 bytes per document, or the bytes of the vector; it is read from
-disk. The memory is 256 bytes per document for the clusters' dimensions, or the bytes of the vectors.
+A note has 4 bytes for every different term, about 560 bytes per document, or the bytes of the vector. Notes are read
+from disk. The memory is 256 bytes per document for the clusters' dimensions, or the bytes of the vectors.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from jax_diversity.text.terms import split_terms
 _HASH_BITS = 18
 _COUNT_BITS = 32 - _HASH_BITS
 _DIMENSIONS = 64
-"""Dimensions in which clusters of terms are found."""
+"""Number of dimensions in which clusters of terms are found."""
 _FITTED = 16_384
-"""Documents from which the dimensions are learned; clusters are learned from eight times as many."""
+"""Number of documents from which the dimensions are learned. Clusters are learned from eight times this number."""
 _BLOCK = 1024
 _CLUSTER = 1000
 """Mean number of documents of a cluster."""
 _MOST_WORDS = 1024
-"""The terms of this number of words from the start of a text are compared."""
+"""Number of words at the start of a text whose terms are compared."""
 _SEED = 0
 _ROUNDING = 1e-6
 
@@ -47,9 +47,9 @@ class Semantic(Groups):
     """Keeps one of the documents whose vectors have a cosine of at least `similarity`.
 
     `vectors` names the metadata field with a document's vector, a list of numbers; without it the terms of the first
-    1,024 words are compared. Documents are compared within clusters of about a thousand. The kept document is the
-    document that is farthest from the centre of its cluster; sources that are named first in `precedence` come first.
-    Every removed document is similar to a kept document. `mark` removes no document and sets the field
+    1,024 words are compared. Documents are compared within clusters of about a thousand documents. The kept document is
+    from the source that comes first in `precedence`; otherwise it is the document that is farthest from the centre of
+    its cluster. Every removed document is similar to a kept document. `mark` removes no document and sets the field
     `semantic_group`.
     """
 
@@ -63,7 +63,7 @@ class Semantic(Groups):
             raise UserError(f"Expected similarity above 0 and at most 1, found {self.similarity}.")
 
     def note(self, candidate: Candidate) -> bytes:
-        """The vector, or the terms with their counts."""
+        """Return the vector, or the terms with their counts."""
         if self.vectors:
             return self._vector(candidate)
         counts = Counter(split_terms(candidate.text, _MOST_WORDS))
@@ -84,7 +84,7 @@ class Semantic(Groups):
         return (vector / length).tobytes() if length else b""
 
     def kept(self, notes: Notes, ranks: Int64[np.ndarray, " noted"]) -> Int64[np.ndarray, " noted"]:
-        """For every document its kept document; documents of a cluster are tried by precedence, then by distance."""
+        """In each cluster, by precedence and distance from the centre, the documents that are similar to no other."""
         from threadpoolctl import threadpool_limits
 
         kept = notes.noted.copy()
@@ -106,7 +106,7 @@ class _Vectors:
     def __init__(self, notes: Notes) -> None:
         lengths = np.unique(notes.lengths[notes.noted]) // 4
         if len(lengths) > 1:
-            raise UserError(f"Expected vectors of one length, found lengths from {lengths[0]} to {lengths[-1]}.")
+            raise UserError(f"Expected vectors of one length, found some of {lengths[0]} and of {lengths[-1]} numbers.")
         self.points = notes.data.view(np.float32).reshape(-1, lengths[0])
 
     def __getitem__(self, places: Int64[np.ndarray, " place"]) -> Float32[np.ndarray, "place feature"]:
@@ -151,7 +151,7 @@ class _Terms:
 
 
 def _directions(rows: csr_array) -> Float32[np.ndarray, "dimension term"]:
-    """The leading right singular vectors; terms of only one row are left out, because they connect no rows."""
+    """The leading right singular vectors, without terms of a single row, which connect it with no other row."""
     from sklearn.utils.extmath import randomized_svd
 
     shared = np.flatnonzero(np.bincount(rows.indices, minlength=2**_HASH_BITS) > 1)
@@ -183,7 +183,7 @@ def _clustered(
 def _leaders(
     rows: csr_array | Float32[np.ndarray, "member feature"], similarity: float
 ) -> Int64[np.ndarray, " member"]:
-    """For every row the first earlier leader that it is similar to; a row without such a leader is a leader itself."""
+    """For every row the first earlier leader that it is similar to; a row without one is a leader itself."""
     number = rows.shape[0]
     leaders = np.full(number, -1)
     for start in range(0, number, _BLOCK):
