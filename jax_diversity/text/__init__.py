@@ -1,1 +1,1 @@
-"""Text in general: words, sentences, scripts, terms and licences, for every stage."""
+"""Functions about text that every stage uses: words, sentences, scripts, terms and licences."""

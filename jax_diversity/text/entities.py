@@ -1,4 +1,4 @@
-"""Entities of HTML, such as `&amp;` and `&#228;`, as characters."""
+"""Convert HTML entities, such as `&amp;` and `&#228;`, to characters."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import html
 import re
 
 _LONG = re.compile(r"&#[0-9]{100,}+;?")
-"""Numbers above all characters. Python converts decimal numbers of at most 4,300 digits."""
+"""Entities with a number larger than any character's number. Python raises an error above 4,300 decimal digits."""
 
 
 def unescaped(text: str) -> str:
-    """The text with characters in place of entities.
+    """Replace the entities in a text with their characters.
 
     Example:
         >>> unescaped("&lt;p&gt; &#228;")

@@ -1,4 +1,4 @@
-"""Sentences of a text, and the marks that end them.
+"""Split a text into sentences, and list the marks that end a sentence.
 
 The marks have Unicode's property Sentence_Terminal (Unicode 15.0); three marks of Khmer are added.
 """
@@ -21,30 +21,30 @@ _TERMINAL_RANGES = (
 
 
 def characters(ranges: str) -> frozenset[str]:
-    """The characters of ranges of code points, such as `0-8 7f`."""
+    """The characters in ranges of hexadecimal code points, such as `0-8 7f`."""
     bounds = [(each.partition("-")[0], each.rpartition("-")[2]) for each in ranges.split()]
     return frozenset(chr(code) for low, high in bounds for code in range(int(low, 16), int(high, 16) + 1))
 
 
 TERMINALS = characters(_TERMINAL_RANGES)
-"""Marks that end a sentence, of all scripts."""
+"""The marks of all scripts that end a sentence."""
 
 _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
 
 
 def _sentence_end(terminals: Iterable[str]) -> re.Pattern:
     marks = f"[{re.escape(''.join(sorted(terminals)))}]"
-    # A search begins only at the first mark of a row: from every mark, it would take quadratic time.
+    # A search begins only at the first of neighbouring marks. Beginning at every mark would take quadratic time.
     return re.compile(rf"{marks}(?<!{marks}{marks}){marks}*+[\"'\u201d\u2019\xbb)\]]*+(?=\s|$)")
 
 
-# Python searches characters beyond the basic plane one by one, ten times as slowly; most texts have none.
+# Python searches characters above 16 bits one by one, ten times as slowly; most texts do not contain any.
 _SENTENCE_END = _sentence_end(mark for mark in TERMINALS if not _ASTRAL.match(mark))
 _ANY_SENTENCE_END = _sentence_end(TERMINALS)
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text: each ends with a terminal mark and closing quotes, before a space or the end.
+    """Return the sentences of a text. Each ends with a terminal mark and closing quotes, before a space or the end.
 
     Example:
         >>> split_sentences('He said "Stop." Then he left, at 3.50')

@@ -1,7 +1,7 @@
-"""Words of a text, and punctuation marks.
+"""Split a text into words and punctuation marks.
 
-The marks are CCNet's punctuation (Wenzek et al. 2020, LREC, `text_normalizer`), control characters, and the marks that
-end sentences.
+The punctuation marks are CCNet's (Wenzek et al. 2020, LREC, `text_normalizer`), and the marks that end sentences.
+Control characters are treated like punctuation marks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SYMBOLS = (
 )
 """Punctuation marks and control characters."""
 
-# A web address; letters and digits with joining marks; points or dashes in a row; one mark. This is close to spaCy's
-# tokenizer, for which the published thresholds were chosen; docs/log.md has the measurements.
+# A word is a web address, letters and digits with joining marks, a row of full stops or dashes, or one mark. This is
+# close to spaCy's tokenizer, for which the published thresholds were chosen; docs/log.md has the measurements.
 _WORD = re.compile(r"https?://\S+|\w+(?:['\u2019./@,:]\w+)*|\.+|-+|[^\w\s]")
 _UNSPACED_CHARACTER = re.compile(f"[{UNSPACED}]")
 _UNSPACED_PART = re.compile(f"[{UNSPACED}]|[^{UNSPACED}]+")
@@ -29,7 +29,7 @@ _ZEROS = str.maketrans("123456789", "0" * 9)
 
 
 def split_words(text: str) -> list[str]:
-    """The words and marks of a text; each mark is a separate word.
+    """Split a text into words and marks; each mark is a separate word.
 
     Example:
         >>> split_words("It costs 3.50, doesn't it?")
@@ -39,7 +39,7 @@ def split_words(text: str) -> list[str]:
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Begin and end of each word.
+    """Return begin and end of each word in the text.
 
     Example:
         >>> word_spans("It is.")
@@ -49,7 +49,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 
 def cut_unspaced(words: list[str]) -> list[str]:
-    """The words, with words of scripts without spaces split into characters.
+    """Split words of scripts without spaces into characters; other words stay whole.
 
     Example:
         >>> cut_unspaced(["你好", "world"])
@@ -62,7 +62,7 @@ def cut_unspaced(words: list[str]) -> list[str]:
 
 
 def plain_word(word: str) -> str:
-    """A word in lower case with each digit as 0; statistics of words count such words as equal.
+    """Return a word in lower case with 0 for each digit; statistics treat words with equal results as one word.
 
     Example:
         >>> plain_word("In1984")

@@ -312,7 +312,7 @@ def test_a_document_without_a_vector_is_removed(vector: Any, tmp_path: Path) -> 
 
 
 def test_vectors_of_several_lengths() -> None:
-    with pytest.raises(UserError, match="vectors of one length, found some of 2 and of 3"):
+    with pytest.raises(UserError, match="equal numbers of entries, found 2 and 3"):
         list(Chain([("semantic", {"vectors": "v"})]).through(vector_documents([[1.0, 0.0], [1.0, 0.0, 0.0]])))
 
 

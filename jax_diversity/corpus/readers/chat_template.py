@@ -1,8 +1,8 @@
-"""Templates: they convert the turns of a chat to one text with the places of the answers.
+"""Chat templates: a template converts the turns of a chat to one text, and gives the place of each turn in it.
 
-A template has a pattern for each role, such as `<|im_start|>user\\n{content}<|im_end|>{end}\\n`. `{content}` is the
-content, the turn ends at `{end}`, and the text after it separates this turn from the next. Patterns are never
-evaluated, and contents are never searched: a turn cannot change how other turns are written.
+A template has a pattern for each role, such as `<|im_start|>user\\n{content}<|im_end|>{end}\\n`. The turn's content
+replaces `{content}`. The turn ends at `{end}`, and the text after `{end}` separates this turn from the next. Patterns
+are never run as code, and contents are never searched: a turn cannot change how other turns are written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
 
 
 class Turn(NamedTuple):
-    """One turn; `in_loss` is False for an answer without loss."""
+    """One turn of a chat; `in_loss` is False for an answer that does not count towards the loss."""
 
     role: str
     content: str
@@ -44,7 +44,7 @@ class Turn(NamedTuple):
 
 
 class TurnSpan(NamedTuple):
-    """The place of a turn in characters: content from `start` to `stop`, then the turn's ending up to `end`."""
+    """The place of a turn in the text, in characters: its content is [start, stop), its ending is [stop, end)."""
 
     start: int
     stop: int
@@ -61,7 +61,7 @@ class _Pattern(NamedTuple):
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A template, made by `load_template`."""
+    """A chat template; `load_template` makes it."""
 
     patterns: Mapping[str, _Pattern]
 
@@ -95,10 +95,10 @@ class ChatTemplate:
         return "".join(parts), spans
 
     def find(self, text: str, roles: Sequence[str]) -> list[TurnSpan] | None:
-        """Find the places of turns in an edited text, by their roles. Return None if the places are not certain.
+        """Find the places of the turns with these roles in an edited text. Return None if the places are not certain.
 
-        The template's text between the contents must occur in order and unambiguously: a search from the left and a
-        search from the right must find the same places.
+        The places are certain if the template's text between the contents occurs in order, and a search from the left
+        and a search from the right find the same places.
         """
         patterns = [self.patterns[role] for role in roles]
         marks = [one.end + one.between + other.before for one, other in pairwise(patterns)]
@@ -124,10 +124,10 @@ class ChatTemplate:
 
 
 def load_template(name: str) -> ChatTemplate:
-    """A built-in template by name, or a template from a YAML or JSON file with a pattern for every role.
+    """Load a built-in template by its name, or a template from a YAML or JSON file with a pattern for every role.
 
     Raises:
-        UserError: neither a known name nor a file, or a file without a template.
+        UserError: `name` is neither a built-in template nor a file, or the file does not contain a template.
     """
     if name in BUILT_IN:
         return ChatTemplate({role: _pattern(text) for role, text in BUILT_IN[name].items()})

@@ -1,4 +1,4 @@
-"""Parquet files: one record a row, read in small batches."""
+"""Read Parquet files in small batches; each row is one record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BATCH_ROWS = 1000
 
 
 def read_parquet(file: InputFile, config: CorpusConfig, advance: Advance, form: RecordForm = TEXT) -> Found:
-    """Read the documents of the rows, about 8 MB at a time; for progress all rows have equal size."""
+    """Read the documents of the rows, about 8 MB at a time. For the progress, all rows are treated as equally long."""
     with reading_faults(file), file.open() as stored:
         table = pq.ParquetFile(stored)
         column, columns = form.field(config), table.schema_arrow.names
@@ -36,12 +36,12 @@ def read_parquet(file: InputFile, config: CorpusConfig, advance: Advance, form: 
                 row += 1
                 place = Place(file, row)
                 yield place, record if isinstance(record, Problem) else form.document(record, place, config)
-            # Differences of rounded parts add up to the exact file size.
+            # Each step is the difference of two rounded values: the steps add up to the exact file size.
             advance(size * row // num_rows - size * (row - len(batch)) // num_rows)
 
 
 def _batch_rows(metadata: pq.FileMetaData) -> int:
-    """Rows of a batch, such that the longest rows fill about `_BATCH_BYTES`."""
+    """The number of rows in a batch: so many that the longest rows fill about `_BATCH_BYTES`."""
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     longest = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=0.0)
     return int(min(max(_BATCH_BYTES // max(longest, 1.0), 1), _BATCH_ROWS))
@@ -49,11 +49,11 @@ def _batch_rows(metadata: pq.FileMetaData) -> int:
 
 def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Problem]:
     batch = _without_nanoseconds(batch)
-    try:  # "lossy" keeps the last of equal keys of a map, as JSON does
+    try:  # "lossy": if a map has equal keys, the last one is kept, as in JSON
         yield from batch.to_pylist(maps_as_pydicts="lossy")
         return
     except (ValueError, OverflowError, RecursionError, pa.ArrowException):
-        pass  # Arrow converts a whole batch or fails: convert row by row to find the broken rows
+        pass  # Arrow converts the whole batch or nothing: now each row is converted alone, to find the broken rows
     for index in range(len(batch)):
         try:
             yield from batch.slice(index, 1).to_pylist(maps_as_pydicts="lossy")
@@ -86,11 +86,11 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _token_records(batch: pa.RecordBatch, column: str) -> Iterator[dict[str, Any] | Problem]:
-    """The rows of a batch as plain Python, token ids as arrays; a list that is null or contains null is None."""
+    """The rows of a batch as dicts, with token ids as arrays; None replaces a list that is null or contains null."""
     lists = batch.column(column)
     entry = pa.int64() if pa.types.is_null(lists.type.value_type) else lists.type.value_type
     lists = lists.cast(pa.large_list(entry))
-    # Each row gets a view of one array of ids, without a Python object for each token.
+    # All ids are in one array, and each row gets a view of it: there is no Python object for each token.
     offsets, nulls = lists.offsets.to_numpy(), lists.is_null().to_numpy(zero_copy_only=False)
     absent = np.flatnonzero(lists.values.is_null().to_numpy(zero_copy_only=False))
     ids = lists.values.fill_null(0).to_numpy()
@@ -98,7 +98,7 @@ def _token_records(batch: pa.RecordBatch, column: str) -> Iterator[dict[str, Any
     records = _records(others) if others.num_columns else ({} for _ in range(len(batch)))
     for index, record in enumerate(records):
         begin, end = int(offsets[index]), int(offsets[index + 1])
-        # A row contains a null if the numbers of nulls before its begin and its end differ.
+        # A row contains a null if there are more nulls before its end than before its begin.
         broken = nulls[index] or np.searchsorted(absent, begin) != np.searchsorted(absent, end)
         if isinstance(record, dict):
             record[column] = None if broken else ids[begin:end]
@@ -106,7 +106,7 @@ def _token_records(batch: pa.RecordBatch, column: str) -> Iterator[dict[str, Any
 
 
 def _without_nanoseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with times of nanoseconds converted to microseconds, the finest unit in Python."""
+    """Convert times in nanoseconds to microseconds, the smallest unit of Python's times."""
     schema = pa.schema([field.with_type(_python_type(field.type)) for field in batch.schema])
     return batch if schema.equals(batch.schema) else batch.cast(schema, safe=False)
 

@@ -1,7 +1,7 @@
 """Language models of fastText (Joulin et al. 2017): `lid.176.bin`, `lid.176.ftz` or the user's own.
 
-The library does not check the length of a file and hangs or crashes on a truncated one. Therefore the file's structure
-is validated first.
+The library does not check the length of a file: a truncated file makes it hang or crash. Therefore this module checks
+the file's structure first.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from jax_diversity.foundation.libraries import optional
 _MAGIC, _VERSIONS = 793712314, (11, 12)
 _SUPERVISED = 3
 _LABEL = "__label__"
-_MOST_BYTES_A_WORD = 2**16
+_MOST_BYTES_PER_WORD = 2**16
 
 
 class FastText:
-    """A model that detects languages."""
+    """A loaded fastText model that detects the language of a text."""
 
     def __init__(self, path: str) -> None:
         fasttext = optional("fasttext", None, install="fasttext-predict")
@@ -29,8 +29,8 @@ class FastText:
         self._model: Any = fasttext.load_model(str(Path(path).expanduser())).f
 
     def ranked(self, text: str, number: int) -> list[tuple[str, float]]:
-        """The most probable languages in descending order; empty if the model knows no part of the text."""
-        # The library reads up to a newline; lone surrogates have no UTF-8.
+        """The most probable languages in descending order; empty if no part of the text is in the model."""
+        # The library reads up to the first newline. Lone surrogates cannot be encoded as UTF-8: they are replaced.
         line = " ".join(text.split()).encode(errors="replace").decode()
         found = self._model.predict(f"{line}\n", number, 0.0, "strict")
         return [(label.removeprefix(_LABEL), min(float(share), 1.0)) for share, label in found]
@@ -38,19 +38,19 @@ class FastText:
 
 @cache
 def fasttext_model(path: str) -> FastText:
-    """A model, loaded once in each process.
+    """Load a model; each process loads a file only once.
 
     Raises:
-        UserError: a missing library, or a file that is damaged or not a model of languages.
+        UserError: the library is missing, or the file is damaged or not a model that detects languages.
     """
     return FastText(path)
 
 
 def labels(path: Path) -> list[str]:
-    """The labels of a complete model file.
+    """Read the labels of a model file, and check that the file is complete.
 
     Raises:
-        UserError: a damaged file, or another kind of file.
+        UserError: the file is damaged, or it is another kind of file.
     """
     try:
         with path.open("rb") as file:
@@ -78,7 +78,7 @@ def _read_labels(file: IO[bytes]) -> list[str]:
         raise ValueError("a file of another kind")
     arguments = _numbers(file, "12id")
     if arguments[7] != _SUPERVISED:
-        raise ValueError("a model of word vectors alone")
+        raise ValueError("a model that contains only word vectors")
     size, _, num_labels, _, num_kept = _numbers(file, "3i2q")
     found = []
     for _ in range(size):
@@ -99,7 +99,7 @@ def _read_labels(file: IO[bytes]) -> list[str]:
 def _word(file: IO[bytes]) -> str:
     word = bytearray()
     while (byte := file.read(1)) != b"\0":
-        if not byte or len(word) == _MOST_BYTES_A_WORD:
+        if not byte or len(word) == _MOST_BYTES_PER_WORD:
             raise ValueError("a truncated file")
         word += byte
     return word.decode(errors="replace")

@@ -15,9 +15,9 @@ _SHORT_LINE = 30
 
 @dataclass
 class Fineweb(Step):
-    """Removes lists and menus: few lines that end a sentence, many short or repeated lines, many line ends.
+    """Removes lists and menus: few lines end a sentence, or there are many short lines, repeated lines or line ends.
 
-    Blank lines do not count. A short line has at most 30 characters.
+    Blank lines are ignored, except that all line ends are counted. A short line has at most 30 characters.
     """
 
     thresholds: Mapping[str, float] = entries(
@@ -28,7 +28,7 @@ class Fineweb(Step):
     )
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
-        """Measure the lines."""
+        """Measure the shares of lines and the number of line ends per word."""
         limits, text = self.thresholds, candidate.text
         every = text.split("\n")
         lines = [line for line in every if line and not line.isspace()]

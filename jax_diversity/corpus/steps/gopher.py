@@ -14,10 +14,10 @@ _BULLETS = ("•", "-")
 
 @dataclass
 class Gopher(Step):
-    """Removes texts that do not look like prose, by words, symbols, bullets, ellipses and stop words.
+    """Removes texts that do not look like prose. The rules measure words, symbols, bullets, ellipses and stop words.
 
-    The ratios count punctuation marks as words; the number and mean length of words do not include them. Shares of
-    lines and words are shares of all lines and words of the document. Stop words are English, in lower case.
+    In the ratios, a punctuation mark is a word too; in the number and the mean length of words, it is not. Shares of
+    lines and words refer to all lines and words of the document. Stop words are English and in lower case.
     """
 
     thresholds: Mapping[str, float] = entries(
@@ -33,7 +33,7 @@ class Gopher(Step):
     )
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
-        """Measure words, then symbols, lines and stop words."""
+        """Measure the words, then symbols, lines and stop words."""
         limits, text, every, proper = self.thresholds, candidate.text, candidate.words, candidate.proper_words
         yield at_least("least_words", len(proper), limits["least_words"])
         yield at_most("most_words", len(proper), limits["most_words"])

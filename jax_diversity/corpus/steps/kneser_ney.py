@@ -1,9 +1,10 @@
 """A language model of n-grams: interpolated, modified Kneser-Ney smoothing (Chen and Goodman 1999, section 3.2).
 
-An n-gram is identified by its prefix (one number) and its last token, so that look-ups are exact. The n-grams of one
-order are sorted by a hash that is a permutation of the 64-bit numbers. The first bits of a hash give the place in the
-table, and all n-grams of a text are found together. KenLM trains such models only as a program in C++ without a Python
-package, and NLTK keeps n-grams as Python objects, without modified smoothing.
+An n-gram is a row of n tokens; n is its order. It is identified by its prefix (the number of the first n - 1 tokens)
+and its last token, so that look-ups are exact. The n-grams of one order are sorted by a hash. The hash is a permutation
+of the 64-bit numbers: different n-grams have different hashes. The first bits of a hash give the place in the table,
+and all n-grams of a text are found together. Other libraries do not fit: KenLM trains such models only with a C++
+program, not with its Python package. NLTK stores n-grams as Python objects and has no modified smoothing.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ _DISCOUNTS = (0.5, 1.0, 1.5)
 
 @dataclass(frozen=True)
 class _Table:
-    """The n-grams of one order, of two tokens or more.
+    """The n-grams of one order, with at least two tokens each.
 
     Attributes:
         hashes: sorted hashes of prefix and last token.
-        starts: for every value of the first bits of a hash, its first n-gram.
+        starts: for every value of the first bits of a hash, the index of the first n-gram with these bits.
         log_probability: log-probability of the last token after the other tokens.
-        log_back_off: factor of the n-gram as a context: for tokens unseen after it, it multiplies the probability after
-            the shorter context.
+        log_back_off: logarithm of the n-gram's factor as a context. If a token was never seen after the n-gram, the
+            probability after the shorter context is multiplied by this factor.
     """
 
     hashes: UInt64[np.ndarray, " ngram"]
@@ -41,7 +42,7 @@ class _Table:
     log_back_off: Float32[np.ndarray, " ngram"]
 
     def find(self, hashes: UInt64[np.ndarray, " place"]) -> Int64[np.ndarray, " place"]:
-        """The places of n-grams in the table; -1 for unknown n-grams."""
+        """Find the indices of n-grams in the table by their hashes; -1 for unknown n-grams."""
         shift = np.uint64(65 - len(self.starts).bit_length())
         places = self.starts[hashes >> shift].astype(np.int64)
         found = np.full(len(hashes), -1, np.int64)
@@ -60,12 +61,12 @@ class _Table:
 
 @dataclass(frozen=True)
 class NgramModel:
-    """A trained model.
+    """A trained language model.
 
     Attributes:
         log_unigram: log-probability of every token.
-        log_back_off: back-off factor of every token as a context.
-        tables: n-grams of two tokens, of three, and so on.
+        log_back_off: logarithm of the back-off factor of every token as a context.
+        tables: the n-grams of two tokens, the n-grams of three tokens, and so on.
     """
 
     log_unigram: Float32[np.ndarray, " token"]
@@ -73,7 +74,7 @@ class NgramModel:
     tables: tuple[_Table, ...]
 
     def log_probabilities(self, tokens: Int64[np.ndarray, " token"]) -> Float64[np.ndarray, " following"]:
-        """The natural log-probability of every token after the first, which is `BEGIN`, given the tokens before it."""
+        """The natural log-probability of every token given the tokens before it; the first token, `BEGIN`, has none."""
         result = self.log_unigram[tokens[1:]].astype(np.float64)
         ngrams, back_off = tokens, self.log_back_off
         for table in self.tables:
@@ -90,7 +91,7 @@ class NgramModel:
         return result
 
     def save(self, folder: Path, name: str) -> None:
-        """Write the model's arrays, in files whose names begin with `name`."""
+        """Write the model's arrays to files whose names begin with `name`."""
         for part, array in self._arrays().items():
             np.save(folder / f"{name}_{part}.npy", array, allow_pickle=False)
 
@@ -116,9 +117,9 @@ class NgramModel:
 def _hashed(
     prefixes: Int64[np.ndarray, " ngram"], tokens: Int64[np.ndarray, " ngram"], num_tokens: int
 ) -> UInt64[np.ndarray, " ngram"]:
-    """Different 64-bit numbers for different pairs of prefix and token."""
+    """Return the hashes of n-grams: different pairs of prefix and token get different 64-bit numbers."""
     values = (prefixes * num_tokens + tokens).astype(np.uint64)
-    # The finaliser of MurmurHash3: a shift and an odd factor are both invertible.
+    # The last steps of MurmurHash3: the xor with a shifted value and the product with an odd factor are invertible.
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         values = (values ^ (values >> np.uint64(33))) * np.uint64(factor)
     return values ^ (values >> np.uint64(33))
@@ -128,20 +129,20 @@ def train(texts: Sequence[Int64[np.ndarray, "_"]], num_tokens: int, order: int) 
     """Train a model.
 
     Args:
-        texts: each begins with `BEGIN`, ends with `END`, and contains neither between them.
+        texts: tokens; each text begins with `BEGIN`, ends with `END`, and does not contain them elsewhere.
         num_tokens: number of tokens; tokens that never occur also have a probability.
-        order: n.
+        order: the largest n of the n-grams.
 
     Returns:
-        The model. After any context the probabilities of all tokens except `BEGIN` sum up to 1.
+        The model. After any context, the probabilities of all tokens except `BEGIN` add up to 1.
     """
     orders = _count(texts, num_tokens, order)
-    # The count of all but the longest n-grams is the number of different tokens before them, which measures how likely
-    # an n-gram is in a new context. N-grams at the beginning of a text keep their own count.
+    # All n-grams except the longest ones get another count: the number of different tokens that occur before them. This
+    # number measures how likely an n-gram is in a new context. N-grams at the beginning of a text keep their count.
     for ngrams, longer in pairwise(orders):
         contexts = np.bincount(longer.suffixes, minlength=len(ngrams.counts))
         ngrams.counts = np.where(ngrams.begins, ngrams.counts, contexts)
-    orders[0].counts[BEGIN] = 0  # it is never predicted
+    orders[0].counts[BEGIN] = 0  # the model never predicts it
     probability = np.where(np.arange(num_tokens) == BEGIN, 0, 1 / (num_tokens - 1))
     probabilities, back_offs = [], []
     for index, ngrams in enumerate(orders):
@@ -153,7 +154,7 @@ def train(texts: Sequence[Int64[np.ndarray, "_"]], num_tokens: int, order: int) 
     back_offs.append(np.ones(len(orders[-1].counts)))
     with np.errstate(divide="ignore"):
         log_probabilities = [np.log(values).astype(np.float32) for values in probabilities]
-        # The first value is the share that the empty context leaves to unseen tokens.
+        # The first value is left out: it is the share that the empty context leaves to unseen tokens.
         log_back_offs = [np.log(values).astype(np.float32) for values in back_offs[1:]]
     tables = [
         _Table(ngrams.hashes, _starts(ngrams.hashes), *logs)
@@ -164,7 +165,7 @@ def train(texts: Sequence[Int64[np.ndarray, "_"]], num_tokens: int, order: int) 
 
 @dataclass
 class _Ngrams:
-    """The different n-grams of one order: indices of prefixes and suffixes among the shorter n-grams, and counts."""
+    """The different n-grams of one order, with counts; prefixes and suffixes are indices of shorter n-grams."""
 
     hashes: UInt64[np.ndarray, " ngram"]
     prefixes: Int64[np.ndarray, " ngram"]
@@ -177,7 +178,7 @@ def _count(texts: Sequence[Int64[np.ndarray, "_"]], num_tokens: int, order: int)
     """The n-grams of every order from 1 on, with their counts."""
     tokens = np.concatenate(texts)
     lengths = np.array([len(text) for text in texts])
-    # Number of preceding tokens of the same text: no n-gram crosses texts.
+    # Number of tokens before each token in the same text: no n-gram contains tokens of two texts.
     before = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     every = np.arange(num_tokens)
     counts = np.bincount(tokens, minlength=num_tokens)
@@ -201,8 +202,8 @@ def _count(texts: Sequence[Int64[np.ndarray, "_"]], num_tokens: int, order: int)
 def _discounted(
     counts: Int64[np.ndarray, " ngram"], contexts: Int64[np.ndarray, " ngram"], num_contexts: int
 ) -> tuple[Float64[np.ndarray, " ngram"], Float64[np.ndarray, " context"]]:
-    """The discounted share of every n-gram in its context, and the share that each context has left."""
-    # Discounts of n-grams with one, two and more occurrences (Chen and Goodman 1999, equation 17).
+    """Return every n-gram's share in its context after the discount, and the share that each context has left."""
+    # Discounts of n-grams with one, two, and three or more occurrences (Chen and Goodman 1999, equation 17).
     numbers = [int((counts == number).sum()) for number in range(1, 5)]
     if all(numbers):
         factor = numbers[0] / (numbers[0] + 2 * numbers[1])

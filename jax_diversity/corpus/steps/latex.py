@@ -1,4 +1,4 @@
-"""LaTeX as in LLaMA (Touvron et al. 2023, arXiv:2302.13971, section 2.1); the result is still LaTeX."""
+"""Prepare LaTeX as LLaMA does (Touvron et al. 2023, arXiv:2302.13971, section 2.1); the result is still LaTeX."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jax_diversity.corpus.steps.macros import expand_macros
 
 MEDIA_TYPE = "text/x-tex"
 
-# A comment, or the beginning of verbatim text; a backslash before it may itself be escaped.
+# A comment, or the beginning of verbatim text. It is not escaped after an even number of backslashes.
 _MARK = re.compile(
     r"(?<!\\)(?P<escaped>(?:\\\\)*)(?:(?P<comment>%)"
     r"|\\begin\{(?P<name>verbatim\*?|Verbatim\*?|BVerbatim|lstlisting|minted|comment)\}"
@@ -42,9 +42,9 @@ class Latex(Step):
     r"""Prepares LaTeX: removes comments, the front matter and the bibliography, and expands the authors' macros.
 
     The text before the first section is removed; `abstract` keeps the abstract. `appendix: false` cuts at the appendix.
-    A text without sections begins after its title. Counted are expanded macros, macros that stay because arguments are
-    missing or the text would grow to five times its length, and recursive definitions. Documents of other media types
-    than text/x-tex pass, unless `always`.
+    A text without sections begins after its title. The report counts expanded macros, macros that stay, and recursive
+    definitions. A macro stays if arguments are missing or the text would grow to five times its length. Documents with
+    another media type than text/x-tex pass unchanged, unless `always`.
     """
 
     abstract: bool = False
@@ -67,11 +67,11 @@ class Latex(Step):
 
 
 def _without_comments(text: str) -> tuple[str, dict[int, str]]:
-    """The text without comments, with numbered placeholders for verbatim text, and the verbatim text by number."""
+    """Return the text without comments, with numbered placeholders for verbatim text, and number -> verbatim text."""
     text = text.replace("\0", "")  # TeX ignores NUL
     parts: list[str] = []
     quoted: dict[int, str] = {}
-    open_names: set[str] = set()  # environments that are not closed later
+    open_names: set[str] = set()  # environments without an end in the rest of the text
     position = 0
 
     def quote(start: int, end: int) -> int:
@@ -92,7 +92,7 @@ def _without_comments(text: str) -> tuple[str, dict[int, str]]:
                 position = end + 1
                 continue
             parts.append(text[position:start])
-            # A comment hides the end of its line: a word continues in the next line.
+            # In TeX a comment also hides the end of its line: a word before it continues in the next line.
             goes_on = not before[-1:].isspace() and not _IN_COMMAND.search(before[-40:])
             hidden = _COMMENT_LINE_END.match(text, end) if goes_on else None
             position = hidden.end() if hidden else end
@@ -140,7 +140,7 @@ def _abstract(front: str) -> str:
 
 
 def _without_bibliography(text: str) -> str:
-    """The text without its lists of references, also before an appendix."""
+    """The text without its lists of references, even if an appendix follows them."""
     parts: list[str] = []
     position = 0
     while match := _BIBLIOGRAPHY.search(text, position):

@@ -1,11 +1,11 @@
 r"""Expand the TeX macros that a text defines.
 
 The text is read from beginning to end, as in TeX: the last definition before a use is valid. The body of a macro is
-read again because it may contain macros; its last macro may take its arguments from the text after the use. Therefore
-the texts that are being read form a stack of frames: copying the rest of the text for each use would take quadratic
-time.
+read again because it may contain macros. The arguments of the last macro in a body may follow the use in the text.
+Therefore the texts that are being read form a stack of frames. Copying the rest of the text for each use would take
+quadratic time.
 
-Groups do not end a definition. Macros stay as they are if they compute (with `\if` and similar commands), have
+A definition stays valid after the end of its group (`{...}`), unlike in TeX. Macros stay as they are if they compute (with `\if` and similar commands), have
 delimited parameters, are recursive, or are defined by `\let`.
 """
 
@@ -81,7 +81,7 @@ class _Frame:
         return self.text[self.position : self.position + 1].strip("\n")
 
     def argument(self) -> slice | None:
-        """Read a group in braces, a command or a character; None if there is none."""
+        """Read an argument: a group in braces, a command or a character. Return None if there is no argument."""
         start, mark = self.position, self.skip_space()
         if mark == "{":
             end = self.closing.get(self.position)
@@ -99,7 +99,7 @@ class _Frame:
         return None
 
     def option(self) -> str | None:
-        """Read the content of brackets; None if there are none."""
+        """Read the content of square brackets. Return None if there are no brackets."""
         start = self.position
         if self.skip_space() == "[":
             place = first = self.position + 1
@@ -133,8 +133,9 @@ def expand_macros(text: str) -> tuple[str, Counter[str]]:
 class _Expansion:
     """The known macros, and the remaining budget for the expansion of a text of `length` characters.
 
-    Expansion may add four times the text. Definitions within definitions are read again, and so are the commands of
-    every macro on which a definition depends: together they may read 20 times the text.
+    The expansion may add at most four times the length of the text. Definitions within definitions are read again, and
+    so are the commands of every macro on which a definition depends: together at most 20 times the length of the text.
+    A constant is added to both limits, for short texts.
     """
 
     def __init__(self, length: int) -> None:
@@ -179,7 +180,7 @@ class _Expansion:
         return None
 
     def _body(self, frames: list[_Frame], name: str, level: int) -> str | None:
-        """The body of a macro with the arguments that follow its use; None if the use stays."""
+        """The body of a macro with the arguments that follow its use; None if the macro stays in the text as it is."""
         if level > _MOST_LEVELS or self._left < 0:
             return None
         macro = self._macros[name]
@@ -208,7 +209,7 @@ class _Expansion:
         return _filled(macro.body, arguments) if "#" in macro.body else macro.body
 
     def _define(self, frame: _Frame, by: str) -> bool:
-        """Read a definition; False if the definition cannot be expanded: nothing is consumed."""
+        """Read a definition. Return False if its macro cannot be expanded: the definition then stays in the text."""
         start = frame.position
         pattern = _DEFINING[by]
         match = pattern and pattern.match(frame.text, start)
@@ -279,7 +280,7 @@ def _filled(body: str, arguments: list[str]) -> str:
 
 
 def _append(parts: list[str], part: str) -> None:
-    """Add a part, after a space if its first letter would continue a command."""
+    """Append a part. A space goes before it if its first letter would otherwise belong to the command before it."""
     if part:
         if parts and part[0].isalpha() and _ENDS_IN_COMMAND.search(parts[-1][-40:]):
             part = f" {part}"

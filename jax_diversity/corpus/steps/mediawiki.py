@@ -1,9 +1,9 @@
 """Convert wiki text to plain text.
 
-A parser of wiki text scans to the end of the page at every unclosed template or tag: quadratic time, hours for some
+The parser scans to the end of the page at every unclosed template or tag. This takes quadratic time: hours for some
 pages. Therefore most markup is removed first, in linear time: comments, references and formulas (elements whose content
-is not wiki text), templates from the innermost outwards, tables line by line, and formatting tags. mwparserfromhell
-reads the rest: links, addresses, entities, and broken markup.
+is not wiki text), templates from the innermost outwards, tables line by line, and formatting tags. The parser
+(the library mwparserfromhell) reads the rest: links, addresses, entities, and broken markup.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from jax_diversity.text.entities import unescaped
 
 _TYPE = "text/x-wiki"
 _MOST_NESTED = 40
-"""Levels of templates, as in the parser."""
+"""Largest depth of nested templates; the parser has the same limit."""
 _MOST_READ_AGAIN = 20e6
 """The largest number of characters that the parser may scan again; this takes a few seconds."""
 
-# ---- Elements whose content is not wiki text, and comments.
+# ---- Comments, and elements whose content is not wiki text.
 _KEPT = "nowiki pre syntaxhighlight source math chem ce"
 _DROPPED = (
     "ref references gallery imagemap timeline score graph hiero mapframe maplink categorytree inputbox templatestyles "
@@ -76,10 +76,10 @@ _BREAK = re.compile(rf"</?(?:{_BREAKS.replace(' ', '|')})(?:\s[^<>]*)?/?>", re.I
 _TAG = re.compile(rf"</?(?:{_INLINE.replace(' ', '|')})(?:[\s/][^<>]*)?>", re.IGNORECASE)
 _QUOTES = re.compile("'{2,}")
 _MOST_HEADINGS = 6
-"""Levels of headings."""
+"""The number of heading levels."""
 _MAGIC = re.compile(r"__[^\W\da-z_]+__")
-# Items of lists are hidden from the parser, whose time grows with the square of their number. So are lines that begin
-# as a heading and have 100 possible ends: the parser calls itself for each end and crashes at about 100,000.
+# List items are hidden from the parser, because its time grows with the square of their number. Lines that begin like a
+# heading and have 100 possible ends are hidden too: the parser calls itself for each end and crashes at about 100,000.
 _ITEM, _ITEM_MARK = re.compile(r"^(?=[*#:;]|(?:=++[^=\n]++){100})", re.MULTILINE), "\ue002"
 _LIST = re.compile(rf"{_ITEM_MARK}([*#:;]+)[ \t]*(.*)")
 _BRACKETS = re.compile(r"\[[^\[\]]*\]")
@@ -98,13 +98,13 @@ _HOLES = (
 
 @dataclass
 class Mediawiki(Step):
-    """Turns wiki text into plain text, without templates, tables, references, files, categories and formatting.
+    """Turns wiki text into plain text; removes templates, tables, references, files, categories and formatting.
 
-    Headings stay as separate lines, items of lists begin with `- ` or their number, and `formulas` keeps formulas as
-    TeX between dollar signs. Sections such as See also, References and External links are left out in 20 languages,
-    unless `appendices`. The step removes pages of wikis in other languages than `languages` (such as `[en, de]`),
-    redirects, disambiguation pages, and pages whose markup is so broken that the parser fails or needs hours. Documents
-    whose field `media_type` is not text/x-wiki pass unchanged, unless `always`.
+    Headings stay as separate lines, and list items begin with `- ` or their number. `formulas` keeps formulas as TeX
+    between dollar signs. Sections such as See also, References and External links are left out in 20 languages, unless
+    `appendices`. The step removes redirects and disambiguation pages. It also removes pages of wikis whose language is
+    not in `languages` (such as `[en, de]`), and pages on which the parser fails or would need hours. Documents whose
+    field `media_type` is not text/x-wiki pass unchanged, unless `always`.
     """
 
     languages: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class Mediawiki(Step):
         return version("mwparserfromhell")
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
-        """Choose language and kind of page, then remove the markup."""
+        """Check the language and the kind of the page, then remove the markup."""
         if not self.always and candidate.document.metadata.get("media_type") != _TYPE:
             return
         if self._languages:  # the language of `sr-ec` is `sr`
@@ -210,7 +210,7 @@ def _words_of_template(template: re.Match) -> str:
 
 
 def _without_tables(text: str) -> str:
-    """The text without tables; an unclosed table ends at the next heading."""
+    """The text without its tables; an unclosed table ends at the next heading."""
     if "{|" not in text:
         return text
     kept, depth = [], 0
@@ -239,7 +239,7 @@ def _without_appendices(text: str) -> str:
 
 
 def _heading(line: str) -> tuple[int, str]:
-    """The level of a heading, from 1, and its title; level 0 for other lines."""
+    """The level of a heading (1 is the highest) and its title; level 0 if the line is not a heading."""
     if line.startswith("="):
         line = line.rstrip(" \t")
         for level in range(_MOST_HEADINGS, 0, -1):
@@ -251,7 +251,7 @@ def _heading(line: str) -> tuple[int, str]:
 
 
 def _num_unclosed(text: str) -> int:
-    """Approximately how often the parser scans to the end of the page without success."""
+    """Estimate how many times the parser will scan to the end of the page without success."""
     num_tags = len(_ODD_TAG.findall(text))
     for _ in range(5):
         text, number = _BRACKETS.subn("", text)

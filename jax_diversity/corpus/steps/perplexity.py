@@ -1,10 +1,10 @@
 """Measure the perplexity of documents under a language model of the user's own texts (CCNet; Wenzek et al. 2020, LREC).
 
-It is a model of words, which the chain has already split, with an open vocabulary: words that occur once in the
-reference stand for all unknown words. An unknown word also costs its spelling, under a model of the characters of
-words. Therefore no word is impossible, the cost of an invented word grows with its length, and a text of unknown words
-is unlikely; with a common token for all unknown words alone it would seem likely. In scripts without spaces every
-character is a word.
+The model predicts words, which the chain has already split. Its vocabulary is open: words that occur once in the
+reference become one token for all unknown words. The probability of an unknown word is the probability of this token
+times the probability of the word's spelling, from a second model of the characters of words. Therefore no word is
+impossible, and a long invented word has a lower probability than a short one. A text of unknown words is improbable;
+with the token alone it would seem probable. In scripts without spaces every character is a word.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ _UNKNOWN = 2
 """The token of unknown symbols; the tokens of the vocabulary follow it."""
 _NUM_CHARACTERS = sys.maxunicode + 1
 _LARGEST = 1e300
-"""A number above the perplexity of any text: a word costs at most about 450 in natural logarithms."""
+"""A number above the perplexity of any text: the log-probability of a word is at least about -450."""
 _THIRDS = ("head", "middle", "tail")
 _ORDER = 5
 _REFERENCE_WORDS = 10_000_000
 _MOST_REMEMBERED = 2**20
 _MOST_SPELLED = 20
-"""Only this number of characters of an unknown word is read; otherwise one address could outweigh a paragraph."""
+"""An unknown word is read up to this number of characters; otherwise one web address could outweigh a paragraph."""
 
 
 @dataclass
 class Perplexity(LearningStep, Survey):
     """Keeps documents with a perplexity from `least` to `most` under a model of n-grams of the files `reference`.
 
-    The perplexity is per word: e to the power of the mean negative log-probability; it becomes the field `perplexity`.
-    The first ten million words of the reference are learned, in n-grams of up to five words. With `languages`, such as
-    `[en, de]`, documents of other languages pass and are not measured. `thirds`, such as `[head, middle]`, compares all
-    documents of a language and keeps these thirds: the head has the lowest perplexities, then come middle and tail. The
-    third becomes the field `perplexity_third`.
+    The perplexity is e to the power of the mean negative log-probability of a word. It becomes the field `perplexity`.
+    The model learns the first ten million words of the reference, in n-grams of at most five words. With `languages`,
+    such as `[en, de]`, documents of other languages pass and are not measured. `thirds`, such as `[head, middle]`,
+    compares all documents of a language and keeps these thirds: the head has the lowest perplexities, then follow
+    middle and tail. The name of a document's third becomes the field `perplexity_third`.
     """
 
     reference: tuple[str, ...]
@@ -67,7 +67,7 @@ class Perplexity(LearningStep, Survey):
 
     @property
     def compares_documents(self) -> bool:
-        """Whether all documents are noted first: thirds need the perplexities of all documents."""
+        """Whether a first pass measures all documents: thirds need the perplexities of all documents."""
         return bool(self.thirds)
 
     def identity(self) -> list[str]:
@@ -92,22 +92,22 @@ class Perplexity(LearningStep, Survey):
             files = ", ".join(self.reference)
             raise UserError(f"Expected words in the files of the option 'reference', found no word in {files}.")
         _learn(folder, "words", texts, numbers)
-        # Every word is used once. Most unknown words are rare, and their spelling is similar to that of other rare
-        # words; frequent words have an unusual spelling.
+        # The spelling model is trained on every different word once. Most unknown words are rare, and their spelling is
+        # like the spelling of other rare words; frequent words have an unusual spelling.
         characters = _Numbers()
         _learn(folder, "spelling", [characters.of(word[:_MOST_SPELLED]) for word in numbers], characters)
 
     def load_learned(self, folder: Path) -> None:
-        """Read the models."""
+        """Load the trained models."""
         self._model = _LanguageModel(folder)
 
     def note(self, candidate: Candidate) -> bytes:
-        """The perplexity."""
+        """The perplexity as 8 bytes; empty if the document is not measured."""
         value = self._measure(candidate)
         return b"" if value is None else struct.pack("<d", value)
 
     def resolve(self, notes: Notes, folder: Path) -> None:
-        """Write the bounds of every language: the last perplexities of head and middle."""
+        """Write the bounds of every language: the largest perplexity of the head and of the middle."""
         by_language: dict[str, list[float]] = {}
         for document, value in zip(notes.noted.tolist(), notes.data.view("<f8").tolist(), strict=True):
             if self.least <= value <= self.most:
@@ -119,11 +119,11 @@ class Perplexity(LearningStep, Survey):
         write_json(folder / "bounds.json", bounds)
 
     def load_resolved(self, folder: Path) -> None:
-        """Read the bounds."""
+        """Load the bounds of the thirds."""
         self._bounds = read_json(folder / "bounds.json", "prepare")
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
-        """Compare the perplexity. If there are two passes, the first pass has measured it."""
+        """Compare the perplexity with the bounds. If there are two passes, the first pass has measured it."""
         value = candidate.scores.get("perplexity") if self.thirds else self._measure(candidate)
         if value is None:
             return
@@ -146,7 +146,7 @@ class Perplexity(LearningStep, Survey):
 
 
 class _Numbers(dict[str, int]):
-    """Symbols (words or characters), numbered in the order of appearance."""
+    """Symbol (word or character) -> its number, in the order of first occurrence."""
 
     def __missing__(self, symbol: str) -> int:
         self[symbol] = number = len(self)
@@ -158,7 +158,7 @@ class _Numbers(dict[str, int]):
 
 
 def _learn(folder: Path, name: str, texts: Sequence[Int64[np.ndarray, "_"]], numbers: _Numbers) -> None:
-    """Train and write a model in which symbols that occur once become the unknown symbol."""
+    """Train and write a model; symbols that occur once become the unknown symbol."""
     known = np.bincount(np.concatenate(texts), minlength=len(numbers)) > 1
     tokens = np.where(known, _UNKNOWN + np.cumsum(known), _UNKNOWN)
     framed = [np.concatenate([[BEGIN], tokens[text], [END]]) for text in texts]
@@ -167,7 +167,7 @@ def _learn(folder: Path, name: str, texts: Sequence[Int64[np.ndarray, "_"]], num
 
 
 class _LanguageModel:
-    """The models of words and of their spelling."""
+    """The trained models of words and of their spelling."""
 
     def __init__(self, folder: Path) -> None:
         self._words, self._word_tokens = _load(folder, "words")
@@ -176,7 +176,7 @@ class _LanguageModel:
         self._spelling = dict[str, float]()
 
     def log_probability(self, words: Sequence[str]) -> float:
-        """The log-probability of a text with its end."""
+        """The log-probability of a text, including the token for its end."""
         for remembered in (self._tokens, self._spelling):
             if len(remembered) > _MOST_REMEMBERED:
                 remembered.clear()
@@ -191,12 +191,12 @@ class _LanguageModel:
         return total
 
     def _spell(self, words: Iterable[str]) -> None:
-        """Store the log-probabilities of words' spellings."""
+        """Compute and store the log-probabilities of the spellings of words."""
         words = sorted(words)
         if not words:
             return
         plain = [plain_word(word)[:_MOST_SPELLED] for word in words]
-        # The words follow one another: no n-gram crosses a beginning, and the beginning itself is not counted.
+        # All words are one row of tokens. No n-gram crosses a `BEGIN`, and `BEGIN` itself adds nothing to the sum.
         tokens = np.fromiter(
             chain.from_iterable(
                 (BEGIN, *map(self._character_tokens.get, word, repeat(_UNKNOWN)), END) for word in plain

@@ -1,11 +1,12 @@
 """The base class of steps that remove repeated parts of documents.
 
-A document is a row of spans: lines, sentences or words. The first pass notes a hash of 64 bits for each run of a fixed
-number of spans. Between the passes equal hashes are grouped, in the order of documents: first the sources that take
-precedence, then the order of reading. The second pass cuts out runs that came before in this order.
+A document is a row of spans: lines, sentences or words. A run is a fixed number of neighbouring spans. The first pass
+stores a hash of 64 bits for each run. Between the passes, equal hashes are grouped in the order of documents: first the
+sources named in `precedence`, then the order of reading. The second pass cuts out every run that also occurs earlier in
+this order.
 
-A run takes 9 bytes on disk: the hash, and whether the run came before. Hashes are sorted in blocks by value; the memory
-is some 600 MB for any number of hashes.
+A run takes 9 bytes on disk: the hash, and whether the run occurs earlier. Hashes are sorted in blocks by value; the
+memory is about 600 MB for any number of hashes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from jax_diversity.foundation.checks import share
 from jax_diversity.text.words import SYMBOLS
 
 _BLOCK = 2**23
-"""Mean number of hashes that are sorted together."""
+"""Mean number of hashes in a block; a block is sorted in memory."""
 _CHUNK = 2**22
 _FACTORS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xFF51AFD7ED558CCD)
 _SHIFT = np.uint64(32)
@@ -37,14 +38,14 @@ _SHIFT = np.uint64(32)
 _NORMAL = bytes(range(256)).lower().translate(bytes.maketrans(b"123456789", b"000000000"))
 _LEFT_OUT = bytes({*range(33), 127, *string.punctuation.encode()} - {10})
 _SPACES = "\x80-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff"
-# Only characters of the basic plane, which Python searches ten times as fast.
+# Only characters of 16 bits: Python searches them ten times as fast as the others.
 _MARKS = "".join(sorted(mark for mark in SYMBOLS if "\x7f" < mark < "\U00010000"))
 _OTHERS = re.compile(f"[{_SPACES}{re.escape(_MARKS)}]+")
 _OTHER_DIGIT = re.compile(r"[^\D\x00-\x7f]")
 
 
 class Repeats(Survey):
-    """Cuts out runs of spans that occurred before, or marks documents with the share of words in such runs.
+    """Cuts out runs of spans that occur earlier, or stores each document's share of words in such runs as a field.
 
     Subclasses declare the options `least_left`, `mark` and `precedence`.
     """
@@ -53,7 +54,7 @@ class Repeats(Survey):
     mark: bool
     precedence: tuple[str, ...]
     kind: ClassVar[str]
-    """The word for spans in the counts."""
+    """The name of the spans in the report's counts, such as `sentences`."""
 
     def __post_init__(self) -> None:
         share("least_left", self.least_left)
@@ -65,42 +66,42 @@ class Repeats(Survey):
 
     @abstractmethod
     def hashes(self, candidate: Candidate) -> UInt64[np.ndarray, " run"]:
-        """A hash of every run of spans; 0 for a run that always stays."""
+        """Return a hash for every run of spans; 0 for a run that is never cut out."""
 
     @abstractmethod
     def spans(self, text: str) -> Sequence[Span]:
-        """The spans: the first span of each run, then the other spans of the last run."""
+        """Return the spans in order: span i is the first span of run i."""
 
     def repeated(
         self, begins: Bool[np.ndarray, " place"], documents: Int64[np.ndarray, " place"]
     ) -> Bool[np.ndarray, " place"]:
-        """Which places are cut out. Places of equal hashes are neighbours; `begins` marks each group's first place."""
+        """Return which places are cut out. Equal hashes are neighbours; `begins` marks the first place of each hash."""
         return ~begins
 
     def note(self, candidate: Candidate) -> bytes:
-        """The hashes."""
+        """Return the hashes of the runs as bytes."""
         return self.hashes(candidate).tobytes()
 
     def resolve(self, notes: Notes, folder: Path) -> None:
-        """Write whether each run is cut out, and where each document's runs end."""
+        """Write for each run whether it is cut out, and for each document the index after its last run."""
         hashes, ends = notes.data.view(np.uint64), notes.ends // 8
         np.save(folder / "ends.npy", ends)
         again = open_memmap(folder / "again.npy", "w+", bool, hashes.shape)
         ranks = notes.ranks(self.precedence)
         for places, values in _blocks(hashes):
             documents = np.searchsorted(ends, places, side="right")
-            # The sort is stable: within a group, places of equal rank stay in the order of reading.
+            # The sort is stable: places with equal hash and equal rank stay in the order of reading.
             order = np.lexsort((ranks[documents], values) if self.precedence else (values,))
             begins = np.diff(values[order], prepend=~values[order[:1]]) != 0
             again[places[order[self.repeated(begins, documents[order])]]] = True
         again.flush()
 
     def load_resolved(self, folder: Path) -> None:
-        """Map these files into memory."""
+        """Map the files that `resolve` wrote into memory."""
         self._again, self._ends = (np.load(folder / name, mmap_mode="r") for name in ("again.npy", "ends.npy"))
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
-        """Cut the repeated runs out if enough text is left."""
+        """Cut out the repeated runs if enough text is left; with `mark`, only store their share."""
         number = candidate.number
         again = self._again[self._ends[number - 1] if number else 0 : self._ends[number]]
         text, num_cut = candidate.text, 0
@@ -121,7 +122,7 @@ class Repeats(Survey):
 def _blocks(
     hashes: UInt64[np.ndarray, " run"],
 ) -> Iterator[tuple[Int64[np.ndarray, " place"], UInt64[np.ndarray, " place"]]]:
-    """Places and values of the hashes other than 0; equal hashes share a block, and places ascend within a block."""
+    """Yield places and values of the non-zero hashes in blocks. Equal hashes are in one block; its places ascend."""
     number = np.uint64(-(-len(hashes) // _BLOCK))
     for block in range(int(number)):
         places, values = [], []
@@ -134,7 +135,7 @@ def _blocks(
 
 
 def _covered(again: Bool[np.ndarray, " run"], num_spans: int, run: int) -> Bool[np.ndarray, " span"]:
-    """Which spans belong to a repeated run."""
+    """Return which spans belong to at least one repeated run."""
     changes = np.zeros(num_spans + 1, np.int64)
     starts = np.flatnonzero(again)
     changes[starts] += 1
@@ -143,13 +144,13 @@ def _covered(again: Bool[np.ndarray, " run"], num_spans: int, run: int) -> Bool[
 
 
 def cut(text: str, spans: Sequence[Span], gone: Bool[np.ndarray, " span"]) -> str:
-    """A text without some spans; the widest gap between removed spans separates the text on both sides.
+    """Remove the spans where `gone` is True. Of the gaps around removed neighbours, only the widest one stays.
 
     Example:
         >>> cut("one two. three four", [(0, 3), (4, 8), (9, 14), (15, 19)], np.array([False, True, True, False]))
         'one four'
     """
-    # Neighbouring spans that are kept are copied with the gaps between them.
+    # Neighbouring spans that stay are copied together with the gaps between them.
     edges = np.flatnonzero(np.diff(gone, prepend=not gone[0], append=not gone[-1])).tolist()
     kept: list[str] = []
     for first, stop in pairwise(edges):
@@ -163,9 +164,9 @@ def cut(text: str, spans: Sequence[Span], gone: Bool[np.ndarray, " span"]) -> st
 
 
 def line_hashes(lines: str, least_letters: int = 0) -> UInt64[np.ndarray, " line"]:
-    """A hash of every line without case, spaces and punctuation, with each digit as 0.
+    """Return a hash for every line. Case, spaces and punctuation are ignored, and each digit is read as 0.
 
-    The hash is 0 for a line with fewer than `least_letters` letters and digits, or without letters and digits.
+    The hash is 0 if a line has no letters and digits, or fewer than `least_letters` of them.
     """
     lowered = lines
     if not lines.isascii():
@@ -179,7 +180,7 @@ def line_hashes(lines: str, least_letters: int = 0) -> UInt64[np.ndarray, " line
 
 
 def run_hashes(hashes: UInt64[np.ndarray, " span"], run: int) -> UInt64[np.ndarray, " run"]:
-    """A hash of every `run` neighbours, made by doubling: two hashes give the hash of a run of twice the length."""
+    """Return a hash for every `run` neighbouring spans, by doubling: two hashes of n spans give a hash of 2n spans."""
     if len(hashes) < run:
         return np.zeros(0, np.uint64)
     length = 1

@@ -19,10 +19,10 @@ _LINE_END = re.compile(r"\n+")
 class Repetition(Step):
     """Removes documents that repeat their lines, paragraphs or runs of words.
 
-    Every threshold is the largest allowed share. `paragraphs` and `lines`: the share of paragraphs or lines that repeat
-    an earlier one; `paragraph_characters` and `line_characters`: their share of the characters. `top_N`: the share of
-    the characters in the most frequent run of N words. `repeated_N`: the share of the characters in repeated runs of N
-    words, each character counted once.
+    Every threshold is the largest allowed share. `paragraphs` and `lines` limit the share of paragraphs or lines that
+    repeat an earlier paragraph or line. `paragraph_characters` and `line_characters` limit the share of characters in
+    them. `top_N` limits the share of characters in the most frequent run of N words. `repeated_N` limits the share of
+    characters in repeated runs of N words; each character is counted once.
     """
 
     thresholds: Mapping[str, float] = entries(
@@ -61,7 +61,7 @@ def _shares(text: str, words: list[str]) -> Iterator[tuple[str, float]]:
 
 
 def duplicates(parts: list[str]) -> tuple[int, int]:
-    """The number of parts that repeat an earlier part, and their number of characters."""
+    """Return the number of parts that repeat an earlier part, and the number of characters in these parts."""
     different = set(parts)
     if len(different) == len(parts):
         return 0, 0
@@ -80,19 +80,19 @@ class _Runs(NamedTuple):
 
 
 def _repeated_runs(words: list[str]) -> Iterator[_Runs]:
-    """The repeated runs for n = 2, 3 ... up to the number of words; equal runs have equal names."""
+    """Yield the repeated runs of n words for n = 2, 3, ... up to the number of words; equal runs have equal names."""
     known: dict[str, int] = {}
     codes = np.array([known.setdefault(word, len(known)) for word in words], np.int64)
     ends = np.cumsum([0, *map(len, words)])
     starts, names = np.arange(len(words)), codes
     for n in range(2, len(words) + 1):
-        # If a run of n words is repeated, so is the run of its first n - 1 words: only these places are searched. The
-        # name of the shorter run and the code of the next word make the name of the longer run.
+        # If a run of n words is repeated, the run of its first n - 1 words is repeated too: only places of repeated
+        # shorter runs are searched. The name of the shorter run and the code of the next word name the longer run.
         inside = np.searchsorted(starts, len(words) - n, side="right")
         starts, keys = starts[:inside], names[:inside] * len(known) + codes[starts[:inside] + n - 1]
         _, first, names, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
         count = int(counts.max(initial=1))
-        # Without repetition the most frequent run is the first run of the text.
+        # If no run is repeated, the first run of the text is used as the most frequent run.
         top = int(starts[first[counts == count].min()]) if count > 1 else 0
         again = counts[names] > 1
         starts, names = starts[again], names[again]
@@ -101,7 +101,7 @@ def _repeated_runs(words: list[str]) -> Iterator[_Runs]:
 
 
 def _repeated_characters(runs: _Runs) -> int:
-    """Characters in repeated runs, from left to right; runs that overlap a counted run are skipped."""
+    """Count the characters in repeated runs from left to right; a run that overlaps a counted run is skipped."""
     total, free = 0, 0
     seen: set[int] = set()
     for start, name, characters in zip(runs.starts, runs.names, runs.characters, strict=True):

@@ -1,8 +1,8 @@
-"""Find and replace spans of a text; these functions are common to all kinds of personal data.
+"""Find and replace spans of a text; all kinds of personal data use these functions.
 
-Searches use a plain copy of the text: spaces, dashes, digits and full-width characters of any script are ASCII,
-invisible characters such as soft hyphens are removed, and character references such as `&#64;` are resolved. `\\d` then
-matches 0 to 9 only. The spans are mapped back to the text.
+Searches use a plain copy of the text. In this copy, spaces, dashes, digits and full-width characters of any script are
+ASCII. Invisible characters such as soft hyphens are removed, and character references such as `&#64;` are resolved.
+`\\d` then matches 0 to 9 only. The found spans are mapped back to the original text.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import NamedTuple
 from jax_diversity.corpus.steps.base import Span
 
 Find = Callable[[str], Iterable[Span]]
-"""Text -> the spans of one kind, in their order."""
+"""A function: text -> the spans of one kind, in their order."""
 
 
 def by_pattern(pattern: re.Pattern, is_one: Callable[[re.Match], bool] | None = None, marks: str = "") -> Find:
-    """Finds the matches of a pattern, or their group `value`.
+    """Make a search for the matches of a pattern, or for their group `value`.
 
     Args:
-        pattern: the form.
+        pattern: the regular expression.
         is_one: a further check of a match, such as a checksum.
-        marks: words between spaces; a text without any of them is not searched.
+        marks: words, separated by spaces; a text that contains none of them is not searched.
     """
     words = marks.split() or [""]
     group = "value" if "value" in pattern.groupindex else 0
@@ -41,21 +41,21 @@ def by_pattern(pattern: re.Pattern, is_one: Callable[[re.Match], bool] | None = 
 
 
 def holding(may_match: Callable[[str], object], find: Find) -> Find:
-    """Searches only texts that pass a fast check."""
+    """Make a search that reads only the texts that pass the fast check `may_match`."""
     return lambda text: find(text) if may_match(text) else ()
 
 
 def before(match: re.Match, characters: int) -> str:
-    """The last characters before a match, at most `characters`."""
+    """Return the text directly before a match, at most `characters` characters."""
     return match.string[max(match.start() - characters, 0) : match.start()]
 
 
 def replaced(text: str, find: Find, placeholder: str | Callable[[str], str]) -> tuple[str, int]:
-    """The text with a placeholder in place of every found span, and the number of spans.
+    """Replace every found span with a placeholder; return the new text and the number of spans.
 
     Args:
         text: the text.
-        find: searches one kind.
+        find: the search for one kind of personal data.
         placeholder: a text, or a function from the found characters to the placeholder.
 
     Example:
@@ -71,14 +71,14 @@ def replaced(text: str, find: Find, placeholder: str | Callable[[str], str]) -> 
 
 # ---- Copies that are searched instead of the text.
 class _Copy(NamedTuple):
-    """An edited copy of a text. From character `places[i]` of the copy on, the text is `shifts[i]` characters ahead."""
+    """An edited copy of a text. From `places[i]` on, a place in the copy plus `shifts[i]` is the place in the text."""
 
     text: str
     places: list[int]
     shifts: list[int]
 
     def spans(self, find: Find) -> Iterator[Span]:
-        """The finds in the copy, as spans of the text."""
+        """Search the copy; return the found spans as spans of the original text."""
         return ((self._original(start), self._original(stop)) for start, stop in find(self.text))
 
     def _original(self, place: int) -> int:
@@ -87,7 +87,7 @@ class _Copy(NamedTuple):
 
 
 def _edited(text: str, edits: Iterable[tuple[int, int, str]]) -> _Copy:
-    """The copy with spans replaced; edits are begin, end and the new characters, in their order."""
+    """Make a copy with replaced spans. An edit is (begin, end, new characters); edits are in the order of the text."""
     parts, places, shifts = list[str](), list[int](), list[int]()
     end, length, shift = 0, 0, 0
     for start, stop, new in edits:
@@ -111,7 +111,7 @@ _SHRINKING = re.compile(rf"(?:&(?:#\d{{2,6}}|#[xX][0-9a-fA-F]{{2,5}}|commat|nbsp
 
 
 def in_plain_copy(find: Find) -> Find:
-    """Searches the plain copy of a text."""
+    """Make a search of the plain copy of a text."""
 
     def find_plain(text: str) -> Iterable[Span]:
         copy = _plain(text)
@@ -134,13 +134,13 @@ def _plain(text: str) -> _Copy:
 
 @cache
 def _one_to_one() -> tuple[re.Pattern, dict[int, str]]:
-    """A search for special characters of 16 bits, and the table of those that one ASCII character replaces."""
+    """Return a pattern of special 16-bit characters, and a table: special character -> its ASCII character."""
     digits = "".join(each for each in map(chr, range(128, 0x20000)) if each.isdecimal())
     table = {ord(each): str(int(each)) for each in digits}
     table |= {ord(each): chr(ord(each) - 0xFEE0) for each in _FULL_WIDTH}
     for characters, plain in ((_SPACES, " "), (_DASHES, "-")):
         table |= dict.fromkeys(map(ord, re.findall(f"[{characters}]", "".join(map(chr, range(0x10000))))), plain)
-    # The search in a class is fast only if all its characters have 16 bits.
+    # The search for a character class is fast only if all characters of the class have 16 bits.
     known = "".join(chr(code) for code in table if code < 0x10000)
     return re.compile(f"[{_INVISIBLE}{re.escape(known)}]"), table
 
@@ -151,15 +151,15 @@ def _plain_edit(match: re.Match) -> tuple[int, int, str]:
         new = "@" if found == "%40" else html.unescape(found).translate(_one_to_one()[1])
         new = new if len(new) == 1 and not _SHRINKING.match(new) else ""
     else:
-        # After a word of another script an invisible character may separate two words.
+        # After a word in another script, an invisible character may separate two words: it becomes a space.
         new = "" if match.string[start - 1 : start].isascii() else " "
     return start, match.end(), new
 
 
 def across_lines(find: Find) -> Find:
-    """Also finds numbers with a line break between their digits, or a line break between all their groups.
+    """Make a search that also finds numbers with line breaks: one line break, or only line breaks between the groups.
 
-    Such a number is not found if another find ends before the line break.
+    Such a number is left out if it overlaps a number that is found without joining lines.
     """
 
     def find_both(text: str) -> Iterable[Span]:
@@ -180,7 +180,7 @@ def across_lines(find: Find) -> Find:
 _LINE_BREAK = re.compile(r"\n(?<=[\dA-Z) \r-].)[ \t]{0,8}(?=\d)", re.DOTALL)
 _LAST_GROUPS, _FIRST_GROUPS = re.compile(r"[\dA-Z+][\dA-Z ()\r\n-]*\Z"), re.compile(r"[\dA-Z ()\r\n-]{1,30}")
 _SEPARATED = re.compile(r"(?<!\+\d)(?<!\+\d\d)(?<!\+\d\d\d)[ -](?=[\dA-Z])")
-"""A separator in a line, except after the code of a country."""
+"""A separator between groups on one line, except after the code of a country."""
 _LONGEST_NUMBER, _LEAST_CHARACTERS = 40, 8
 _ROWS = re.compile(r"(?:[ .,:;|()\t-]*+[\dA-Fa-f]++[ .,:;|()\t-]++[\dA-Fa-f][\dA-Fa-f .,:;|()\t\r-]*+(?:\n|\Z)){3}")
 """Three lines of several numbers, as in a table."""
@@ -188,7 +188,7 @@ _ROWS = re.compile(r"(?:[ .,:;|()\t-]*+[\dA-Fa-f]++[ .,:;|()\t-]++[\dA-Fa-f][\dA
 
 @lru_cache(maxsize=1)
 def _joined(text: str) -> _Copy:
-    """The copy without line breaks between groups of digits; cached because many kinds search it."""
+    """A copy without line breaks between groups of digits; cached because many kinds search it."""
     return _edited(text, filter(None, map(_joint, _LINE_BREAK.finditer(text))))
 
 

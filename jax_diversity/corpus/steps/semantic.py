@@ -90,7 +90,7 @@ class Semantic(Groups):
         kept = notes.noted.copy()
         if len(kept) < 2:
             return kept
-        # Several threads would add sums in another order, and change the decisions near the threshold.
+        # Several threads would add numbers in another order: rounding would change the decisions near the threshold.
         with threadpool_limits(1):
             rows = _Vectors(notes) if self.vectors else _Terms(notes)
             cluster, distance = _clustered(rows.points)
@@ -101,12 +101,12 @@ class Semantic(Groups):
 
 
 class _Vectors:
-    """The documents' own vectors, of length one."""
+    """The vectors that the documents bring with them; each has length one."""
 
     def __init__(self, notes: Notes) -> None:
         lengths = np.unique(notes.lengths[notes.noted]) // 4
         if len(lengths) > 1:
-            raise UserError(f"Expected vectors of one length, found some of {lengths[0]} and of {lengths[-1]} numbers.")
+            raise UserError(f"Expected vectors with equal numbers of entries, found {lengths[0]} and {lengths[-1]}.")
         self.points = notes.data.view(np.float32).reshape(-1, lengths[0])
 
     def __getitem__(self, places: Int64[np.ndarray, " place"]) -> Float32[np.ndarray, "place feature"]:
@@ -114,7 +114,7 @@ class _Vectors:
 
 
 class _Terms:
-    """The documents' terms as sparse vectors of length one, and their points in a few dimensions."""
+    """The documents' terms as sparse vectors of length one, and their projections to few dimensions (`points`)."""
 
     def __init__(self, notes: Notes) -> None:
         self._terms = notes.data.view(np.uint32)
@@ -151,7 +151,7 @@ class _Terms:
 
 
 def _directions(rows: csr_array) -> Float32[np.ndarray, "dimension term"]:
-    """The leading right singular vectors, without terms of a single row, which connect it with no other row."""
+    """The leading right singular vectors. Terms that occur in one row only are left out: they connect no rows."""
     from sklearn.utils.extmath import randomized_svd
 
     shared = np.flatnonzero(np.bincount(rows.indices, minlength=2**_HASH_BITS) > 1)
@@ -183,7 +183,7 @@ def _clustered(
 def _leaders(
     rows: csr_array | Float32[np.ndarray, "member feature"], similarity: float
 ) -> Int64[np.ndarray, " member"]:
-    """For every row the first earlier leader that it is similar to; a row without one is a leader itself."""
+    """For every row, its leader: the first earlier leader that is similar to it, or the row itself if there is none."""
     number = rows.shape[0]
     leaders = np.full(number, -1)
     for start in range(0, number, _BLOCK):

@@ -16,12 +16,12 @@ from jax_diversity.text.sentences import split_sentences
 
 @dataclass
 class Sentences(Repeats):
-    """Removes sentences that belong to a run of `run` sentences that occurred before, in this or another document.
+    """Removes runs of `run` neighbouring sentences that occur earlier, in the same document or another document.
 
-    Case, spaces and punctuation are ignored, and all digits are equal. Documents of which less than the share
-    `least_left` of the words is left are removed. Documents come in the order of reading, after the documents of the
-    sources named in `precedence`. `mark` changes no text: documents get the share of words in such sentences as the
-    field `repeated_sentences_share`.
+    The comparison ignores case, spaces and punctuation, and all digits are equal. A document is removed if less than
+    the share `least_left` of its words is left. The documents of the sources named in `precedence` come first, then all
+    others in the order of reading. With `mark`, no text changes: each document gets the field
+    `repeated_sentences_share`, the share of its words in such runs.
     """
 
     kind: ClassVar[str] = "sentences"
@@ -40,12 +40,12 @@ class Sentences(Repeats):
         return self.run
 
     def hashes(self, candidate: Candidate) -> UInt64[np.ndarray, " run"]:
-        """A hash of every run of sentences; sentences that contain only punctuation marks are ignored."""
+        """Return a hash for every run of sentences; sentences that contain only punctuation marks are ignored."""
         hashes = _hashes(split_sentences(candidate.text))
         return run_hashes(hashes[hashes != 0], self.run)
 
     def spans(self, text: str) -> list[Span]:
-        """The sentences, each with the marks after it."""
+        """Return the sentences, each with the punctuation marks after it."""
         spans: list[Span] = []
         every, end = split_sentences(text), 0
         for sentence, has_letters in zip(every, (_hashes(every) != 0).tolist(), strict=True):
@@ -59,6 +59,6 @@ class Sentences(Repeats):
 
 
 def _hashes(sentences: list[str]) -> UInt64[np.ndarray, " sentence"]:
-    """A hash of every sentence; 0 for a sentence that contains only punctuation marks."""
-    one_a_line = "\n".join([sentence.replace("\n", " ") for sentence in sentences])
-    return line_hashes(one_a_line)[: len(sentences)]
+    """Return a hash for every sentence; 0 if it contains only punctuation marks."""
+    one_per_line = "\n".join([sentence.replace("\n", " ") for sentence in sentences])
+    return line_hashes(one_per_line)[: len(sentences)]

@@ -1,7 +1,7 @@
 """Find telephone numbers: international numbers, numbers after a word such as "phone", and numbers of given regions.
 
-The library phonenumbers decides which numbers are in use. Candidates are searched here: the library's own search takes
-four times as long for each region, and does not use words such as "phone" before a number.
+The library phonenumbers decides which numbers are valid. This module searches the candidates itself: the library's own
+search takes four times as long for each region, and it ignores words such as "phone" before a number.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OTHER = re.compile(
 
 
 def telephone_numbers(regions: Sequence[str]) -> Find:
-    """Numbers that begin with a plus, follow a word for a telephone, or have the usual form of a region.
+    """Make a search for numbers that begin with a plus, follow a word such as "phone", or have the form of a region.
 
     Raises:
         UserError: the library phonenumbers is missing, or a region is unknown.
@@ -71,7 +71,7 @@ def telephone_numbers(regions: Sequence[str]) -> Find:
 
 
 def _is_labelled(match: re.Match) -> bool:
-    """Whether there are as many digits as in a telephone number, and a word for a telephone before them."""
+    """Whether a match has as many digits as a telephone number, and a word such as "phone" before it."""
     if not 7 <= sum(map(str.isdigit, match[0])) <= 15 or _YEARS.fullmatch(match[0]):
         return False
     words = before(match, 40)
@@ -86,7 +86,7 @@ def _is_grouped(match: re.Match) -> bool:
 
 
 def _longest(match: re.Match) -> list[Span]:
-    """The longest beginning that is a number in use; another number may follow it."""
+    """The longest beginning of the match that is a valid number; another number may follow it."""
     import phonenumbers
 
     for end in [each.end() for each in re.finditer(r"\d+", match[0])][::-1]:
@@ -109,7 +109,7 @@ def _matches(match: re.Match, region: str, leniency: int) -> list[Span]:
 
 
 def _apart(spans: list[Span]) -> Iterator[Span]:
-    """The spans in order; of overlapping spans only the first."""
+    """The spans in order; of overlapping spans, only the first one stays."""
     end = 0
     for start, stop in sorted(spans):
         if start >= end:

@@ -1,6 +1,6 @@
-"""Names of files, categories, redirects and link sections in wikis, in the languages of LLaMA's Wikipedia.
+"""Words that wikis use for files, categories, redirects and link sections, in the languages of LLaMA's Wikipedia.
 
-The languages are bg, ca, cs, da, de, en, es, fr, hr, hu, it, nl, pl, pt, ro, ru, sl, sr, sv and uk; links to files and
+The languages are bg, ca, cs, da, de, en, es, fr, hr, hu, it, nl, pl, pt, ro, ru, sl, sr, sv and uk; words for files and
 categories also in ja, ko, tr, vi and zh.
 """
 
