@@ -5,8 +5,8 @@ read again because it may contain macros. The arguments of the last macro in a b
 Therefore the texts that are being read form a stack of frames. Copying the rest of the text for each use would take
 quadratic time.
 
-A definition stays valid after the end of its group (`{...}`), unlike in TeX. Macros stay as they are if they compute (with `\if` and similar commands), have
-delimited parameters, are recursive, or are defined by `\let`.
+A definition stays valid after the end of its group (`{...}`), unlike in TeX. Macros stay as they are if they compute
+(with `\if` and similar commands), have delimited parameters, are recursive, or are defined by `\let`.
 """
 
 from __future__ import annotations
