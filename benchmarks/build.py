@@ -1,9 +1,9 @@
-"""A whole build: seconds and peak memory of every stage, and how both grow with the corpus.
+"""Measure a whole build: seconds and peak memory of every stage, and how both grow with the corpus.
 
     python benchmarks/build.py 'texts/*.jsonl.gz' [--write]
 
-Builds the corpus once and then twice over (its files under two names, ids renamed), 1,000 clusters, 100 length
-bins, sequences of 512 tokens, each in a process and a folder of its own.
+Builds a dataset from the corpus, and a dataset from twice the corpus (every file under two names, with other ids). The
+builds have 1,000 clusters, 100 length bins and sequences of 512 tokens. Each build has its own process and folder.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Time and memory of making characteristics: documents' codes joined with segments.
+"""Measure time and memory of making characteristics: the documents' codes are joined with the segments.
 
     python benchmarks/characteristics.py [--sequences 1000000] [--write]
 
 A synthetic corpus with log-normal document lengths, packed by `concat` into sequences of 2,048 tokens, about five
 segments each; families of 1,000 clusters, 100 length bins, 20 sources and 100,000 hosts, 1,000 of them as groups.
-The plain reference joins the same codes by a dictionary, a segment at a time, on the first sequences; the ratio is
-of time per segment. The peak of resident memory includes the segments, and all families' counts at once.
+The plain reference joins the same codes with a dictionary, one segment at a time, on the first sequences. The ratio
+compares the times per segment. The peak of resident memory includes the segments and the counts of all families.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def run(num_sequences: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the figures; with --write, store them."""
+    """Print the results; with --write, store them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sequences", type=int, default=1_000_000)
     parser.add_argument("--write", action="store_true", help="write results/characteristics.json")

@@ -1,16 +1,16 @@
-"""K-means compared with faiss and scikit-learn; memory at a million rows; assignment; two levels and one.
+"""Compare k-means with faiss and scikit-learn; measure memory for a million rows, assignment, and two levels.
 
     python benchmarks/clustering.py [--write] [--parts passes,memory,assign,levels] [--vectors embeddings.npy ...]
 
 - passes: 100,000 x 384 synthetic clustered vectors, k = 1,000, from the same starting centroids for the same number
-  of passes as faiss.Clustering without subsampling: seconds a pass, inertia; MiniBatchKMeans beside it. With
-  --vectors, also files of real vectors, as many rows as they have.
-- memory: a child process clusters a memory map of 1,000,000 x 384 with all of its rows for training; its peak.
-- assign: 1,000,000 rows from a memory map to 1,000 centroids, documents a second.
-- levels: k = 10,000 in two levels against one on 100,000 rows, by inertia and seconds.
+  of passes as faiss.Clustering without subsampling: seconds per pass and inertia; also MiniBatchKMeans. With
+  --vectors, files of real vectors are measured too, with all their rows.
+- memory: peak memory of a child process that clusters a memory map of 1,000,000 x 384; all rows are used for training.
+- assign: documents per second when 1,000,000 rows of a memory map are assigned to 1,000 centroids.
+- levels: inertia and seconds of two levels and of one level, for k = 10,000 and 100,000 rows.
 
-Needs faiss-cpu for `passes`. Timings need a quiet machine: the load average is stored with them. All parts take
-some minutes on two cores, most of them for ten thousand clusters in one level.
+Needs faiss-cpu for `passes`. Timings need a quiet machine: the load average is stored with them. All parts together
+take some minutes on two cores; ten thousand clusters in one level take most of this time.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def measure_levels(rows: np.ndarray, num_clusters: int, max_iterations: int) -> 
 
 
 def main() -> None:
-    """Measure the requested parts; with --write, store the figures."""
+    """Measure the requested parts; with --write, store the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write results/clustering.json")
     parser.add_argument("--parts", default=",".join(PARTS))

@@ -1,9 +1,9 @@
-"""Compare two datasets that should be equal, such as those that two versions of the package build of one corpus.
+"""Compare two datasets that should be equal, such as the datasets of two versions of the package from one corpus.
 
     python benchmarks/compare_builds.py BEFORE AFTER
 
-Documents, tokens, clusters, segments, counts, orderings, measured figures and exports are compared by their values:
-tables by columns, arrays by elements, all other files by bytes. Records hold the fingerprint of their packing. So
+Documents, tokens, clusters, segments, counts, orderings, measured values and exports are compared by their values:
+tables by columns, arrays by elements, all other files by bytes. Records contain the fingerprint of their packing. So
 the loader's batches are compared instead, in every ordering. Files with versions or settings (manifest, report,
 fingerprints) may differ. The script prints the compared amount and the differences; the status is 1 if there are any.
 """

@@ -1,4 +1,4 @@
-"""The corpora that benchmarks order: a synthetic one of any size, and a built dataset's.
+"""Corpora for benchmarks of orderings: a synthetic corpus of any size, and the corpus of a built dataset.
 
 The synthetic corpus resembles real corpora in the properties that matter to an ordering: documents of log-normal
 length, topics of very unequal sizes (Zipf), documents that are cut at the end of a sequence.
@@ -35,8 +35,8 @@ def synthetic(
     """Clusters and length bins of exactly `num_sequences` full sequences, packed back to back.
 
     Documents' lengths are log-normal, their clusters Zipf (the k-th in proportion to 1/k) and independent of the
-    lengths; the bins are quantiles of the documents' lengths. Ten million sequences take half a minute to a
-    minute of one core and 2.5 GB.
+    lengths; the bins are quantiles of the documents' lengths. Ten million sequences take 30 to 60 s on one
+    core, and 2.5 GB.
 
     Args:
         num_sequences: number of sequences.
@@ -77,7 +77,7 @@ def synthetic(
 
 
 def with_int32_indices(counts: sparse.csr_array) -> sparse.csr_array:
-    """The same matrix with indices of half the size."""
+    """Return the same matrix with int32 indices, which have half the size."""
     indices, boundaries = counts.indices.astype(np.int32), counts.indptr.astype(np.int32)
     return sparse.csr_array((counts.data, indices, boundaries), shape=counts.shape)
 
@@ -104,6 +104,6 @@ def from_dataset(path: str | Path) -> jd.Characteristics:
     """The characteristics of a built dataset's training sequences.
 
     Raises:
-        ValueError: no dataset at `path`, or one whose characteristics were never computed.
+        ValueError: there is no dataset at `path`, or its characteristics were never computed.
     """
     return jd.open_dataset(path).characteristics

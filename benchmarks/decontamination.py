@@ -1,11 +1,11 @@
-"""Evaluation data in a corpus: the share of planted examples that is found, other removals, documents per second.
+"""Measure decontamination: the share of planted examples that is found, other removals, and documents per second.
 
     python benchmarks/decontamination.py FILES.jsonl.gz ... [--number 1000] [--write]
 
-*planted*: examples of words drawn from the corpus, so that no document contains them; 13 words of each are put
-into one document, in other case, with other punctuation, and with other words around them. *natural*: passages of
-documents that are taken out of the corpus and searched in the others; matches are copies and common phrases. Seconds
-are processor time.
+*planted*: examples are made of random words of the corpus, so that no document contains them. 13 words of each are put
+into one document, in other case, with other punctuation, and between other words. *natural*: passages of documents
+that are taken out of the corpus. They are searched in all other documents; matches are copies and common phrases.
+Seconds are processor time.
 """
 
 from __future__ import annotations

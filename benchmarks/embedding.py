@@ -1,17 +1,17 @@
-"""Embeddings of a corpus: documents and megabytes per second compared with bare scikit-learn, and clusters' purity.
+"""Measure embeddings: documents and megabytes per second, compared with scikit-learn alone, and purity of clusters.
 
     python benchmarks/embedding.py 'texts/*.jsonl.gz' [--label domain] [--out FOLDER] [--write]
 
-Documents are prepared first (into FOLDER if given, which a later run reuses). Every method reads the first 1,024 of its
-own tokens. The bare calls, on the same texts in the same process:
+Documents are prepared first (into FOLDER if it is given; a later run reuses it). Every method reads the first 1,024 of
+its own tokens of each document. The bare calls get the same texts in the same process:
 
-- tfidf_svd: `TfidfVectorizer` (the same terms, `sublinear_tf`, two documents at least, 50,000 terms) and
+- tfidf_svd: `TfidfVectorizer` (the same terms, `sublinear_tf`, in at least two documents, 50,000 terms) and
   `TruncatedSVD`(128, two iterations), `fit` on the same documents, then `transform` of all;
-- hashing: `HashingVectorizer` of the same settings, all texts in one call, times the same matrix of signs.
+- hashing: `HashingVectorizer` with the same settings, all texts in one call, times the same matrix of signs.
 
-Purity is the share of documents whose cluster's most frequent label is their own, after 25 iterations of the
-package's k-means. Times are the better of two runs, CPU seconds of the process with BLAS on one thread: other
-processes disturb them less than wall time.
+Purity is the share of documents whose label is the most frequent label of their cluster, after 25 iterations of the
+package's k-means. Times are CPU seconds of the process, the better of two runs, with BLAS on one thread: other
+processes change CPU seconds less than wall time.
 """
 
 from __future__ import annotations

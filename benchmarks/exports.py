@@ -1,9 +1,9 @@
-"""The speed of writing ordered sequences for MaxText, and the cost of reading them there.
+"""Measure the speed of writing ordered sequences for MaxText, and the time to read them there.
 
     python benchmarks/exports.py [--num-sequences 100000] [--sequence-length 512] [--write]
 
-A synthetic dataset is written to a temporary folder, exported in a random order, and read through Grain's own
-source, whose time per record grows with the number of groups in the file. The growth of peak memory is that of the
+A synthetic dataset is written to a temporary folder, exported in a random order, and read with Grain's own
+source. Its time per record grows with the number of groups in the file. The growth of peak memory is measured for the
 export alone.
 """
 

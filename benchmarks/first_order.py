@@ -1,10 +1,10 @@
-"""The first and the second `jd.order` of a fresh process, with and without `jd.keep_compiled_programs`.
+"""Time the first and the second `jd.order` of a new process, with and without `jd.keep_compiled_programs`.
 
     python benchmarks/first_order.py [--sizes 2048 8192 49152] [--repeats 3] [--write]
 
 Three processes are timed in turn: `off` stores no programs, `empty` compiles and stores them in an empty folder,
-`filled` uses the programs that `empty` has stored. The corpus is synthetic; importing and making it is not timed. The
-figures are the medians of the repeats.
+`filled` uses the programs that `empty` has stored. The corpus is synthetic. Imports and making the corpus are not
+timed. The results are the medians of the repeats.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A step of the exact greedy compared with compiled scalar code (numba) of the same arithmetic, in one run.
+"""Compare a step of the exact greedy algorithm with compiled scalar code (numba) for the same arithmetic, in one run.
 
     python benchmarks/greedy.py [--write]
 
-Eight features a row over 1,100 groups plus the norm column, as in a corpus of 1,000 clusters and 100 length bins.
+Each row has eight features in 1,100 groups, plus the norm column, as in a corpus of 1,000 clusters and 100 length bins.
 Compilation is timed separately. On a machine with an accelerator, JAX runs there; numba stays on the processor.
 """
 
@@ -26,7 +26,7 @@ TARGETS = {10_000: 60.0, 100_000: 450.0}  # microseconds a step
 
 
 def make_characteristics(num_sequences: int) -> Characteristics:
-    """Make sequences with four clusters and four length bins each, 2,048 tokens in all."""
+    """Make sequences of 2,048 tokens, each with four clusters and four length bins."""
     rng = np.random.default_rng(0)
     counts = {}
     for family, num_groups in (("cluster", 1000), ("length", 100)):
@@ -62,7 +62,7 @@ def scalar_steps(columns, values, norms, own_costs, targets, weights, num_steps,
 
 
 def padded_rows(features: Features) -> tuple[np.ndarray, np.ndarray]:
-    """Make row-major tables, which suit scalar code."""
+    """Make row-major tables, which are fast for scalar code."""
     widths = np.diff(features.row_starts)
     used = np.arange(widths.max()) < widths[:, None]
     columns, values = np.zeros(used.shape, np.int32), np.zeros(used.shape, np.float32)

@@ -1,20 +1,20 @@
-"""Batches per second from one file, compared with stock Grain and NumPy's memory map, and the waits of training.
+"""Measure batches per second from one file, for us, for Grain and for NumPy's memory map, and the waits of training.
 
     python benchmarks/loader.py [--num-records 200000] [--dataset OUT] [--write]
 
-One file of records of 2,048 uint16 tokens (4 KiB), batches of 64, everything in the page cache, one process. All
-readers follow the same order. The stock loader is `grain.DataLoader` over `ArrayRecordDataSource`, with the faster of
-its default read options and none; it stacks token rows and decodes nothing else.
+All readers read one file of records with 2,048 uint16 tokens (4 KiB), in batches of 64, in one process and in the same
+order. All data are in the page cache. "Stock Grain" is `grain.DataLoader` over `ArrayRecordDataSource`, with its
+default read options or none, whichever is faster; it stacks token rows and decodes nothing else.
 
-Compare it with our rows that do the same work, token rows (as stored; every record's sum, number and build are
-checked) and `inputs` (the whole loader, int32). All six arrays are 48 KiB a record, 12 times what is read: making
-them takes three times as long as reading. The aims are 60 times stock Grain and 0.4 of the memory map
-row by row in random order, and, for records that lie in the order of reading, 0.6 of a gather of whole batches from
-the memory map.
+Two of our rows do the same work: token rows (as stored; the checksum, number and build of every record are checked) and
+`inputs` (the whole loader, int32). All six arrays have 48 KiB per record, 12 times as much as is read: making them
+takes three times as long as reading. The targets in random order are 60 times the rate of stock Grain and 0.4 of the
+memory map row by row. For records in the order of reading, the target is 0.6 of a gather of whole batches from the
+memory map.
 
 Prefetching only costs time if the consumer does nothing else on few cores. Its benefit appears if the consumer
 computes. So the share of waiting time is measured for a consumer that is busy for some milliseconds per batch, for the
-lab's small GPT, and for an accelerator of a million tokens a second (see loader_waits.py).
+lab's small GPT, and for a simulated accelerator of a million tokens per second (see loader_waits.py).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ GATHER = "in sequence: memmap, gather"
 
 
 def make_files(folder: Path, num_records: int) -> tuple[Path, Path]:
-    """Records of about six segments each, and the same tokens as one raw matrix."""
+    """Make records of about six segments each, and the same tokens as one raw matrix."""
     rng = np.random.default_rng(0)
     starts = np.arange(6) * 340 + rng.integers(0, 300, (num_records, 6))
     starts[:, 0] = 0
@@ -97,7 +97,7 @@ def ours(
 
 
 def raw_rows(path: Path, order: np.ndarray, *, in_sequence: bool = False) -> Iterator[np.ndarray]:
-    """Use only the reader: whole records' tokens as a matrix, checked, as from the other readers."""
+    """Use only the reader: the tokens of whole records as a matrix, checked, as the other readers give them."""
     reader = opened(path, len(order), in_sequence)
     for start in range(0, len(order) - B + 1, B):
         rows = order[start : start + B]
@@ -156,7 +156,7 @@ def memmap_gather(path: Path, order: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def rate(batches: Callable[[], Iterable[np.ndarray]], seconds: float) -> float:
-    """Records per second over about this many seconds, without the first batch."""
+    """Return records per second, measured for about `seconds` seconds, without the first batch."""
     iterator = iter(batches())
     next(iterator)
     start, done = time.perf_counter(), 0

@@ -2,19 +2,19 @@
 
     python benchmarks/loader_peers.py [--num-records 200000] [--write]
 
-Records of 2,048 uint16 tokens (4 KiB), batches of 64 as one matrix, everything local and in the page cache, one
-process; each library reads its own files, made here:
+Records have 2,048 uint16 tokens (4 KiB), and a batch is a matrix of 64 records. All files are local and in the page
+cache. Everything runs in one process. Each library reads its own files, which this script makes:
 
-- **ours**: one record file. the others also read `token rows`; `inputs` and `all six arrays` do more
-  (int32, targets, segments, positions). In sequence: records in the order of their file.
+- **ours**: one record file. `token rows` do the same work as the others; `inputs` and `all six arrays` do more
+  (int32, targets, segments, positions). In sequence means: records in the order of their file.
 - **stock Grain**: `DataLoader` over `ArrayRecordDataSource` of the same file, the faster of two read options.
-- **Megatron-style**: samples cut out of documents end to end by a sample index, in a shuffle index's order; every
-  piece is a view of the memory map, and a sample that crosses documents is put together from its pieces.
-- **Hugging Face datasets**: a memory-mapped Arrow file with rows of one length, NumPy format; `select` with the
-  order and batches of it, or batches of the whole.
-- **MosaicML streaming**: local MDS shards of 16,384 records at most; `shuffle=True` (an order of its own, that
-  mixes neighbouring shards) or not.
-- **WebDataset**: one tar with one file per record. It only reads forwards: it has no random order; a
+- **Megatron-style**: a sample index cuts the joined documents into samples, and a shuffle index gives their order.
+  Every piece is a view of the memory map. A sample from several documents is put together from its pieces.
+- **Hugging Face datasets**: a memory-mapped Arrow file with rows of one length, NumPy format; in random order,
+  batches of `select` with the order; in sequence, batches of the whole.
+- **MosaicML streaming**: local MDS shards of at most 16,384 records; with `shuffle=True` (its own order,
+  which mixes neighbouring shards), or without.
+- **WebDataset**: one tar with one file per record. It only reads forwards and has no random order; a
   shuffle buffer of 1,000 records is measured instead.
 
 Slow libraries get fewer records (`--num-slow-records`). Their rates do not depend on the number, except stock Grain's,
@@ -215,7 +215,7 @@ def make_all(folder: Path, num_records: int, num_slow: int) -> Files:
 
 
 def check(files: Files, in_order: Readers, in_sequence: Readers, order: np.ndarray, slow_order: np.ndarray) -> None:
-    """Check the first batch of every library; for a library's own order, only that the rows are records."""
+    """Check the first batch of every library; if a library uses its own order, check only that the rows are records."""
     raw = np.memmap(files.raw, np.uint16, "r").reshape(-1, L)
     for readers, fast, slow in ((in_order, order, slow_order), (in_sequence, np.arange(B), np.arange(B))):
         for label, reader in readers.items():

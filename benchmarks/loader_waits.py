@@ -1,4 +1,4 @@
-"""How long training waits for the loader: the lab's GPT, a simulated accelerator, and the first batch."""
+"""Measure how long training waits for the loader: the lab's GPT, a simulated accelerator, and the first batch."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class TrainingWaits:
     """Waiting times of training.
 
     Attributes:
-        lab_wait_share: share of the time of the lab's steps, without the first.
-        lab_step_seconds: median of the steps.
+        lab_wait_share: share of waiting in the time of the lab's steps, without the first step.
+        lab_step_seconds: median time of the lab's steps.
         num_late: batches that a simulated accelerator waited for more than `LATE_SECONDS`.
-        num_batches: number of its batches.
-        worst_wait_seconds: its longest wait.
+        num_batches: number of batches of the simulated accelerator.
+        worst_wait_seconds: longest wait of the simulated accelerator.
         import_seconds: time to import the loader, in a new process.
         first_batch_seconds: time from the import to the first batch.
     """
@@ -59,7 +59,7 @@ class TrainingWaits:
     first_batch_seconds: float
 
     def sentences(self) -> Iterator[str]:
-        """The figures, one a line."""
+        """Return the results as text, one per line."""
         yield (
             f"the laboratory's GPT waits {self.lab_wait_share:.2%} of its time "
             f"(steps of {self.lab_step_seconds * 1e3:.0f} ms; wanted: under 1 %)"
@@ -77,7 +77,7 @@ class TrainingWaits:
 
 @contextmanager
 def small_dataset(folder: str | None) -> Iterator[Path]:
-    """Open the dataset in a folder, or build one of 2,000 documents of random words, like the demonstration's."""
+    """Open the dataset in a folder, or build one from 2,000 documents of random words, as in the demonstration."""
     if folder is not None:
         yield Path(folder)
         return

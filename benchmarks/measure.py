@@ -1,10 +1,10 @@
-"""Time and memory of measuring one order, and of comparing three.
+"""Time and memory of measuring one order and of comparing three orders.
 
     python benchmarks/measure.py [--large] [--write]
 
-The synthetic corpus of `corpora.py`: 1,000 clusters and 100 length bins, 2,048 tokens a sequence. Every size runs
-in a separate process, whose peak of resident memory is noted before and after; both include the corpus.
-With --large, ten million sequences as well.
+The synthetic corpus of `corpora.py`: 1,000 clusters and 100 length bins, 2,048 tokens per sequence. Every size
+runs in a separate process. Its peak of resident memory is read before and after; both values include the corpus.
+With --large, ten million sequences are measured, too.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def peak_gigabytes() -> float:
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """One run is enough at these sizes."""
+    """Return the seconds of one run; at these sizes one run is enough."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
 
 
 def measure(num_sequences: int) -> dict[str, float]:
-    """Measure seconds and gigabytes of both, after making the corpus."""
+    """Measure seconds and gigabytes of measuring and of comparing, after making the corpus."""
     chars = corpora.synthetic(num_sequences)
     corpus_gigabytes = peak_gigabytes()
     rng = np.random.default_rng(0)
@@ -59,7 +59,7 @@ def measure(num_sequences: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the table; with --write, keep it."""
+    """Print the table; with --write, store it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--large", action="store_true", help="ten million sequences as well")
     parser.add_argument("--write", action="store_true", help="write results/measure.json")

@@ -1,4 +1,4 @@
-"""Make the files of tests/support/data/megatron with Megatron-LM's own code.
+"""Make the files in tests/support/data/megatron with Megatron-LM's own code.
 
     python benchmarks/megatron_goldens.py tests/support/data/megatron
 
@@ -72,7 +72,7 @@ def write_stores(folder: Path) -> None:
 
 
 def gpt_indices(folder: Path, case: dict[str, Any]) -> dict[str, np.ndarray]:
-    """What `GPTDataset` builds over all of a store, and the tokens of the samples that training reads first."""
+    """Return what `GPTDataset` builds from a whole store, and the tokens of the first samples of training."""
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
     from megatron.core.datasets.indexed_dataset import IndexedDataset
     from megatron.core.datasets.utils import Split

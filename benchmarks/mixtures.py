@@ -1,8 +1,9 @@
-"""Joint orders of two datasets of one feature space, compared with a mixture by position and with a shuffle.
+"""Joint orders of two datasets with the same features, compared with a mixture by position and with a shuffle.
 
     python benchmarks/mixtures.py --datasets FIRST SECOND [--write]
 
-`jax-diversity build --features-from FIRST` makes the second dataset. Windows are measured against the run's own shares.
+`jax-diversity build --features-from FIRST` makes the second dataset. Windows are compared with the shares of the run
+itself.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def figures(chars: jd.Characteristics, numbers: np.ndarray) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the figures; with --write, store them."""
+    """Print the results; with --write, store them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--datasets", type=Path, nargs=2, required=True, help="two built datasets' folders")
     parser.add_argument("--write", action="store_true", help="write results/mixtures.json")

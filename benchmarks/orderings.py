@@ -1,13 +1,13 @@
-"""All orders of one corpus, measured equally: time, prefixes, windows of many sizes, ratios to the exact greedy f3.
+"""Compare all orders of one corpus: time, prefixes, windows of many sizes, ratios to the exact greedy algorithm f3.
 
     python benchmarks/orderings.py [--corpus synthetic --num-sequences 20000 | --dataset OUT] [--write]
 
 Prints Markdown: a summary, all measures, the ratios, and whether each target was reached. A ratio of windows is the
 larger of two ratios: of aligned windows, and of windows half a window later; for windows of 256 also the largest over
 eight offsets. Every order is made twice; `seconds` is the time of the second run, `compile` the extra time of the
-first. Orders that take more than a minute are made once, compilation included. The time of the exact greedy grows with
-the square of the number of sequences: beyond `--exact-up-to` sequences only some steps are timed, and its time is
-estimated.
+first. Orders that take more than a minute are made once, compilation included. The time of the exact greedy algorithm
+grows with the square of the number of sequences. Above `--exact-up-to` sequences, only some of its steps are timed, and
+its time is estimated.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Recipe:
     Attributes:
         label: its name in the table.
         method: a name of `jax_diversity.ordering.METHODS`.
-        objective: the weights of the rule; None takes the method's default.
-        options: the method's own.
+        objective: the weights of the rule; None means the method's default.
+        options: further options of the method.
     """
 
     label: str
@@ -128,7 +128,7 @@ class _Enough(Exception):
 
 
 def reckoned(chars: jd.Characteristics, recipe: Recipe) -> tuple[float, float]:
-    """Estimate the seconds of the exact greedy from a few thousand warm steps, and the time to compile."""
+    """Estimate the seconds of the exact greedy algorithm from a few thousand warm steps, and the time to compile."""
     jax.clear_caches()
     times = [time.perf_counter()]
 
@@ -144,7 +144,7 @@ def reckoned(chars: jd.Characteristics, recipe: Recipe) -> tuple[float, float]:
 
 
 def steps_of_full_size(num_sequences: int) -> float:
-    """The number of full-size steps that cost as much as the exact greedy, whose tables are halved repeatedly."""
+    """Return the number of full-size steps that take as long as all steps; the tables are halved repeatedly."""
     left, rows = float(num_sequences), 0.0
     while left > REPACKED_ABOVE:
         rows += left * left / 2
@@ -184,7 +184,7 @@ def measured(chars: jd.Characteristics, runs: Mapping[str, Run]) -> tuple[jd.Com
 
 
 def repeats(documents: Int64[np.ndarray, " sequence"], ordering: jd.Ordering) -> dict[str, Any]:
-    """Repeats of a document a window, and their floor, at the sizes of the picture."""
+    """Repeats of documents per window, and their floor, at the sizes of the picture."""
     sizes = [size for size in DRAWN if size <= len(ordering)]
     spread = document_spread(documents, ordering.indices, sizes)
     return {

@@ -1,12 +1,12 @@
-"""Time and memory of packing, and the tokens that every method keeps, loses, pads and cuts.
+"""Measure time and memory of packing, and the tokens that every method keeps, loses, pads and cuts.
 
     python benchmarks/packing.py [--quick] [--write]            # seconds and memory
-    python benchmarks/packing.py --dataset FOLDER [--write]     # figures of a built dataset, as in docs/packing.md
+    python benchmarks/packing.py --dataset FOLDER [--write]     # results for a built dataset, as in docs/packing.md
 
-Speed: documents' lengths are log-normal, 700 tokens in the mean, L = 2048; topics are 1,000 Zipf clusters. Every
-method runs in a separate process. Seconds include all of `jd.pack`, with the report and its counts; the peak of
-resident memory is that of the process, with lengths, order and result. For comparison, a plain loop over fewer
-documents in this process makes the same sequences (as many, and as full); the table shows how many times longer it
+Speed: documents' lengths are log-normal with a mean of 700 tokens; L = 2048; topics are 1,000 clusters with Zipf sizes.
+Every method runs in a separate process. Seconds include all of `jd.pack`, with the report and its counts. The peak of
+resident memory is the peak of the process, with lengths, order and result. For comparison, a plain loop over fewer
+documents runs in this process. It makes as many sequences, equally full; the table shows how many times longer it
 takes.
 """
 
@@ -77,7 +77,7 @@ FIGURES: list[tuple[str, dict[str, Any]]] = [
 
 
 class Corpus(NamedTuple):
-    """Facts on documents that methods may need."""
+    """Properties of the documents that packing methods may need."""
 
     lengths: np.ndarray
     order: np.ndarray
@@ -218,7 +218,7 @@ def against_loop(method: str) -> dict[str, float]:
     """Measure how many times longer the plain loop takes.
 
     Raises:
-        ValueError: it makes other sequences.
+        ValueError: the loop makes other sequences.
     """
     corpus = draw_corpus(LOOP_DOCUMENTS[method])
     ordered = corpus.lengths[corpus.order].tolist()

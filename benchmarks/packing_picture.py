@@ -1,9 +1,10 @@
-"""Every packing method as a picture: its real result for ten small documents, drawn as SVG.
+"""Draw a picture of every packing method: its real result for ten small documents, as SVG.
 
     python benchmarks/packing_picture.py [--out FOLDER]
 
-Each method has a row of sequences. A colour is a document, a hue a topic; hatching is padding. A dark last token is
-the document's end token; a ringed end token was inserted. A line across is a cut: the document continues elsewhere.
+Each method has a row of sequences. Each document has a colour, and each topic has a hue; hatching is padding. A dark
+last token is the document's end token; an end token in a ring was inserted. A line across a document is a cut: the
+document continues elsewhere.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def _cut(x: float, y: float) -> str:
 
 
 def caption(report: jd.PackingReport) -> str:
-    """The figures in words, without zeros."""
+    """Return the numbers in words, without zeros."""
     counted = [
         (report.num_sequences, "sequence", "s"),
         (report.num_tokens_dropped, "token", "s lost"),

@@ -1,12 +1,12 @@
-"""The effect of packing by topic, and the recall and time of its search for neighbours.
+"""Measure the effect of packing by topic, and the recall and time of its search for neighbours.
 
     python benchmarks/packing_topics.py [--documents 20000 100000 ...] [--write]     # speed
-    python benchmarks/packing_topics.py --dataset FOLDER [--sequence-length L ...]   # figures of a built dataset
+    python benchmarks/packing_topics.py --dataset FOLDER [--sequence-length L ...]   # results for a built dataset
 
 Speed: vectors of 128 features in 1,000 Zipf clusters. Vectors of a cluster are about equally far from one another, so
 neighbours are harder to find than among texts. *Recall* is the share of the exact neighbours of 300 documents
-that the search within cells finds. Seconds are of the whole method; for a million documents pass `--documents
-1000000` and wait some minutes.
+that the search within cells finds. Seconds include the whole method; a million documents (`--documents 1000000`)
+take some minutes.
 """
 
 from __future__ import annotations

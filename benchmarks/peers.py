@@ -3,23 +3,24 @@
     pip install --no-deps -r benchmarks/requirements.txt      # into the environment of `make lint`
     python benchmarks/peers.py [--num-sequences 8000] [--write]
 
-All order the synthetic corpus of `corpora.py`. The peers read it as dense float32 rows `c_s / L` (1,000 clusters
-and 100 length bins), the only form that they accept; our orders use sparse counts. Everything runs in one process on
-the same cores.
+All methods order the synthetic corpus of `corpora.py`. The other libraries read it as dense float32 rows `c_s / L`
+(1,000 clusters and 100 length bins), the only form that they accept; our orders use sparse counts. Everything runs in
+one process on the same cores.
 
-- coreax's `KernelHerding` with the linear kernel, a coreset of all rows and `unique=True` (a row once chosen is
-  out), jitted as in its own timing script (`eqx.filter_jit(solver.reduce)`). The coreset's indices are in
+- coreax's `KernelHerding` with the linear kernel, a coreset of all rows and `unique=True` (a row is chosen only
+  once), jitted as in its own timing script (`eqx.filter_jit(solver.reduce)`). The coreset's indices are in
   the order of choice, which is its ordering. It chooses the smallest `2 <D, v_s> - 2 <μ, v_s>`, which
-  is the published greedy (f3) without `||c_s||²`. Compared with `greedy` under `Objective.f3()`: the same columns.
-- grab-sampler's `MeanBalance`, the published GraB (Lu, Guo, De Sa, NeurIPS 2022, https://arxiv.org/abs/2205.10733):
-  it reads every row as if it were a gradient, in ten passes, and its next order is compared. `PairBalance`, its
-  successor, needs no mean of the last pass and is also compared. Both are called as in the package's `GraBSampler`,
-  which itself fails with current versions of torch. Compared with `greedy` and, where it exists, `balance`
-  in every measure.
+  is the published greedy rule (f3) without `||c_s||²`. It is compared with `greedy` and `Objective.f3()`, which has the
+  same columns.
+- grab-sampler's `MeanBalance`, the published GraB (Lu, Guo, De Sa, NeurIPS 2022, https://arxiv.org/abs/2205.10733): it
+  reads every row as if it were a gradient, in ten passes, and its next order is compared. `PairBalance`, its successor,
+  is compared too; it does not need the mean of the last pass. Both are called as in the package's `GraBSampler`, which
+  itself fails with current versions of torch. They are compared in every measure with `greedy` and, if it exists,
+  `balance`.
 
-Prefix deviation at a position is that of both families together (the norm over all columns), which f3 and kernel
-herding minimise. Seconds are the best of three runs; CPU seconds are those of the best run over all threads (other work
-on the machine hardly changes them). Compilation is timed separately: for coreax by compiling first, for ours as the
+The prefix deviation at a position is the norm over the columns of both families, which f3 and kernel herding minimise.
+Seconds are the best of three runs. CPU seconds are the sum over all threads of the best run (other work on the machine
+hardly changes them). Compilation is timed separately: for coreax by compiling first, for ours as the
 extra time of an earlier run; the loop of `greedy` was already compiled for f3.
 """
 

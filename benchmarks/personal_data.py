@@ -1,12 +1,12 @@
-"""Personal data: the share of planted data that is found, and the number of other documents with finds.
+"""Measure the search for personal data: the share of planted data that is found, and other documents with finds.
 
     python benchmarks/personal_data.py FILES.jsonl.gz ... [--number 3000] [--write]
 
 *recall*: the share of planted addresses, numbers and keys that are masked completely. They have correct checksums and
-are put between words of the documents, in brackets, quotes, markup and the like; 4,000 characters of each document are
-used. *found*: documents without planted data in which a kind is found. Samples of these finds were checked by eye, one
-find per document (`sample` of them). `wrong` counts finds that are not an address or number of that kind; examples of
-manuals (alice@example.com, 8.8.8.8) are not counted as wrong.
+are put between words of the documents, in brackets, quotes, markup and similar contexts; 4,000 characters of each
+document are used. *found*: documents without planted data in which a kind is found. Samples of these finds were checked
+by eye, one find per document (`sample` of them). `wrong` is the number of finds that are not an address or number of
+that kind; examples in manuals (alice@example.com, 8.8.8.8) are not wrong.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def read(paths: Sequence[Path]) -> list[str]:
 
 
 def recall(kind: str, number: int, texts: list[str]) -> dict[str, Any]:
-    """Count the planted values that are gone, and return some that are left."""
+    """Count the planted values that were replaced, and return some that were not."""
     pairs = list(planted.plants(kind, number, texts))
     chain = Chain([("personal_data", {})])
     left = list(chain.through(Document(str(index), text, "") for index, (text, _) in enumerate(pairs)))

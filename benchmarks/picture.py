@@ -1,10 +1,10 @@
-"""Quality against time: one labelled point per order, drawn as SVG from the results of `orderings.py`.
+"""Draw quality against time as SVG: one labelled point per order, from the results of `orderings.py`.
 
     python benchmarks/picture.py benchmarks/results/orderings-synthetic-200000.json [--out PICTURE.svg]
 
 Horizontal axis: seconds, logarithmic. Vertical axis: the part of the distance between a uniform shuffle and the floor
-that an order closes, by the mean cluster TV of windows of 256 sequences. The larger TV of aligned windows and of
-windows half a window later counts, so an order made for one alignment shows its cost at the other.
+that an order closes, by the mean cluster TV of windows of 256 sequences. Of the TV of aligned windows and the TV
+of windows half a window later, the larger one is used. So an order that is good at only one alignment is not better.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Scale:
 def place_labels(at: Sequence[Place], labels: Sequence[str]) -> list[Box]:
     """Place a box for every label near its point, without covering labels, points or lines of others.
 
-    Every label in turn takes the best place given the others, until no label moves.
+    Each label in turn is moved to its best place while the other labels stay, until no label moves.
     """
     places = [
         [box for box in _places(*point, LETTER * len(label)) if box.within(PLOT)]

@@ -1,7 +1,7 @@
 """Invented personal data of every kind, with correct checksums, and typical contexts of such data in texts.
 
-Check digits follow the published rules and do not use the measured code: a number is drawn until its rule holds, or
-every check digit is tried.
+Check digits follow the published rules and do not use the measured code: random numbers are drawn until one satisfies
+its rule, or every check digit is tried.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def ip_4(rng: random.Random) -> str:
 
 
 def ip_6(rng: random.Random) -> str:
-    """An address of a network in use, written short, in full, or in capitals."""
+    """Return an address of a real network, in its short form, in full, or in capitals."""
     network = rng.choice([0x2001_4860, 0x2A00_1450, 0x2606_4700, 0x2620_0000, 0x2804_0014, 0x2C0F_F248, 0x2400_CB00])
     host = rng.getrandbits(96) if rng.random() < 0.6 else rng.getrandbits(16)
     address = ipaddress.IPv6Address((network << 96) + host)
@@ -106,7 +106,7 @@ def gb(rng: random.Random) -> str:
 
 
 def de(rng: random.Random) -> str:
-    """One digit occurs twice, one does not occur; the check digit follows the tax office's table of steps."""
+    """Return a German tax number: one digit occurs twice, one does not occur; the last digit is a check digit."""
     while True:
         chosen = rng.sample(string.digits, 9)
         chosen.insert(rng.randrange(10), rng.choice(chosen))
@@ -246,7 +246,7 @@ def pem(rng: random.Random) -> str:
 
 
 def assigned(rng: random.Random) -> str:
-    """A value like that of a generator of passwords or keys, assigned to a name."""
+    """Return a random value, as a generator of passwords or keys makes it, assigned to a name."""
     value = rng.choice(
         [
             lambda: letters(rng, rng.randint(20, 64)),

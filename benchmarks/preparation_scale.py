@@ -1,14 +1,15 @@
-"""Copies among many documents: seconds, memory, and the share of planted copies that is found.
+"""Measure the removal of copies among many documents: seconds, memory, and the share of planted copies that is found.
 
     python benchmarks/preparation_scale.py FILES.jsonl.gz ... [--documents 500000 1000000] [--write]
 
-Documents are made from real ones: parts of two of them end to end. One in ten has a copy later in the corpus, and one
-in ten has a near copy with 5 % of the words edited. The stage `prepare` removes exact and near
+Documents are made from real documents: a part of one document, then a part of another. One in ten has a copy later in
+the corpus, and one in ten has a near copy with 5 % of the words edited. The stage `prepare` removes exact and near
 duplicates with all cores. Seconds are wall time, with reading and storing; memory is the peak of this process
 and the sum of its workers' peaks.
 
 Recall is measured on real documents: 2,000 documents of 50 words or more get a copy with 5 % of the words edited.
-`unrelated` counts pairs of a group that are not planted and share less than a tenth of their runs of five words.
+`unrelated` is the number of pairs in a group that are not planted, and have less than a tenth of their runs of five
+words in common.
 """
 
 from __future__ import annotations

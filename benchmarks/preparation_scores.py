@@ -1,4 +1,4 @@
-"""Steps that score by the user's texts: documents per second on one core, seconds of learning, medians by source.
+"""Measure the steps that learn from the user's texts: documents per second on one core, seconds to learn, medians.
 
     python benchmarks/preparation_scores.py FILES.jsonl.gz ... --good GOOD --bad BAD --reference TEXTS [--write]
 

@@ -1,10 +1,10 @@
-"""Tokens a second of Qwen3 embeddings on this machine's devices, with random weights in a real checkpoint's shape.
+"""Measure tokens per second of Qwen3 embeddings on this machine, with random weights in a real checkpoint's shape.
 
     python benchmarks/qwen3.py [--write] [--scale 1.0] [--documents 2000] [--batch-tokens 16384] [--dtype bfloat16]
 
 `--scale 1` has the shape of Qwen3-Embedding-0.6B (28 blocks of width 1024, 151,669 token ids: 1.2 GB of weights,
-written to a temporary folder); a smaller scale shrinks widths, blocks and ids alike, for processors: 0.125 takes a
-minute on two cores. `--folder` takes a checkpoint of your own instead. Documents' lengths are log-normal, cut at
+written to a temporary folder); a smaller scale reduces widths, blocks and ids, for CPUs: 0.125 takes a
+minute on two cores. `--folder` uses a checkpoint of yours instead. Documents' lengths are log-normal, cut at
 `--max-tokens`; tokens are counted without padding. Compilation is measured separately: the documents are embedded
 twice.
 """
@@ -34,7 +34,7 @@ FULL = {
 
 
 def scaled(scale: float) -> dict[str, Any]:
-    """The configuration of Qwen3-Embedding-0.6B with all sizes multiplied, except that of a head."""
+    """The configuration of Qwen3-Embedding-0.6B with all sizes multiplied, except the size of a head."""
     config: dict[str, Any] = {name: max(round(size * scale), 1) for name, size in FULL.items()}
     config["vocab_size"] = max(config["vocab_size"], 1_000)
     config["num_key_value_heads"] = max(config["num_attention_heads"] // 2, 1)
@@ -101,8 +101,8 @@ def make_texts(num_documents: int, max_tokens: int) -> list[str]:
     return [" ".join(words[random.integers(0, 990, length)]) for length in lengths]
 
 
-def products_a_token(config: dict[str, Any]) -> int:
-    """Multiplications of parameters with a token's states; the table of token vectors needs none."""
+def products_per_token(config: dict[str, Any]) -> int:
+    """Return the number of products of a parameter and a token's state; the table of token vectors needs none."""
     shapes = tensor_shapes(config)
     return sum(int(np.prod(shape)) for name, shape in shapes.items() if len(shape) > 1 and "embed" not in name)
 
@@ -145,13 +145,13 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         "embed_seconds": round(best, 3),
         "tokens_a_second": round(lengths.sum() / best),
         "documents_a_second": round(len(texts) / best, 1),
-        "teraflops": round(2e-12 * products_a_token(config) * lengths.sum() / best, 3),
+        "teraflops": round(2e-12 * products_per_token(config) * lengths.sum() / best, 3),
         "same_again": bool(np.array_equal(first, again)),
     }
 
 
 def main() -> None:
-    """Print the figures; with --write, store them."""
+    """Print the results; with --write, store them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write results/qwen3.json")
     parser.add_argument("--scale", type=float, default=1.0)

@@ -1,9 +1,9 @@
-"""Time, memory and size of the report on a built dataset, and of window profiles of a million sequences.
+"""Measure time, memory and size of the report on a built dataset, and window profiles of a million sequences.
 
     python benchmarks/report.py [--dataset FOLDER] [--num-sequences N] [--write]
 
-Without a dataset, one is built first: documents of made-up words, of the lengths and topics of `corpora.py` scaled
-to sequences of 128 bytes, 1,000 clusters, two orderings. Timed work runs in a separate process; on a busy
+Without a dataset, one is built first: documents of invented words, with the lengths and topics of `corpora.py`,
+scaled to sequences of 128 bytes; 1,000 clusters and two orderings. Timed work runs in a separate process; on a busy
 machine processor seconds are more reliable than wall time.
 """
 
@@ -131,7 +131,7 @@ def in_own_process(function: Callable[..., _Made], *arguments: object) -> _Made:
 
 
 def main() -> None:
-    """Print the figures; with --write, store them."""
+    """Print the results; with --write, store them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", type=Path, help="a built dataset; none: one is built")
     parser.add_argument("--num-sequences", type=int, default=200_000, help="of the dataset that is built")

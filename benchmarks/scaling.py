@@ -1,11 +1,11 @@
-"""Growth of `balance` with the corpus: seconds and peak memory from 50,000 sequences to a million.
+"""Measure how `balance` grows with the corpus: seconds and peak memory from 50,000 sequences to a million.
 
     python benchmarks/scaling.py [--large] [--write]
 
-The synthetic corpus of `corpora.py`: 1,000 clusters and 100 length bins, 2,048 tokens a sequence. Every size runs in a
-process of its own and is ordered twice: `compile` is the extra time of the first. The peak of resident memory includes
+The synthetic corpus of `corpora.py`: 1,000 clusters and 100 length bins, 2,048 tokens per sequence. Every size has
+its own process and is ordered twice: `compile` is the extra time of the first run. The peak of resident memory includes
 the corpus, which is also shown alone. The exponent is the slope of a straight line through the logarithms of sizes and
-seconds. With --large, ten million sequences as well, ordered once and measured.
+seconds. With --large, ten million sequences are ordered once and measured, too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def timed(chars: jd.Characteristics) -> tuple[jd.Ordering, float]:
 
 
 def order_and_measure(num_sequences: int, repeat: bool, measure: bool) -> dict[str, float]:
-    """Seconds and gigabytes of one size, the corpus made before; without `repeat`, the seconds hold compilation."""
+    """Measure one size, after the corpus is made; without `repeat`, the seconds include compilation."""
     chars = corpora.synthetic(num_sequences)
     row = {"num_sequences": num_sequences, "corpus_gigabytes": peak_gigabytes()}
     ordering, seconds = timed(chars)

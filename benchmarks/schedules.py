@@ -2,10 +2,10 @@
 
     python benchmarks/schedules.py --dataset OUT [--num-epochs 5] [--write]
 
-Ratios: a schedule of epochs to the orders that it holds; a loader of the schedule to one of the plain ordering, in
-turn; the plan of a mixture of many datasets to the plain loop of its rule. A hundred epochs of a million synthetic
-sequences: one is ordered by `balance`, for the time of an order; all are shuffled, stored and opened, for the time
-of a schedule without its orders.
+Three ratios are measured: a schedule of epochs to its orders alone; a loader of the schedule to a loader of the plain
+ordering (alternately); the plan of a mixture of many datasets to a plain loop with the same rule. Then a hundred epochs
+of a million synthetic sequences are measured. One epoch is ordered by `balance`, for the time of an order. All epochs
+are shuffled, stored and opened, for the time of a schedule without its orders.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def mixing(num_datasets: int, num_positions: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the figures; with --write, store them."""
+    """Print the results; with --write, store them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", type=Path, required=True, help="a built dataset's folder")
     parser.add_argument("--num-epochs", type=int, default=5)

@@ -1,10 +1,10 @@
-"""Microseconds a selection on 1, 2, 4 and 8 devices: the exact greedy and the refilled pool over a mesh.
+"""Measure microseconds per selection on a mesh of 1, 2, 4 and 8 devices: exact greedy algorithm and refilled pool.
 
     python benchmarks/sharded.py [--write] [--sequences 100000] [--steps 2000]
 
-On a machine with several accelerators the meshes are made of those; elsewhere of emulated devices, which share the
-processor's cores. Emulated devices show the cost of a step's collective, not the gain of real devices. A
-row also says whether the sequences chosen are those that one device chooses without a mesh.
+On a machine with several accelerators, the meshes consist of these accelerators. Elsewhere they consist of emulated
+devices, which share the processor's cores. Emulated devices show the time of a step's collective operation, but not the
+gain of real devices. A row also says whether the same sequences are chosen as on one device without a mesh.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def emulate(flags: str, num_devices: int) -> str:
 
 
 def best_time(make: Callable[[], Any], num_steps: int, repeats: int) -> tuple[float, float, Any]:
-    """Seconds of the first run, microseconds a step of the best later run, and the sequences chosen."""
+    """Return seconds of the first run, microseconds per step of the best later run, and the chosen sequences."""
     import jax
     import numpy as np
 

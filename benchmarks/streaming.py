@@ -1,16 +1,16 @@
-"""The time to open a large dataset, and the rate of reading records in their stored order.
+"""Measure the time to open a large dataset, and the rate of reading records in their stored order.
 
     python benchmarks/streaming.py [--num-sequences 10000000] [--num-records 100000] [--write]
 
 Opening: a dataset of ten million sequences in files of 65,536, in the packed layout read through a random ordering
 and in the ordered layout, each in a separate process that has imported everything: the time until the first batch
-of 64, and the largest growth of the process's resident memory. Record files that the batches do not read are holes of
-a whole file's size. With a cold cache, add the disk's time to read 80 MB.
+of 64, and the largest growth of the process's resident memory. Record files that the batches do not read are sparse
+files of full size. With a cold cache, add the disk's time to read 80 MB.
 
 Streaming: records of 2,048 uint16 tokens (4 KiB) in files of 16,384, in the ordered layout, batches of 64, all in
-the page cache. For comparison: NumPy's gather of whole batches from a memory map of the bare tokens, in the same
-sequence, where it is little more than a copy, and in random order. `token rows` do the same work; `inputs` are
-converted to int32 and checked to be the right sequences. The object store is fsspec's memory file system: this measures
+the page cache. For comparison, NumPy gathers whole batches from a memory map of the tokens alone, in the same
+sequence (little more than a copy) and in random order. `token rows` do the same work; `inputs` are converted to int32,
+and the numbers of their sequences are checked. The object store is fsspec's memory file system: this measures
 the cost of fetching, hashing, writing and removing files, without a network.
 """
 

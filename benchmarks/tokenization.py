@@ -2,14 +2,14 @@
 
     python benchmarks/tokenization.py [FILES.jsonl.gz ...] [--megabytes 64] [--kinds bpe unigram] [--write]
 
-Without files the corpus is the text of the installed Python packages. The models are trained on a part of it.
+Without files, the corpus is the text of the installed Python packages. The models are trained on a part of it.
 
 *bare* is the library alone on texts that are in memory already, without keeping the ids: once with its own threads in
 one process (`encode_batch_fast`; `encode(..., return_type="numpy", num_threads=...)`; `tokenize`, which has none;
-`encode` of strings for bytes), once in a pool of processes over lists of texts, without the pool's start; the
-stage is compared with the faster of both. *stage* is the work of the build: read the Parquet files, encode,
-write .bin and .idx and flush them to the disk; once in one process, once in several, with their start. The best
-of some runs counts. For `bytes` there is no library: the bare rate is that of Python's conversion.
+`encode` of strings for bytes), once in a pool of processes over lists of texts, without the start of the pool; the
+stage is compared with the faster of the two. *stage* is the work of the build: read the Parquet files, encode, write
+.bin and .idx and flush them to the disk; once in one process, and once in several, with their start. The best of some
+runs is used. For `bytes` there is no library: the bare rate is the rate of Python's conversion.
 """
 
 from __future__ import annotations

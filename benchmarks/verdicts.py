@@ -1,6 +1,6 @@
-"""Ratios of measured orders to the exact greedy f3, and the targets for them.
+"""Compute ratios of measured orders to the exact greedy algorithm f3, and compare them with targets.
 
-Pure functions of `orders` in a results' file of `orderings.py`, by label.
+These are pure functions of `orders` (label -> order) in a results file of `orderings.py`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Target:
     """The target for an order.
 
     Attributes:
-        order: its label.
-        measure: a name of its ratios to exact f3, "seconds" among them; or "norm drift", in sequences.
-        at_most: the largest allowed figure.
-        all_families: whether it is the largest figure of all families, or the first family's.
-        from_sequences: size of the corpus from which on the target holds.
+        order: the order's label.
+        measure: the name of a ratio to exact f3, such as "seconds"; or "norm drift", in sequences.
+        at_most: the largest allowed value.
+        all_families: whether the largest value of all families is used, or the value of the first family.
+        from_sequences: the target applies to corpora of at least this size.
     """
 
     order: str
@@ -37,7 +37,7 @@ class Target:
 
 
 def targets(synthetic: bool) -> list[Target]:
-    """Targets of the linear-time method and of the window-aware rule; all except drifts are relative to exact f3."""
+    """Targets of the linear-time method and of the rule with windows; all except drifts are relative to exact f3."""
     found = [
         Target("balance 4096", "seconds", 1 / 20, from_sequences=200_000 if synthetic else 0),
         Target("balance 4096", "prefix max", 1.0, all_families=True),
@@ -100,9 +100,9 @@ def judge(
     num_sequences: int,
     synthetic: bool,
 ) -> list[dict[str, Any]]:
-    """For every target with a measured order: the figure, and the verdict in words.
+    """For every target with a measured order, return the value, and the verdict in words.
 
-    `beside` is the last family's figure if the target is for the first family alone.
+    `beside` is the last family's value if the target is only for the first family.
     """
     judged = []
     for target in targets(synthetic):
@@ -128,7 +128,7 @@ def _verdict(target: Target, found: float, num_sequences: int) -> str:
 def _figures(
     target: Target, entries: Entries, ratios: Mapping[str, Figures], families: Sequence[str]
 ) -> Mapping[str, float] | None:
-    """A target's figure by family; time and drift have only one, under the first family."""
+    """The values of a target by family; time and drift have only one value, for the first family."""
     entry = entries.get(target.order)
     if entry is None:
         return None
