@@ -126,8 +126,12 @@ def _answer(given: list[str]) -> int:
         otherwise = ("a file cannot be used", "check the file and the disk, then repeat the command to continue.")
         refusal, advice = _REFUSALS.get(error.errno or 0, otherwise)
         return _fail(f"{refusal} ({in_one_line(error)}); {advice}")
-    except MemoryError as error:
-        return _fail(f"no memory left ({in_one_line(error)}); choose smaller settings, or a machine with more.")
+    except (MemoryError, RuntimeError) as error:
+        # JAX's exception for a device without free memory is a RuntimeError.
+        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        advice = "choose smaller settings (such as batches, sequences or models), or a machine with more."
+        return _fail(f"no memory left ({in_one_line(error)}); {advice}")
     return 0
 
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from types import FrameType
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -73,7 +72,13 @@ class _Clock:
             raise TookTooLongError
 
 
-_clock: ContextVar[_Clock | None] = ContextVar("clock", default=None)
+class _Current(threading.local):
+    """The clock of the innermost `time_limit` of this thread."""
+
+    clock = _Clock(float("inf"))
+
+
+_current = _Current()
 
 
 def attempt(work: Callable[..., Result], *arguments: Any) -> Result | Failure:
@@ -85,16 +90,21 @@ def attempt(work: Callable[..., Result], *arguments: Any) -> Result | Failure:
         >>> attempt(int, "7"), attempt(int, "seven").rule
         (7, 'raised')
     """
-    clock = _clock.get() or _IDLE
+    clock = _current.clock
+    before = clock.spent
     try:
-        clock.spent = 0.0
-        return work(*arguments)
+        # The clock stops before an exception is handled: it must not tick in the handlers.
+        try:
+            clock.spent = 0.0
+            return work(*arguments)
+        finally:
+            clock.spent = before
     except TookTooLongError:
         return took_too_long(clock.seconds)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # `SystemExit`, and a panic of a library in Rust, are no `Exception`
         return Failure.of(error)
-    finally:
-        clock.spent = None
 
 
 def took_too_long(seconds: float) -> Failure:
@@ -132,16 +142,13 @@ def time_limit(seconds: float) -> Iterator[None]:
 
     signal.signal(signal.SIGALRM, tick)
     signal.setitimer(signal.ITIMER_REAL, clock.tick_seconds, clock.tick_seconds)
-    outer = _clock.set(clock)
+    outer, _current.clock = _current.clock, clock
     try:
         yield
     finally:
-        _clock.reset(outer)
+        _current.clock = outer
         if signal.getsignal(signal.SIGALRM) is tick:  # the work may have set a handler and a timer of its own
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, theirs)
             if due is not None:
                 signal.setitimer(signal.ITIMER_REAL, max(due - time.monotonic(), 1e-6), interval)
-
-
-_IDLE = _Clock(float("inf"))

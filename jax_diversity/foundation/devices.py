@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.errors import UserError
 
 
 def flat_mesh(mesh: Any, axis: str) -> Mesh:
@@ -28,20 +26,6 @@ def flat_mesh(mesh: Any, axis: str) -> Mesh:
         )
     # Always Auto: the compiler chooses the shardings inside a program; they are not part of its types.
     return Mesh(devices, (axis,), axis_types=(AxisType.Auto,))
-
-
-@contextmanager
-def memory_as_error(advice: str) -> Iterator[None]:
-    """Turn JAX's exception for a device without free memory into a `UserError` with advice."""
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        device = jax.devices()[0]
-        raise UserError(
-            f"Expected room in the memory of {device.device_kind}, found too little ({in_one_line(error)}); {advice}."
-        ) from None
 
 
 def first_devices(number: int, axis: str) -> Mesh:

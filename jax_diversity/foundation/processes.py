@@ -50,8 +50,7 @@ def map_in_processes(
         what: the work of the processes, for the message if one is killed.
         setting: the setting that holds `num_processes`, for the same message.
         environment: environment variables for the workers.
-        restarts: asked after the end of a worker; True if the worker ended itself, so that the unfinished jobs start
-            again in new workers.
+        restarts: asked after the end of a worker; True if the unfinished jobs start again in new workers.
 
     Raises:
         UserError: a worker was killed.

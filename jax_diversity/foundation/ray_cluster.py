@@ -11,7 +11,8 @@ from jax_diversity.foundation.libraries import optional
 
 Result = TypeVar("Result")
 _JOBS_A_PROCESS = 3
-_RETRIES = 3
+_RETRIES = 20
+"""Twice as many as the documents of a part that may end their process."""
 
 
 def map_in_ray(work: Callable[..., Result], jobs: Iterable[tuple], num_processes: int = 0) -> Iterator[Result]:

@@ -17,7 +17,6 @@ from jaxtyping import Float64, Int64
 
 from jax_diversity.dataset import Dataset
 from jax_diversity.dataset.orderings import is_file_name
-from jax_diversity.foundation.devices import memory_as_error
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import hold, inside, refuse_links
 from jax_diversity.foundation.progress import Advance, Progress, compiling, ignore
@@ -166,7 +165,6 @@ def train(
     metrics = BatchMetrics.of_loader(loader)
     # Closed in reverse order, also if a step raises: log and writers, then the loader, then the lock of the folder.
     with ExitStack() as stack:
-        stack.enter_context(memory_as_error("set a smaller batch_size, width or num_layers, or use shorter sequences"))
         stack.enter_context(hold(folder))
         checkpoints = Checkpoints(refuse_links(folder, "checkpoints"), settings)
         source = _Loaded(stack.enter_context(closing(iter(loader))))

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from jax_diversity.corpus.passes.account import Account
 from jax_diversity.corpus.passes.notes import gather
-from jax_diversity.corpus.passes.overdue import overdue_files
 from jax_diversity.corpus.passes.parts import read_part, split
 from jax_diversity.corpus.passes.phases import (
     Phases,
@@ -25,6 +24,7 @@ from jax_diversity.corpus.passes.phases import (
     resolved_folder,
     run_phase,
 )
+from jax_diversity.corpus.passes.tracking import ended_files
 from jax_diversity.corpus.settings import SECONDS_PER_DOCUMENT
 from jax_diversity.corpus.steps.base import Candidate, LearningStep, Step
 from jax_diversity.foundation.artifacts import atomic_folder, copy_file, read_json, write_json
@@ -200,10 +200,10 @@ class Chain:
         num_processes = self._num_processes or num_cores()
         if len(first) < 2 or num_processes == 1:
             return (phases.run(*job) for job in jobs)
-        known = set(overdue_files(work))
+        known = set(ended_files(work))
 
-        def ended_itself() -> bool:
-            new = set(overdue_files(work)) - known
+        def ended_at_a_document() -> bool:
+            new = set(ended_files(work)) - known
             known.update(new)
             return bool(new)
 
@@ -213,7 +213,7 @@ class Chain:
             num_processes,
             what="preparing",
             setting="preparation.num_processes",
-            restarts=ended_itself,
+            restarts=ended_at_a_document,
         )
 
     def _resolve(self, phases: Phases, phase: int, work: Path) -> list[int]:

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 
 from jax_diversity.corpus.passes.account import Account
 from jax_diversity.corpus.passes.notes import NoteBook
-from jax_diversity.corpus.passes.overdue import Tracker, forget, tracking
 from jax_diversity.corpus.passes.parts import read_part, write_part
+from jax_diversity.corpus.passes.tracking import Tracker, forget, tracking
 from jax_diversity.corpus.steps.base import METHODS, Candidate, LearningStep, Measured, Step, Survey, at_least
-from jax_diversity.foundation.attempts import Failure, attempt, time_limit, took_too_long
+from jax_diversity.foundation.attempts import Failure, attempt, time_limit
 from jax_diversity.schema import Document
 
 
@@ -78,11 +78,11 @@ class Phases:
         specs: the steps.
         work: the folder of the run's files.
         seconds: the time limit of a step for a document; 0 means no limit.
-        is_worker: whether this process may end itself if code in C exceeds the limit.
+        is_worker: whether another process repeats a part after the end of this one.
     """
 
     def __init__(self, specs: Sequence[StepSpec], work: Path, seconds: float, *, is_worker: bool = False) -> None:
-        self._specs, self._work, self._seconds, self._is_worker = specs, work, seconds, is_worker and seconds > 0
+        self._specs, self._work, self._seconds, self._is_worker = specs, work, seconds, is_worker
         self._steps = [spec.make() for spec in specs]
         for spec, step in zip(specs, self._steps, strict=True):
             if isinstance(step, LearningStep):
@@ -151,10 +151,7 @@ class Phases:
                 if place != first:
                     candidate.enter(self._specs[place].label)
                 text = candidate.text
-                if tracker.reaches((position, place)):
-                    failure = attempt(_judge, candidate, self._steps[place], text)
-                else:
-                    failure = took_too_long(self._seconds)
+                failure = tracker.begin((position, place)) or attempt(_judge, candidate, self._steps[place], text)
                 if failure is not None:
                     self._remove(candidate, failure)
                 accounts[place].add(candidate, text)
@@ -162,8 +159,7 @@ class Phases:
                     break
             if survey is not None and notes is not None and candidate.removed is None:
                 candidate.enter(self._specs[stop].label)
-                reaches = tracker.reaches((position, stop))
-                note = attempt(survey.note, candidate) if reaches else took_too_long(self._seconds)
+                note = tracker.begin((position, stop)) or attempt(survey.note, candidate)
                 if isinstance(note, Failure):
                     self._remove(candidate, note)
                     accounts[stop].add(candidate, candidate.text)

@@ -9,6 +9,7 @@ import io
 import itertools
 import os
 import re
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,6 +84,9 @@ class InputFile:
     def open(self) -> io.BufferedReader:
         """Open the file's stored bytes."""
         if self.filesystem is None:
+            # Opening a named pipe waits for another program.
+            if stat.S_ISFIFO(os.stat(self.address).st_mode):
+                raise OSError("a named pipe")
             return open(self.address, "rb")
         return io.BufferedReader(self.filesystem.open(self.address, "rb"))
 

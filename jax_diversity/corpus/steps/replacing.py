@@ -126,9 +126,11 @@ def _plain(text: str) -> _Copy:
     shrinks = any(map(text.__contains__, _REFERENCES))
     if not text.isascii():
         special, table = _one_to_one()
-        if special.search(text) or _BEYOND.search(text):
-            text = text.translate(table)
-            shrinks = True
+        if _BEYOND.search(text):
+            text, shrinks = text.translate(table), True
+        else:  # `translate` looks up every character that is not ASCII
+            text, number = special.subn(lambda match: table.get(ord(match[0]), match[0]), text)
+            shrinks = shrinks or number > 0
     return _edited(text, map(_plain_edit, _SHRINKING.finditer(text))) if shrinks else _Copy(text, [], [])
 
 
