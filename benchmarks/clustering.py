@@ -67,8 +67,8 @@ def measure_passes(rows: np.ndarray, num_passes: int, repeats: int) -> dict[str,
     best = dict.fromkeys(by_name, float("inf"))
     centroids: dict[str, np.ndarray] = {}
     for run in by_name.values():
-        run(rows[:2048], start, 1)  # compiled, threads started
-    for _ in range(repeats):  # alternately, so that a busy minute affects both
+        run(rows[:2048], start, 1)  # compiles, and starts threads
+    for _ in range(repeats):  # alternately, so that other work on the machine affects both
         for name, run in by_name.items():
             seconds, centroids[name] = run(rows, start, num_passes)
             best[name] = min(best[name], seconds / num_passes)

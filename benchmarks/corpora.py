@@ -17,11 +17,11 @@ from jax_diversity.characteristics.codes import Codes, length_bins
 from jax_diversity.characteristics.counts import count_tokens, sequence_documents
 from jax_diversity.packing.concat import concat
 
-# Of the logarithm of a document's tokens: the median document has 518 tokens, the mean is 1,064. With 1,000
-# clusters, 100 length bins and sequences of 2,048 tokens that makes 5.7 non-zeros a sequence over both families.
+# Mean and deviation of the logarithm of a document's number of tokens: the median is 518 tokens, the mean 1,064. With
+# 1,000 clusters, 100 length bins and sequences of 2,048 tokens, a sequence has 5.7 non-zero counts in both families.
 LOG_MEAN, LOG_DEVIATION = 6.25, 1.2
 SHORTEST = 8
-SEQUENCES_PER_CHUNK = 200_000  # packed and counted at a time; this limits memory and does not change the result
+SEQUENCES_PER_CHUNK = 200_000  # packed and counted together; this limits memory and does not change the result
 
 
 def synthetic(
@@ -61,7 +61,7 @@ def synthetic(
     for first in range(0, num_sequences, SEQUENCES_PER_CHUNK):
         begin = first * sequence_length
         end = min(begin + SEQUENCES_PER_CHUNK * sequence_length, num_tokens)
-        # The documents that reach into the chunk, clipped to it.
+        # The documents that overlap the chunk, cut at its ends.
         low, high = np.searchsorted(ends, begin, side="right"), np.searchsorted(ends, end, side="left") + 1
         held = np.minimum(ends[low:high], end) - np.maximum(ends[low:high] - lengths[low:high], begin)
         segments = concat(held, np.arange(len(held)), sequence_length)

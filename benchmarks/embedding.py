@@ -147,8 +147,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="+", help="files or globs of documents")
     parser.add_argument("--label", default="domain", help="the metadata field that clusters are compared with")
-    parser.add_argument("--out", help="a dataset's folder, to be made or found again")
-    parser.add_argument("--write", action="store_true", help="keep the figures in benchmarks/results/")
+    parser.add_argument("--out", help="folder of a dataset; it is made, or used again if it exists")
+    parser.add_argument("--write", action="store_true", help="store the results in benchmarks/results/")
     arguments = parser.parse_args()
     config = EmbeddingConfig()
     with tempfile.TemporaryDirectory() as folder:

@@ -109,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-sequences", type=int, default=100_000)
     parser.add_argument("--sequence-length", type=int, default=512)
-    parser.add_argument("--write", action="store_true", help="keep the figures in results/exports.json")
+    parser.add_argument("--write", action="store_true", help="write results/exports.json")
     parser.add_argument("--alone", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.alone:

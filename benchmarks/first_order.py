@@ -53,7 +53,7 @@ def in_fresh_process(num_sequences: int, method: str, folder: str) -> list[float
 def measure(num_sequences: int, method: str, repeats: int) -> dict[str, dict[str, float]]:
     """Median seconds of both orders, for each kind of process."""
     runs: dict[str, list[list[float]]] = {mode: [] for mode in MODES}
-    for _ in range(repeats):  # in turn, so that other work on the machine affects all of them
+    for _ in range(repeats):  # alternately, so that other work on the machine affects all of them
         with tempfile.TemporaryDirectory() as folder:
             for mode in MODES:
                 runs[mode].append(in_fresh_process(num_sequences, method, "" if mode == "off" else folder))

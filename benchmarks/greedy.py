@@ -22,7 +22,7 @@ from jax_diversity.ordering.plan import Plan
 from jax_diversity.schema import Characteristics
 
 NUM_FEATURES = 8
-TARGETS = {10_000: 60.0, 100_000: 450.0}  # microseconds a step
+TARGETS = {10_000: 60.0, 100_000: 450.0}  # microseconds per step
 
 
 def make_characteristics(num_sequences: int) -> Characteristics:

@@ -46,7 +46,7 @@ from jax_diversity.schema import Ordering, Segments
 
 L = 2048
 B = 64
-BUSY_SECONDS = 3e-3  # a batch, of a consumer that computes
+BUSY_SECONDS = 3e-3  # time per batch of a consumer that computes
 STOCK = "stock, default options", "stock, no read threads"
 ROW_BY_ROW = "memmap, row by row"
 GATHER = "in sequence: memmap, gather"
@@ -236,8 +236,8 @@ def measure(num_records: int, seconds: float) -> tuple[dict[str, float], dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-records", type=int, default=200_000)
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each reader")
-    parser.add_argument("--dataset", help="a built dataset to train on; a small one is built where not given")
+    parser.add_argument("--seconds", type=float, default=6.0, help="seconds for each reader")
+    parser.add_argument("--dataset", help="a built dataset to train on; without it a small one is built")
     parser.add_argument("--write", action="store_true", help="write results/loader.json")
     arguments = parser.parse_args()
     before = environment("grain", "array_record", "numpy")  # the load without this benchmark

@@ -125,7 +125,7 @@ def streaming() -> ModuleType:
             module = importlib.import_module("streaming")  # the library, not the benchmark of that name
         finally:
             sys.path[:] = path
-        # An unfinished iterator leaves a thread that looks for its files, which are removed at the end.
+        # An unfinished iterator leaves a thread, which looks for its files after they are removed at the end.
         logging.getLogger("concurrent.futures").setLevel(logging.CRITICAL)
         for name in set(models) & absent.keys():
             del sys.modules[name]
@@ -232,8 +232,8 @@ def check(files: Files, in_order: Readers, in_sequence: Readers, order: np.ndarr
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-records", type=int, default=200_000)
-    parser.add_argument("--num-slow-records", type=int, default=50_000, help="of the libraries with files of their own")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each reader")
+    parser.add_argument("--num-slow-records", type=int, default=50_000, help="records for the other libraries")
+    parser.add_argument("--seconds", type=float, default=6.0, help="seconds for each reader")
     parser.add_argument("--write", action="store_true", help="write results/loader-peers.json")
     arguments = parser.parse_args()
     packages = ("grain", "array_record", "numpy", "datasets", "mosaicml-streaming", "webdataset", "torch")

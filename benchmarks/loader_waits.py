@@ -18,8 +18,8 @@ import numpy as np
 import jax_diversity as jd
 from jax_diversity.lab.settings import TrainConfig
 
-TOKENS_PER_SECOND = 1_000_000  # the simulated accelerator's
-LATE_SECONDS = 1e-3  # after a longer wait a batch counts as late
+TOKENS_PER_SECOND = 1_000_000  # of the simulated accelerator
+LATE_SECONDS = 1e-3  # a batch is late after a longer wait
 WARM_UP_BATCHES = 2
 NUM_BATCHES = 40
 

@@ -61,7 +61,7 @@ def measure(num_sequences: int) -> dict[str, float]:
 def main() -> None:
     """Print the table; with --write, store it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--large", action="store_true", help="ten million sequences as well")
+    parser.add_argument("--large", action="store_true", help="also measure ten million sequences")
     parser.add_argument("--write", action="store_true", help="write results/measure.json")
     options = parser.parse_args()
     titles = ("sequences", "non-zeros", "corpus GB", "measure s", "GB", "compare 3 s", "GB")

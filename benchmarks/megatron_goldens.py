@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-# name -> dtype, number of stored sequences, mean length, sequences that continue the document before
+# name -> dtype, number of stored sequences, mean length, sequences that continue the previous document
 STORES = {
     "short": ("uint16", 40, 9, ()),
     "long": ("int32", 12, 70, ()),
-    "ragged": ("uint16", 30, 12, (3, 4, 11, 29)),  # with empty sequences, and documents of several
+    "ragged": ("uint16", 30, 12, (3, 4, 11, 29)),  # with empty sequences, and with documents of several sequences
 }
 
 # case -> store, the range of sequences to read, Megatron's arguments
@@ -110,7 +110,7 @@ def padded_sample_index(folder: Path, case: dict[str, Any]) -> np.ndarray:
     from megatron.core.datasets.indexed_dataset import IndexedDataset
 
     store = IndexedDataset(str(folder / case["store"]))
-    lengths = np.array(store.sequence_lengths)  # `store` must live: its arrays are views of its file
+    lengths = np.array(store.sequence_lengths)  # `store` must not be deleted: its arrays are views of its file
     documents = np.arange(len(lengths), dtype=np.int32)
     total = int(lengths.sum())
     return helpers.build_sample_idx(lengths, documents, case["sequence_length"], 1, total, False, True)

@@ -40,7 +40,7 @@ BATCH = 256  # the window size that some orders are made for
 OFFSETS = tuple(range(0, BATCH, BATCH // 8))
 DRAWN = tuple(2**power for power in range(2, 13))  # window sizes of the picture of repeats
 LONGEST_REPEATED = 60.0  # seconds
-REPACKED_ABOVE = 65_536  # remaining sequences above which the exact greedy builds its tables again when half is placed
+REPACKED_ABOVE = 65_536  # above this, the exact greedy makes its tables again when half is placed
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def chosen_recipes(methods: Sequence[str] | None) -> list[Recipe]:
 
 def timed(make: Callable[[], jd.Ordering]) -> tuple[jd.Ordering, float, float | None]:
     """An order, its seconds, and the seconds to compile if it was made twice."""
-    jax.clear_caches()  # so that no order uses a loop that was compiled for the order before
+    jax.clear_caches()  # so that no order uses a loop that was compiled for a previous order
     start = time.perf_counter()
     ordering = make()
     first = time.perf_counter() - start
@@ -298,7 +298,7 @@ def rounded(value: Any) -> Any:
 def main() -> None:
     """Print the tables; with --write, store them."""
     arguments = _parse()
-    about = results_file.environment("jax", "numpy", "scipy")  # before this benchmark's load
+    about = results_file.environment("jax", "numpy", "scipy")  # the load of the machine without this benchmark
     if arguments.dataset is not None:
         chars, name = corpora.from_dataset(arguments.dataset), arguments.dataset.resolve().name
     else:
@@ -331,10 +331,10 @@ def _parse() -> argparse.Namespace:
     corpus = parser.add_mutually_exclusive_group()
     corpus.add_argument("--corpus", choices=("synthetic",), default="synthetic")
     corpus.add_argument("--dataset", type=Path, help="a built dataset's folder, in place of the synthetic corpus")
-    parser.add_argument("--num-sequences", type=int, default=20_000, help="of the synthetic corpus")
+    parser.add_argument("--num-sequences", type=int, default=20_000, help="sequences of the synthetic corpus")
     methods = sorted({recipe.method for recipe in RECIPES})
-    parser.add_argument("--methods", nargs="+", choices=methods, help="these and the references; all by default")
-    parser.add_argument("--exact-up-to", type=int, default=400_000, help="sequences; beyond, steps are timed")
+    parser.add_argument("--methods", nargs="+", choices=methods, help="these methods and the references; default: all")
+    parser.add_argument("--exact-up-to", type=int, default=400_000, help="above, only some steps are timed")
     parser.add_argument("--write", action="store_true", help="write results/orderings-NAME.json")
     return parser.parse_args()
 

@@ -152,7 +152,7 @@ def in_a_process(case: Case) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-# ---- plain loops: the number of sequences, and of tokens in them
+# ---- Plain loops: they return the number of sequences, and the number of tokens in them.
 
 
 def loop_concat(lengths: list[int], length: int) -> tuple[int, int]:
@@ -198,7 +198,7 @@ def loop_first_fit(lengths: list[int], length: int) -> tuple[int, int]:
 
 
 def loop_best_fit(lengths: list[int], length: int) -> tuple[int, int]:
-    rooms: list[int] = []  # rising
+    rooms: list[int] = []  # ascending
     for rest in sorted((number % length for number in lengths if number % length), reverse=True):
         place = bisect.bisect_left(rooms, rest)
         room = rooms.pop(place) if place < len(rooms) else length
@@ -234,7 +234,7 @@ def against_loop(method: str) -> dict[str, float]:
     return {"num_documents": LOOP_DOCUMENTS[method], "loop_seconds": loop_seconds, "ratio": loop_seconds / seconds}
 
 
-# ---- the two tables
+# ---- The two tables.
 
 
 def measure_speed(quick: bool) -> dict[str, Any]:
@@ -316,8 +316,8 @@ def share(value: float) -> str:
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", type=Path, help="a built dataset: figures in place of speed")
-    parser.add_argument("--sequence-length", type=int, help="L of the figures; the dataset's own where not given")
+    parser.add_argument("--dataset", type=Path, help="a built dataset: measure its packing, not speed")
+    parser.add_argument("--sequence-length", type=int, help="L; default: the dataset's L")
     parser.add_argument("--quick", action="store_true", help="a hundredth of the documents")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/packing[-NAME].json")
     parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)

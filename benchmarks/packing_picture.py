@@ -57,7 +57,7 @@ class Picture(NamedTuple):
     name: str
     method: str
     options: dict[str, Any] = {}  # noqa: RUF012 - never changed
-    num_rows: int = 0  # above 0: sequence i stands in row i modulo so many
+    num_rows: int = 0  # if above 0, sequence i is drawn in row i % num_rows
 
 
 PICTURES = [
@@ -107,7 +107,7 @@ def draw(picture: Picture) -> str:
         x, y = places[segments.sequence_index[row]]
         parts += _segment(segments, row, x + TOKEN * int(segments.position[row]), y, bool(inserted[row]))
     if segments.overlap:
-        for x, y in places[max(picture.num_rows, 1) :]:  # all that continue another
+        for x, y in places[max(picture.num_rows, 1) :]:  # all sequences that continue another one
             parts.append(_rect("shared", x, y, segments.overlap))
     bottom = max(y for _, y in places) + HEIGHT
     return _framed(picture.name, parts, caption(done.report), bottom)

@@ -148,8 +148,8 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--documents", type=int, nargs="+", default=[20_000, 100_000, 200_000])
-    parser.add_argument("--dataset", type=Path, help="a built dataset: figures in place of speed")
-    parser.add_argument("--sequence-length", type=int, nargs="+", default=[512, 4096], help="L of the figures")
+    parser.add_argument("--dataset", type=Path, help="a built dataset: measure its packing, not speed")
+    parser.add_argument("--sequence-length", type=int, nargs="+", default=[512, 4096], help="sequence lengths L")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/packing_topics[-NAME].json")
     arguments = parser.parse_args()
     environment = results_file.environment("numpy", "scipy")

@@ -45,7 +45,7 @@ WINDOWS = (64, 256, 1024)
 REPEATS = 3
 PASSES = 10
 AVERAGED = 256  # positions over which two prefix curves are averaged before they are compared
-ROWS_PER_STEP = 256  # rows that GraB reads at a time; its result does not depend on it
+ROWS_PER_STEP = 256  # rows that GraB reads at a time; the result does not depend on this number
 WINDOW_MEASURES = (
     "tv_mean",
     "tv_worst",
@@ -120,7 +120,7 @@ def run_grab(rows: np.ndarray, name: str, seed: int = 0) -> Run:
     gradients = torch.from_numpy(rows)
 
     def balance_passes() -> np.ndarray:
-        torch.manual_seed(seed)  # of the first order
+        torch.manual_seed(seed)  # the seed of the first order
         balancing = getattr(sorter, name)(*rows.shape, device="cpu")
         for _ in range(PASSES):
             balancing.reset_epoch()
@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write results/peers.json")
     arguments = parser.parse_args()
     packages = ("jax", "coreax", "equinox", "torch", "grab-sampler", "numpy")
-    about = results_file.environment(*packages)  # before this benchmark's load
+    about = results_file.environment(*packages)  # the load of the machine without this benchmark
     chars = corpora.synthetic(arguments.num_sequences)
     runs = run_all(chars)
     measures = {label: flat_measures(chars, run) for label, run in runs.items()}

@@ -26,7 +26,7 @@ WIDTH, HEIGHT = 860, 620
 LEFT, RIGHT, TOP, BOTTOM = 64, 836, 76, 490
 RADIUS, LETTER, LINE = 5.0, 6.9, 15.0  # pixels; letters of a sans-serif font at 12 pixels are not wider on average
 MOST_ROUNDS = 20
-DEEPEST = -0.12  # points below this are named under the picture
+DEEPEST = -0.12  # points below this are only named in the text under the picture
 KINDS = {
     "mixing": ("shuffles", {"corpus_order", "uniform_shuffle", "buffer_shuffle", "stratified"}),
     "linear": ("pools, linear time", {"greedy_pool", "balance"}),
@@ -195,7 +195,7 @@ def _places(x: float, y: float, width: float) -> Iterator[Box]:
         for angle in (0, 180, 90, -90, 30, -30, 150, -150, 60, -60, 120, -120):
             toward, upward = math.cos(math.radians(angle)), math.sin(math.radians(angle))
             middle = y - (distance + 3) * upward
-            # A label beside the point has its near edge there, a label above the point its middle.
+            # A label on the left or right has its near edge at the distance; a label above or below is centred.
             left = x + distance * toward - width * (1 - toward) / 2
             yield Box(left, middle - LINE / 2, left + width, middle + LINE / 2)
 

@@ -85,7 +85,7 @@ def build(num_sequences: int, folder: Path) -> Path:
 
 def report_figures(dataset: Path) -> dict[str, float]:
     """Write one report on a built dataset to another folder."""
-    # Its libraries are loaded before the clock starts, as they are in a build.
+    # The report's libraries are loaded before its time is measured: in a build they are loaded, too.
     import pyarrow.parquet  # noqa: F401
 
     context = Context(recorded_config(dataset), OutputFolder(dataset), Progress(quiet=True), open_dataset)
@@ -133,8 +133,8 @@ def in_own_process(function: Callable[..., _Made], *arguments: object) -> _Made:
 def main() -> None:
     """Print the results; with --write, store them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", type=Path, help="a built dataset; none: one is built")
-    parser.add_argument("--num-sequences", type=int, default=200_000, help="of the dataset that is built")
+    parser.add_argument("--dataset", type=Path, help="a built dataset; without it, one is built")
+    parser.add_argument("--num-sequences", type=int, default=200_000, help="sequences of the dataset that is built")
     parser.add_argument("--write", action="store_true", help="write results/report.json")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

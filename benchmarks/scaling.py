@@ -110,11 +110,11 @@ def print_row(row: Mapping[str, float]) -> None:
 def main() -> None:
     """Print the table; with --write, store it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--large", action="store_true", help="ten million sequences as well, ordered and measured")
+    parser.add_argument("--large", action="store_true", help="also order and measure ten million sequences")
     parser.add_argument("--sizes", type=int, nargs="+", default=[*SIZES, MILLION], help="numbers of sequences")
     parser.add_argument("--write", action="store_true", help="write results/scaling.json")
     arguments = parser.parse_args()
-    about = results_file.environment("jax", "numpy", "scipy")  # before this benchmark's load
+    about = results_file.environment("jax", "numpy", "scipy")  # the load of the machine without this benchmark
     print("".join(f"{title:>12}" for title in COLUMNS.values()))
     rows = []
     for size in (*arguments.sizes, *((LARGE,) if arguments.large else ())):

@@ -122,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", type=Path, required=True, help="a built dataset's folder")
     parser.add_argument("--num-epochs", type=int, default=5)
-    parser.add_argument("--num-sequences", type=int, default=1_000_000, help="of the large synthetic dataset")
+    parser.add_argument("--num-sequences", type=int, default=1_000_000, help="sequences of the large synthetic dataset")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--write", action="store_true", help="write results/schedules.json")
     arguments = parser.parse_args()

@@ -118,7 +118,7 @@ from jax_diversity import loader
 def kilobytes(name):
     return int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 
-Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here on
+Path("/proc/self/clear_refs").write_text("5")  # resets the peak of memory
 before, start = kilobytes("VmRSS"), time.perf_counter()
 loader = jd.make_loader(sys.argv[1], ordering="random", global_batch_size=64, num_prefetch=0,
     start_position=int(sys.argv[2]))
@@ -183,7 +183,7 @@ def rate(batches: Callable[[], Iterable[Any]], repeats: int = 3) -> float:
 
 def measure_streaming(folder: Path, num_records: int) -> dict[str, float]:
     order = np.random.default_rng(1).permutation(num_records)
-    raw = folder / "tokens.bin"  # in stored order: both readers read forwards
+    raw = folder / "tokens.bin"  # in the stored order, so that both readers read forwards
     raw.write_bytes(np.random.default_rng(2).integers(1, 60_000, num_records * LONG, np.uint16).tobytes())
     tokens = np.memmap(raw, np.uint16, "r").reshape(-1, LONG)
     place = np.argsort(order)
@@ -219,8 +219,8 @@ def measure_streaming(folder: Path, num_records: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num-sequences", type=int, default=10_000_000, help="of the dataset that is opened")
-    parser.add_argument("--num-records", type=int, default=100_000, help="of 4 KiB that are streamed")
+    parser.add_argument("--num-sequences", type=int, default=10_000_000, help="sequences of the dataset that is opened")
+    parser.add_argument("--num-records", type=int, default=100_000, help="records of 4 KiB that are streamed")
     parser.add_argument("--write", action="store_true", help="write results/streaming.json")
     arguments = parser.parse_args()
     before = environment("grain", "array_record", "numpy", "fsspec")

@@ -44,7 +44,7 @@ from jax_diversity.tokenization.tokenizer_json import spread_texts
 KINDS = ("bytes", "bpe", "unigram", "sentencepiece-bpe", "tensorflow-unigram", "tensorflow-bpe")
 VOCAB_SIZE = 16_384
 TRAIN_BYTES = 4 * 2**20
-CHUNK_CHARACTERS = 2**20  # size of a list of texts that a pool's worker encodes at a time
+CHUNK_CHARACTERS = 2**20  # size of a list of texts that a worker of the pool encodes in one call
 Encode = Callable[[list[str]], object]
 
 
@@ -172,7 +172,7 @@ def measure(kind: str, folder: Path, texts: list[list[str]], cores: int, repeats
 def main() -> None:
     """Measure all kinds and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="*", help="JSONL files; none: the installed Python packages")
+    parser.add_argument("paths", nargs="*", help="JSONL files; default: texts of the installed Python packages")
     parser.add_argument("--megabytes", type=float, default=64)
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--processes", type=int, default=num_cores())

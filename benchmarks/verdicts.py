@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Figures = Mapping[str, Mapping[str, float]]  # measure -> family -> figure
-Entries = Mapping[str, Any]  # label -> an order's values in a results' file
+Figures = Mapping[str, Mapping[str, float]]  # measure -> family -> value
+Entries = Mapping[str, Any]  # label -> an order's values in a results file
 
 REFERENCE = "exact f3"
 EVERY_OFFSET = "mean TV 256, every offset"
