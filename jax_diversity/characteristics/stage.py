@@ -232,7 +232,7 @@ def _document_tables(store: Any, columns: dict[str, Any]) -> Iterator[Any]:
 
 def summary(counts: Counts) -> str:
     """Return one line: the groups of the balanced families, and the other families and fields."""
-    # We sort the families, because a manifest that is read again is also sorted.
+    # A manifest is stored with sorted keys. We also sort here, so that the line is the same before and after storing.
     numbers = sorted(counts["num_groups"].items())
     balanced = ", ".join(f"{family} {counts['num_groups'][family]:,}" for family in counts["families"])
     # A family with one group is left out: it is balanced in any order.

@@ -1,4 +1,4 @@
-"""Write the index cache of Megatron-LM: the files that `GPTDataset` reads instead of shuffling, with our order.
+"""Write our order as the index cache of Megatron-LM: the files that `GPTDataset` reads instead of shuffling.
 
 The folder `--data-cache-path` contains, for every dataset, `<hash>-GPTDataset-train-document_index.npy`,
 `...-sample_index.npy`, `...-shuffle_index.npy` and `...-description.txt`. The hash is the MD5 of the description, a
@@ -42,7 +42,7 @@ _TOKENS_AT_A_TIME = 2**24
 
 @dataclass(frozen=True)
 class Description:
-    """The description that a Megatron run makes of its dataset; the name of the cache is a hash of the description.
+    """The description that a Megatron run writes of its dataset. The names of the cache's files contain its hash.
 
     Attributes:
         dataset_path: the prefix of `.bin` and `.idx`, exactly as it is written in `--data-path`.
@@ -79,7 +79,7 @@ class Description:
 
 
 def description_hash(text: str) -> str:
-    """Return the hash in the names of the files of a description."""
+    """Return the hash of a description's text; it is part of the names of the cache's files."""
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -99,8 +99,8 @@ def read_description(path: Path, *, sequence_length: int, num_positions: int) ->
     """Read the description that a run of Megatron wrote to its cache, `<hash>-GPTDataset-train-description.txt`.
 
     Raises:
-        UserError: the file does not exist; its text does not have the hash in its name; it describes another part or
-            sequence length than the dataset has, or more samples than the order has positions.
+        UserError: the file does not exist; the hash of its text is not the hash in its name; it describes another split
+            than `train`, another sequence length than the dataset's, or more samples than the order has positions.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -118,7 +118,10 @@ def read_description(path: Path, *, sequence_length: int, num_positions: int) ->
         )
     for key, value in {"class": _CLASS, "index_split": _SPLIT, "sequence_length": sequence_length}.items():
         if found[key] != value:
-            raise UserError(f"Expected {key} {value!r} in {path}, found {found[key]!r}; describe the run that reads.")
+            raise UserError(
+                f"Expected {key} {value!r} in {path}, found {found[key]!r}; name the description of the training run "
+                "that will read this export."
+            )
     _check_num_samples(found["num_samples"], num_positions)
     return text
 
@@ -132,7 +135,7 @@ def _check_num_samples(num_samples: Any, num_positions: int) -> None:
 
 
 def check_prefix(prefix: str, document_lengths: Int64[np.ndarray, " document"]) -> None:
-    """Raise a `UserError` if the number or lengths of documents in the files of a prefix are not those packed."""
+    """Raise a `UserError` if a prefix's files have another number of documents, or other lengths, than were packed."""
     # Comparing the tokens, too, would read the whole corpus. Other documents of the same lengths are improbable.
     lengths = TokenFile(Path(prefix)).sequence_lengths
     if len(lengths) != len(document_lengths):
@@ -161,8 +164,8 @@ def write_tokens(tokens: TokenStore, prefix: Path, *, overwrite: bool = False, a
         else:
             with TokenWriter(prefix, tokens.dtype) as writer:
                 for file in tokens.files:
-                    # Each time, whole documents with about this many tokens, so that memory does not grow with the
-                    # file.
+                    # We copy whole documents, about `_TOKENS_AT_A_TIME` tokens at a time, so that memory does not grow
+                    # with the file.
                     bounds = np.searchsorted(file.starts, np.arange(0, file.num_tokens, _TOKENS_AT_A_TIME))
                     bounds = np.unique([0, *bounds, file.num_documents])
                     for first, last in pairwise(bounds.tolist()):
@@ -219,7 +222,8 @@ def write_megatron(
     text = folder / f"{start}-description.txt"
     paths = {folder / f"{start}-{name}.npy": values for name, values in arrays.items()}
     with ExitStack() as files:
-        # Written last to first: the cache is valid, with our order in it, only when the description exists.
+        # The files get their names when the block ends, the last file first. The description is opened first, so it
+        # gets its name last. Until then Megatron does not use the cache.
         files.enter_context(new_file(text, overwrite=overwrite)).write_text(description, encoding="utf-8")
         for path, values in paths.items():
             with files.enter_context(new_file(path, overwrite=overwrite)).open("wb") as file:

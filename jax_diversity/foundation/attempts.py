@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 Result = TypeVar("Result")
 _TICK_SECONDS = 1.0
 _TICKS_A_LIMIT = 4
-"""The smallest number of ticks in a limit."""
+"""The smallest number of ticks within one time limit."""
 
 
 class DocumentError(Exception):
@@ -27,7 +27,8 @@ class DocumentError(Exception):
 class Failure(NamedTuple):
     """The reason why a piece of work has no result.
 
-    It does not contain an exception's message, which may quote the document, except a `DocumentError`'s.
+    It does not contain the exception's message, because the message may quote the document. Only the message of a
+    `DocumentError` is kept.
     """
 
     rule: Literal["raised", "took_too_long"]
@@ -39,7 +40,7 @@ class Failure(NamedTuple):
         if isinstance(error, DocumentError):
             return cls("raised", str(error))
         name, trace = type(error).__name__, error.__traceback__
-        # The line of these depends on the depth of the stack and on the machine.
+        # The line where one of these two errors is raised depends on the depth of the stack and on the machine.
         if trace is None or isinstance(error, RecursionError | MemoryError):
             return cls("raised", name)
         while trace.tb_next is not None:
@@ -61,7 +62,8 @@ class _Clock:
         self._processor_seconds = time.thread_time()
 
     def tick(self) -> None:
-        # A paused process gets one tick for the whole pause. Code in C also gets one tick, but uses processor time.
+        # There is only one tick after a pause of the process, and only one after a long call of C code. A pause uses no
+        # processor time and counts as one tick. C code counts with the processor time that it used.
         now = time.thread_time()
         passed, self._processor_seconds = max(self.tick_seconds, now - self._processor_seconds), now
         if self.spent is None:
@@ -103,12 +105,12 @@ def attempt(work: Callable[..., Result], *arguments: Any) -> Result | Failure:
         return took_too_long(clock.seconds)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # `SystemExit`, and a panic of a library in Rust, are no `Exception`
+    except BaseException as error:  # `SystemExit`, and a panic of a library in Rust, are not an `Exception`
         return Failure.of(error)
 
 
 def took_too_long(seconds: float) -> Failure:
-    """The failure of work that was ended after this time."""
+    """The failure of work that was ended because it took more than `seconds`."""
     return Failure("took_too_long", f"more than {seconds:g} seconds")
 
 

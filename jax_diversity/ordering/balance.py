@@ -1,4 +1,7 @@
-"""The linear-time default: a balanced stream (`halving`) through a refilled pool (`pool`).
+"""The default method, which needs linear time: a pool takes sequences from a balanced stream.
+
+First `halving` makes a balanced stream of all sequences. Then `pool` places at every step the best sequence of a pool,
+and takes the next sequence of the stream into the pool.
 
 A pool alone is not enough: if the stream is a plain shuffle, the pool fills up with sequences of groups that are not
 needed. If the target changes during the run, a stream with a constant mixture would lack sequences of the groups that
@@ -48,8 +51,8 @@ def balance(
         seed: decides the order among similar sequences; other seeds give other orderings that are equally balanced.
         pool_size: P, the number of candidates at every step.
         aging: for sequences with different numbers of tokens: the amount that is added to a candidate's score if it
-            comes one pool (P places) later in the stream. The unit is the mean squared counts of a sequence, times the
-            variance of the tokens divided by their mean square. Without aging, the longest sequences, which no window
+            comes one pool (P places) later in the stream. The unit is E||c||² · Var(t) / E[t²]: c are the counts of a
+            sequence, and t is its number of tokens. Without aging, the longest sequences, which no window
             needs, would all be at the end. If all sequences have the same number of tokens, aging has no effect.
         ties: which candidate is placed if several have the best score: a `random` one, or the one with the `lowest`
             index.
@@ -84,7 +87,7 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
     inside = [start for start in plan.starts if first < start < plan.num_positions]
     knots = np.unique([*np.linspace(first, plan.num_positions, _NUM_KNOTS), *inside])
     phase = np.searchsorted(plan.starts, knots[:-1], side="right") - 1
-    # Targets are shares; a position asks for its share of a mean sequence's tokens.
+    # Targets are shares. A position needs its target share of the tokens of a mean sequence.
     per_position = features.tokens[stream].mean() * plan.targets[phase][:, family]
     asked = np.cumsum(np.diff(knots)[:, None] * per_position, axis=0)
     # The additional last column is the group of the sequences without tokens. No target needs this group.

@@ -1,16 +1,16 @@
 """The contract of all packing methods: their arguments, their names, and `pack`, which calls a method by its name.
 
-A method is a pure function with three positional arguments. `document_lengths` are the tokens of every document of the
-corpus, the end token included. `document_order` are the indices of the documents to pack, in order. `sequence_length`
-is L, in tokens. It returns `Segments`. A document that appears several times is in `document_order` several times, at
-places far apart. A sequence should not contain two appearances of a document. A method may also take these keyword
-parameters: `seed`, if it draws random numbers; `clusters` (int32, the cluster of each document of the corpus) and
-`vectors` (float32, a row for each document of the corpus; may be a memory map); `advance`, a function that the method
-calls with the number of documents done. `clusters` and `vectors` have the default None only if the method works without
-them. All other keyword parameters are the method's options and have defaults. The method first checks the values of its
-options, even if there are no documents, because settings are checked by a call without documents. A method that may use
-a token several times has the option `num_epochs`. For validation documents the stage `pack` sets `num_epochs` to 1,
-`num_samples` to None and `num_rows` to 1: use these names for nothing else.
+A method is a pure function with three positional arguments. `document_lengths` has the number of tokens of every
+document of the corpus, the end token included. `document_order` has the indices of the documents to pack, in order.
+`sequence_length` is L, in tokens. It returns `Segments`. A document that appears several times is in `document_order`
+several times, at places far apart. A sequence should not contain two appearances of a document. A method may also take
+these keyword parameters: `seed`, if it draws random numbers; `clusters` (int32, the cluster of each document of the
+corpus) and `vectors` (float32, a row for each document of the corpus; may be a memory map); `advance`, a function that
+the method calls with the number of documents done. `clusters` and `vectors` have the default None only if the method
+works without them. All other keyword parameters are the method's options and have defaults. The method first checks the
+values of its options, even if there are no documents, because settings are checked by a call without documents. A
+method that may use a token several times has the option `num_epochs`. For validation documents the stage `pack` sets
+`num_epochs` to 1, `num_samples` to None and `num_rows` to 1: use these names for nothing else.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def pack(
     """Pack documents into sequences of one length. The result is an index; tokens are not read.
 
     Args:
-        document_lengths: tokens of every document of the corpus, each ending with its end token; whole numbers.
+        document_lengths: the number of tokens of every document of the corpus, its end token included; whole numbers.
         sequence_length: L, tokens per sequence.
         method: a name of `METHODS`; docs/packing.md describes all of them.
         document_order: indices of the documents to pack, in order; None packs all documents in the order of the corpus.

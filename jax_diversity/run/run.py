@@ -76,7 +76,7 @@ class Run(ABC):
     @property
     @abstractmethod
     def datasets(self) -> tuple[Dataset, ...]:
-        """The open datasets; empty for a run over token counts."""
+        """The open datasets; empty if the run was made from token counts without a dataset."""
 
     @property
     def identity(self) -> str:
@@ -145,7 +145,10 @@ class Run(ABC):
         return Positions(self.indices, self.num_sequences, self.info)
 
     def locate(self, numbers: Positioned) -> tuple[Positioned, Positioned]:
-        """Convert numbers that count sequences over all datasets to datasets, and to sequences within the datasets."""
+        """Return the dataset of each sequence number, and the number of the sequence within this dataset.
+
+        The given numbers count the sequences of all datasets, one dataset after another.
+        """
         # "right": an empty dataset has the same offset as the next dataset, and the number belongs to the next one.
         dataset = np.searchsorted(self.offsets, numbers, side="right") - 1
         return dataset, numbers - self.offsets[dataset]

@@ -2,9 +2,9 @@
 
 The steps run in phases. A survey is a step that compares all documents. It ends a phase and begins the next phase:
 
-    part 0 - steps - survey notes                        survey judges - steps - part 0
-    part 1 - steps - survey notes  -> survey resolves -> survey judges - steps - part 1
-    part 2 - steps - survey notes                        survey judges - steps - part 2
+    part 0 - steps - survey.note                       survey.judge - steps - part 0
+    part 1 - steps - survey.note  -> survey.resolve -> survey.judge - steps - part 1
+    part 2 - steps - survey.note                       survey.judge - steps - part 2
 
 In a phase every part is processed independently, and its result is a file. If a step raises an exception or takes too
 long, the document is removed (rules `raised` and `took_too_long`).
@@ -67,7 +67,7 @@ def part_path(work: Path, phase: int, index: int) -> Path:
 
 
 def notes_path(work: Path, phase: int, index: int) -> Path:
-    """Return the file of a phase's survey notes on a part."""
+    """Return the file of the notes that the survey of a phase made on a part."""
     return work / f"notes-{phase}-{index:06d}"
 
 

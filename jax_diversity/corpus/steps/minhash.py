@@ -37,7 +37,7 @@ _INVERSE = np.uint64(pow(int(_BASE), -1, 2**64))
 
 @dataclass
 class Minhash(SignedGroups):
-    """Keeps one of the documents that share most of their runs of `run` words.
+    """Keeps one of the documents that share most of their word n-grams; `run` is n.
 
     There are `bands` times `rows` hash functions. 14 times 8 functions find half of the pairs with similarity .68, 92 %
     of the pairs with .8, and .1 % of the pairs with .3. With `similarity`, the documents of a pair must also agree in
@@ -110,7 +110,10 @@ class Minhash(SignedGroups):
     def _are_similar(
         self, least: UInt32[np.ndarray, "document function"], pairs: Int64[np.ndarray, "2 pair"]
     ) -> Bool[np.ndarray, " pair"]:
-        """Return whether pairs agree in enough functions. This share of functions estimates the Jaccard similarity."""
+        """Return whether pairs agree in enough functions.
+
+        The share of functions in which a pair agrees estimates the Jaccard similarity of the pair.
+        """
         shares = [
             (least[pairs[0, start : start + _PAIRS]] == least[pairs[1, start : start + _PAIRS]]).mean(axis=1)
             for start in range(0, pairs.shape[1], _PAIRS)
@@ -119,7 +122,7 @@ class Minhash(SignedGroups):
 
 
 def _runs(text: str, factors: UInt64[np.ndarray, " run"]) -> UInt32[np.ndarray, " place"] | None:
-    """Compute a hash of each run of words; None for a text with fewer words than a run."""
+    """Compute a hash of each word n-gram; None for a text with fewer than n words. n is the number of factors."""
     text = text.lower()
     if text.isascii():
         codes = np.frombuffer(text.encode(), np.uint8)
@@ -140,9 +143,9 @@ def _runs(text: str, factors: UInt64[np.ndarray, " run"]) -> UInt32[np.ndarray, 
     num_runs = len(starts) - len(factors) + 1
     if num_runs < 1:
         return None
-    # A word's hash is a polynomial of its letters, computed as the difference of two prefix sums. The hash is divided
-    # by the power at the word's first letter (multiplied by its inverse modulo 2^64). Then it does not depend on the
-    # word's place.
+    # A word's hash is a polynomial of its letters, computed as the difference of two prefix sums. Division by the power
+    # at the word's first letter makes the hash independent of the word's place. Modulo 2^64, this division is a
+    # multiplication by the inverse of the power.
     powers, inverses = _powers(len(codes))
     sums = np.zeros(len(codes) + 1, np.uint64)
     np.cumsum(powers[: len(codes)] * (codes + np.uint64(1)), out=sums[1:])

@@ -148,7 +148,7 @@ def masked(text: str) -> str:
 
 
 def masked_versions(*texts: str) -> list[str]:
-    """Versions of one text with all kinds of personal data replaced; the versions have as many lines as the texts.
+    r"""Versions of one text with all kinds of personal data replaced; the versions have as many lines as the texts.
 
     Data that is found in one version is replaced in all versions, also its lines and words: an edit may remove the
     label before a number, or a part of an address.

@@ -203,7 +203,7 @@ def _table(rows: Sequence[TrialRow]) -> pa.Table:
 
 def _hashes(table: pa.Table) -> list[str]:
     """The hash of every row's values."""
-    return [fingerprint(values) for values in table.select(_schema().names).to_pylist()]
+    return [fingerprint(values) for values in table.to_pylist()]
 
 
 def _read(path: Path) -> pa.Table:
@@ -219,19 +219,21 @@ def _read(path: Path) -> pa.Table:
         table = pq.read_table(path, page_checksum_verification=True)
         lacking = {*_schema().names, _HASH} - set(table.schema.names)
         stored = () if lacking else (table[_HASH].to_pylist(), (table.schema.metadata or {}).get(_HASH.encode()))
-        hashes = [] if lacking else _hashes(table)
+        # A damaged schema may have other types, such as bytes for text.
+        rows = table if lacking else table.select(_schema().names).cast(_schema())
+        hashes = [] if lacking else _hashes(rows)
     except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
         raise _damaged(path, in_one_line(error)) from None
     if lacking:
         raise UserError(f"Expected rows of an experiment in {path}, found none of {', '.join(sorted(lacking))}.")
-    if len(table) and (other := set(table["version"].to_pylist()) - {VERSION}):
+    if len(rows) and (other := set(rows["version"].to_pylist()) - {VERSION}):
         raise UserError(
             f"Expected rows of version {VERSION} in {path}, found version {', '.join(map(str, sorted(other)))}, whose "
             "settings have another meaning; move the file elsewhere and run the experiment again."
         )
     if stored != (hashes, fingerprint(hashes).encode()):
         raise _damaged(path, "rows that differ from their hashes")
-    return table.select(_schema().names).cast(_schema())
+    return rows
 
 
 def _damaged(path: Path, found: str) -> UserError:
