@@ -384,9 +384,12 @@ def _stack_exchange(folder: Path, texts: Sequence[str]) -> None:
     site.mkdir()
     rows = []
     for number, text in enumerate(texts, 1):
-        score = ("3", "-2", "9" * 40)[number % 3]
+        is_broken, score = number % 20 == 0, ("3", "-2", "9" * 18)[number % 3]
+        own = "9" * 5000 if is_broken else "1"
         body, short = (_xml(part).replace("\n", "&#xA;").replace("\r", "&#xD;") for part in (text, text[:500]))
-        rows.append(f'<row Id="{number}" PostTypeId="1" Score="1" Title="Why?" Body="{body}" Tags="&lt;a&gt;" />')
+        rows.append(f'<row Id="{number}" PostTypeId="1" Score="{own}" Title="Why?" Body="{body}" Tags="&lt;a&gt;" />')
+        if is_broken:  # one problem
+            continue
         rows.append(f'<row Id="{number + 10**6}" PostTypeId="2" ParentId="{number}" Score="{score}" Body="{short}" />')
     (site / "Posts.xml").write_text("<posts>\n" + "\n".join(rows) + "\n</posts>\n", encoding="utf-8")
 

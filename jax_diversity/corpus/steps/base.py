@@ -202,9 +202,11 @@ class Candidate:
 
     def judge(self, measured: Measured) -> bool:
         """Record the value of a rule of the current step; False if the rule removes the document."""
-        self.measured[f"{self.step}.{measured.rule}"] = float(measured.value)  # raises for an int beyond all floats
+        value = self.measured[f"{self.step}.{measured.rule}"] = float(
+            measured.value
+        )  # raises for an int beyond all floats
         if not measured.passes:
-            self.removed = Removal(self.step, measured.rule, measured.value, measured.threshold)
+            self.removed = Removal(self.step, measured.rule, value, measured.threshold)
         return measured.passes
 
     def finished(self) -> Document:
