@@ -69,12 +69,18 @@ class ShoutOptions(options.StageOptions, WithShout):
     """The options of a stage's verb, which follow from the settings."""
 
 
+@dataclass(frozen=True)
+class RecordedWithShout(build.RecordedConfig, WithShout):
+    """The settings of a manifest."""
+
+
 @pytest.fixture
 def with_shout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "STAGES", (*stages.STAGES[:6], SHOUT, *stages.STAGES[6:]))
     for module in (build, command_line, options):  # where `pipeline.settings.BuildConfig` is used by its name
         monkeypatch.setattr(module, "BuildConfig", WithShout)
     monkeypatch.setattr(command_line, "StageOptions", ShoutOptions)
+    monkeypatch.setattr(build, "RecordedConfig", RecordedWithShout)
 
 
 def test_a_new_stage_needs_its_folder_and_two_lines(

@@ -77,7 +77,7 @@ def read_part(path: Path) -> tuple[list[Account], list[Candidate]]:
     with damage_as_error(path):
         plain, texts, sizes, values = read_blocks(path, 4)
         accounts, rules, columns = json.loads(bytes(plain))
-        numbers, measured = sizes.cast("q").tolist(), values.cast("d").tolist()
+        numbers, measured = array("q", bytes(sizes)).tolist(), array("d", bytes(values)).tolist()
         columns += [numbers[place::_SIZES] for place in range(_SIZES)]
         candidates = []
         start = first = 0

@@ -98,7 +98,7 @@ def with_loss_spans(documents: Iterable[Document], config: CorpusConfig, counts:
 
 def _current_turns(document: Document, read: Mapping[str, Any], template: ChatTemplate) -> Sequence[TurnSpan] | None:
     if _text_mark(document.text) == read["text"]:
-        return read["turns"]
+        return [TurnSpan(*turn) for turn in read["turns"]]  # a stored part keeps lists
     # If the content contains template markers, a step may have removed the template's own, and the others would be
     # found.
     return template.find(document.text, document.metadata["roles"]) if read["is_clear"] else None
