@@ -18,7 +18,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from tests.support.hostile import ACTING, PUMPED
+from tests.support.hostile import ACTING
+from tests.support.pumped import PUMPED
 from tests.support.web_records import record
 
 Rng = np.random.Generator
@@ -173,37 +174,11 @@ LARGE: dict[str, Text] = {
 }
 
 _FIELDS_FOLLOW = "\ue0ff"
-_FIELDS = (
-    *(
-        "media_type",
-        "url",
-        "score",
-        "licence",
-        "license",
-        "licenses",
-        "quality",
-        "weight",
-        "language",
-        "source",
-        "title",
-    ),
-    *(
-        "id",
-        "text",
-        "timestamp",
-        "vector",
-        "tags",
-        "answers",
-        "name",
-        "path",
-        "turn_spans",
-        "loss_spans",
-        "messages",
-        "tokens",
-        "role",
-        "content",
-    ),
-)
+_NAMES = """
+    media_type url score licence license licenses quality weight language source title id text timestamp vector tags
+    answers name path turn_spans loss_spans messages tokens role content
+"""
+_FIELDS = _NAMES.split()
 _VALUES: tuple[Any, ...] = (
     *(None, True, 0, -1, 10**40, -(10**40), 10**4400, 1e308, float("nan"), float("inf"), 1e-320, 2**63, 2**64, 0.5),
     *(
