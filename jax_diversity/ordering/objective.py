@@ -101,6 +101,8 @@ class Objective:
         if self.family_weights is not None and not any(self.family_weights):
             raise UserError("Expected family_weights to hold a weight above zero, found none.")
         check_one_of("the objective's form", self.form, get_args(Form))
+        if not self.windows and self.window_weight != type(self).window_weight:
+            raise UserError(f"Expected windows with the window_weight {self.window_weight:g}, found none.")
         if self.form == "norms" and (self.self_weight != 1 or self.document_weight or self.windows):
             raise UserError(
                 "Expected self_weight 1, document_weight 0 and no windows with the form 'norms', found "

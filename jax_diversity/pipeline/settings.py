@@ -93,7 +93,9 @@ class BuildConfig:
         if self.features_from is None or "tokenizer" in (sections or ()):
             self.tokenizer.check_corpus(self.corpus.format, PYTHON_ENVIRONMENT in self.corpus.paths)
         for index, order in enumerate(self.orders):
-            order.check(f"orders[{index}]", self.characteristics.possible_families, names[:index])
+            order.for_batches(self.batch_size).check(
+                f"orders[{index}]", self.characteristics.possible_families, names[:index]
+            )
         if len(set(names)) != len(names):
             raise UserError(f"Expected orders with different names, found {names}; give them `name`.")
         for size in self.windows:

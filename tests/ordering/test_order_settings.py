@@ -24,6 +24,7 @@ from jax_diversity.ordering.base import METHODS
 from jax_diversity.ordering.settings import AfterConfig, OrderConfig, TargetsConfig
 from jax_diversity.ordering.shortages import UnmetTargets, shortages
 from jax_diversity.pipeline.build import Build, recorded_config
+from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.pipeline.stages import ordering_stages
 
 # Another value than the default for every option that settings can give; a mesh of devices is given as their number.
@@ -382,6 +383,13 @@ def test_the_batch_size_is_given_only_to_methods_that_use_it(method: str) -> Non
     assert config.windows == ((8,) if method in GREEDY else ())
     assert config.options == ({"block_size": 8} if method == "greedy_block_shuffle" else {})
     config.check("orders[0]", ("cluster", "length"))
+
+
+def test_a_weight_of_windows_needs_windows() -> None:
+    config = BuildConfig(orders=(OrderConfig(window_weight=0.25),))
+    with pytest.raises(jd.UserError, match=r"Ordering 'balance': Expected windows with the window_weight 0.25"):
+        config.check([])
+    dataclasses.replace(config, batch_size=8).check([])
 
 
 @pytest.mark.parametrize("text", ["{", "3", "{cluster: 3}", "{cluster: [[x]]}", "[1]"])
