@@ -212,6 +212,7 @@ def _measured(work: Callable[[], Result], limit: int) -> Result:
     resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + limit + 1, most))
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before, start = _peak(), time.process_time()
+    result: Result
     try:
         result = work()
     except UserError as error:
