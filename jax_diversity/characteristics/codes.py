@@ -1,8 +1,9 @@
-"""Documents' codes: which group of a family every document belongs to.
+"""Documents' codes: the group of every document in a family.
 
-A family gives every document one *code*, the number of its group. Groups come from names (source, language, host of
-the address, a metadata field), from quantiles of numbers (length, a quality score) or from equal texts. Names are
-dictionary-encoded Arrow columns: only the different names become Python objects, not one per document.
+A *family* is a kind of characteristics, such as document lengths or sources. A *group* is one value of a family. A
+document's *code* is the number of its group. Groups come from names (source, language, host of the address, a metadata
+field), from quantiles of numbers (length, a quality score) or from equal texts. Names are dictionary-encoded Arrow
+columns: there is one Python object for each different name, not for each document.
 """
 
 from __future__ import annotations
@@ -36,28 +37,28 @@ class Bins:
     """Bins of a number, in ascending order.
 
     Attributes:
-        names: the groups' names.
-        highest: the highest value of every bin; larger values belong to the last bin.
+        names: the names of the bins' groups.
+        highest: the highest value of every bin. Larger values belong to the last bin.
     """
 
     names: tuple[str, ...]
     highest: tuple[float, ...]
 
     def places(self, values: np.ndarray) -> Int32[np.ndarray, " document"]:
-        """Every value's bin; a value between two bins is in the upper one."""
+        """Return every value's bin; a value between two bins belongs to the upper bin."""
         return np.searchsorted(np.array(self.highest[:-1]), values, side="left").astype(np.int32)
 
 
 @dataclass(frozen=True)
 class Codes:
-    """One family's group of every document, and the groups' names.
+    """The group of every document in one family, and the groups' names.
 
     Attributes:
-        group: number of the group, for every document of the corpus.
+        group: the number of the group, for every document of the corpus.
         names: the groups' names.
-        num_missing: documents without a value, which are in the group `unknown`.
-        num_joined: documents whose own value is too rare for a group, which are in the group `(other)`.
-        bins: the bins of a family of numbers; None for names.
+        num_missing: number of documents without a value; they are in the group `unknown`.
+        num_joined: number of documents whose value is too rare for its own group; they are in the group `(other)`.
+        bins: the bins, if the family's values are numbers; None for names.
     """
 
     group: Int32[np.ndarray, " document"]
@@ -68,21 +69,21 @@ class Codes:
 
 
 def encoded(values: Iterable[Any]) -> pa.DictionaryArray:
-    """Some documents' names or numbers as text, a block of a column for `categorical`; None stays."""
-    # Large: the different values of all blocks together may have more than 2^31 bytes.
+    """Encode some documents' names or numbers as text: a block of a column for `categorical`. None stays None."""
+    # We use `large_string`, because the different values of all blocks may have more than 2^31 bytes together.
     return pa.array([None if value is None else str(value) for value in values], pa.large_string()).dictionary_encode()
 
 
 def joined(blocks: Sequence[pa.DictionaryArray]) -> pa.ChunkedArray:
-    """Blocks of one column, with one dictionary for all of them."""
+    """Join the blocks of one column; the result has one dictionary for all blocks."""
     return pa.chunked_array(blocks, pa.dictionary(pa.int32(), pa.large_string())).unify_dictionaries()
 
 
 def categorical(column: pa.ChunkedArray, max_groups: int | None = None) -> Codes:
-    """Groups by the values of a column from `joined`, sorted by name; a missing or blank value is `unknown`.
+    """Make a group for each value of a column from `joined`, sorted by name. A missing or blank value is `unknown`.
 
-    If there are more than `max_groups` values, `unknown` and `(other)` included, the values with most documents keep
-    their groups (ties: the first by name); the others form one group.
+    If there are more than `max_groups` groups (including `unknown` and `(other)`), only the values with the most
+    documents keep their groups; in a tie, the first by name. All other values form the group `(other)`.
     """
     values = [
         *(column.chunk(0).dictionary.to_pylist() if column.num_chunks else []),
@@ -97,28 +98,29 @@ def categorical(column: pa.ChunkedArray, max_groups: int | None = None) -> Codes
         if size:
             documents[label] += size
     kept = set(documents)
-    # `unknown` and `(other)` are two of the groups, even if they are small.
+    # `unknown` (if it has documents) and `(other)` are among the groups, even if they are small.
     if max_groups is not None and len(documents) > max_groups:
         by_size = sorted(documents.keys() - {UNKNOWN, OTHER}, key=lambda label: (-documents[label], label))
         always = [OTHER, *([UNKNOWN] if UNKNOWN in documents else [])]
         kept = {*always, *by_size[: max(max_groups - len(always), 0)]}
     names = tuple(sorted(kept))
     number = {name: index for index, name in enumerate(names)}
-    # -1 only for labels without documents, such as the entry for missing values where none is missing.
+    # Only labels without documents get -1, such as the entry for missing values if no value is missing.
     of_place = np.array([number.get(label, number.get(OTHER, -1)) for label in labels], np.int32)
     num_joined = sum(size for label, size in documents.items() if label not in kept)
     return Codes(of_place[place], names, missing, num_joined)
 
 
 def _places(block: pa.DictionaryArray) -> Int32[np.ndarray, " document"]:
-    """Every document's value by its place in the dictionary; without a value, the place after the last."""
+    """Return the place of every document's value in the dictionary. Without a value, it is the place after the last."""
     return block.indices.fill_null(len(block.dictionary)).to_numpy(zero_copy_only=False)
 
 
 def length_bins(document_lengths: Int64[np.ndarray, " document"], bins: int | Bins) -> Codes:
-    """Quantile bins of the documents' token counts, with about equal numbers of documents, or given bins.
+    """Divide the documents into bins by their token counts: quantile bins, or given bins.
 
-    Equal lengths fall into one bin, so that there may be fewer bins than asked for.
+    Quantile bins have about equal numbers of documents. Equal lengths belong to one bin, so there may be fewer bins
+    than the number in `bins`.
     """
     if isinstance(bins, int):
         bins = _quantile_bins(document_lengths, bins, "{}-{}")
@@ -126,7 +128,7 @@ def length_bins(document_lengths: Int64[np.ndarray, " document"], bins: int | Bi
 
 
 def numeric_bins(values: Float64[np.ndarray, " document"], bins: int | Bins) -> Codes:
-    """Bins of a number, such as a quality score, as in `length_bins`; NaN belongs to the group `unknown`."""
+    """Divide the documents into bins by a number, such as a quality score, as in `length_bins`. NaN is `unknown`."""
     known = ~np.isnan(values)
     if isinstance(bins, int):
         bins = _quantile_bins(values[known], bins, "{:.6g} to {:.6g}")
@@ -137,11 +139,14 @@ def numeric_bins(values: Float64[np.ndarray, " document"], bins: int | Bins) -> 
 
 
 def _quantile_bins(values: np.ndarray, num_bins: int, name: str) -> Bins:
-    """Bins with about equal numbers of values; `name` formats a bin's name from its lowest and highest value."""
+    """Make bins with about equal numbers of values.
+
+    The pattern `name` makes a bin's name from its lowest and highest value.
+    """
     if not len(values):
         return Bins((), ())
     ordered = np.sort(values)
-    # A bin ends with a value that occurs, and equal values are in the same bin.
+    # A bin ends with a value that occurs in the data, and equal values are in the same bin.
     highest = np.quantile(ordered, np.arange(1, num_bins + 1) / num_bins, method="inverted_cdf")
     stops = np.unique(np.searchsorted(ordered, highest, side="right"))
     lowest, highest = ordered[np.append(0, stops[:-1])].tolist(), ordered[stops - 1].tolist()
@@ -149,11 +154,11 @@ def _quantile_bins(values: np.ndarray, num_bins: int, name: str) -> Bins:
 
 
 def host_of(address: Any) -> str | None:
-    """The host of an address: lower case, without `www.`, user and port; None without a host."""
+    """Return the host of an address, in lower case, without `www.`, user and port. None if there is no host."""
     if not isinstance(address, str):
         return None
     address = address.strip()
-    # urlsplit finds a host only after `//`; otherwise `example.org/b` would be a path.
+    # urlsplit finds a host only after `//`. Without it, `example.org/b` would be a path.
     if "//" not in address:
         if not _BARE_HOST.match(address):
             return None
@@ -166,7 +171,7 @@ def host_of(address: Any) -> str | None:
 
 
 def copies(duplicate_group: Int64[np.ndarray, " document"]) -> Codes:
-    """Groups of documents with equal texts; all documents without a copy are one group, `unique`."""
+    """Make a group for each set of documents with equal texts. All documents without a copy are the group `unique`."""
     sizes = np.bincount(duplicate_group, minlength=1)
     repeated = np.flatnonzero(sizes > 1)
     of_group = np.zeros(len(sizes), np.int32)  # group 0: no copy
@@ -175,11 +180,12 @@ def copies(duplicate_group: Int64[np.ndarray, " document"]) -> Codes:
 
 
 class FieldValues:
-    """A metadata field's values, added a block of documents at a time.
+    """A metadata field's values. They are added in blocks of documents.
 
-    Whether a field has numbers or names is known only after all documents, and a number among names keeps its
-    spelling (`3` or `3.0`). So a block is kept as names, from which the same numbers can be made again. A block of
-    floats alone, the usual block of scores, is kept as floats: this is faster and also loses nothing.
+    Only after all documents can we decide whether a field has numbers or names. If it has names, a number among them
+    must keep its spelling (`3` or `3.0`). Therefore a block is stored as names; the same numbers can be made from the
+    names again. A block that contains only floats, such as scores, is stored as floats. This is faster and also loses
+    nothing.
     """
 
     def __init__(self, name: str) -> None:
@@ -202,10 +208,10 @@ class FieldValues:
         self._num_documents += len(values)
 
     def codes(self, bins: int | Bins, max_groups: int) -> Codes:
-        """Groups of the field: quantile bins if all its values are numbers, else one group a value.
+        """Make the field's groups: quantile bins if all values are numbers, otherwise one group for each value.
 
-        Given bins, or 0 for names, decide the kind of groups for any values: a field without values has only
-        the group `unknown`.
+        With given `bins` (for numbers) or 0 (for names), the kind of groups does not depend on the values. A field
+        without values then has only the group `unknown`.
         """
         if isinstance(bins, Bins):
             if not self._kinds <= {int, float}:
@@ -228,12 +234,12 @@ class FieldValues:
         if num_different > max(max_groups, known // 2):
             raise UserError(
                 f"Expected the metadata field {self.name!r} to put documents into groups, found {num_different} "
-                f"different values in {known} documents, as an id has; name another field in characteristics.families."
+                f"different values in {known} documents, like an id; name another field in characteristics.families."
             )
         return categorical(column, max_groups)
 
     def _numbers(self) -> Float64[np.ndarray, " document"]:
-        """Every document's number; NaN without one."""
+        """Return every document's number, or NaN if it has no number."""
         numbers, stop = np.empty(self._num_documents), 0
         for block in self._blocks:
             start, stop = stop, stop + len(block)
@@ -242,10 +248,11 @@ class FieldValues:
                 continue
             texts, place = block.dictionary.to_pylist(), _places(block)
             different = np.array([*map(float, texts), math.nan])
-            for index in np.flatnonzero(np.isinf(different)).tolist():  # by overflow: JSON has no infinite numbers
+            # JSON has no infinite numbers, so an infinite number means an overflow.
+            for index in np.flatnonzero(np.isinf(different)).tolist():
                 document = start + int(np.argmax(place == index))
                 raise UserError(
-                    f"Expected numbers that float64 can hold in the metadata field {self.name!r}, found one of "
+                    f"Expected numbers that fit into float64 in the metadata field {self.name!r}, found a number of "
                     f"{len(texts[index])} digits in document {document}; repair the record or name another field in "
                     "characteristics.families."
                 )

@@ -1,7 +1,9 @@
-"""Documents' codes joined with segments: tokens of every group in every sequence, a sparse matrix per family.
+"""Token counts: how many tokens of every group each sequence contains, as one sparse matrix per family.
 
-A sequence's count of a group is the number of its tokens that belong to documents of that code; padding belongs to
-no document, start and end tokens belong to theirs.
+A *family* is a kind of characteristics, such as document lengths or sources. A *group* is one value of a family, and a
+document's *code* is the number of its group. A sequence's count of a group is the number of its tokens that belong to
+documents of this group. Padding belongs to no document. Start and end tokens belong to the document that they start or
+end.
 """
 
 from __future__ import annotations
@@ -14,20 +16,21 @@ from jax_diversity.characteristics.codes import Codes
 from jax_diversity.schema import Segments
 
 _OWN_SHARE = 0.99
-# A selector compares every candidate's groups of copies with the placed sequence's: there are few or none.
-_MOST_COPIES = 4
-_ODD = 0x9E3779B1  # 2^32 times the golden ratio: multiples are spread evenly
+# A selector compares every candidate's groups of copies with the groups of the placed sequence. A small number of
+# groups keeps this cheap.
+_MAX_COPIES = 4
+_ODD = 0x9E3779B1  # about 2^32 divided by the golden ratio: its multiples, modulo 2^32, are spread evenly
 
 
 def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
-    """Tokens of every group in every sequence, int32 CSR (sequence, group), columns sorted.
+    """Count the tokens of every group in every sequence: int32 CSR (sequence, group) with sorted columns.
 
-    Segments are sorted by sequence and are thus the rows of the matrix: only the few groups within a sequence need
-    sorting.
+    Segments are sorted by sequence, so they already are the entries of the matrix, row by row. Only the few groups
+    within a sequence must be sorted.
 
     Args:
         segments: the packed training sequences.
-        codes: one family's groups, for the corpus's documents.
+        codes: the groups of the corpus's documents in one family.
 
     Raises:
         ValueError: a document's group has no name, or a segment's document has no group.
@@ -37,9 +40,9 @@ def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
             f"Expected groups of 0 .. {len(codes.names) - 1}, found {codes.group.min()} .. {codes.group.max()}."
         )
     row_starts = np.append(0, np.cumsum(np.bincount(segments.sequence_index, minlength=segments.num_sequences)))
-    # SciPy needs both index arrays of one type; the wide type is used only if the number of entries needs it.
+    # SciPy needs the same type for both index arrays. We use int64 only if there are too many entries for int32.
     index_type = np.int32 if len(segments) < 2**31 else np.int64
-    # int32 holds a row's sums: a sequence has at most 2^24 tokens.
+    # int32 is enough for the sums of a row, because a sequence has at most 2^24 tokens.
     entries = (
         segments.length.astype(np.int32),
         codes.group[segments.document_index].astype(index_type),
@@ -52,7 +55,7 @@ def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
 
 
 def sequence_documents(segments: Segments) -> Int64[np.ndarray, " sequence"]:
-    """The document of every sequence: the one with 99 % of its tokens; -1 without such a document.
+    """Return, for every sequence, the document that has at least 99 % of its tokens; -1 if there is no such document.
 
     Example:
         >>> segments.document_index.tolist(), segments.sequence_index.tolist()
@@ -62,7 +65,7 @@ def sequence_documents(segments: Segments) -> Int64[np.ndarray, " sequence"]:
     """
     num_sequences = segments.num_sequences
     tokens = np.bincount(segments.sequence_index, segments.length, minlength=num_sequences)
-    # Packing may give one sequence several segments of one document: they are joined by sorting.
+    # A sequence may have several segments of one document. We sort the segments, so that they can be added up.
     order = np.lexsort((segments.document_index, segments.sequence_index))
     sequence, document = segments.sequence_index[order], segments.document_index[order]
     starts = np.flatnonzero((np.diff(sequence, prepend=-1) != 0) | (np.diff(document, prepend=-1) != 0))
@@ -78,14 +81,14 @@ def sequence_copies(
     duplicate_group: Int64[np.ndarray, " document"],
     appearances: Int64[np.ndarray, " document"] | None = None,
 ) -> Int64[np.ndarray, "sequence member"]:
-    """The groups of copies with parts in every sequence, ascending, then -1.
+    """Return, for every sequence, the groups of copies that it has parts of, ascending, then -1.
 
-    A sequence with parts of more than four groups keeps the four that most sequences contain. Groups of one document
-    that appears once, and groups within one sequence, are left out.
+    If a sequence has parts of more than four groups, we keep the four groups that occur in the most sequences. We leave
+    out groups of a single document that was packed once, and groups that occur in only one sequence.
 
     Args:
         segments: the packed training sequences.
-        duplicate_group: equal numbers for documents that are copies of one another, from 0 on.
+        duplicate_group: for every document, the number of its group of copies, from 0. Copies have equal numbers.
         appearances: how often every document was packed; None means once.
 
     Example:
@@ -97,14 +100,14 @@ def sequence_copies(
     num_copies = np.bincount(duplicate_group, appearances, minlength=1)
     held = duplicate_group[segments.document_index]
     copied = num_copies[held] > 1
-    # One entry for each sequence and group, however many segments it has.
+    # We make one entry for each pair of sequence and group, even if it has several segments.
     entries = np.unique(np.stack([segments.sequence_index[copied], held[copied]], axis=1), axis=0)
     num_sequences = np.bincount(entries[:, 1], minlength=1)
     entries = entries[num_sequences[entries[:, 1]] > 1]
     entries = entries[np.lexsort((entries[:, 1], -num_sequences[entries[:, 1]], entries[:, 0]))]
     sequence, group = entries.T
     place = np.arange(len(sequence)) - np.searchsorted(sequence, sequence)
-    kept = place < _MOST_COPIES
+    kept = place < _MAX_COPIES
     width = int(place[kept].max(initial=-1)) + 1
     members = np.full((segments.num_sequences, width), np.iinfo(np.int64).max)
     members[sequence[kept], place[kept]] = group[kept]
@@ -113,11 +116,12 @@ def sequence_copies(
 
 
 def sequence_turns(segments: Segments, appearances: Int64[np.ndarray, " document"]) -> Int64[np.ndarray, " sequence"]:
-    """The turns of sequences that a repeated document fills; -1 for all other sequences.
+    """Return the turn of every sequence that is filled by one document that was packed several times; -1 for others.
 
-    Every part of the document has its turn once, in a mixed order, then once more in the same order: equal tokens
-    are as far apart as the number of appearances allows. Such sequences have equal counts in every
-    family, so that an ordering may exchange them at no cost.
+    Turns are numbers that give the order of a document's sequences. First comes every part of the document once, in a
+    mixed order. Then every part comes again, in the same order. In this way equal tokens are as far apart as possible
+    for the number of times that the document was packed. These sequences have equal counts in every family, so an
+    ordering can exchange them without a change of its balance.
 
     Args:
         segments: the packed training sequences.
@@ -131,7 +135,7 @@ def sequence_turns(segments: Segments, appearances: Int64[np.ndarray, " document
     starts = np.flatnonzero(begins)
     before = np.empty(len(rows), np.int64)
     before[by_part] = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
-    # Multiples of an odd number, modulo 2^32, mix the parts: their order differs from the text's.
+    # Multiples of an odd number, modulo 2^32, mix the parts, so that their order differs from the order in the text.
     mixed = (part + document) * _ODD % 2**32
     turns = np.full(segments.num_sequences, -1)
     turns[segments.sequence_index[rows]] = before * 2**32 + mixed

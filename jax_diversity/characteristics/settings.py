@@ -1,4 +1,8 @@
-"""The settings of the stage `characterize`: which families an ordering balances."""
+"""The settings of the stage `characterize`: which families an ordering balances.
+
+A *family* is a kind of characteristics, such as topic clusters, document lengths or sources. A *group* is one value of
+a family, such as one cluster.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +14,20 @@ from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 
 _COLUMNS = ("id", "text", "num_tokens", "length_bin", "duplicate_group", "documents", "groups")
-"""Names with another meaning in the table and the files of the characteristics."""
-_LONGEST_FAMILY = 200  # bytes, of a file's name
-_MOST_BINS = 2**20  # the bounds of all bins are computed, also where there are fewer documents
+"""Names that already have another meaning in the table or the files of the characteristics."""
+_LONGEST_FAMILY = 200  # in bytes: the family's name is part of a file name
+_MAX_BINS = 2**20  # the bounds of all bins are computed, even if there are fewer documents
 _DEFAULT_WEIGHTS = {"cluster": 1.0, "length": 1.5, "source": 0.3, "language": 0.3}
-"""Families that are balanced by default, and their λ, the weights of squares; docs/log.md has the curve."""
+"""The families that are balanced by default, and their weights λ; docs/log.md shows how the weights were chosen."""
 _ALWAYS = ("cluster", "length")
-"""Families that are kept even if they have one group: the published objectives use the first two, in this order."""
+"""Families that are kept even if they have only one group: the published objectives use them, in this order."""
 
 
 def default_families(num_groups: Mapping[str, int]) -> dict[str, float]:
-    """The families that are balanced by default, in their order, and their weights λ.
+    """Return the families that are balanced by default, in their order, and their weights λ.
 
     Args:
-        num_groups: family -> groups with tokens; a family of one group is balanced in any order.
+        num_groups: family -> number of groups with tokens. A family with one group is balanced in any order.
 
     Example:
         >>> list(default_families({"cluster": 50, "length": 100, "source": 3, "language": 1, "host": 9}))
@@ -41,14 +45,14 @@ class CharacteristicsConfig:
     """Which families an ordering balances."""
 
     families: Literal["auto"] | tuple[str, ...] = "auto"
-    """The families that orderings balance; the norm of the first one is balanced, too. `auto` takes `cluster` and
-    `length`, and `source` and `language` if they have more than one group. A list may also name `cluster_100` ...
-    (see cluster.also), `host` (of the address), `duplicate` (groups of equal texts), and any metadata field. All
-    families except metadata fields are always stored."""
+    """The families that orderings balance. The norm of the first family's counts is balanced, too. `auto` means
+    `cluster` and `length`, and `source` and `language` if they have more than one group. A list may also name
+    `cluster_100` ... (see cluster.also), `host` (of the address), `duplicate` (groups of equal texts), and any metadata
+    field. All families except metadata fields are always stored."""
     length_bins: int = 100
-    """Quantile bins of the documents' token counts."""
+    """Number of quantile bins of the documents' token counts."""
     url_field: str = "url"
-    """The metadata field that holds a document's address, whose host is a family."""
+    """The metadata field with a document's address. The host of the address is a family."""
 
     @property
     def possible_families(self) -> tuple[str, ...]:
@@ -56,22 +60,22 @@ class CharacteristicsConfig:
         return tuple(_DEFAULT_WEIGHTS) if self.families == "auto" else self.families
 
     def check(self) -> None:
-        """Refuse settings that no corpus could satisfy.
+        """Raise an error for settings that are wrong for every corpus.
 
         Raises:
-            UserError: the first such setting.
+            UserError: there is a wrong setting; the error names the first.
         """
-        as_whole_number("characteristics.length_bins", self.length_bins, 1, _MOST_BINS)
+        as_whole_number("characteristics.length_bins", self.length_bins, 1, _MAX_BINS)
         if self.families == "auto":
             return
         if not self.families:
             raise UserError("Expected characteristics.families to name at least one family, found none.")
         if len(set(self.families)) != len(self.families):
             raise UserError(f"Expected characteristics.families without repeats, found {', '.join(self.families)}.")
-        for family in self.families:  # each is the name of a file and of a column
+        for family in self.families:  # each family is the name of a file and of a column
             name_fits = family.isprintable() and 0 < len(family.encode()) <= _LONGEST_FAMILY
             if not name_fits or family.startswith(".") or "/" in family or family in _COLUMNS:
                 raise UserError(
                     f"Expected characteristics.families to name families or metadata fields, found {family!r}, which "
-                    "cannot be a family's name; rename the field."
+                    "cannot be the name of a family; rename the field."
                 )

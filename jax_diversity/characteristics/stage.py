@@ -1,4 +1,8 @@
-"""The stage `characterize`: documents' codes and segments -> sparse counts, a matrix per family."""
+"""The stage `characterize`: documents' codes and segments -> sparse counts, one matrix per family.
+
+A *family* is a kind of characteristics, such as topic clusters, document lengths or sources. A *group* is one value of
+a family, and a document's *code* is the number of its group.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +27,17 @@ if TYPE_CHECKING:
 _STORED = ("length", "source", "language", "host", "duplicate")
 """Families of every dataset, besides its clusterings."""
 _FIELD = "field:"
-_MOST_FIELDS = 5
-"""Metadata fields that the summary names."""
+_MAX_FIELDS = 5
+"""The summary names at most this number of metadata fields."""
 FIELD_BINS = 10
-"""Quantile bins of a numeric metadata field."""
+"""Number of quantile bins of a numeric metadata field."""
 MAX_GROUPS = 1000
-"""Groups of a family of names (source, language, host, metadata field): the largest; the others form one group."""
+"""Maximum number of groups in a family of names (source, language, host, metadata field).
+
+The largest groups are kept; the others form one group.
+"""
 _ROW_GROUP = 65_536
-"""Documents of a row group, which are read together."""
+"""Number of documents in a row group of the stored tables; a row group is read as a whole."""
 
 
 def characterize_sequences(context: Context, partial: Path) -> Counts:
@@ -52,7 +59,7 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
         for family, family_codes in codes.items():
             counts = count_tokens(segments, family_codes)
             sparse.save_npz(partial / stored.counts_name(family), counts)
-            # The counts are int32; a corpus's total may be above 2^31.
+            # The counts are int32, but the total of a corpus may be above 2^31.
             totals[family] = np.asarray(counts.sum(axis=0, dtype=np.int64)).ravel().tolist()
             advance(1)
     write_array(partial / stored.SEQUENCE_DOCUMENTS, sequence_documents(segments))
@@ -79,7 +86,10 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
 
 
 def _balanced(context: Context, totals: Mapping[str, Sequence[int]]) -> dict[str, float]:
-    """The families that orderings balance, and their weights, from every stored family's tokens per group."""
+    """Return the families that orderings balance, and their weights.
+
+    `totals` has the tokens per group of every stored family.
+    """
     if context.reference is not None:
         theirs = context.reference.counts("characterize")
         return {family: theirs["weights"][family] for family in theirs["families"]}
@@ -90,16 +100,16 @@ def _balanced(context: Context, totals: Mapping[str, Sequence[int]]) -> dict[str
 
 
 def _field_of(family: str) -> str:
-    """The metadata field of a family; `field:length` is a field, `length` is not."""
+    """Return the name of a family's metadata field: `field:length` means the field `length`."""
     return family.removeprefix(_FIELD)
 
 
 def _all_codes(context: Context, dataset: Any) -> dict[str, Codes]:
-    """The codes of all families: clusterings, built-in families, and the fields in the settings."""
+    """Return the codes of all families: clusterings, built-in families, and the fields in the settings."""
     from jax_diversity.characteristics import codes as make
 
     config = context.config.characteristics
-    of_fields = _field_codes(context, with_hosts=True)  # first: it may raise
+    of_fields = _field_codes(context, with_hosts=True)  # before the other families, because it may raise an error
     codes = {
         family: make.Codes(dataset.assignments(family), tuple(map(str, range(number))))
         for family, number in context.counts("cluster")["clusterings"].items()
@@ -108,7 +118,7 @@ def _all_codes(context: Context, dataset: Any) -> dict[str, Codes]:
     bins = _reference_bins(context).get("length", num_bins)
     codes["length"] = make.length_bins(dataset.tokens.document_lengths, bins)
     for name in ("source", "language"):
-        # A file's column is encoded before the next one is read: four bytes per document are kept.
+        # The column of one file is encoded before the next file is read. Only four bytes per document stay in memory.
         store = dataset.document_store
         columns = (store.columns([name], path)[name].cast("large_string") for path in store.paths)
         blocks = [chunk.dictionary_encode() for column in columns for chunk in column.chunks]
@@ -118,9 +128,10 @@ def _all_codes(context: Context, dataset: Any) -> dict[str, Codes]:
 
 
 def _field_codes(context: Context, *, with_hosts: bool = False) -> dict[str, Codes]:
-    """The codes of metadata fields; a `UserError` for unknown families and for fields that make no groups.
+    """Return the codes of metadata fields; unknown families, and fields that make no groups, are a `UserError`.
 
-    Metadata is JSON, which is parsed once: the codes of the addresses' hosts are made along with them if asked for.
+    Metadata is JSON, and we parse it only once. With `with_hosts`, the codes of the addresses' hosts are therefore made
+    in the same pass.
     """
     from jax_diversity.characteristics.codes import FieldValues, categorical, encoded, host_of, joined
 
@@ -133,7 +144,7 @@ def _field_codes(context: Context, *, with_hosts: bool = False) -> dict[str, Cod
         if field not in present and context.reference is None:
             raise UserError(
                 f"Expected characteristics.families to name families ({', '.join(known)}) or metadata fields of the "
-                f"documents ({', '.join(present) or 'there are none'}), found {family!r}; take one of these, or add "
+                f"documents ({', '.join(present) or 'there are none'}), found {family!r}; use one of these, or add "
                 "another clustering to cluster.also."
             )
         values[family] = FieldValues(field)
@@ -146,12 +157,13 @@ def _field_codes(context: Context, *, with_hosts: bool = False) -> dict[str, Cod
                 hosts.append(encoded(map(host_of, group[config.url_field])))
     codes = {"host": categorical(joined(hosts), MAX_GROUPS)} if with_hosts else {}
     bins = _reference_bins(context)
-    num_bins = FIELD_BINS if context.reference is None else 0  # a field without bins there has names here
+    # A field that has no bins in the other dataset is treated as names here.
+    num_bins = FIELD_BINS if context.reference is None else 0
     return codes | {family: column.codes(bins.get(family, num_bins), MAX_GROUPS) for family, column in values.items()}
 
 
 def _reference_bins(context: Context) -> dict[str, Bins]:
-    """The bins of the dataset in `features_from`, by family; empty without one."""
+    """Return family -> bins of the dataset in `features_from`; empty if there is no such dataset."""
     from jax_diversity.characteristics.codes import Bins
 
     if context.reference is None:
@@ -161,7 +173,7 @@ def _reference_bins(context: Context) -> dict[str, Bins]:
 
 
 def _taken(context: Context) -> str:
-    """A fingerprint of the other dataset's families, their weights and bins."""
+    """Return a fingerprint of the families, weights and bins of `features_from`; without it, an empty string."""
     if context.reference is None:
         return ""
     theirs = context.reference.counts("characterize")
@@ -173,11 +185,12 @@ def _check_families(context: Context) -> None:
 
 
 def _write_documents(context: Context, dataset: Any, partial: Path, codes: dict[str, Codes]) -> None:
-    """Write two tables with a row per document: its description for readers, and its group in every family."""
+    """Write two tables with one row per document: a description for readers, and the groups in every family."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # Groups take four bytes per document and are in memory; ids may take much more and are read while rows are written.
+    # Groups need four bytes per document and are in memory. Ids may need much more; they are read while rows are
+    # written.
     columns: dict[str, Any] = {"id": None, "num_tokens": dataset.tokens.document_lengths}  # None: as stored
     for family, code in codes.items():
         if family in context.counts("cluster")["clusterings"]:
@@ -200,15 +213,15 @@ def _write_documents(context: Context, dataset: Any, partial: Path, codes: dict[
 
 
 def _document_tables(store: Any, columns: dict[str, Any]) -> Iterator[Any]:
-    """The columns of `_ROW_GROUP` documents at a time; columns that are None are read from the stored documents."""
+    """Yield tables of `_ROW_GROUP` documents. Columns that are None are read from the stored documents."""
     import pyarrow as pa
 
     as_stored = [name for name, values in columns.items() if values is None]
-    waiting, start = None, 0  # rows of an incomplete row group; slices and joins copy nothing
+    waiting, start = None, 0  # `waiting` has the rows of an incomplete row group; slices and joins copy no data
     for path in store.paths:
         read = store.columns(as_stored, path)
         waiting = read if waiting is None else pa.concat_tables([waiting, read])
-        # After the last file the rest is a row group too, however small.
+        # After the last file the remaining rows are a row group too, even if there are few.
         while len(waiting) >= (1 if path == store.paths[-1] else _ROW_GROUP):
             group = waiting.slice(0, _ROW_GROUP)
             waiting = waiting.slice(len(group))
@@ -218,14 +231,14 @@ def _document_tables(store: Any, columns: dict[str, Any]) -> Iterator[Any]:
 
 
 def summary(counts: Counts) -> str:
-    """One line: the groups of the balanced families, and the other families and fields."""
-    # Sorted, as in a manifest that is read again.
+    """Return one line: the groups of the balanced families, and the other families and fields."""
+    # We sort the families, because a manifest that is read again is also sorted.
     numbers = sorted(counts["num_groups"].items())
     balanced = ", ".join(f"{family} {counts['num_groups'][family]:,}" for family in counts["families"])
-    # A family of one group is balanced in any order.
+    # A family with one group is left out: it is balanced in any order.
     others = [f"{family} {number:,}" for family, number in numbers if number > 1 and family not in counts["families"]]
     fields = counts["other_fields"]
-    shown = [*fields[:_MOST_FIELDS], *([f"{len(fields) - _MOST_FIELDS} more"] if len(fields) > _MOST_FIELDS else [])]
+    shown = [*fields[:_MAX_FIELDS], *([f"{len(fields) - _MAX_FIELDS} more"] if len(fields) > _MAX_FIELDS else [])]
     others += [f"field {field}" for field in shown]
     return f"{balanced} groups" + (f"; not balanced: {', '.join(others)}" if others else "")
 

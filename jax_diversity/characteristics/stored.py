@@ -1,4 +1,8 @@
-"""The artifacts of the stage `characterize`: a matrix of counts a family, their groups, and the documents' tables."""
+"""The artifacts of the stage `characterize`: a matrix of counts for each family, group names, and documents' tables.
+
+A *family* is a kind of characteristics, such as topic clusters, document lengths or sources. A *group* is one value of
+a family, such as one cluster.
+"""
 
 from __future__ import annotations
 
@@ -30,43 +34,43 @@ SEQUENCE_TURNS = "sequence_turns.npy"
 
 
 def counts_name(family: str) -> str:
-    """The file with the sequences' token counts in a family's groups."""
+    """Return the name of the file with the sequences' token counts in a family's groups."""
     return f"{family}.npz"
 
 
 def read_counts(stored: StoredStages, family: str) -> csr_array:
-    """The sequences' token counts in a family's groups; an absent or damaged file is a `UserError`."""
+    """Return the sequences' token counts in a family's groups; an absent or damaged file is a `UserError`."""
     from scipy.sparse import load_npz
 
     path = _file(stored, counts_name(family))
     try:
         return load_npz(path)
     except (OSError, ValueError, KeyError, BadZipFile, zlib.error) as error:
-        raise UserError(f"{path} does not hold counts ({error}); run `jax-diversity characterize` again.") from None
+        raise UserError(f"{path} does not contain counts ({error}); run `jax-diversity characterize` again.") from None
 
 
 def read_sequence_array(stored: StoredStages, name: str) -> Int64[np.ndarray, "sequence ..."]:
-    """One of the arrays with a row per sequence: `SEQUENCE_DOCUMENTS`, `SEQUENCE_COPIES` or `SEQUENCE_TURNS`."""
+    """Return an array with one row per sequence: `SEQUENCE_DOCUMENTS`, `SEQUENCE_COPIES` or `SEQUENCE_TURNS`."""
     return read_array(_file(stored, name), "characterize")
 
 
 def read_groups(stored: StoredStages) -> dict[str, tuple[str, ...]]:
-    """Every stored family's groups by name."""
+    """Return family -> the names of its groups, for every stored family."""
     return {family: tuple(names) for family, names in _read_json(stored, GROUPS).items()}
 
 
 def read_totals(stored: StoredStages) -> dict[str, Int64[np.ndarray, " group"]]:
-    """The training sequences' tokens in every stored family's groups."""
+    """Return family -> the number of tokens in each of its groups, over all training sequences."""
     return {family: np.array(totals, np.int64) for family, totals in _read_json(stored, TOTALS).items()}
 
 
 def read_bins(stored: StoredStages) -> dict[str, Any]:
-    """The bounds of the families of numbers, as plain values."""
+    """Return family -> its bins, for families of numbers, as JSON values."""
     return _read_json(stored, BINS)
 
 
 def read_families(stored: StoredStages, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The families that orderings balance; a `UserError` if one is not among the known."""
+    """Return the families that orderings balance; a family that is not among `known` is a `UserError`."""
     names = stored.counts("characterize")["families"]
     unknown = [name for name in names if not isinstance(name, str) or name not in known]
     if unknown:  # a manifest that was not written by a build
@@ -78,12 +82,12 @@ def read_families(stored: StoredStages, known: tuple[str, ...]) -> tuple[str, ..
 
 
 def documents_file(stored: StoredStages) -> Path:
-    """The path of the table that describes every document in a row: id, tokens, source, language ..."""
+    """Return the path of the table that describes each document in one row: id, tokens, source, language ..."""
     return _file(stored, DOCUMENTS)
 
 
 def codes_file(stored: StoredStages) -> Path:
-    """The path of the table with every document's group in every family."""
+    """Return the path of the table with every document's group in every family."""
     return _file(stored, CODES)
 
 

@@ -1,1 +1,1 @@
-"""The command line: verbs, options, and tables and small curves at most 80 columns wide."""
+"""The command line: commands, options, and output (tables, small curves) of at most 80 columns."""

@@ -1,4 +1,4 @@
-"""The verb `lab`: builds the datasets of an experiment, does its runs, and prints their results."""
+"""The command `lab`: builds the datasets of an experiment, does its training runs, and prints their results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jax_diversity.pipeline.settings import BuildConfig
 
 
 def run_lab(options: LabRunOptions) -> str:
-    """Build missing datasets, do the missing runs, and return a summary."""
+    """Build the missing datasets, do the missing runs, and return a summary."""
     from jax_diversity.lab.experiments.running import accelerator, design_sentence, run_experiment
 
     experiment = _experiment(options)
@@ -55,7 +55,7 @@ def run_lab(options: LabRunOptions) -> str:
 
 
 def show_lab(options: LabShowOptions) -> str:
-    """The results from an experiment's rows; with `--page` they are also written as a page."""
+    """Return the results of an experiment as text; with `--page` they are also written as a page."""
     from jax_diversity.lab.experiments.page import experiment_text, write_page
 
     experiment = _experiment(options)
@@ -67,12 +67,12 @@ def show_lab(options: LabShowOptions) -> str:
 
 def _experiment(options: LabOptions) -> Experiment:
     if not options.file:
-        raise UserError("Expected the file of an experiment, found none; name one of configs/experiments.")
+        raise UserError("Expected the file of an experiment, found no file; name a file of configs/experiments.")
     return read_experiment(options.file, options.size)
 
 
 def _dataset(name: str, settings: Any, out: Path, data: Path, progress: Progress) -> Dataset:
-    """A dataset of an experiment, built if it is missing; experiments share datasets of equal settings."""
+    """Return a dataset of an experiment. It is built if it is missing; experiments with equal settings share it."""
     plain = dict(settings)
     corpus = dict(plain.get("corpus") or {})
     paths = corpus.get("paths") or []

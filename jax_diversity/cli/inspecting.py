@@ -1,4 +1,4 @@
-"""The output of `inspect`: one batch compared with all others, its rows, and the uses of a document."""
+"""The output of `inspect`: one batch compared with all other batches, its rows, and the uses of a document."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PATH_WIDTH = 16
 
 
 def batch_table(batch: BatchView, run: Run, num_rows: int, deviations: Deviations | None = None) -> str:
-    """One batch, or a host's rows of it: its deviation, its largest differences, and its first rows' documents.
+    """Describe a batch, or a host's rows of it: deviation, largest differences, and the documents of the first rows.
 
     `deviations` is the TV of every batch of the run; with it, the rank of the batch is shown.
     """
@@ -46,9 +46,9 @@ def _head(head: str, batch: BatchView) -> str:
     """The first line: the place of the batch, and its repeated documents."""
     repeats = "no document occurs twice"
     if batch.num_repeats:
-        repeats = f"{batch.num_repeats:,} of them continue a document that another row holds"
+        repeats = f"{batch.num_repeats:,} of them continue a document that is in another row"
     if batch.num_copies:
-        repeats += f"; {batch.num_copies:,} copies of documents that another row holds"
+        repeats += f"; {batch.num_copies:,} copies of documents that are in another row"
     return textwrap.fill(f"{head}; {repeats}", width=80, break_long_words=False)
 
 
@@ -57,7 +57,7 @@ def _rest(size: int, num_rows: int) -> list[str]:
 
 
 def _ranks_table(batch: BatchView, deviations: Deviations) -> str:
-    """Every family's TV, compared with the TV of all batches."""
+    """A table of every family's TV, compared with the TV of all batches."""
     numbers = ("TV", "worse are", f"best of {len(next(iter(deviations.values()))):,} batches", "mean", "worst")
     table = plain_table("family", *numbers, numbers=numbers)
     for family, view in batch.families.items():
@@ -76,7 +76,7 @@ def _in_percent(share: float) -> str:
 
 
 def _differences_table(batch: BatchView, whole: str) -> str:
-    """Every family's TV, and the groups whose shares differ most from the whole."""
+    """A table of every family's TV, and of the groups whose shares differ most from the whole dataset or run."""
     table = plain_table("family", "TV", f"largest differences: share here (in the {whole})", numbers={"TV"})
     for family, view in batch.families.items():
         differences = ", ".join(
@@ -88,7 +88,7 @@ def _differences_table(batch: BatchView, whole: str) -> str:
 
 
 def _rows_table(batch: BatchView, num_rows: int, several: bool) -> str:
-    """The sequences of the first rows (with their datasets if there are several) and their documents."""
+    """A table of the first rows: sequence (with its dataset if there are several) and documents."""
     cells = []
     for sequence in batch.sequences[:num_rows]:
         origin = (end_of(_clean(sequence.path), _PATH_WIDTH), str(sequence.epoch)) if several else ()
@@ -112,12 +112,12 @@ def _rows_table(batch: BatchView, num_rows: int, several: bool) -> str:
 
 
 def _clean(text: str) -> str:
-    """The corpus's text as one line of a table; it is cleaned before the columns' widths are computed."""
+    """A text of the corpus as one line of a table; texts are cleaned before the widths of the columns are computed."""
     return clean(text).replace("\n", "\ufffd")
 
 
 def uses_table(document: str, run: Run, uses: Sequence[DocumentUse], appearances: int | None = None) -> str:
-    """The uses of a document in a run, and how often it was packed because of its weight."""
+    """A table of the uses of a document in a run, and how often it was packed because of its weight."""
     document, several = _clean(document), len(run.sizes) > 1
     if not uses:
         weighed = "" if appearances is None else "left out by its weight, "

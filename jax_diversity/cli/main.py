@@ -1,8 +1,9 @@
 """The command line: parse and dispatch.
 
-`jax-diversity VERB` runs the verb's function below. The list of stages defines the verbs of the stages, with their help
-and options; `all_verbs` adds the others. A user's mistake ends with status 2 and one sentence; only bugs show a
-traceback. Heavy modules are imported only when a verb needs them.
+`jax-diversity COMMAND` runs one of the functions below. In this package a command, such as `build`, is also called a
+verb. The list of stages defines the commands of the stages, with their help and options; `all_verbs` adds the others. A
+user's mistake ends with status 2 and one sentence; only bugs show a traceback. A heavy module is imported only by the
+commands that need it.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ _REFUSALS = {
     ),
     **dict.fromkeys(
         (errno.EACCES, errno.EPERM, errno.EROFS),
-        ("no permission", "change it, or name a folder that you may read and write."),
+        ("no permission", "change the permission, or name a folder that you may read and write."),
     ),
-    errno.ENAMETOOLONG: ("a name is too long for the disk", "choose a shorter one."),
+    errno.ENAMETOOLONG: ("a name is too long for the disk", "choose a shorter name."),
 }
 """Errors of the operating system by number: the reason, and what to do."""
 _LAST_POSITION = 2**62
@@ -78,7 +79,7 @@ _MOST_FAULTS = 5
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb: `options` holds the defaults of its options, `run` is called with the parsed options.
+    """One command: `options` contains the defaults of its options, `run` is called with the parsed options.
 
     `sections` are the sections of a build's settings that a stage uses; its help shows only these.
     """
@@ -91,7 +92,7 @@ class Verb:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; returns the exit status: 0 done, 2 a user's mistake, 130 interrupted."""
+    """Run one command; returns the exit status: 0 if done, 2 after a user's mistake, 130 if interrupted."""
     if arguments is None:  # run as a program: tracebacks are printed in the same way as all other output
         sys.excepthook = _show_traceback
         keep_compiled_programs()
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answer(given: list[str]) -> int:
-    """Run the verb in the first argument; every mistake becomes one sentence."""
+    """Run the command in the first argument; every mistake becomes one sentence."""
     if given[:1] == ["help"] and len(given) > 1:
         given = [given[1], "--help"]
     try:
@@ -125,8 +126,12 @@ def _answer(given: list[str]) -> int:
         otherwise = ("a file cannot be used", "check the file and the disk, then repeat the command to continue.")
         refusal, advice = _REFUSALS.get(error.errno or 0, otherwise)
         return _fail(f"{refusal} ({in_one_line(error)}); {advice}")
-    except MemoryError as error:
-        return _fail(f"no memory left ({in_one_line(error)}); choose smaller settings, or a machine with more.")
+    except (MemoryError, RuntimeError) as error:
+        # JAX's exception for a device without free memory is a RuntimeError.
+        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        advice = "choose smaller settings (such as batches, sequences or models), or a machine with more."
+        return _fail(f"no memory left ({in_one_line(error)}); {advice}")
     return 0
 
 
@@ -136,7 +141,7 @@ def _fail(sentence: str, status: int = 2) -> int:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
-    """Show a warning as one line; a warning of another package with its origin."""
+    """Show a warning as one line; a warning of another package also has its origin."""
     own = category is UserWarning or category.__module__.startswith("jax_diversity.")
     place = "" if own else f" ({category.__name__} in {filename}:{lineno})"
     show(f"jax-diversity: warning: {in_one_line(message)}{place}", sys.stderr)
@@ -150,11 +155,11 @@ def _overview() -> str:
     width = max(map(len, all_verbs()))
     verbs = "\n".join(f"  {name:<{width}}  {verb.help}" for name, verb in all_verbs().items())
     return (
-        "usage: jax-diversity VERB [options]\n\n"
+        "usage: jax-diversity COMMAND [options]\n\n"
         "Turn a corpus into token sequences in an order that is measurably better than\n"
         "a shuffle, and stream that order into JAX training.\n\n"
         f"verbs:\n{verbs}\n\n"
-        "`jax-diversity VERB --help` lists a verb's options with their defaults.\n\n"
+        "`jax-diversity COMMAND --help` lists a command's options with their defaults.\n\n"
         "Start with:\n"
         "  jax-diversity demo                          # uses texts on this machine\n"
         "  jax-diversity measure --out demo --profile  # compares it with a shuffle\n"
@@ -167,12 +172,12 @@ def _find_verb(name: str) -> Verb:
     if name in verbs:
         return verbs[name]
     if name.startswith("-"):
-        raise UserError(f"Expected a verb first, as in `jax-diversity measure {name} ...`, found the option {name}.")
-    raise UserError(f"Unknown verb {name!r}: expected one of {', '.join(verbs)}{did_you_mean(name, verbs)}")
+        raise UserError(f"Expected a command first, as in `jax-diversity measure {name} ...`, found the option {name}.")
+    raise UserError(f"Unknown command {name!r}: expected one of {', '.join(verbs)}{did_you_mean(name, verbs)}")
 
 
 def all_verbs() -> dict[str, Verb]:
-    """Every verb by its name, in the order of the overview; stages are in the order of their list."""
+    """Return every command by its name, in the order of the overview; stages are in the order of their list."""
     verbs = {
         "demo": Verb(
             "Build a dataset from installed Python packages and train on it.",
@@ -184,7 +189,7 @@ def all_verbs() -> dict[str, Verb]:
     for stage in all_stages(BuildConfig()):
         if stage.verb == "measure":
             verbs["measure"] = Verb(stage.help, _run_measure, MeasureOptions())
-        elif stage.verb == "order":  # the settings of one ordering, not of a whole build
+        elif stage.verb == "order":  # it has the settings of one ordering, not of a whole build
             verbs["order"] = Verb(stage.help, _run_order, OrderOptions(), stage=stage)
         else:
             run, options = _STAGE_VERBS.get(stage.verb, (_run_stage, StageOptions()))
@@ -203,7 +208,7 @@ def all_verbs() -> dict[str, Verb]:
 
 
 def _run(name: str, arguments: list[str]) -> None:
-    """Parse the options of a verb and run it."""
+    """Parse the options of a command and run it."""
     if name == "lab":
         if arguments[:1] not in (["run"], ["show"]):
             found = arguments[0] if arguments else "nothing"
@@ -222,26 +227,26 @@ def _run(name: str, arguments: list[str]) -> None:
             verb.run(options)
         except SystemExit as error:
             raise UserError(
-                f"Expected code that returns, found that it ended the program (sys.exit({quoted(error.code)})); leave "
-                "that out of your functions."
+                f"Expected code that returns, found that it ended the program (sys.exit({quoted(error.code)})); remove "
+                "this call from your functions."
             ) from None
 
 
 def _as_given(word: str) -> Any:
-    """A word of the command line as the values that it gives: `--option=value`, or a list or mapping in YAML."""
+    """The values in a word of the command line, which may be `--option=value`, or a list or mapping in YAML."""
     value = word.partition("=")[2] if word.startswith("--") else word
     with suppress(UserError):
         return parse_yaml(value) if value.startswith(("[", "{")) else value
 
 
 def _defaults(verb: Verb, arguments: list[str], asks_help: bool) -> Any:
-    """The defaults of a verb's options: from the file in `--config`, else from the dataset, else from the verb."""
+    """The defaults of a command's options: from the file in `--config`, or from the dataset, or from the command."""
     options = verb.options
     if not isinstance(options, FromFile):
         return options
     first = first_options(arguments, ("config", "out"))
     settings = options.settings
-    # The first stage starts a dataset. The defaults of later stages are the settings recorded in the dataset's folder.
+    # The first stage begins a dataset. The defaults of later stages are the settings recorded in the dataset's folder.
     if verb.stage not in (None, STAGES[0]) and not asks_help:
         from jax_diversity.pipeline.build import recorded_config
 
@@ -255,7 +260,7 @@ def _defaults(verb: Verb, arguments: list[str], asks_help: bool) -> Any:
 
 
 def _existing(out: str) -> str:
-    """A dataset's folder or address as given; if there is none, the error suggests one in the working folder."""
+    """A dataset's folder or address as given; if there is no dataset, the error suggests one in the working folder."""
     check_folder_name("out", out)
     folder = Path(out)
     if "://" in out or (folder / "manifest.json").is_file():
@@ -278,8 +283,8 @@ def _run_stage(stage: Stage, options: StageOptions) -> None:
 def _run_prepare(stage: Stage, options: PrepareOptions) -> None:
     if options.sample is not None and not options.dry_run:
         raise UserError(
-            "Expected --sample only together with --dry-run, found --sample alone; a dataset holds all documents: add "
-            "--dry-run, or leave --sample out."
+            "Expected --sample only together with --dry-run, found --sample alone; a dataset contains all documents: "
+            "add --dry-run, or leave --sample out."
         )
     if options.dry_run:
         _run_dry(options.settings, Progress(options.quiet), options.sample)
@@ -307,7 +312,7 @@ def _run_report(stage: Stage, options: ReportOptions) -> None:
 
 
 def _show_funnel(results: Sequence[StageResult], root: Path) -> None:
-    """Show the documents that preparation removed, if it ran now."""
+    """Show the documents that preparation removed, if preparation ran now."""
     for result in results:
         if "preparation" in result.counts and not result.kept:
             show(f"\n{funnel_table(read_json(root / 'preparation' / 'funnel.json', result.stage))}")
@@ -325,7 +330,7 @@ def _run_dry(config: BuildConfig, progress: Progress, sample: int | None) -> Non
     chain = config.preparation.chain()
     if chain is None:
         raise UserError(
-            "Expected steps to try, found none; set preparation.steps in a file for --config, or pass "
+            "Expected steps to try, found no steps; set preparation.steps in a file for --config, or pass "
             "--preparation.recipe fineweb."
         )
     corpus, report = config.corpus, ReadReport()
@@ -393,12 +398,12 @@ def _run_schedule(options: ScheduleOptions) -> None:
     if (options.seen or 0) < 0:
         raise UserError(f"Expected --seen >= 0, found {options.seen}.")
     if not exists and not options.datasets:
-        open_schedule(options.path)  # raises the error for a missing run
+        open_schedule(options.path)  # raises an error if the run is missing
     with progress.task("schedule", None, "sequences") as advance:
         if not exists:
             if options.position is not None or options.skip:
                 raise UserError(
-                    f"Expected a schedule at {options.path} for --position or --skip, found none; make it first."
+                    f"Expected a schedule at {options.path} for --position or --skip, found no schedule; make it first."
                 )
             first = options.ordering
             run = making.create_schedule(
@@ -429,7 +434,7 @@ def _open_run(options: Any, ordering: str | None = None) -> Run:
     if _is_run(options.out):
         if ordering is not None:
             raise UserError(
-                f"Expected no ordering, because the run in {options.out} has its own, found {ordering}; leave it out."
+                f"Expected no ordering, because the run in {options.out} has its own, found {ordering}; omit it."
             )
         return open_schedule(options.out, options.version)
     if options.version is not None:
@@ -438,7 +443,7 @@ def _open_run(options: Any, ordering: str | None = None) -> Run:
 
 
 def _is_run(out: str) -> bool:
-    """Whether a folder holds a stored run."""
+    """Whether a folder contains a stored run."""
     from jax_diversity.run.stored import FILE
 
     return bool(out) and "://" not in out and (Path(out) / FILE).is_file()
@@ -457,13 +462,13 @@ def _run_measure(options: MeasureOptions) -> None:
         for name in ("orderings", "order", "targets"):
             if getattr(options, name):
                 raise UserError(
-                    f"Expected no --{name} with the run in {options.out}, which holds its own order; leave it out."
+                    f"Expected no --{name} with the run in {options.out}, which has its own order; leave --{name} out."
                 )
         run = _open_run(options)
         chosen = measuring.choose({run.name: run}, options.windows, options.families)
     else:
         if options.version is not None:
-            _open_run(options)  # raises the error for a dataset with --version
+            _open_run(options)  # raises an error for a dataset with --version
         chosen = measuring.choose_orderings(
             _existing(options.out),
             options.orderings,
@@ -491,7 +496,7 @@ def _run_measure(options: MeasureOptions) -> None:
 
 def _run_inspect(options: InspectOptions) -> None:
     if options.rank is None and options.num_hosts != 1:
-        raise UserError(f"Expected --rank with --num-hosts {options.num_hosts}, found none; say which host.")
+        raise UserError(f"Expected --rank with --num-hosts {options.num_hosts}, found no --rank; say which host.")
     if options.rows < 0:
         raise UserError(f"Expected --rows >= 0, found {options.rows}.")
     from jax_diversity.cli.inspecting import as_json, batch_table, uses_table
@@ -534,7 +539,7 @@ _STAGE_VERBS: dict[str, tuple[Callable[..., None], StageOptions]] = {
     "prepare": (_run_prepare, PrepareOptions()),
     "report": (_run_report, ReportOptions()),
 }
-"""Stages whose verbs do more than run them."""
+"""Stage -> the function of its command, if the command does more than run the stage."""
 
 
 def _run_export(options: ExportOptions) -> None:
@@ -552,7 +557,7 @@ def _run_verify(options: VerifyOptions) -> None:
     folder = OutputFolder(_existing(options.out))
     sizes = [about["bytes"] for entry in folder.stages.values() for about in entry["files"].values()]
     if not sizes:
-        raise UserError(f"Expected a dataset in {options.out}, found none; run `jax-diversity build` first.")
+        raise UserError(f"Expected a dataset in {options.out}, found no dataset; run `jax-diversity build` first.")
     with Progress(options.quiet).task("verify", sum(sizes), "bytes") as advance:
         faults = folder.verify(advance) + verify_training(folder.root)
     if faults:

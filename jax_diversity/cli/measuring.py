@@ -1,4 +1,4 @@
-"""The curves of `measure`: orderings along training, and their deviation by window size."""
+"""The output of `measure`: curves of orderings along training, and their deviation for each window size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def measures_legend(chosen: Chosen) -> str:
     run = ""
     if chosen.targets is not None:
         run = (
-            " The corpus is that of the run: the sequences of all positions. Groups of one name are one group in "
+            " The corpus is that of the run: the sequences of all positions. Groups of equal names are one group in "
             "all datasets."
         )
     return textwrap.fill(
@@ -39,7 +39,7 @@ def measures_legend(chosen: Chosen) -> str:
 
 
 def targets_table(name: str, measured: Mapping[str, Mapping[str, FollowedBalance]], markdown: bool) -> str:
-    """Orderings (ordering -> family -> measures) beside the targets that the ordering `name` followed."""
+    """A table that compares orderings (ordering -> family -> measures) with the targets that `name` followed."""
     from rich.box import MARKDOWN
 
     numbers = ("TV mean", "worst", "prefix L2")
@@ -53,11 +53,11 @@ def targets_table(name: str, measured: Mapping[str, Mapping[str, FollowedBalance
                 tv = of_family.windows[size]
                 cells = (f"{tv.tv_mean:.4f}", f"{tv.tv_worst:.4f}", f"{of_family.prefix_l2_max:.2f}")
                 table.add_row(family, str(size), end_of(ordering, _NAME_WIDTH), *cells)
-    return f"Against the targets of {end_of(name, 30)}, each window with those of its positions\n\n{printed(table)}"
+    return f"Against the targets of {end_of(name, 30)}, each window with its positions' targets\n\n{printed(table)}"
 
 
 def training_curves(curves: Mapping[str, Curves]) -> str:
-    """Every ordering (ordering -> family -> its curves) as a line of characters along an epoch; a block has one scale.
+    """Draw each ordering (ordering -> family -> curves) as a line of characters along an epoch; a block has one scale.
 
     The middle window size is drawn. A column shows its largest value, so bad windows remain visible.
     """
@@ -77,7 +77,7 @@ def training_curves(curves: Mapping[str, Curves]) -> str:
 def _block(
     title: str, envelopes: Mapping[str, Mapping[str, Sequence[float]]], decimals: int, low: float | None = None
 ) -> str:
-    """One line per ordering: name, curve and its range. The scale begins at `low`; None takes the least value."""
+    """One line per ordering: name, curve and its range. The scale begins at `low`; None means the smallest value."""
     least = {name: min(points["min"], default=0.0) for name, points in envelopes.items()}
     most = {name: max(points["max"], default=0.0) for name, points in envelopes.items()}
     bottom, top = min(least.values()) if low is None else low, max(most.values())
@@ -95,7 +95,7 @@ def _short(name: str) -> str:
 
 
 def profile_tables(profiles: Mapping[str, Mapping[str, Mapping[int, float]]]) -> str:
-    """Mean window TV (family -> ordering or limit -> window size -> TV): a table and curves for each family."""
+    """A table and curves of mean window TV for each family; `profiles`: family -> ordering or limit -> size -> TV."""
     lines = []
     for family, of_family in profiles.items():
         sizes = sorted({size for values in of_family.values() for size in values})
@@ -120,7 +120,7 @@ def profile_tables(profiles: Mapping[str, Mapping[str, Mapping[int, float]]]) ->
 
 
 def sparkline(values: Sequence[float] | Float[np.ndarray, " value"], low: float, high: float, width: int) -> str:
-    """A curve as one character a column, such as ▁▅█, as high as the largest of the column's values.
+    """Draw a curve with one character per column, such as ▁▅█. Its height is the largest of the column's values.
 
     `low` and `high` are the values of the lowest and the highest character; there are at most `width` columns.
     """
@@ -128,10 +128,10 @@ def sparkline(values: Sequence[float] | Float[np.ndarray, " value"], low: float,
     if not len(array):
         return ""
     starts = np.arange(min(len(array), width)) * len(array) // min(len(array), width)
-    tops = np.fmax.reduceat(array, starts)  # fmax leaves NaN out, unless a column holds nothing else
+    tops = np.fmax.reduceat(array, starts)  # fmax ignores NaN, except in a column that contains only NaN
     levels = _BLOCKS if speaks_unicode() else _PLAIN_BLOCKS
     heights = np.clip((tops - low) / ((high - low) or 1.0), 0.0, 1.0) * len(levels)
-    # Each level stands for an interval without its upper end, but `high` itself belongs to the last one.
+    # Each level is an interval without its upper end, but `high` itself belongs to the last level.
     return "".join(
         " " if math.isnan(height) else levels[min(int(height), len(levels) - 1)] for height in heights.tolist()
     )

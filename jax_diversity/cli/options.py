@@ -1,4 +1,4 @@
-"""The verbs' options: typed dataclasses that tyro fills from the command line; an error is one sentence."""
+"""The options of the commands: typed dataclasses that tyro fills from the command line; an error is one sentence."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True o
 
 @dataclass(frozen=True)
 class FromFile:
-    """Options of the verbs whose settings a file can hold."""
+    """The options of commands whose settings can be in a file."""
 
     config: str | None = None
     """A YAML file with settings; options on the command line override it."""
@@ -70,26 +70,26 @@ class PrepareOptions(StageOptions):
     dry_run: bool = False
     """Show what the steps would keep, and write nothing."""
     sample: int | None = None
-    """In a dry run: approximate number of documents to read, from all files; None reads all."""
+    """In a dry run: approximate number of documents to read, from all files; None means all documents."""
 
 
 @dataclass(frozen=True)
 class ReportOptions(StageOptions):
-    """The options of the page of a dataset or of a run."""
+    """The options of the report page of a dataset or of a run."""
 
     open: bool = False
     """Show the page in the browser."""
     version: int | None = None
-    """Of a run: its version; None takes the last."""
+    """Of a run: its version; None means the last."""
     families: tuple[str, ...] = ()
     """For a run: families to measure; by default all families that the datasets balance."""
     target: str | None = None
-    """For a run: the folder for report.html and report.json; None takes the run's folder."""
+    """For a run: the folder for report.html and report.json; None means the run's folder."""
 
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """The dataset to verify; all verbs that work on a finished dataset have these options."""
+    """The dataset to verify; all commands that work on a finished dataset have these options."""
 
     out: str = "out"
     """The dataset's folder."""
@@ -99,7 +99,7 @@ class VerifyOptions:
 
 @dataclass(frozen=True)
 class OrderOptions(VerifyOptions, OrderConfig):
-    """The options of one more ordering of a built dataset."""
+    """The options for adding an ordering to a built dataset."""
 
     @property
     def order(self) -> OrderConfig:
@@ -116,12 +116,12 @@ class RepackOptions(VerifyOptions):
     seed: int = 1
     """Seed of the packing."""
     sequence_length: int | None = None
-    """L of the new sequences; None takes the dataset's."""
+    """L, the length of the new sequences; None means the length of the dataset's sequences."""
 
 
 @dataclass(frozen=True)
 class ScheduleOptions(FromFile, ScheduleConfig):
-    """The options of a stored run, which is made, changed, or only shown if nothing is to be made or changed."""
+    """The options of a stored run. The command makes it, changes it, or only shows it if no change is given."""
 
     seen: int | None = None
     """Also write the documents that training has read before this position."""
@@ -134,25 +134,25 @@ class MeasureOptions(VerifyOptions):
     """The orderings to measure, and the form of the output."""
 
     orderings: tuple[str, ...] = ()
-    """Names of the dataset's orderings, or .npy files; default: all of the dataset's orderings."""
+    """Names of the dataset's orderings, or .npy files; default: all orderings of the dataset."""
     order: tuple[str, ...] = ()
     """Your own orderings, which are also measured: .npy files of sequence indices."""
     windows: tuple[int, ...] = ()
-    """Window sizes in sequences, such as your batch size; default: the sizes that the dataset was built with, if
-    two windows fit into it."""
+    """Window sizes in sequences, such as your batch size; default: the sizes that the dataset was built with, except
+    sizes of which fewer than two windows fit into the dataset."""
     families: tuple[str, ...] = ()
-    """Families to measure, from all stored ones; default: the families that the dataset balances. The norm drift is
-    measured in the first family."""
+    """Families to measure; each stored family is allowed; default: the families that the dataset balances. The norm
+    drift is measured in the first family."""
     version: int | None = None
-    """The version of a run; None takes the last."""
+    """The version of a run; None means the last."""
     targets: str | None = None
-    """An ordering (name or .npy file) that followed targets: also compare every window with these targets."""
+    """An ordering (name or .npy file) that was made with targets: also compare every window with these targets."""
     profile: bool = False
-    """Also list the deviation over window sizes: 1, 2, 4 ... up to all sequences."""
+    """Also list the deviation at the window sizes 1, 2, 4 ... up to all sequences."""
     relative_to: str | None = None
     """The name of an ordering: print every number as a ratio to this ordering's number."""
     json: bool = False
-    """Print the figures and curves as JSON."""
+    """Print the values and curves as JSON."""
     markdown: bool = False
     """Print the tables in Markdown, without curves."""
 
@@ -164,15 +164,15 @@ class InspectOptions:
     out: str = "out"
     """The folder of a dataset, or of a run."""
     ordering: str | None = None
-    """The ordering that training follows, or a .npy file of sequence indices; None takes `balance`."""
+    """The ordering that training follows, or a .npy file of sequence indices; None means `balance`."""
     version: int | None = None
-    """The version of a run; None takes the last."""
+    """The version of a run; None means the last."""
     step: int = 0
     """The step of training, counted from 0 over all epochs."""
     batch_size: int | None = None
-    """Number of sequences in a batch over all hosts; None takes the dataset's batch size, or 64 if it has none."""
+    """Number of sequences in a batch over all hosts; None means the batch size of the dataset, or 64."""
     rank: int | None = None
-    """Show only the rows that this host reads, counted from 0; it needs `num_hosts`."""
+    """Show only the rows that this host reads; hosts are counted from 0. This needs `num_hosts`."""
     num_hosts: int = 1
     """Number of hosts that share the batch."""
     document: str | None = None
@@ -180,7 +180,7 @@ class InspectOptions:
     rows: int = 10
     """The largest number of listed sequences."""
     compare: bool = True
-    """Show the batch's rank among all batches of the ordering, which reads the whole dataset's counts."""
+    """Show the batch's rank among all batches of the ordering. This reads the counts of the whole dataset."""
     json: bool = False
     """Print JSON, with all sequences of the batch."""
 
@@ -190,7 +190,7 @@ class ExportOptions(VerifyOptions, ExportConfig):
     """The run to export, and the stack that will read it."""
 
     version: int | None = None
-    """The version of a run; None takes the last."""
+    """The version of a run; None means the last."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class TrainOptions(VerifyOptions):
     """The options of a training run of the lab."""
 
     version: int | None = None
-    """Of a run: its version; None takes the last."""
+    """Of a run: its version; None means the last."""
     train: TrainConfig = field(default_factory=TrainConfig)
     """Model, length and learning rate."""
 
@@ -212,12 +212,12 @@ class LabOptions:
     out: str = "lab"
     """Folder of all experiments: rows are in OUT/NAME/results.parquet, datasets in OUT/datasets."""
     size: Literal["tiny", "small", "gpu"] | None = None
-    """Size of all models (230 thousand, 10 and 161 million parameters); None takes the file's."""
+    """Size of all models (230 thousand, 10 and 161 million parameters); None means the size in the file."""
 
 
 @dataclass(frozen=True)
 class LabShowOptions(LabOptions):
-    """The output from an experiment's rows."""
+    """The options for showing the results of an experiment."""
 
     page: str | None = None
     """Write the experiment's page (Markdown) and figures (SVG) into this folder."""
@@ -225,12 +225,12 @@ class LabShowOptions(LabOptions):
 
 @dataclass(frozen=True)
 class LabRunOptions(LabOptions):
-    """The runs of an experiment to do."""
+    """The options for doing the runs of an experiment."""
 
     data: str = "."
     """The folder to which the paths of corpora and tasks are relative."""
     processes: int = 0
-    """Number of parallel runs, each on one core; 0 takes the number of cores, or 1 on an accelerator."""
+    """Number of parallel runs, each on one core; 0 means the number of cores, or 1 on an accelerator."""
     arms: tuple[str, ...] = ()
     """Run only these arms."""
     runs: int | None = None
@@ -240,15 +240,15 @@ class LabRunOptions(LabOptions):
 
 
 def part_of(options: Any, kind: type[_Part]) -> _Part:
-    """The settings among a verb's options."""
+    """The settings among the options of a command."""
     return kind(**{each.name: getattr(options, each.name) for each in dataclasses.fields(typing.cast(Any, kind))})
 
 
 def first_options(arguments: Sequence[str], names: Collection[str]) -> dict[str, str | None]:
-    """The values of options that decide the defaults of the others, which are parsed afterwards.
+    """The values of the options that decide the defaults of all other options; the others are parsed afterwards.
 
     Raises:
-        UserError: an option without its value.
+        UserError: an option has no value.
     """
     import tyro
 
@@ -271,9 +271,9 @@ def parse_options(
     *,
     hidden: Collection[str] = (),
 ) -> _Options:
-    """Parse a verb's options; `--help` prints them and ends the process with status 0; a mistake raises a `UserError`.
+    """Parse a command's options; `--help` prints them and ends the process with status 0; mistakes raise a `UserError`.
 
-    `default` is a dataclass that holds the options. The help shows `text` above them, and leaves out the top-level
+    `default` is a dataclass with the options. The help shows `text` above them, and leaves out the top-level
     fields `hidden`.
     """
     import tyro
@@ -288,8 +288,9 @@ def parse_options(
         registry=_registry(default, hidden if asks_help else ()),  # tyro does not accept suppressed options
     )
     if asks_help:
-        # Into a buffer: defaults may come from a file with control characters. Its encoding decides on the boxes'
-        # lines. tyro ends with SystemExit, which leaves this function after the text is printed.
+        # tyro prints into a buffer: defaults may come from a file with control characters. The buffer's encoding
+        # decides which characters tyro uses for the lines of boxes. tyro ends with SystemExit, which leaves this
+        # function after the text is printed.
         buffer = io.TextIOWrapper(io.BytesIO(), encoding=sys.stdout.encoding, errors="replace")
         try:
             with redirect_stdout(buffer):
@@ -299,7 +300,7 @@ def parse_options(
             show(buffer.read().rstrip("\n"))
 
     def parse(words: Sequence[str]) -> tuple[_Options, list[str]] | None:
-        """The options, and the unknown words; None if an option does not take its value."""
+        """The options, and the unknown words; None if the value of an option is not allowed."""
         try:
             with redirect_stderr(io.StringIO()):  # discards the message that tyro draws
                 return call(args=words, return_unknown_args=True)
@@ -352,7 +353,7 @@ def _wrong_value(words: Sequence[str], known: dict[str, Any]) -> str:
 
 
 def _in_words(kind: Any) -> str:
-    """A description of the values that an option of a type takes."""
+    """A description of the values that an option of a type accepts."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is dict:
         return "names and values in YAML" if _is_nested(kind) else "pairs of a name and its value"
@@ -367,12 +368,12 @@ def _in_words(kind: Any) -> str:
 
 
 def _is_nested(kind: Any) -> bool:
-    """Whether settings hold mappings within mappings, which pairs of words cannot express."""
+    """Whether settings contain mappings within mappings, which pairs of words cannot express."""
     return typing.get_origin(kind) is dict and typing.get_origin(typing.get_args(kind)[1]) is tuple
 
 
 def _takes_words_or_names(kind: Any) -> bool:
-    """Whether settings take a list, which words can express, or a mapping, which only YAML can express."""
+    """Whether settings accept both a list, which words can express, and a mapping, which only YAML can express."""
     return {tuple, dict} <= {typing.get_origin(part) for part in typing.get_args(kind)}
 
 
@@ -382,7 +383,7 @@ def _holds_lists(kind: Any) -> bool:
 
 
 def _as_scalar(word: str) -> int | float | bool | str:
-    """A word of the command line as the first type that fits."""
+    """A word of the command line, converted to the first type that fits."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(word)
@@ -395,7 +396,7 @@ def _lists_settings(kind: Any) -> bool:
 
 
 def _unknown(verb: str, words: Sequence[str], known: Collection[str]) -> str:
-    """The first unknown argument of a verb, and the option that was probably meant."""
+    """The first unknown argument of a command, and the option that was probably meant."""
     option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
     if option is not None:
         near = difflib.get_close_matches(option.replace("_", "-"), known, n=1, cutoff=0.7)
@@ -406,7 +407,7 @@ def _unknown(verb: str, words: Sequence[str], known: Collection[str]) -> str:
 
 
 def _registry(default: Any, hidden: Collection[str]) -> Any:
-    """The rules by which tyro reads dataclasses: a field of pairs is one option, and the lines of texts are joined."""
+    """The rules for reading dataclasses with tyro: a field of pairs is one option; the lines of texts are joined."""
     import tyro
 
     registry = tyro.constructors.ConstructorRegistry()

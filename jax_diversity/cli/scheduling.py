@@ -1,4 +1,4 @@
-"""The output of `schedule`."""
+"""Format the output of the command `schedule`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def schedule_table(run: StoredRun) -> str:
-    """The datasets of a run, their shares, and its versions."""
+    """Tables of the datasets of a run, their shares, and the versions of the run."""
     dataset, _ = run.places(np.arange(len(run)))
     counts = np.bincount(dataset, minlength=len(run.members))
     datasets = plain_table("dataset", "sequences", "positions", "share", "epochs", numbers=("sequences", "positions"))

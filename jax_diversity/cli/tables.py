@@ -33,7 +33,7 @@ _REPEATS = ("window", "repeats mean", "worst", "floor")
 
 
 def build_table(results: Sequence[StageResult]) -> str:
-    """One row per stage: its counts and its seconds."""
+    """A table with one row per stage: its counts and its seconds."""
     table = plain_table("stage", "made", "seconds", numbers={"seconds"})
     for result in results:
         table.add_row(result.stage, result.summary, "kept" if result.kept else f"{result.seconds:.1f}")
@@ -41,7 +41,7 @@ def build_table(results: Sequence[StageResult]) -> str:
 
 
 def orderings_table(dataset: Dataset) -> str:
-    """The finished orderings' measured balance, as their .json files keep it; smaller is better everywhere."""
+    """A table of the balance of the finished orderings, from their .json files; smaller is better in every column."""
     names = measured_orderings(dataset.stored)
     summaries = {name: read_json(figures_file(dataset.stored, name), "measure")["balance"] for name in names}
     if not summaries:
@@ -68,14 +68,14 @@ def orderings_table(dataset: Dataset) -> str:
     drifts = ", ".join(f"{name} {summary['norm_drift_max']:.1f}" for name, summary in summaries.items())
     legend = "TV: half the L1 distance between a window's mixture and the corpus's."
     if spread:
-        legend += "\nRepeats: sequences of a window beyond the first of each document."
+        legend += "\nRepeats: sequences whose document already has a sequence in the window."
     drift = textwrap.wrap(f"norm drift, largest: {drifts}", width=80)
     tables = [printed(table), *([printed(repeats)] if spread else [])]
     return "\n".join(["\n\n".join(tables), *drift, legend])
 
 
 def funnel_table(account: Mapping[str, Any]) -> str:
-    """Tables of documents: after every step of preparation, removed by each rule, left of each source and language."""
+    """Tables of numbers of documents: after each step, removed by each rule, left of each source or language."""
     flow = plain_table("step", "documents", "words", "MB", "kept", numbers={"documents", "words", "MB", "kept"})
     rules = plain_table("step", "rule", "removed", "share", numbers={"removed", "share"})
     for index, step in enumerate(account["steps"]):
@@ -152,7 +152,7 @@ def plain_table(*columns: str, numbers: Collection[str] = (), no_wrap: bool = Fa
 
 
 def printed(table: Table) -> str:
-    """A table as plain text without colours, for files too."""
+    """A table as plain text without colours, also suitable for files."""
     from rich.console import Console
 
     target = io.StringIO()
@@ -161,7 +161,7 @@ def printed(table: Table) -> str:
     )
     console.print(table)
     text = "\n".join(line.rstrip() for line in target.getvalue().rstrip().splitlines())
-    return text if speaks_unicode() else text.replace("…", "~")  # rich has cut a cell here
+    return text if speaks_unicode() else text.replace("…", "~")  # rich has shortened a cell here
 
 
 def end_of(text: str, width: int) -> str:

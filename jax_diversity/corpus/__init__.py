@@ -1,1 +1,4 @@
-"""Stage: files, or the installed Python packages -> documents, one after another, never all in memory."""
+"""The stage `prepare`: it makes documents from files, or from the installed Python packages.
+
+Documents are processed one after another; they are never all in memory.
+"""

@@ -7,9 +7,10 @@ from array import array
 
 
 class IdRegistry:
-    """A set of ids as 8-byte hashes in one table: 16 to 32 bytes an id.
+    """A set of ids as 8-byte hashes in one table. It needs 16 to 32 bytes per id.
 
-    Two different ids share a hash with a chance of about n² / 4e19: one in 370,000 at ten million ids.
+    The probability that two of n different ids have the same hash is about n² / 4e19: one in 370,000 for ten million
+    ids.
     """
 
     def __init__(self) -> None:
@@ -18,7 +19,7 @@ class IdRegistry:
         self._next_number: dict[int, int] = {}
 
     def add(self, id: str) -> bool:
-        """Add an id; False if it is known already."""
+        """Add an id. Return False if it is already in the set."""
         if 2 * (self._num_ids + 1) > len(self._slots):
             self._grow()
         value = _hash(id)
@@ -39,10 +40,10 @@ class IdRegistry:
         return f"{id}#{number}"
 
     # Open addressing (Knuth, The Art of Computer Programming, volume 3, section 6.4, algorithm L): the last bits of a
-    # value give its slot; if it is taken, the next free slot is used. At most half of the slots are taken, so that a
-    # search reads two or three. A `set` of Python integers would take some 90 bytes an id.
+    # value give its slot. If this slot is used, the next free slot is taken. At most half of the slots are used, so a
+    # search reads two or three slots. A `set` of Python integers would need about 90 bytes per id.
     def _find(self, value: int) -> int:
-        """The slot of `value`, or the free slot where it belongs."""
+        """Return the slot of `value`, or the free slot where it belongs."""
         slots, last = self._slots, len(self._slots) - 1
         slot = value & last
         while slots[slot] and slots[slot] != value:
@@ -50,7 +51,7 @@ class IdRegistry:
         return slot
 
     def _grow(self) -> None:
-        values = self._slots  # the slots depend on the size of the table
+        values = self._slots  # all values get new slots, because a slot depends on the size of the table
         self._slots = array("Q", bytes(8 * 2 * len(values)))
         for value in values:
             if value:
@@ -58,5 +59,5 @@ class IdRegistry:
 
 
 def _hash(id: str) -> int:
-    # 0 marks a free slot
+    # A free slot contains 0, so no hash may be 0.
     return int.from_bytes(hashlib.blake2b(id.encode(), digest_size=8).digest(), "little") or 1

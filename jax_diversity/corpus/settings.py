@@ -14,7 +14,7 @@ PYTHON_ENVIRONMENT = "python-environment"
 """The word in `paths` for the installed Python packages."""
 
 SECONDS_PER_DOCUMENT = 60.0
-"""The default time limit for reading a document, and of every step of preparation for it."""
+"""The default time limit in seconds for reading a document, and for each step of preparation of a document."""
 
 TextFormat = Literal["jsonl", "parquet", "text", "html", "latex", "mediawiki", "stack_exchange", "warc"]
 Format = Literal["auto", TextFormat, "chat", "code", "megatron", "tokens"]
@@ -40,11 +40,11 @@ class CorpusConfig:
     text_field: str = "text"
     """The field of a document's text."""
     id_field: str | None = "id"
-    """The field of its id; without it the id consists of file name and place."""
+    """The field of a document's id. Without it, the id consists of the file's name and the document's place."""
     source_field: str = "source"
-    """The field of its source; without it the source is the file's name."""
+    """The field of a document's source. Without it, the source is the file's name."""
     language_field: str = "language"
-    """The field of its language."""
+    """The field of a document's language."""
     tokens_field: str = "tokens"
     """The field of a document's token ids (format `tokens`)."""
     array_record_tokens: Literal["example", "uint16", "int32", "uint32", "int64"] = "example"
@@ -54,20 +54,20 @@ class CorpusConfig:
     """A regular expression for text files with several documents: a document begins with each matching line, such as
     `^ = [^=]` for an article of WikiText, or `\\S` for every line. None: each file is one document."""
     title_field: str = "title"
-    """The field of its title."""
+    """The field of a document's title."""
     duplicate_ids: Literal["error", "rename"] = "error"
-    """The action for a repeated id: stop, or append `#2`, `#3` ..."""
+    """The action for a repeated id: stop with an error, or append `#2`, `#3` ..."""
     strict: bool = False
     """Stop at the first broken record instead of counting and skipping it."""
     max_bytes: int | None = None
-    """Keep about this many bytes of text, chosen by a hash of the documents' ids (python-environment) or from the start
-    (files). A token of a corpus of tokens counts as four bytes."""
+    """Keep about this many bytes of text. In files, the first documents are kept. In python-environment, documents are
+    chosen by a hash of their ids. In a corpus of tokens, a token counts as four bytes."""
     file_bytes: int = 16 * 2**20
-    """Text bytes (and four for each token of a corpus of tokens) in a stored file of documents; also held in memory at
-    a time."""
+    """Number of text bytes (and four bytes for each token of a corpus of tokens) in a stored file of documents.
+    About this amount of text is also in memory at a time."""
 
     def check(self) -> None:
-        """Refuse settings that do not fit together, with a `UserError`."""
+        """Raise a `UserError` for settings that do not fit together."""
         if not self.paths:
             raise UserError(
                 "Expected corpus.paths to name files or `python-environment`, found nothing; "
@@ -98,7 +98,7 @@ class CorpusConfig:
             )
 
     def made_of(self) -> dict[str, Any]:
-        """The settings that decide the documents; a template and a pattern only if they are used."""
+        """Return the settings that decide the documents. A template or a pattern is included only if it is used."""
         settings = dataclasses.asdict(self)
         if self.format != "chat":
             del settings["chat_template"]

@@ -1,4 +1,4 @@
-"""The stage `prepare`: read the corpus, let its documents pass the steps of preparation, store the kept documents."""
+"""The stage `prepare`: it reads the corpus, applies the steps of preparation, and stores the kept documents."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def prepare(context: Context, partial: Path) -> Counts:
     from jax_diversity.corpus.store import DocumentStore, write_documents
 
     config: CorpusConfig = context.config.corpus
-    chain = context.config.preparation.chain()  # None: no step is listed
+    chain = context.config.preparation.chain()  # None means that there are no steps
     folder = partial / DOCUMENTS
     chats: dict[str, int] = {}
-    report = ReadReport()  # filled while the documents are written: no list of them is ever made
+    report = ReadReport()  # its counts grow while the documents are written; we never make a list of all documents
     limit = time_limit(context.config.preparation.seconds_per_document)
     with limit, context.progress.task("prepare documents", input_size(config), "bytes") as advance:
         documents = read_documents(config, report, advance)
@@ -40,7 +40,7 @@ def prepare(context: Context, partial: Path) -> Counts:
         if config.format == "chat":
             documents = with_loss_spans(documents, config, chats)
         stored = write_documents(documents, folder, config.file_bytes)
-    # Stored here, so that other stages do not read the hashes of all texts.
+    # We store the groups here, so that other stages do not have to read the hashes of all texts.
     groups = DocumentStore.of_folder(folder).group_duplicates(() if chain is None else chain.group_fields)
     (partial / DUPLICATE_GROUPS).parent.mkdir(exist_ok=True)
     write_array(partial / DUPLICATE_GROUPS, groups)
@@ -49,7 +49,7 @@ def prepare(context: Context, partial: Path) -> Counts:
 
 
 def summary(counts: Counts) -> str:
-    """A sentence on the documents that were read."""
+    """Return a sentence about the documents that were read."""
     text = f"{counts['num_documents']:,} documents, {counts['text_bytes'] / 1e6:,.1f} MB of text"
     if "preparation" in counts:
         text += f", of {counts['preparation']['num_documents_read']:,} read"
@@ -63,7 +63,7 @@ def summary(counts: Counts) -> str:
 
 
 def _failed(counts: Counts) -> Iterator[str]:
-    """The steps that raised exceptions or took too long, with their numbers of documents."""
+    """Yield the steps that raised exceptions or took too long, with their numbers of documents."""
     steps = counts["preparation"]["steps"] if "preparation" in counts else ()
     for rule, words in (("raised", "raised an exception"), ("took_too_long", "took too long")):
         by_step = {step["step"]: step["removed"][rule] for step in steps if rule in step["removed"]}
@@ -78,7 +78,7 @@ def _corpus_fingerprint(context: Context) -> str:
     cache = inside(context.root, CACHE, "inputs.json")
     cache.parent.mkdir(parents=True, exist_ok=True)
     config: CorpusConfig = context.config.corpus
-    with time_limit(context.config.preparation.seconds_per_document):  # for the files of licences
+    with time_limit(context.config.preparation.seconds_per_document):  # reading the licence files may take too long
         files = input_fingerprint(config, cache)
     if config.format == "chat":
         files = fingerprint(files, load_template(config.chat_template).identity)
@@ -89,7 +89,7 @@ PREPARE = Stage(
     "prepare",
     help="Read a corpus, filter it and store its documents.",
     section="corpus",
-    destination="",  # documents/, duplicates/, and preparation/ where steps are listed
+    destination="",  # documents/, duplicates/, and preparation/ if there are steps
     run=prepare,
     summary=summary,
     settings=lambda config: {"corpus": config.corpus.made_of()} | config.preparation.made_of(),

@@ -1,9 +1,9 @@
 """Documents as Parquet files: written in a stream, read in small batches or by columns.
 
-The files `documents-00000.parquet` ... hold about equal numbers of text bytes, with the columns `id`, `text`, `source`,
-`language`, `title` (these two may be null), `metadata` (a JSON object, keys sorted) and `text_hash` (BLAKE2b of the
-text, 16 bytes: equal texts are exact duplicates). A corpus of tokens has the further column `tokens`, whose
-little-endian int32 bytes are hashed in place of the text.
+The files `documents-00000.parquet` ... contain about equal numbers of text bytes. Their columns are `id`, `text`,
+`source`, `language`, `title`, `metadata` (a JSON object with sorted keys) and `text_hash` (BLAKE2b of the text, 16
+bytes: equal texts are exact duplicates). `language` and `title` may be null. A corpus of tokens has one more column,
+`tokens`; its little-endian int32 bytes are hashed instead of the text.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class StoredCorpus:
 
 
 def write_documents(documents: Iterable[Document], folder: Path, file_bytes: int) -> StoredCorpus:
-    """Store documents in order, with at most some 4 MB of text (or one document) in memory.
+    """Store documents in order. At most about 4 MB of text (or one document) are in memory.
 
-    A file takes `file_bytes` bytes of text; a document that is longer has a file of its own.
+    A file has at most `file_bytes` bytes of text. A longer document gets its own file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as open_file:
@@ -76,7 +76,7 @@ class _Writer:
 
     def __init__(self, folder: Path, file_bytes: int, open_file: ExitStack) -> None:
         self.num_files, self.has_text, self.fields = 0, True, Counter[str]()
-        # `open_file` holds the temporary path and the writer: after an error the file is removed.
+        # `open_file` contains the temporary path and the writer, so that the file is removed after an error.
         self._folder, self._most_file_bytes, self._open_file = folder, file_bytes, open_file
         self._rows: list[tuple] = []
         self._group_bytes, self._file_bytes = 0, 0
@@ -90,12 +90,12 @@ class _Writer:
             self._schema = _TOKEN_SCHEMA  # a corpus has either texts or tokens
             hashed = document.tokens.astype("<i4").tobytes()
             size += len(hashed)
-        # Before the document, not after it: no file or group exceeds its size by more than a single document.
+        # We check this before we add the document, so that a file or group is too large only if it has one document.
         if self._file_bytes and self._file_bytes + size > self._most_file_bytes:
             self.close_file()
         elif self._rows and self._group_bytes + size > _GROUP_BYTES:
             self._write_group()
-        # Sorted keys: the stored bytes do not depend on the order of a record's fields.
+        # The keys are sorted, so that the stored bytes do not depend on the order of a record's fields.
         metadata = json.dumps(dict(document.metadata), sort_keys=True, ensure_ascii=False, allow_nan=False)
         text_hash = hashlib.blake2b(hashed, digest_size=16).digest()
         row = (document.id, document.text, document.source, document.language, document.title, metadata, text_hash)
@@ -104,7 +104,8 @@ class _Writer:
         self.has_text &= bool(encoded)
         self._group_bytes += size
         self._file_bytes += size
-        # Now, not with the next document, which may be large and would be read while this group is in memory.
+        # We write the group now and not before the next document. The next document may be large, and it would be read
+        # while this group is in memory.
         if len(self._rows) == _GROUP_DOCUMENTS or self._group_bytes >= _GROUP_BYTES:
             self._write_group()
 
@@ -125,7 +126,7 @@ class _Writer:
                 temporary,
                 self._schema,
                 compression="zstd",
-                # Values of other columns differ in every row: dictionaries and statistics would only take space.
+                # In other columns the values differ in every row, so dictionaries and statistics would only need space.
                 use_dictionary=["source", "language"],  # type: ignore[arg-type]
                 write_statistics=False,
             )
@@ -145,17 +146,17 @@ def _lists(arrays: Sequence[np.ndarray]) -> pa.Array:
 
 @dataclass(frozen=True)
 class DocumentStore:
-    """Stored documents in their order; it holds only paths and can be sent to worker processes.
+    """Stored documents in their order. The object contains only paths, so it can be sent to worker processes.
 
-    Reading raises `UserError` if a file is absent or damaged. Methods with a `path` read that file alone.
+    Reading raises a `UserError` if a file is absent or damaged. Methods with a `path` read only this file.
     """
 
     paths: tuple[Path, ...]
 
     @classmethod
     def of_folder(cls, folder: str | Path) -> DocumentStore:
-        """The documents of a folder; a `UserError` if there are none."""
-        # By length first: the file after documents-99999 is documents-100000.
+        """Return the documents of a folder. If there are no documents, this is a `UserError`."""
+        # We sort by length first: the file after documents-99999 is documents-100000.
         paths = sorted(Path(folder).glob("documents-*.parquet"), key=lambda path: (len(path.name), path.name))
         if not paths:
             raise UserError(f"Expected documents-*.parquet in {folder}, found none; prepare the corpus first.")
@@ -163,7 +164,7 @@ class DocumentStore:
 
     @cached_property
     def first_documents(self) -> Int64[np.ndarray, " file_and_end"]:
-        """The index of every file's first document, and at the end the number of documents."""
+        """The index of every file's first document, then the number of all documents."""
         counts = []
         for path in self.paths:
             with _stored_file(path) as table:
@@ -176,17 +177,20 @@ class DocumentStore:
         return int(self.first_documents[-1])
 
     def texts(self, path: Path | None = None, max_characters: int | None = None) -> Iterator[list[str]]:
-        """The texts, or their first characters, in lists of at most 1,000 documents and some 4 MB (or one document)."""
+        """Yield the texts, or their first characters, in lists of at most 1,000 documents and about 4 MB.
+
+        A list with one document may be larger.
+        """
         for group in self._groups("text", path):
             texts = group["text"]
-            if max_characters is not None:  # cut by Arrow, before the texts become Python objects
+            if max_characters is not None:  # Arrow cuts the texts before they become Python objects
                 texts = pc.utf8_slice_codeunits(texts, 0, max_characters)  # type: ignore[attr-defined]
             yield texts.to_pylist()
 
     def chat_spans(self, path: Path | None = None) -> Iterator[list[tuple[list, list] | None]]:
-        """The places of each chat's turns and answers in characters; None for documents that are not chats.
+        """Yield the places of each chat's turns and answers, in characters; None for documents that are not chats.
 
-        The lists have the documents of those of `texts`.
+        The lists have the same documents as the lists of `texts`.
         """
         for group in self._groups("metadata", path):
             fields = map(json.loads, group["metadata"].to_pylist())
@@ -195,7 +199,10 @@ class DocumentStore:
     def token_lists(
         self, path: Path | None = None
     ) -> Iterator[tuple[Int32[np.ndarray, " token"], Int64[np.ndarray, " document"]]]:
-        """The documents' own tokens end to end and their numbers of tokens, some 4 MB at a time."""
+        """Yield the tokens of stored token documents, one document after another, and the documents' token counts.
+
+        About 4 MB are read at a time.
+        """
         for group in self._groups("tokens", path):
             if "tokens" not in group.column_names:
                 raise UserError(
@@ -206,7 +213,7 @@ class DocumentStore:
                 yield lists.flatten().to_numpy(), np.diff(lists.offsets.to_numpy()).astype(np.int64)
 
     def columns(self, names: Sequence[str], path: Path | None = None) -> pa.Table:
-        """Columns of all documents in order as Arrow tables, for small columns."""
+        """Read columns of all documents, in order, as an Arrow table. Use this for small columns."""
         tables = []
         for each in self.paths if path is None else (path,):
             with _stored_file(each) as table:
@@ -214,18 +221,18 @@ class DocumentStore:
         return pa.concat_tables(tables)
 
     def ids(self) -> Iterator[str]:
-        """The documents' ids, one file of them in Python's memory at a time."""
+        """Yield the documents' ids. The ids of one file are in Python's memory at a time."""
         for path in self.paths:
             yield from self.columns(["id"], path)["id"].to_pylist()
 
     def metadata(self, names: Sequence[str]) -> Iterator[dict[str, list[Any]]]:
-        """Metadata fields, in stored groups of at most 1,000 documents; None for a missing field."""
+        """Yield metadata fields, in stored groups of at most 1,000 documents; None for a missing field."""
         for group in self._groups("metadata"):
             records = [json.loads(text) for text in group["metadata"].to_pylist()]
             yield {name: [record.get(name) for record in records] for name in names}
 
     def rows(self, indices: Int64[np.ndarray, " document"], names: Sequence[str]) -> list[dict[str, Any]]:
-        """Columns of documents with ascending indices; only their stored groups are read."""
+        """Read columns of some documents, given by ascending indices. Only their stored groups are read."""
         rows: list[dict[str, Any]] = []
         start = 0
         for path in self.paths:
@@ -240,13 +247,14 @@ class DocumentStore:
         return rows
 
     def group_duplicates(self, fields: Sequence[str] = ()) -> Int64[np.ndarray, " document"]:
-        """Equal numbers for copies of one text, 0 .. number of different texts - 1, in the order of the hashes.
+        """Return every document's number: copies have equal numbers, from 0 on, in the order of the texts' hashes.
 
         Args:
-            fields: metadata fields that mark copies: documents of one value are copies too, directly or through others.
+            fields: metadata fields that mark copies. Documents with the same value are copies too, directly or through
+                other documents.
         """
-        # A hash as two big-endian integers, which sort like its bytes, without Python objects. An Arrow chunk may be a
-        # part of a larger buffer, at its offset.
+        # We read a hash as two big-endian integers. They have the same order as its bytes and need no Python objects.
+        # An Arrow chunk may be a part of a larger buffer, at an offset.
         halves = np.concatenate(
             [
                 np.frombuffer(chunk.buffers()[-1], ">u8").reshape(-1, 2)[chunk.offset :][: len(chunk)]
@@ -262,7 +270,7 @@ class DocumentStore:
         return groups
 
     def _marks(self, fields: Sequence[str]) -> Iterator[Int64[np.ndarray, " document"]]:
-        """The numbers in metadata fields; -1 for a missing number."""
+        """Yield, for each metadata field, the documents' numbers; -1 for a missing number."""
         values: dict[str, list[int]] = {name: [] for name in fields}
         for group in self.metadata(fields):
             for name in fields:
@@ -271,7 +279,7 @@ class DocumentStore:
             yield np.array(values[name], np.int64)
 
     def _groups(self, column: str, path: Path | None = None) -> Iterator[pa.Table]:
-        """A column, in stored groups of at most 1,000 documents; empty if the column is not stored."""
+        """Yield a column, in stored groups of at most 1,000 documents; without the column, the tables are empty."""
         for each in self.paths if path is None else (path,):
             with _stored_file(each) as table:
                 for index in range(table.num_row_groups):
@@ -281,11 +289,11 @@ class DocumentStore:
 def _joined(
     groups: Int64[np.ndarray, " document"], marks: Sequence[Int64[np.ndarray, " document"]]
 ) -> Int64[np.ndarray, " document"]:
-    """Join groups of documents with a common mark; a joined group has the lowest number."""
+    """Join the groups of documents that have a common mark. A joined group gets the lowest number of its groups."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    # A graph of groups and marks: every marked document connects its group with its mark.
+    # We make a graph of groups and marks. Every marked document connects its group with its mark.
     one, other, num_nodes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], int(groups.max(initial=-1)) + 1
     num_groups = num_nodes
     for mark in marks:

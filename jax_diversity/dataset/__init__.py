@@ -1,4 +1,4 @@
-"""A built dataset, opened: its artifacts and its orderings, on this machine or on an object store."""
+"""Open a built dataset on this machine or on an object store, and read its artifacts and orderings."""
 
 from jax_diversity.dataset.dataset import Dataset, open_dataset
 

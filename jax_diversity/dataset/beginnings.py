@@ -1,7 +1,7 @@
-"""Documents' beginnings as text, for embeddings and clusters' names.
+"""The beginnings of documents as text, for embeddings and for the names of clusters.
 
-A document's beginning is its text, cut after a number of characters. If a corpus of tokens has no texts, its documents'
-first tokens are decoded. Without a tokenizer, token ids replace words (`t17 t4 ...`).
+The beginning of a document is its first characters, up to a limit. If a corpus of tokens has no texts, the first tokens
+of its documents are decoded. Without a tokenizer, token ids replace words (`t17 t4 ...`).
 """
 
 from __future__ import annotations
@@ -50,11 +50,14 @@ class Beginnings:
         self._first_documents = dict(zip(self.paths, self._documents.first_documents[:-1].tolist(), strict=True))
 
     def first_document(self, path: Path) -> int:
-        """The index of a file's first document."""
+        """Return the index of the first document of a file."""
         return self._first_documents[path]
 
     def of_file(self, path: Path, wanted: Bool[np.ndarray, " document"] | None = None) -> Iterator[list[str]]:
-        """The beginnings of one file's documents, in lists of at most 1,000; `wanted` is over the whole corpus."""
+        """Yield the beginnings of the documents of one file, in lists of at most 1,000.
+
+        `wanted` has one entry for each document of the whole corpus, not only of this file.
+        """
         first = self._first_documents[path]
         for texts in self._documents.texts(path, self.max_characters):
             places = np.arange(len(texts)) if wanted is None else np.flatnonzero(wanted[first : first + len(texts)])
@@ -64,7 +67,7 @@ class Beginnings:
     def _decoded(self, document_index: int) -> str:
         tokens, tokenizer = self._tokens.document(document_index), self._tokenizer()
         num_tokens = self.max_characters // _CHARACTERS_PER_TOKEN + 1
-        while True:  # usually once: of a long document, only the needed part is decoded
+        while True:  # usually one pass; only the needed part of a long document is decoded
             part = tokens[:num_tokens]
             if tokenizer is None:
                 text = " ".join([f"t{token}" for token in part.tolist() if token != self._end_id])

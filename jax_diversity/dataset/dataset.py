@@ -1,4 +1,8 @@
-"""A built dataset as one object: every artifact is an attribute, which is read at its first use."""
+"""A built dataset as one object: every artifact is an attribute, which is read at its first use.
+
+A family is one kind of characteristics, such as topic clusters, lengths or sources. It divides the documents into
+groups: a group is one value of the family, such as one cluster.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +46,16 @@ if TYPE_CHECKING:
 def open_dataset(path: str | Path, *, cache_folder: str | Path | None = None, memory_map: bool = True) -> Dataset:
     """Open a built dataset; this reads only its manifest.
 
-    A process compares every other file with its SHA-256 before it first reads it (about a second a gigabyte), except
-    records, which have their own checksums.
+    Before its first read, each file (except records) is compared with its SHA-256. This takes about one second per
+    gigabyte. Records have their own checksums.
 
     Args:
-        path: its folder, or its address on an object store that fsspec knows.
-        cache_folder: keeps the files of a dataset on an object store; each is fetched and checked when it is first
-            needed. None takes `~/.cache/jax-diversity`. Local datasets are read in place.
+        path: its folder, or its address on an object store that fsspec supports.
+        cache_folder: the local folder for downloaded files, if the dataset is on an object store. A file is downloaded
+            and checked when it is first needed. None means `~/.cache/jax-diversity`. A local dataset is not copied.
         memory_map: whether records are mapped into memory. If another program truncates a mapped file, the process
-            ends. False reads by system calls: slower, but then this is an error.
+            ends. With False, records are read by system calls. This is slower, but a truncated file then raises an
+            error instead of ending the process.
 
     Raises:
         UserError: the folder or object is absent or not a dataset, or the address's driver is not installed.
@@ -75,12 +80,12 @@ class Dataset:
     """A dataset's documents, tokens, segments, characteristics, orderings and records.
 
     Attributes are read at their first use and kept. If an attribute's stage has not run yet, a `UserError` names the
-    verb that makes it. Get one with `open_dataset`.
+    command that makes it. Get one with `open_dataset`.
 
     Attributes:
         root: its folder; for a dataset on an object store, the local folder for its downloaded files.
-        remote: the source of its files; None for a local dataset.
-        stored: the finished stages: their counts and their files.
+        remote: the object store of its files; None for a local dataset.
+        stored: the counts and the files of the finished stages.
     """
 
     def __init__(self, root: Path, remote: RemoteFolder | None = None, *, memory_map: bool = True) -> None:
@@ -106,29 +111,31 @@ class Dataset:
 
     @property
     def address(self) -> str:
-        """Its folder, or its address on an object store."""
+        """The folder of the dataset, or its address on an object store."""
         return str(self.root) if self.remote is None else self.remote.address
 
     @property
     def batch_size(self) -> int | None:
-        """The global batch size that it was built for; None if its settings contain no batch size."""
+        """The global batch size that the dataset was built for; None if its settings contain no batch size."""
         return self.settings.get("batch_size")
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the sequences' contents, to which a checkpoint belongs.
+        """Hash of the contents of the sequences.
 
-        It does not depend on the records' number of files, order and form.
+        A checkpoint stores this hash and can only be used with the same sequences. The hash does not depend on how the
+        records are stored: number of files, order, file format.
         """
         identity = self.counts("write")["identity"]
         return fingerprint("sequences", identity, self.sequence_length, self.num_sequences)
 
     @property
     def feature_space(self) -> str:
-        """Hash of the documents' features: tokenizer, embedder, centroids, bounds of bins, families.
+        """Hash of the features of the documents: tokenizer, embedder, centroids, bounds of the length bins, families.
 
-        A dataset and the datasets that were built from it with `features_from` have one feature space: groups with the
-        same name have the same meaning. Sequence length, packing and the families' weights do not matter.
+        A dataset and the datasets that were built from it with `features_from` have the same feature space: groups
+        with the same name have the same meaning. Sequence length, packing and the weights of the families do not change
+        the hash.
         """
         stages = ("tokenize", "embed", "cluster", "characterize")
         return fingerprint("features", [self.counts(stage)["features"] for stage in stages])
@@ -140,7 +147,11 @@ class Dataset:
 
     @property
     def overlap(self) -> int:
-        """Tokens that a stored sequence shares with the next, which are only targets; 0 except for `megatron`."""
+        """Number of tokens at the end of a stored sequence that are also the beginning of the next one in the text.
+
+        In the earlier sequence the model only predicts these tokens. The overlap is 1 for the packing methods
+        `megatron` and `partial_shuffle`, and 0 for the package's other methods.
+        """
         return self.stored.number("pack", "overlap")
 
     @property
@@ -174,12 +185,12 @@ class Dataset:
 
     @cached_property
     def document_store(self) -> DocumentStore:
-        """The documents' files, to be read in small batches or by columns."""
+        """The files of the documents; they can be read in small batches or by columns."""
         return prepared.open_document_store(self.stored)
 
     @cached_property
     def duplicate_groups(self) -> Int64[np.ndarray, " document"]:
-        """A number for every document, equal for equal texts: 0 .. number of different texts - 1."""
+        """A number for each document, 0 .. number of different texts - 1; equal texts have equal numbers."""
         return prepared.read_duplicate_groups(self.stored)
 
     @cached_property
@@ -189,11 +200,11 @@ class Dataset:
 
     @cached_property
     def tokens(self) -> TokenStore:
-        """The documents' tokens, memory-mapped."""
+        """The tokens of the documents, memory-mapped."""
         return tokenized.open_tokens(self.stored)
 
     def beginnings(self, max_characters: int) -> Beginnings:
-        """The documents' first characters."""
+        """The first characters of the documents."""
         from jax_diversity.dataset.beginnings import Beginnings
 
         return Beginnings(
@@ -207,11 +218,11 @@ class Dataset:
 
     @cached_property
     def embeddings(self) -> Float32[np.ndarray, "document feature"]:
-        """The documents' vectors, memory-mapped."""
+        """The embedding vectors of the documents, memory-mapped."""
         return embedded.read_embeddings(self.stored)
 
     def assignments(self, family: str = "cluster") -> Int32[np.ndarray, " document"]:
-        """Every document's cluster in one clustering, such as `cluster` or `cluster_100`.
+        """The cluster of each document in one clustering, such as `cluster` or `cluster_100`.
 
         Raises:
             UserError: no such clustering, or a damaged file.
@@ -219,7 +230,7 @@ class Dataset:
         return clustered.read_assignments(self.stored, family)
 
     def clusters(self, family: str = "cluster") -> list[dict[str, Any]]:
-        """The descriptions of one clustering's clusters: name, number of documents, terms, titles ...
+        """The descriptions of the clusters of one clustering: name, number of documents, terms, titles ...
 
         Raises:
             UserError: no such clustering, or a damaged file.
@@ -238,7 +249,7 @@ class Dataset:
 
     @cached_property
     def appearances(self) -> Int64[np.ndarray, " document"] | None:
-        """How often every document was packed for training, by its weight; None without weights."""
+        """How often each document was packed for training (its weight); None if the documents have no weights."""
         return packed.read_appearances(self.stored)
 
     @cached_property
@@ -263,17 +274,21 @@ class Dataset:
 
     @cached_property
     def sequence_documents(self) -> Int64[np.ndarray, " sequence"]:
-        """The document of every training sequence; -1 if no document has 99 % of its tokens."""
+        """The document of each training sequence; -1 if no document makes up 99 % of the tokens of the sequence."""
         return characterized.read_sequence_array(self.stored, characterized.SEQUENCE_DOCUMENTS)
 
     @cached_property
     def sequence_copies(self) -> Int64[np.ndarray, "sequence member"]:
-        """The groups of equal documents of which every training sequence contains a part; -1 fills empty places."""
+        """For each training sequence, the groups of equal documents that it contains parts of; padded with -1."""
         return characterized.read_sequence_array(self.stored, characterized.SEQUENCE_COPIES)
 
     @cached_property
     def sequence_turns(self) -> Int64[np.ndarray, " sequence"] | None:
-        """The turns of repeated sequences that one document fills; None without weights."""
+        """Numbers (turns) that order the sequences of documents that are packed several times; -1 for other sequences.
+
+        In the order of the turns, each part of a document comes once, then once more in the same order. None if the
+        documents have no weights.
+        """
         if self.appearances is None:
             return None
         return characterized.read_sequence_array(self.stored, characterized.SEQUENCE_TURNS)
@@ -285,22 +300,22 @@ class Dataset:
 
     @cached_property
     def group_names(self) -> Mapping[str, tuple[str, ...]]:
-        """Every stored family's groups by name."""
+        """Family -> the names of its groups, for every stored family."""
         return characterized.read_groups(self.stored)
 
     @cached_property
     def group_tokens(self) -> Mapping[str, Int64[np.ndarray, " group"]]:
-        """The training sequences' tokens in every stored family's groups."""
+        """Family -> the number of training tokens in each of its groups, for every stored family."""
         return characterized.read_totals(self.stored)
 
     @cached_property
     def orderings(self) -> Orderings:
-        """The orderings by name; each is read at its first use."""
-        # Only the names: an ordering of a hundred million sequences is 800 MB, and most callers need one ordering.
+        """The orderings by name; an ordering is read at its first use."""
+        # Only names are read here: an ordering of a hundred million sequences is 800 MB, and most callers need one.
         return Orderings(ordered.ordering_paths(self.stored), self._read_ordering)
 
     def find_ordering(self, ordering: str | Path) -> Ordering:
-        """One of the orderings by name, or one for this dataset from a .npy file.
+        """Return the ordering with a name, or an ordering for this dataset from a .npy file.
 
         Raises:
             UserError: the ordering is unknown, damaged, of another length or of another dataset.
@@ -312,21 +327,21 @@ class Dataset:
         return found
 
     def check_origin(self, ordering: Ordering, path: Path | None = None) -> None:
-        """Refuse an ordering's file in another dataset's folder; warn if it was made of other token counts.
+        """Refuse an ordering from the folder of another dataset; warn if it was made from other token counts.
 
         The number of sequences is not enough: datasets of one corpus with different packings often have the same
         number. A file in a dataset's `orderings` folder belongs to this dataset's sequences. Other token counts are
-        allowed: an ordering by a user's own weights or matrices has other counts and is valid.
+        allowed: an ordering that was made with your own weights or matrices has other counts and is valid.
 
         Raises:
-            UserError: the file lies in a dataset with other sequences.
+            UserError: the file is in the folder of a dataset with other sequences.
         """
         theirs = None if path is None else packed_beside(path)
         if theirs is not None and theirs != (ours := self.stored.stage("pack")["fingerprint"]):
             raise UserError(
                 f"Expected an ordering of this dataset's sequences (packing {ours[:16]}), found {path} of a "
-                f"dataset packed otherwise ({theirs[:16]}); make one with `jax-diversity order`. To use it all the "
-                "same, read it with jax_diversity.Ordering.load and give the ordering itself."
+                f"dataset with another packing ({theirs[:16]}); make one with `jax-diversity order`. To use it anyway, "
+                "load it with jax_diversity.Ordering.load and pass the Ordering object instead of the path."
             )
         made_of = ordering.info.get("characteristics")  # absent from a user's own ordering
         own = ordered.counted_characteristics(self.stored)
@@ -335,29 +350,29 @@ class Dataset:
             own.add(loaded.fingerprint)
         if isinstance(made_of, str) and own and made_of not in own:
             warnings.warn(
-                f"The ordering was made of token counts of fingerprint {made_of[:16]}, none of the dataset's orderings "
-                f"was ({', '.join(sorted(mark[:16] for mark in own))}): this is right if you gave weights or counts of "
-                "your own (its `indices` alone give no such warning); if not, it may be of another dataset.",
+                f"This ordering was made from other token counts ({made_of[:16]}) than the dataset's orderings "
+                f"({', '.join(sorted(mark[:16] for mark in own))}). Ignore this warning if you used your own weights "
+                "or counts; to avoid it, pass `ordering.indices`. If not, the ordering may belong to another dataset.",
                 stacklevel=2,
             )
 
     @property
     def layout_ordering(self) -> str | None:
-        """The ordering in which the training records are stored; None if they are stored as packed."""
+        """The ordering in which the training records are stored; None means the order of the packing."""
         return written.layout_ordering(self.stored)
 
     @cached_property
     def records(self) -> RecordReader:
-        """The training records, in the order of their layout."""
+        """The training records, in the order in which they are stored (see `layout_ordering`)."""
         return self._open_records("train")
 
     @cached_property
     def validation_records(self) -> RecordReader:
-        """The validation records, which may be empty."""
+        """The validation records; there may be none."""
         return self._open_records("validation")
 
     def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
-        """Compare every file's size and SHA-256 with the manifest; `advance` is called with the bytes read."""
+        """Compare size and SHA-256 of every file with the manifest; `advance` gets the number of bytes read."""
         return self.stored.verify(advance)
 
     def __repr__(self) -> str:
@@ -375,15 +390,15 @@ class Dataset:
         return self.stored.counts(stage)
 
     def ordering_file(self, name: str) -> tuple[Path, str]:
-        """An ordering's .npy and its fingerprint; raises the same errors as `orderings[name]`."""
+        """The .npy file of an ordering, and its fingerprint; raises the same errors as `orderings[name]`."""
         self.orderings.check(name)
         return ordered.ordering_file(self.stored, name)
 
     def _read_ordering(self, name: str) -> Ordering:
         path, expected = self.ordering_file(name)
-        is_measured = measured.fetch_figures(self.stored, name)  # `load_ordering` reads them beside the .npy
+        is_measured = measured.fetch_figures(self.stored, name)  # `load_ordering` reads this file, too
         ordering = load_ordering(path, expected=expected)
-        if is_measured:  # checked after the .npy: the fingerprint of a replaced ordering gives a better message
+        if is_measured:  # checked after the .npy, because the error about a replaced ordering is clearer
             measured.figures_file(self.stored, name)
         return ordering
 

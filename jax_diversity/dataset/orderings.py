@@ -1,4 +1,4 @@
-"""Orderings as files: a dataset's orderings by name, and any .npy."""
+"""Read orderings from files: the orderings of a dataset by name, and other .npy files."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class OrderingFile:
     """An ordering's sequence indices in a memory-mapped file (.npy, int64).
 
     The file's hash shows that it is the expected ordering, which was checked when it was saved. Hashing ten million
-    indices takes 0.05 s and no memory; proving that they are a permutation takes 0.3 s and 240 MB. The hashed file
-    itself is mapped: if another file gets its name, the map does not change. If the file is changed in place, reading
-    raises.
+    indices takes 0.05 s and no memory; proving that they are a permutation takes 0.3 s and 240 MB. The file that was
+    hashed is mapped: if another file gets the same name, the map does not change. If the file is changed in place,
+    reading raises an error.
 
     Attributes:
         indices: the sequence at every position, read-only.
-        fingerprint: hash of them.
+        fingerprint: hash of the indices.
 
     Raises:
         UserError: the file is absent or contains another ordering.
@@ -80,12 +80,12 @@ class OrderingFile:
         try:
             self._file = path.open("rb")
             weakref.finalize(self, self._file.close)
-            self._status = _status(self._file)  # before the hash: later changes are noticed
+            self._status = _status(self._file)  # taken before the hash, so that later changes are noticed
             np.lib.format.read_magic(self._file)
             stored = np.lib.format.read_array_header_1_0(self._file)
             start = self._file.tell()
             if stored == (shape, False, np.dtype("<i8")):
-                # From here to the end: a fingerprint is the hash of the indices without the file's header.
+                # Hash from here to the end of the file: a fingerprint is the hash of the indices without the header.
                 found = hashlib.file_digest(self._file, "sha256").hexdigest()
         except FileNotFoundError:
             raise UserError(f"Expected an ordering at {path}, found no such file.") from None
@@ -99,7 +99,7 @@ class OrderingFile:
 
     @classmethod
     def of(cls, path: Path, ordering: Ordering) -> OrderingFile | None:
-        """The file that an ordering was loaded from; None if it contains another type."""
+        """The file that an ordering was loaded from; None if the numbers in the file have another type than int64."""
         with suppress(UserError):
             return cls(path, ordering.fingerprint, len(ordering))
         return None
@@ -109,12 +109,12 @@ class OrderingFile:
         return OrderingFile, (self._path, self.fingerprint, len(self.indices))
 
     def at(self, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
-        """The sequences at some positions; a `UserError` if the file was changed since it was opened."""
+        """The sequences at some positions; raises a `UserError` if the file was changed after it was opened."""
         # One system call per batch. Reading a map beyond the end of a truncated file would end the process.
         if _status(self._file) != self._status:
             raise UserError(
-                f"Expected {self._path} as it was when it was opened, found it written to since; make what follows it, "
-                "a loader or an export, again."
+                f"Expected {self._path} to be unchanged since it was opened, found that it was written to; make the "
+                "loader or the export again."
             )
         return self.indices[positions]
 
@@ -130,7 +130,7 @@ def is_file_name(ordering: Any) -> bool:
 
 
 def load_ordering(path: Path, num_sequences: int | None = None, *, expected: str | None = None) -> Ordering:
-    """Read an ordering from a .npy file and compare its length and its fingerprint; None accepts any."""
+    """Read an ordering from a .npy file and compare its length and its fingerprint; None means no comparison."""
     try:
         ordering = Ordering.load(path)
     except ValueError as error:
@@ -146,7 +146,7 @@ def load_ordering(path: Path, num_sequences: int | None = None, *, expected: str
 
 
 def changed_ordering(path: Path, expected: str, found: str) -> UserError:
-    """The error of a file whose ordering changed after its fingerprint was read."""
+    """The error for a file whose ordering changed after its fingerprint was read."""
     return UserError(
         f"Expected the ordering of fingerprint {expected[:16]} at {path}, found {found[:16]}: it was changed, or made "
         "again after the dataset or the loader was opened; open it again, or run `jax-diversity order`."
@@ -154,7 +154,7 @@ def changed_ordering(path: Path, expected: str, found: str) -> UserError:
 
 
 def packed_beside(path: Path) -> str | None:
-    """The packing fingerprint of the dataset in whose `orderings` folder a file lies; None if unknown."""
+    """The packing fingerprint of the dataset whose `orderings` folder contains a file; None if it is unknown."""
     folder = path.absolute().parent
     if folder.name != ORDERINGS:
         return None

@@ -1,14 +1,15 @@
 """Datasets on object stores: needed files are fetched into a local folder, checked, and kept.
 
-A dataset's address is anything that fsspec reads, `gs://bucket/out` or `s3://bucket/out`. Every opening of
-the dataset reads its manifest, which has the length and the SHA-256 of every other file. The cache contains
+The address of a dataset is any address that fsspec supports, such as `gs://bucket/out` or `s3://bucket/out`. When the
+dataset is opened, its manifest is read. The manifest has the length and the SHA-256 of all other files. The cache
+contains:
 
-    files/SHA256                one file each, for all datasets, always complete and checked
-    datasets/KEY/               a dataset's folder, one for each manifest: links to the fetched files
+    files/SHA256                a fetched file, shared by all datasets, always complete and checked
+    datasets/KEY/               the folder of a dataset, one folder for each manifest: links to the fetched files
     streams/                    files that `loader.stream_batches` reads once and removes
 
-After a stage was made again, only that stage's files are fetched again. Any number of processes may share a
-cache. It may be removed when nothing reads from it.
+If a stage was made again, only the files of this stage are fetched again. Any number of processes may share a cache.
+The cache may be removed when no process reads from it.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ def local_path(path: str | Path) -> Path:
 
 
 class RemoteFolder:
-    """A dataset's folder at an address that fsspec knows, and the local folder that its files are fetched into.
+    """The folder of a dataset at an address that fsspec supports, and the local folder for its fetched files.
 
-    Any number of threads and processes may fetch; a pickle carries names only. Files are kept in `cache_folder`, None
-    takes `jax-diversity` below the user's cache directory.
+    Any number of threads and processes may fetch; a pickle contains only names. Files are kept in `cache_folder`; None
+    means `jax-diversity` in the cache folder of the user.
     """
 
     def __init__(self, address: str, cache_folder: str | Path | None = None) -> None:
@@ -68,7 +69,7 @@ class RemoteFolder:
         key = hashlib.sha256(self.address.encode() + b"\n" + manifest).hexdigest()[:32]
         self.root = self.cache_folder / "datasets" / key
         self.files = manifest_files(parse_manifest(manifest, f"{self.address}/manifest.json"))
-        # The folder's name is the manifest's hash: an existing manifest is equal.
+        # The name of the folder is the hash of the manifest, so an existing manifest is equal.
         path = self.root / "manifest.json"
         with locked(self.root / "manifest"):
             if not path.exists() or path.read_bytes() != manifest:
@@ -82,7 +83,7 @@ class RemoteFolder:
         return f"RemoteFolder({self.address})"
 
     def fetch(self, name: str, *, checked: bool = True) -> Path:
-        """The local path of one of the manifest's files, which is fetched first if it is absent.
+        """Return the local path of a file of the manifest; the file is fetched first if it is absent.
 
         A damaged file in the cache is fetched again. `checked=False` compares only sizes, for files with their own
         checksums.
@@ -97,7 +98,7 @@ class RemoteFolder:
                     remove_leftovers(stored.parent, stored.name)
                     with _writing(stored), atomic_path(stored) as temporary:
                         self.download(name, temporary)
-                # The lock is the stored file's, not the link's: waiting threads find the link afterwards.
+                # The stored file is locked, not the link: waiting threads find the link afterwards.
                 if not _is_there(path, about):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.unlink(missing_ok=True)  # a link to a file that was removed
@@ -109,9 +110,9 @@ class RemoteFolder:
         self.fetch(path.relative_to(self.root).as_posix(), checked=False)
 
     def download(self, name: str, path: Path, is_stopped: Callable[[], bool] = lambda: False) -> None:
-        """Write one of the manifest's files to a path, in pieces that are fetched in parallel, and check it.
+        """Write a file of the manifest to a path, and check it; its pieces are fetched in parallel.
 
-        `is_stopped` is called between pieces; True ends the work with `InterruptedError` and leaves half a file.
+        `is_stopped` is called between pieces; True ends the work with `InterruptedError` and leaves an incomplete file.
         """
 
         def write(piece: bytes) -> None:
@@ -124,13 +125,13 @@ class RemoteFolder:
             found = self._hash(name, write)
         if found != expected:
             raise UserError(
-                f"Expected the file of SHA-256 {expected[:16]} at {self.address}/{name}, found one of "
+                f"Expected the file with SHA-256 {expected[:16]} at {self.address}/{name}, found one with "
                 f"{found[:16]}: it was changed, or written again after the dataset was opened; open "
                 "the dataset again, or upload the file again."
             )
 
     def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
-        """Compare every object with the manifest, without keeping any; `advance` is called with the bytes read."""
+        """Compare all objects with the manifest, without storing them; `advance` gets the number of bytes read."""
         faults = []
         for name, about in self.files.items():
             try:
@@ -143,7 +144,7 @@ class RemoteFolder:
         return faults
 
     def _hash(self, name: str, use: Callable[[bytes], Any]) -> str:
-        """SHA-256 of a file at the address; `use` is called with its pieces in order."""
+        """Return the SHA-256 of a file at the address; `use` is called with the pieces of the file in order."""
         digest = hashlib.sha256()
         for piece in self._pieces(name):
             digest.update(piece)
@@ -151,11 +152,11 @@ class RemoteFolder:
         return digest.hexdigest()
 
     def _pieces(self, name: str) -> Iterator[bytes]:
-        """A file's bytes in order; the next pieces are fetched while one is used."""
+        """Yield the bytes of a file in order; the next pieces are fetched while a piece is used."""
         size = self.files[name]["bytes"]
         starts = deque(range(0, size, _PIECE_BYTES))
-        coming: deque[Future[bytes]] = deque()  # in the order of the file, so that the hash can be taken piece by piece
-        # One connection rarely uses the whole network; a few parallel pieces do, with bounded memory.
+        coming: deque[Future[bytes]] = deque()  # in the file's order: the hash is computed piece by piece
+        # One connection rarely uses the whole bandwidth. A few parallel pieces use it, with bounded memory.
         with ThreadPoolExecutor(_PIECES_AT_A_TIME, thread_name_prefix="jax-diversity-fetch") as threads:
             try:
                 while starts or coming:
@@ -163,7 +164,7 @@ class RemoteFolder:
                         start = starts.popleft()
                         coming.append(threads.submit(self._piece, name, start, min(start + _PIECE_BYTES, size)))
                     yield coming.popleft().result()
-            finally:  # also if the reader stops early: pieces that have not begun are not fetched
+            finally:  # also runs if the reader stops early: pieces whose download has not begun are not fetched
                 threads.shutdown(wait=False, cancel_futures=True)
 
     def _piece(self, name: str, start: int, stop: int) -> bytes:
@@ -187,7 +188,7 @@ class RemoteFolder:
         except ImportError as error:
             raise missing_driver(protocol, error) from None
         except ValueError as error:
-            raise UserError(f"Expected an address that fsspec knows, found {self.address}: {error}.") from None
+            raise UserError(f"Expected an address that fsspec supports, found {self.address}: {error}.") from None
 
     def _read(self, name: str, **span: int) -> bytes:
         filesystem, path = self._opened
@@ -209,7 +210,7 @@ def _is_whole(path: Path, about: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def _faults(where: str, what: str) -> Iterator[None]:
-    """Turn the drivers' various exceptions into a `UserError` of one sentence."""
+    """Convert all exceptions of the drivers to a `UserError` of one sentence."""
     try:
         yield
     except UserError:
@@ -235,12 +236,11 @@ def _writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Lock a file's place in the cache; the lock ends with the process in any case."""
+    """Lock the place of a file in the cache; the lock is released at the latest when the process ends."""
     with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_name(f"{path.name}.lock").open("a")
-    # The lock file stays. Otherwise a process that opened it before its removal and one that made it again would lock
-    # two different files.
+    # The lock file is not removed. Otherwise one process could lock the removed file, and another process a new file.
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""The verb `export`: a run written for another stack."""
+"""The command `export`: write a run for another training stack."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from jax_diversity.run.run import Run
 
 
 def export(run: Run, config: ExportConfig, progress: Progress) -> list[str]:
-    """Write a run for another stack.
+    """Write a run for another training stack.
 
     Args:
         run: a dataset in an ordering, or a stored run.
-        config: the format to write, and the stack that reads it.
+        config: the format, and the settings of the training stack that reads the files.
         progress: shows the progress.
 
     Returns:
-        A line for everything that was written.
+        One line for each thing that was written.
 
     Raises:
-        UserError: sequences of several lengths, or content that the stack's format cannot hold.
+        UserError: sequences of several lengths, or content that the format cannot represent.
     """
     exports = {"npy": _npy, "megatron": _megatron, "olmo": _olmo, "maxtext": _maxtext}
     target = Path(config.target)
@@ -45,11 +45,11 @@ def export(run: Run, config: ExportConfig, progress: Progress) -> list[str]:
 
 
 def _single(run: Run, what: str) -> Dataset:
-    """The only dataset; `what` gives the reason why several are refused."""
+    """Return the only dataset of a run; `what` gives the reason why several datasets raise an error."""
     dataset, *others = run.datasets
     if others:
         raise UserError(
-            f"Expected a run of one dataset, for {what}, found one of {len(run.datasets)}; `--to npy` and `--to "
+            f"Expected a run of one dataset, for {what}, found {len(run.datasets)} datasets; `--to npy` and `--to "
             "maxtext` take several."
         )
     return dataset
@@ -68,7 +68,7 @@ def _npy(run: Run, target: Path, config: ExportConfig, progress: Progress) -> li
 
 
 def _megatron(run: Run, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
-    dataset = _single(run, "Megatron's cache tells samples of one .bin and .idx alone")
+    dataset = _single(run, "Megatron's cache describes the samples of one .bin and .idx")
     options, order = config.megatron, run.to_order()
     indices = megatron.packed_indices(dataset)
     lengths, length = dataset.tokens.document_lengths, dataset.sequence_length
@@ -115,10 +115,10 @@ def _maxtext(run: Run, target: Path, config: ExportConfig, progress: Progress) -
 
 
 def _identifiers(tokenizer: str | None) -> Mapping[str, Any]:
-    """The tokenizer's `unique_identifiers` from JSON or a file of it."""
+    """Read the tokenizer's `unique_identifiers` from JSON text or from a JSON file."""
     hint = (
-        'give what its `unique_identifiers` holds, such as \'{"class": "...", "tokenizer_path": "..."}\', or the '
-        "description that a run of yours left, --megatron.description"
+        'give the value of its `unique_identifiers`, such as \'{"class": "...", "tokenizer_path": "..."}\', or the '
+        "description that one of your runs wrote, --megatron.description"
     )
     if tokenizer is None:
         raise UserError(f"Expected --megatron.tokenizer, which decides the cache's name, found nothing; {hint}.")

@@ -1,4 +1,4 @@
-"""Levanter's asynchronous dataset by duck typing: all methods that its `AsyncDataset` leaves abstract.
+"""A dataset for Levanter by duck typing: it has all abstract methods of Levanter's `AsyncDataset`.
 
 Its newest sources call `async_len`, `is_finite` and `get_batch`; the versions on PyPI also call
 `final_length_is_known` and `current_len`.
@@ -26,16 +26,17 @@ class LevanterDataset:
 
     - `tokens`, int32;
     - `loss_weight`, float32: 1 if the next token is a target; 0 at the end of a segment and on padding;
-    - `segment_ids`, int32: 0, 1 ... for the documents of a sequence, -1 on padding, as Levanter marks it.
+    - `segment_ids`, int32: 0, 1 ... for the documents of a sequence, -1 on padding, as in Levanter.
 
     Args:
         run: a run; or a built dataset, its folder or address, or several.
-        ordering: of datasets, see `make_loader`.
-        make_example: takes the arrays as keywords, such as `GrugLmExample.causal`; None gives them as a dict.
-        loss_mask: with "answers" only the answers of chats are targets; in other documents all tokens are.
+        ordering: the ordering of the datasets, see `make_loader`.
+        make_example: takes the arrays as keywords, such as `GrugLmExample.causal`; None means that an element is a dict
+            of these arrays.
+        loss_mask: with "answers" only the answers of chats are targets; in other documents all tokens are targets.
 
     Raises:
-        UserError: no such dataset or ordering, or no chats for a loss on answers.
+        UserError: the dataset or ordering does not exist, or the dataset has no chats for a loss on answers.
 
     Example:
         >>> dataset = LevanterDataset("out", "balance")
@@ -52,7 +53,7 @@ class LevanterDataset:
         loss_mask: str = "all",
     ) -> None:
         self.run = as_run(run, ordering)
-        common_length(self.run)  # refuses several
+        common_length(self.run)  # raises an error if there are several
         self.source = SequenceSource(self.run, _FIELDS, loss_mask=loss_mask)
         self.make_example = make_example or dict
 
@@ -61,19 +62,19 @@ class LevanterDataset:
         return len(self.run)
 
     async def current_len(self) -> int:
-        """Current number of positions, which is the final number."""
+        """Return the current number of positions, which is also the final number."""
         return len(self.run)
 
     async def final_length_is_known(self) -> bool:
-        """Whether the number of positions is final: True."""
+        """Return True: the number of positions is final."""
         return True
 
     def is_finite(self) -> bool:
-        """Whether there is a last position: True."""
+        """Return True: there is a last position."""
         return True
 
     async def get_batch(self, indices: Sequence[int]) -> list[Any]:
-        """The examples at some positions, read on a thread of their own; IndexError for other positions."""
+        """Read the examples at some positions in a separate thread; raises an IndexError outside the run."""
         return await asyncio.to_thread(self._read, indices)
 
     async def getitem_async(self, index: int) -> Any:
@@ -86,8 +87,9 @@ class LevanterDataset:
             found = f"{positions.min()} .. {positions.max()}"
             raise IndexError(f"Expected positions in 0 .. {len(self.run) - 1}, found {found}.")
         rows = self.source.read(self.run.at(positions))
-        # Levanter shifts the tokens itself: its loss at t is the loss of token t + 1. So tokens are the inputs, and a
-        # weight is 0 where our targets are masked. Its padding has segment -1, ours 0, and its first segment is 0.
+        # Levanter shifts the tokens itself: its loss at t is the loss of token t + 1. So the tokens are our inputs, and
+        # a weight is 0 where our targets are masked. Levanter numbers padding -1 and the first segment 0; we use 0 and
+        # 1.
         weights = (rows["targets_segmentation"] > 0).astype(np.float32)
         columns = (rows["inputs"], weights, rows["inputs_segmentation"] - 1)
         return [

@@ -1,10 +1,13 @@
-"""MaxText's records: `tf.train.Example` with one column of token ids, in ArrayRecord files, in an ordering's order.
+"""Write a run as records for MaxText, in the order of the run.
 
-MaxText's Grain pipeline reads such files front to back if shuffling is off. It takes several files in the order
-in which the file system lists them (`glob.glob`, which does not sort; a gs:// bucket is listed sorted), so one file
-is the default here. Its source, Grain's own, reads a record in time that grows with the number of groups in the
-file: 1265 µs with 200k groups of one record, 68 µs with groups of 64 (measured on a busy machine); so large files
-are grouped, and Grain then logs a line about it. A row's padding is left out: MaxText pads with its own id.
+A record is a `tf.train.Example` with one column of token ids; the files are ArrayRecord files.
+
+MaxText's Grain pipeline reads such files from beginning to end if shuffling is off. It reads several files in the order
+in which the file system lists them: `glob.glob` does not sort, but a gs:// bucket lists files sorted. Therefore one
+file is the default here. MaxText uses Grain's own source. The time to read a record grows with the number of
+record groups in the file: 1265 µs with 200k groups of one record, 68 µs with groups of 64 (on a busy machine).
+Therefore the records of large files are grouped, and Grain then logs a line about it. The padding of a row is left out,
+because MaxText pads with its own id.
 """
 
 from __future__ import annotations
@@ -27,15 +30,15 @@ from jax_diversity.records.writing import file_counts, num_records, record_paths
 from jax_diversity.run.run import Run
 from jax_diversity.run.source import SequenceSource
 
-_COLUMN = "tokens"  # the feature's name, MaxText's `train_data_columns`
+_COLUMN = "tokens"  # the name of the feature; `train_data_columns` in MaxText
 _MARK = "order.json"  # identifies the order of the files
 _STEM = "train"
-_UNGROUPED = 65_536  # up to this number of records, groups of one record are as fast
+_UNGROUPED = 65_536  # up to this number of records, groups of one record are as fast as larger groups
 _GROUP_BYTES = 2**17
 _LARGEST_GROUP = 64
 _TOKENS_AT_A_TIME = 2**19
 _LENGTH_DELIMITED = 2
-_MOST_BYTES = 5  # in a varint of 31 bits
+_MOST_BYTES = 5  # the largest length of a varint of 31 bits
 
 
 def write_maxtext(
@@ -46,20 +49,20 @@ def write_maxtext(
     overwrite: bool = False,
     advance: Advance = ignore,
 ) -> Written:
-    """Write the sequences of a run in its order, and `maxtext.yml`, settings with which MaxText keeps this order.
+    """Write the sequences of a run in its order, and settings (`maxtext.yml`) with which MaxText keeps this order.
 
     A run that was interrupted continues after its last complete file. Memory: about 20 MB.
 
     Args:
         run: the run to write.
         folder: the folder of the files; `order.json` in it identifies their order.
-        sequences_per_file: records per file; None puts all into one file.
-        overwrite: replace another ordering's files.
-        advance: called with the number of sequences done.
+        sequences_per_file: the number of records per file; None means one file.
+        overwrite: whether files of another ordering are replaced.
+        advance: called with the number of sequences written since its last call.
 
     Raises:
-        UserError: sequences with padding between documents; the folder holds files of another
-            ordering or unknown files; another process writes to it.
+        UserError: sequences with padding between documents; the folder contains files of another ordering or unknown
+            files; another process writes to it.
 
     Example:
         >>> print(write_maxtext(make_run("out", "balance"), Path("for-maxtext")).line)
@@ -67,14 +70,14 @@ def write_maxtext(
     if any(dataset.segments.has_gaps for dataset in run.datasets):
         raise UserError(
             "Expected sequences with padding at their ends only for MaxText, which reads other padding as tokens, "
-            "found padding between documents; pack with a packing.options.atom_size of the sequence length or more."
+            "found padding between documents; pack with a packing.options.atom_size of at least the sequence length."
         )
     length, group_size = common_length(run), 1
     per_file = max(len(run), 1)
     if sequences_per_file is not None:
         per_file = as_whole_number("sequences_per_file", sequences_per_file, 1)
     if min(per_file, len(run)) > _UNGROUPED:
-        # A record has at most three bytes a token, below two million token ids.
+        # A record has at most three bytes per token if there are fewer than two million token ids.
         group_size = max(1, min(_LARGEST_GROUP, _GROUP_BYTES // (3 * length)))
     counts = file_counts(len(run), per_file)
     paths = record_paths(folder, _STEM, len(counts))
@@ -92,8 +95,8 @@ def write_maxtext(
         for path in (folder / _MARK, settings):
             remove_leftovers(folder, path.name)
         _claim(folder, about, overwrite)
-        # Records do not hold their sequence numbers: `order.json` identifies the order of the files. If it matches, a
-        # file with the right number of records is complete and is kept.
+        # Records do not contain their sequence numbers: `order.json` identifies the order of the files. If it matches,
+        # a file with the right number of records is complete and is kept.
         source = SequenceSource(run, ("inputs", "inputs_segmentation"), merge_segments=True)
         start, num_rows = 0, max(1, _TOKENS_AT_A_TIME // length)
         for path, count in zip(paths, counts, strict=True):
@@ -101,7 +104,8 @@ def write_maxtext(
             if path.is_file() and num_records(path) == count:
                 advance(count)
             else:
-                # Merged segments number a row's tokens 1 and its padding 0, so their sum is the number of tokens.
+                # With merged segments, a token has the segment number 1 and padding 0, so the sum is the number of
+                # tokens.
                 examples = (
                     encode_examples(rows["inputs"], rows["inputs_segmentation"].sum(axis=1, dtype=np.int64))
                     for rows in (
@@ -117,19 +121,19 @@ def write_maxtext(
         size = sum(path.stat().st_size for path in paths)
         line += (
             f" They are {size / 2**20:,.1f} MiB: each of the {run.num_sequences:,} sequences is written as often "
-            "as it comes."
+            "as it occurs in the run."
         )
     listed = glob.glob(str(folder / f"{_STEM}-*.array_record"))  # as MaxText does
     if listed != sorted(listed):
         line += (
-            " This file system lists the files in another order, and so would MaxText: copy them to a gs:// "
-            "bucket, or write one file."
+            " This file system lists the files in another order, and MaxText would read them in that order: "
+            "copy them to a gs:// bucket, or write one file."
         )
     return Written((*paths, settings), line)
 
 
 def _settings(folder: Path, sequence_length: int) -> str:
-    """The part of a MaxText configuration that reads the files in their order, as YAML."""
+    """Return, as YAML, the part of a MaxText configuration for reading the files in their order."""
     pattern = json.dumps(str(folder.resolve() / f"{_STEM}-*.array_record"), ensure_ascii=False)
     return (
         "dataset_type: grain\n"
@@ -149,15 +153,18 @@ def _settings(folder: Path, sequence_length: int) -> str:
 
 
 def _claim(folder: Path, about: dict[str, object], overwrite: bool) -> None:
-    """Refuse a folder with other files, or empty it: MaxText reads all files that match the pattern in its settings."""
+    """Raise a `UserError` for a folder with other files, or empty it if `overwrite` is set.
+
+    MaxText reads all files that match the pattern in its settings.
+    """
     mark, found = folder / _MARK, sorted(folder.glob(f"{_STEM}-*.array_record"))
-    with suppress(OSError, ValueError):  # no mark, or a damaged one
+    with suppress(OSError, ValueError):  # there is no mark, or it is damaged
         if json.loads(mark.read_bytes()) == about:
             return
     if (mark.exists() or found) and not overwrite:
         raise UserError(
-            f"Expected an empty folder, or this very export, at {folder}, found {(found or [mark])[0].name} of "
-            "another; choose another target, or replace it with --overwrite."
+            f"Expected an empty folder, or the same export, at {folder}, found {(found or [mark])[0].name} of "
+            "another export; choose another target, or replace it with --overwrite."
         )
     # The mark is removed first and written last: after a kill in between no export accepts the folder as its own.
     mark.unlink(missing_ok=True)
@@ -169,13 +176,14 @@ def _claim(folder: Path, about: dict[str, object], overwrite: bool) -> None:
 def encode_examples(
     tokens: Int32[np.ndarray, "row token"], num_tokens: Int64[np.ndarray, " row"], feature: str = _COLUMN
 ) -> list[bytes]:
-    """One serialised `tf.train.Example` per row, with the row's first `num_tokens` token ids."""
+    """Return one serialised `tf.train.Example` per row, with the first `num_tokens` token ids of the row."""
     # Example.features (1) > Features.feature (1, a map entry: key (1), value (2)) > Feature.int64_list (3) >
-    # Int64List.value (1, packed varints). Every level but the innermost is a tag byte, a length and the bytes of the
-    # next. Source: the protocol buffers' encoding guide; TensorFlow's example.proto and feature.proto for the numbers.
+    # Int64List.value (1, packed varints). Every level except the innermost is a tag byte, a length and the bytes
+    # of the next level. Source: the protocol buffers' encoding guide; TensorFlow's example.proto and feature.proto for
+    # the numbers.
     name, values = feature.encode(), tokens[np.arange(tokens.shape[1]) < num_tokens[:, None]]
     if len(values) and values.min() < 0:
-        raise ValueError(f"Expected token ids of 0 and above, found {values.min()}.")
+        raise ValueError(f"Expected token ids >= 0, found {values.min()}.")
     packed, ends = _varints(values)
     row_ends = ends[np.cumsum(num_tokens)].tolist()
     records = []
@@ -186,9 +194,12 @@ def encode_examples(
 
 
 def _varints(values: Int32[np.ndarray, " value"]) -> tuple[np.ndarray, np.ndarray]:
-    """All values' varints end to end, seven bits per byte, lowest first; and the end of each, after a first 0."""
-    # Column k of `digits` is every value's k-th byte; `kept` marks the bytes that the value needs. Taking these
-    # row by row gives the varints end to end without a loop over values.
+    """Return the varints of all values end to end, and where each ends (after a first 0).
+
+    A varint has seven bits of the value per byte, the lowest bits first.
+    """
+    # Column k of `digits` contains the k-th byte of every value; `kept` marks the bytes that the value needs. These
+    # bytes, taken row by row, are the varints end to end, without a loop over values.
     longer = [more for count in range(1, _MOST_BYTES) if (more := values >= 1 << 7 * count).any()]
     digits = np.empty((len(values), len(longer) + 1), np.uint8)
     kept = np.ones(digits.shape, bool)

@@ -1,10 +1,10 @@
-"""Megatron-LM's index cache: the files that `GPTDataset` reads instead of shuffling, with our order in them.
+"""Write the index cache of Megatron-LM: the files that `GPTDataset` reads instead of shuffling, with our order.
 
-The folder `--data-cache-path` has, for every dataset, `<hash>-GPTDataset-train-document_index.npy`,
+The folder `--data-cache-path` contains, for every dataset, `<hash>-GPTDataset-train-document_index.npy`,
 `...-sample_index.npy`, `...-shuffle_index.npy` and `...-description.txt`. The hash is the MD5 of the description, a
 JSON text with the dataset's settings. If all four files exist, Megatron uses them unchanged. The first two give the
 tokens of each sample, the third gives the sample at every position; our ordering replaces the third.
-Taken from and tested with megatron-core 0.16.1 (`megatron/core/datasets/{megatron,gpt}_dataset.py`).
+The format was taken from megatron-core 0.16.1 and tested with it (`megatron/core/datasets/{megatron,gpt}_dataset.py`).
 
 MaxText reads the same folder (`grain_file_type: mmap_npy`).
 """
@@ -42,10 +42,10 @@ _TOKENS_AT_A_TIME = 2**24
 
 @dataclass(frozen=True)
 class Description:
-    """A Megatron run's description of its dataset; the cache's name is a hash of it.
+    """The description that a Megatron run makes of its dataset; the name of the cache is a hash of the description.
 
     Attributes:
-        dataset_path: the prefix of `.bin` and `.idx`, letter for letter as `--data-path` gives it.
+        dataset_path: the prefix of `.bin` and `.idx`, exactly as it is written in `--data-path`.
         num_samples: `train_iters * global_batch_size`; None for one epoch, Megatron's default without weights
             and without a number of iterations.
         random_seed: `--seed`.
@@ -79,14 +79,14 @@ class Description:
 
 
 def description_hash(text: str) -> str:
-    """The hash in the files' names."""
+    """Return the hash in the names of the files of a description."""
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def split_matrix(split: str) -> list[tuple[float, float] | None]:
-    """The begins and ends of the training, validation and test parts of a split such as "99,1,0"."""
-    # Megatron's own expression and arithmetic: the matrix is part of the text whose hash names the cache, so one bit
-    # of difference in a share makes Megatron build its own indices.
+    """Return where the training, validation and test parts of a split such as "99,1,0" begin and end."""
+    # This is the same expression as in Megatron. The matrix is part of the text whose hash names the cache. So a
+    # difference of one bit in a share makes Megatron build its own indices.
     weights = [float(part) for part in re.findall(r"[.0-9]+", split) if part.strip(".")]
     if not weights or len(weights) > 3 or not sum(weights) > 0:
         raise UserError(f"Expected a split of one to three weights such as 99,1,0, found {split!r}.")
@@ -96,11 +96,11 @@ def split_matrix(split: str) -> list[tuple[float, float] | None]:
 
 
 def read_description(path: Path, *, sequence_length: int, num_positions: int) -> str:
-    """The description that a run of Megatron left in its cache, `<hash>-GPTDataset-train-description.txt`.
+    """Read the description that a run of Megatron wrote to its cache, `<hash>-GPTDataset-train-description.txt`.
 
     Raises:
-        UserError: no such file, a text that does not fit the hash in its name, another part or length than the
-            dataset's, or more samples than the order has positions.
+        UserError: the file does not exist; its text does not have the hash in its name; it describes another part or
+            sequence length than the dataset has, or more samples than the order has positions.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -108,13 +108,13 @@ def read_description(path: Path, *, sequence_length: int, num_positions: int) ->
         found = {name: about[name] for name in ("class", "index_split", "sequence_length", "num_samples")}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
-            f"Expected a description that Megatron wrote at {path}, found none ({error}); name the file "
+            f"Expected a description that Megatron wrote at {path}, found no description ({error}); name the file "
             f"<hash>-{_CLASS}-{_SPLIT}-description.txt in its cache folder."
         ) from None
     name = _DESCRIPTION.fullmatch(path.name)
     if name and name[1] != description_hash(text):
         raise UserError(
-            f"Expected a text of hash {name[1]} in {path}, found {description_hash(text)}: restore the file."
+            f"Expected a text with the hash {name[1]} in {path}, found {description_hash(text)}: restore the file."
         )
     for key, value in {"class": _CLASS, "index_split": _SPLIT, "sequence_length": sequence_length}.items():
         if found[key] != value:
@@ -127,29 +127,29 @@ def _check_num_samples(num_samples: Any, num_positions: int) -> None:
     if num_samples is not None and not (type(num_samples) is int and 1 <= num_samples <= num_positions):
         raise UserError(
             f"Expected num_samples in 1 .. {num_positions}, the positions of the order, found {num_samples!r}; pack "
-            "more epochs (num_epochs of packing.options), export a schedule of several, or train fewer steps."
+            "more epochs (num_epochs of packing.options), export a schedule of several epochs, or train fewer steps."
         )
 
 
 def check_prefix(prefix: str, document_lengths: Int64[np.ndarray, " document"]) -> None:
-    """Refuse a prefix whose files do not hold the packed documents, compared by number and lengths."""
-    # To compare the tokens too would read the whole corpus; other documents of the same lengths are improbable.
+    """Raise a `UserError` if the number or lengths of documents in the files of a prefix are not those packed."""
+    # Comparing the tokens, too, would read the whole corpus. Other documents of the same lengths are improbable.
     lengths = TokenFile(Path(prefix)).sequence_lengths
     if len(lengths) != len(document_lengths):
         raise UserError(
             f"Expected the {len(document_lengths)} documents of the dataset in {prefix}.idx, found {len(lengths)} "
-            "stored sequences; name the files that the dataset was made of."
+            "stored sequences; name the files that the dataset was made from."
         )
     if not np.array_equal(lengths, document_lengths):
         other = int(np.argmax(lengths != document_lengths))
         raise UserError(
             f"Expected {document_lengths[other]} tokens in document {other} of {prefix}.idx, found "
-            f"{lengths[other]}; name the files that the dataset was made of."
+            f"{lengths[other]}; name the files that the dataset was made from."
         )
 
 
 def write_tokens(tokens: TokenStore, prefix: Path, *, overwrite: bool = False, advance: Advance = ignore) -> Written:
-    """Write all documents as one pair of `.bin` and `.idx`, because a `GPTDataset` reads one pair.
+    """Write all documents into one pair of `.bin` and `.idx` files, because a `GPTDataset` reads one pair.
 
     Existing files with documents of the same lengths are kept; a UserError is raised for other files.
     """
@@ -161,7 +161,8 @@ def write_tokens(tokens: TokenStore, prefix: Path, *, overwrite: bool = False, a
         else:
             with TokenWriter(prefix, tokens.dtype) as writer:
                 for file in tokens.files:
-                    # Runs of whole documents of about this many tokens, so that memory does not grow with the file.
+                    # Each time, whole documents with about this many tokens, so that memory does not grow with the
+                    # file.
                     bounds = np.searchsorted(file.starts, np.arange(0, file.num_tokens, _TOKENS_AT_A_TIME))
                     bounds = np.unique([0, *bounds, file.num_documents])
                     for first, last in pairwise(bounds.tolist()):
@@ -183,21 +184,21 @@ def write_megatron(
     """Write the cache of a training dataset, with an order as its shuffle index.
 
     Megatron reads sample `shuffle_index[i]` at position i and uses the number of rows of the sample index as its
-    number of positions. So a run may repeat and omit samples. If it is longer than the number of samples, the sample
-    index is filled up with unused rows. If it is shorter, its beginning is added after its end, for readers that are
-    ahead of the last step.
+    number of positions. Therefore a run may repeat and omit samples. If it is longer than the number of samples, the
+    sample index is filled up with unused rows. If it is shorter, its beginning is added after its end, because Megatron
+    reads ahead of the last step.
 
     Args:
         order: the order of the samples; a run's order may repeat and leave out samples.
         document_index: the documents of all epochs, end to end (`packing.megatron_indices`).
-        sample_index: the begin of each sample in them, and one more row for the end of the last sample.
+        sample_index: where each sample begins in these documents, and one more row for the end of the last sample.
         description: `Description.text`, or the result of `read_description`.
         folder: `--data-cache-path`.
-        overwrite: replace an existing cache of Megatron or of another ordering.
+        overwrite: whether an existing cache of Megatron or of another ordering is replaced.
 
     Raises:
-        UserError: indices for another number of samples, a description with too many samples, or a cache of that name
-            with other content.
+        UserError: the indices have another number of samples; the description has too many samples; there is a cache
+            with this name and other content.
 
     Example:
         >>> indices = megatron_indices(lengths, np.arange(len(lengths)), 2048, seed=1234)
@@ -212,7 +213,7 @@ def write_megatron(
     unused = np.repeat(sample_index[-1:], num_rows - num_samples, axis=0)
     sample_index = np.concatenate([sample_index, unused])
     start = f"{description_hash(description)}-{_CLASS}-{_SPLIT}"
-    wide = num_rows >= np.iinfo(np.uint32).max - 1  # as Megatron chooses the type
+    wide = num_rows >= np.iinfo(np.uint32).max - 1  # Megatron chooses the type by the same rule
     shuffle_index = np.resize(order.indices, num_rows).astype(np.int64 if wide else np.uint32)
     arrays = {"document_index": document_index, "sample_index": sample_index, "shuffle_index": shuffle_index}
     text = folder / f"{start}-description.txt"
@@ -231,12 +232,12 @@ def write_megatron(
 
 
 def packed_indices(dataset: Dataset) -> MegatronIndices:
-    """The document and sample indices by which the sequences were packed, computed again and compared."""
+    """Compute the document and sample indices of the packing again, and compare them with the stored sequences."""
     packing = dataset.settings["packing"]
     if packing["method"] != "megatron":
         raise UserError(
             f"Expected a dataset packed with packing.method=megatron in {dataset.root}, found {packing['method']}: "
-            "Megatron's indices can describe its own samples alone; pack again with that method."
+            "Megatron's indices can describe only its own samples; pack again with the method megatron."
         )
     if (appearances := dataset.appearances) is None:
         fraction = packing["validation_fraction"]
@@ -248,7 +249,7 @@ def packed_indices(dataset: Dataset) -> MegatronIndices:
         seed=packing["seed"],
         **packing["options"],
     )
-    # The stored sequences must begin at the samples' begins. The first sample is not compared: it may begin with an
+    # The stored sequences must begin where the samples begin. The first sample is not compared: it may begin with an
     # empty document, which has no stored segment.
     segments, num_samples = dataset.segments, len(indices.sample_index) - 1
     first = np.searchsorted(segments.sequence_index, np.arange(1, num_samples))
@@ -259,7 +260,7 @@ def packed_indices(dataset: Dataset) -> MegatronIndices:
         and np.array_equal(segments.document_offset[first], offset)
     ):
         raise UserError(
-            f"Expected the sequences that packing.seed={packing['seed']} gives in {dataset.root}, found others: the "
-            "settings were changed after packing; run `jax-diversity pack` and what follows it again."
+            f"Expected the sequences that packing.seed={packing['seed']} gives in {dataset.root}, found other "
+            "sequences: the settings were changed after packing; run `jax-diversity pack` and the later stages again."
         )
     return indices

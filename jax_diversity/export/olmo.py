@@ -1,8 +1,8 @@
-"""OLMo-core's order: `global_indices*.npy` in the working folder of its data loader.
+"""Write an order for OLMo-core: `global_indices*.npy` in the working folder of its data loader.
 
-The loader makes an order for an epoch only if that file is absent; otherwise the file *is* the order. Despite its
-name it has no .npy header: raw little-endian uint32, the instance at every position. The name depends on the loader
-(taken from OLMo-core's sources in November 2026; not run against an installed OLMo-core):
+If this file exists, the loader uses it as the order of the epoch; otherwise the loader makes an order. Despite its
+name, the file has no .npy header: it contains raw little-endian uint32, the instance at every position. Its name
+depends on the loader (taken from OLMo-core's sources in November 2026; not run against an installed OLMo-core):
 
 | loader | name before `.npy` |
 |---|---|
@@ -10,8 +10,8 @@ name it has no .npy header: raw little-endian uint32, the instance at every posi
 | `NumpyFSLDataLoader` of 2024 | `global_indices_epoch{E}_seed{S}_size{N cut to whole batches}` |
 | `ComposableDataLoader` | `global_indices_epoch{E}_max_seq_len{L}_seed{S}_seq_len{L}_shuffle{how}_size{N}_v1` |
 
-`{how}` is `inter_source`, its default. An *instance* is OLMo's word for a sequence: the i-th run of L tokens of its
-token files.
+`{how}` is `inter_source`, its default. OLMo calls a sequence an *instance*: instance i is the i-th block of L
+tokens in its token files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TOKENS_AT_A_TIME = 2**20
 
 
 def indices_name(config: OlmoExportConfig, num_instances: int, sequence_length: int, epoch: int) -> str:
-    """The file's name that a loader looks up for an epoch, counted from 1."""
+    """Return the name of the file that a loader looks up for an epoch; epochs count from 1."""
     fields: dict[str, int | str] = {"epoch": epoch, "seed": config.seed}
     if config.loader == "numpy":
         fields |= {"dataset_size": num_instances, "v": 1}
@@ -46,7 +46,7 @@ def indices_name(config: OlmoExportConfig, num_instances: int, sequence_length: 
         fields |= {"shuffle": "inter_source", "size": num_instances, "v": 1}
     else:
         fields["size"] = _num_indices(config, num_instances)
-    # OLMo-core sorts the fields by their names when it makes the file's name.
+    # OLMo-core sorts the fields by their names when it makes the name of the file.
     return "_".join(["global_indices", *(f"{key}{fields[key]}" for key in sorted(fields))]) + ".npy"
 
 
@@ -60,19 +60,19 @@ def write_olmo(
 ) -> Written:
     """Write an ordering of instances as the loader's global indices, the same for every epoch.
 
-    A run that repeats or leaves out instances is divided into OLMo's epochs. Each epoch takes the largest number of
-    whole batches that fits into the number of instances, whatever the run has there. The last epoch is filled up with
-    the beginning of the run.
+    A run that repeats or leaves out instances is divided into OLMo's epochs. Each epoch gets the next positions of
+    the run, in the largest number of whole batches that fits into the number of instances. The last epoch is filled up
+    with the beginning of the run.
 
     Args:
         order: the order of all instances of the loader's dataset; a run's order may repeat and leave out instances.
         folder: the loader's `work_dir`.
         config: the loader (which treats the order as its shuffle), its seed, and the epochs to write.
-        sequence_length: L, the dataset's.
-        overwrite: replace other files of these names.
+        sequence_length: L, the sequence length of the dataset.
+        overwrite: whether other files with these names are replaced.
 
     Raises:
-        UserError: too many instances for uint32, settings that do not fit, or another file with this name.
+        UserError: too many instances for uint32, settings that do not fit the order, or another file with this name.
 
     Example:
         >>> write_olmo(ordering, Path("work-dir"), OlmoExportConfig(seed=34521), sequence_length=2048)
@@ -85,14 +85,14 @@ def write_olmo(
     size = config.global_batch_size
     is_run = isinstance(order, Positions)
     if (is_run or config.loader == "numpy_2024") and (size is None or not 1 <= size <= num_instances):
-        why = "a run, whose steps OLMo counts by epochs" if is_run else "numpy_2024, whose file is named after it"
+        why = "a run, because OLMo counts steps by epochs" if is_run else "numpy_2024, whose file is named after it"
         raise UserError(
             f"Expected a global batch size in 1 .. {num_instances} for {why}, found {size}; give "
             "--olmo.global-batch-size."
         )
     if is_run and config.num_epochs != 1:
         raise UserError(
-            f"Expected --olmo.num-epochs 1 with a run, which holds its own epochs, found {config.num_epochs}."
+            f"Expected --olmo.num-epochs 1 with a run, which has its own epochs, found {config.num_epochs}."
         )
     length = _num_indices(config, num_instances)
     if is_run:
@@ -104,7 +104,7 @@ def write_olmo(
         epochs, ends = [order.indices[:length]] * config.num_epochs, ""
     names = [indices_name(config, num_instances, sequence_length, epoch) for epoch in range(1, len(epochs) + 1)]
     paths = [folder / name for name in names]
-    with ExitStack() as files:  # all files or none: an order for half of the epochs would not be noticed
+    with ExitStack() as files:  # all files or no file: nobody would notice that some epochs have no order
         for path, indices in zip(paths, epochs, strict=True):
             files.enter_context(new_file(path, overwrite=overwrite)).write_bytes(indices.astype("<u4").data)
     more = f" and {len(paths) - 1} for later epochs" if len(paths) > 1 else ""
@@ -120,14 +120,14 @@ def _num_indices(config: OlmoExportConfig, num_instances: int) -> int:
 
 
 def write_olmo_tokens(run: Run, path: Path, *, overwrite: bool = False, advance: Advance = ignore) -> Written:
-    """Write the tokens of a run's datasets, as packed, end to end: instance i of this one file is sequence i.
+    """Write the tokens of the datasets of a run in packed order, end to end: instance i of this file is sequence i.
 
-    Raw little-endian uint16 or uint32 without a header, as OLMo-core's `NumpyFSLDataset` maps it.
+    The file contains raw little-endian uint16 or uint32 without a header, as OLMo-core's `NumpyFSLDataset` reads it.
 
     Raises:
         UserError: sequences with padding, which OLMo-core cannot distinguish from tokens; another file with this name.
     """
-    # OLMo-core maps token files as unsigned integers; our records hold int32 where uint16 is too small.
+    # OLMo-core maps token files as unsigned integers; our records contain int32 if uint16 is too small.
     vocab_size = max(dataset.vocab_size for dataset in run.datasets)
     dtype = np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
     length, source = common_length(run), SequenceSource(run, ("inputs", "inputs_segmentation"), merge_segments=True)
@@ -141,7 +141,7 @@ def write_olmo_tokens(run: Run, path: Path, *, overwrite: bool = False, advance:
                 row = int(np.argmin(rows["inputs_segmentation"].all(axis=1)))
                 raise UserError(
                     f"Expected sequences full of tokens for OLMo-core, found padding in sequence {first + row}; "
-                    "pack with a method that pads none (concat, last_sequence=drop)."
+                    "pack with a method without padding (concat, last_sequence=drop)."
                 )
             file.write(rows["inputs"].astype(dtype).data)
             advance(len(indices))

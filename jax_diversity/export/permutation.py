@@ -1,4 +1,4 @@
-"""An order as plain numbers: a `.npy` file."""
+"""Write an order as plain numbers in a `.npy` file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def document_order(
     document_index: Int64[np.ndarray, " segment"],
     order: Ordering | Positions,
 ) -> Int64[np.ndarray, " document"]:
-    """The documents in the order in which training first reads them, each once.
+    """Return the documents in the order in which training first reads them, each document once.
 
     Documents that are in no sequence (kept for validation, or dropped by packing) are left out.
 
@@ -38,13 +38,13 @@ def document_order(
     before = np.cumsum(sizes) - sizes
     rows = np.repeat(starts[:-1][order.indices] - before, sizes) + np.arange(sizes.sum())
     documents = document_index[rows]
-    # `unique` gives each document's first place; sorted, these places are the order of the first reading.
+    # `unique` gives the first place of each document; the sorted places are the order of the first reading.
     _, first = np.unique(documents, return_index=True)
     return documents[np.sort(first)]
 
 
 def write_permutation(indices: Int64[np.ndarray, " position"], path: Path, *, overwrite: bool = False) -> Written:
-    """Write indices as one .npy of int64 with an axis of positions; raises a UserError if another file exists.
+    """Write indices as one .npy file of int64, one per position; raises a UserError if another file exists.
 
     Example:
         >>> write_permutation(ordering.indices, Path("order.npy"))
@@ -56,7 +56,7 @@ def write_permutation(indices: Int64[np.ndarray, " position"], path: Path, *, ov
 
 
 def write_places(run: Run, path: Path, *, overwrite: bool = False) -> Written:
-    """Write the datasets to which the numbers of a run's sequences belong, as JSON.
+    """Write, as JSON, which sequence numbers of a run belong to which dataset.
 
     There is one object per dataset: `path` as in the run, `first` (the number of its first sequence), `num_sequences`
     and `fingerprint`. A UserError is raised if another file exists.

@@ -16,7 +16,7 @@ from jax_diversity.run.run import Datasets, Run, as_run
 from jax_diversity.run.source import SequenceSource
 
 IGNORED = -100
-"""The target that `torch.nn.functional.cross_entropy` ignores by default."""
+"""The target value that `torch.nn.functional.cross_entropy` ignores by default."""
 _FIELDS = {
     "inputs": "inputs",
     "targets": "targets",
@@ -29,17 +29,19 @@ _READ = (*_FIELDS, "targets_segmentation")
 class TorchDataset:
     """The training sequences by index, as int64 tensors of L values.
 
-    An element is a dict: `inputs`, the token ids; `targets`, the next token of the same document, or -100 if
-    there is none; `segment_ids`, 1, 2 ... for the documents of a sequence, 0 on padding; `positions`, places within
-    the document. A batch is one read. Workers get the dataset's path and open the records themselves.
+    An element is a dict with four tensors. `inputs` are the token ids. `targets` are the next tokens of the same
+    document, or -100 at its end. `segment_ids` are 1, 2 ... for the documents of a sequence, and 0 on padding.
+    `positions` are the places within the document. A batch is read at once. Workers get the path of the dataset and
+    open the records themselves.
 
     Args:
-        run: a run, or a built dataset, its folder or address, or several: the sequences of all datasets end to end.
+        run: a run; or a built dataset, its folder or address; or several datasets, numbered end to end.
         merge_segments: treat all documents of a sequence as one, so that they attend to one another.
-        loss_mask: with "answers" only the answers of chats are targets; in other documents all tokens are.
+        loss_mask: with "answers" only the answers of chats are targets; in other documents all tokens are targets.
 
     Raises:
-        UserError: no such dataset, or no chats in it for a loss on answers; at the first read, a missing torch.
+        UserError: the dataset does not exist, or has no chats for a loss on answers; torch is missing (at the first
+            read).
 
     Example:
         >>> dataset = TorchDataset("out")
@@ -48,7 +50,7 @@ class TorchDataset:
 
     def __init__(self, run: Run | Datasets, *, merge_segments: bool = False, loss_mask: str = "all") -> None:
         if isinstance(run, Run):
-            common_length(run)  # refuses several
+            common_length(run)  # raises an error if there are several
         self.source = SequenceSource(run, _READ, merge_segments=merge_segments, loss_mask=loss_mask)
 
     def __len__(self) -> int:
@@ -73,24 +75,26 @@ class TorchDataset:
 class OrderedBatchSampler:
     """Batches of sequence indices in an ordering's order, for `DataLoader(batch_sampler=...)`.
 
-    The global batch at position p is the sequences at p .. p + B - 1; rank r of R gets rows r·B/R .. (r+1)·B/R - 1
-    of it. Positions continue from epoch to epoch, so a batch may begin in one epoch and end in the next.
+    The global batch at position p contains the sequences at p .. p + B - 1. Rank r of R gets rows r·B/R ..
+    (r+1)·B/R - 1 of the batch. Positions continue from epoch to epoch, so a batch may begin in one epoch and end in the
+    next.
 
-    Workers prefetch, so the sampler is ahead of training by an unknown number of batches: give `state` the number of
-    steps that were taken. `resume` continues there, with any batch size and any number of ranks.
+    Workers prefetch, so the sampler is ahead of training by an unknown number of batches: pass the number of finished
+    steps to `state`. `resume` continues there, with any batch size and any number of ranks.
 
     Args:
         run: a run; or a built dataset, its folder or address, or several.
-        ordering: for datasets, see `make_loader`; None with a run, which holds its own order.
+        ordering: the ordering of the datasets, see `make_loader`; None with a run, which has its own order.
         global_batch_size: B, the number of sequences in a step over all ranks.
         rank: r, the index of this process.
         num_ranks: R, the number of processes that share the batch.
         num_epochs: passes over the ordering.
-        drop_last: leave out the sequences at the end that do not fill a batch. Otherwise the last batch is short,
-            and some ranks may get no rows of it.
+        drop_last: whether the last sequences, which do not fill a batch, are left out. Otherwise the last batch is
+            short, and some ranks may get no rows of it.
 
     Raises:
-        UserError: no such dataset or ordering; a batch that ranks cannot share; a rank outside its range.
+        UserError: the dataset or ordering does not exist; `num_ranks` does not divide the batch; a rank is out of
+            range.
     """
 
     def __init__(
@@ -105,7 +109,7 @@ class OrderedBatchSampler:
         drop_last: bool = True,
     ) -> None:
         self._run = as_run(run, ordering)
-        common_length(self._run)  # refuses several
+        common_length(self._run)  # raises an error if there are several
         self.end, self.drop_last = as_whole_number("num_epochs", num_epochs, 1) * len(self._run), drop_last
         self.global_batch_size = as_whole_number(
             "global_batch_size", global_batch_size, 1, self.end if drop_last else None
@@ -144,7 +148,7 @@ class OrderedBatchSampler:
     def resume(self, state: Mapping[str, Any]) -> None:
         """Continue from a state; raises a UserError for another dataset or ordering, or a position beyond the end.
 
-        A state of another version of a stored run is accepted if both agree on every position before it.
+        A state of another version of a stored run is accepted if both versions have the same sequences before it.
         """
         position, run = state.get("position"), self._run
         for name, own in self._fingerprints.items():
@@ -153,6 +157,6 @@ class OrderedBatchSampler:
             if found != own and not agrees:
                 raise UserError(
                     f"Expected a state of the {name.removesuffix('_fingerprint')} {own[:16]}, found "
-                    f"{found[:16]}; open the one that the run began with."
+                    f"{found[:16]}; open the one that training began with."
                 )
         self.position = as_whole_number("the state's position", position, 0, self.end)

@@ -1,11 +1,11 @@
-"""A built dataset's folder: atomic artifacts, their fingerprints and hashes, one writer at a time.
+"""Write the folder of a dataset: atomic artifacts with fingerprints and hashes, one writer at a time.
 
 An artifact is written into a *partial* folder, flushed to disk, then renamed into place, and only then entered
 in `manifest.json`. After a kill at any moment the next build finds either the whole artifact, or a partial folder whose
 finished files it can keep (the folder's name contains the fingerprint of the settings and inputs). Nothing in an
 artifact or in the manifest depends on time: an interrupted build gives the same bytes as an uninterrupted one.
 
-The manifest holds the SHA-256 of every file and of itself. Before a process first reads a file, it compares the file
+The manifest contains the SHA-256 of every file and of itself. Before a process first reads a file, it compares the file
 with its hash (`is_as_written`) and raises if they differ. Otherwise artifacts made from a damaged file would have valid
 hashes.
 """
@@ -42,17 +42,17 @@ _IS_TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.tmp\Z")
 CACHE = ".cache"
 """The folder in a dataset's folder for files that only save time."""
 _checked: dict[str, tuple[Any, ...]] = {}
-"""Files whose content this process has compared with a hash: path -> their stamp, and the hash."""
+"""Files whose content this process has compared with a hash: path -> the file's stamp (`_stamp`) and hash."""
 
 
 def fingerprint(*parts: Any) -> str:
-    """SHA-256 of JSON-serialisable parts."""
-    # Keys are sorted, so that the order of a dataclass's fields does not decide the hash.
+    """Return the SHA-256 of values that can be written as JSON."""
+    # Keys are sorted, so the hash does not depend on the order of a dataclass's fields.
     return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def file_hash(path: Path, advance: Callable[[int], None] | None = None) -> str:
-    """SHA-256 of a file's bytes, read in pieces; `advance` is called with the number of bytes read."""
+    """Return the SHA-256 of a file, which is read in pieces; `advance` is called with the number of bytes read."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(1 << 20):
@@ -82,9 +82,9 @@ def is_as_written(path: Path, about: Mapping[str, Any]) -> bool:
 
 
 class HashMemory:
-    """SHA-256 of files, computed again only where size or times differ from those in `cache`, a JSON file.
+    """Compute the SHA-256 of files, again only for files whose size or times differ from the JSON file `cache`.
 
-    A lost or damaged cache only costs time. With None no hash is stored.
+    If the cache is lost or damaged, all hashes are computed again. If `cache` is None, no hash is stored.
     """
 
     def __init__(self, cache: Path | None) -> None:
@@ -113,7 +113,7 @@ class HashMemory:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path in the same folder, renamed to `path` when the block ends well and removed otherwise."""
+    """Yield a temporary path in the same folder; renamed to `path` when the block ends, removed after an error."""
     temporary, lock = _open_temporary(path)
     try:
         yield temporary
@@ -130,7 +130,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A new folder beside `path`, renamed to it when the block ends well and removed otherwise."""
+    """Yield a new folder beside `path`; it is renamed to `path` when the block ends, and removed after an error."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     temporary.mkdir()
     try:
@@ -156,14 +156,14 @@ def _open_temporary(path: Path) -> tuple[Path, int]:
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(f"Expected a folder at {path.parent}, found none; make it, or name another file.") from None
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Between these two calls another process may have taken the file for a leftover and removed it.
+        # Between these two calls another process may have removed the file as a leftover.
         if os.fstat(lock).st_nlink:
             return temporary, lock
         os.close(lock)
 
 
 def remove_leftovers(folder: Path, name: str = "*") -> None:
-    """Remove the temporary files of killed writers; the files of living writers are locked and stay.
+    """Remove the temporary files of killed writers; the files of running writers are locked and are kept.
 
     `name`: the final name of the files, without the temporary suffix.
     """
@@ -255,16 +255,16 @@ def parse_manifest(content: bytes, where: str) -> dict[str, Any]:
     try:
         manifest = json.loads(content)
         version = int(manifest["format_version"])
-        if version <= FORMAT_VERSION:  # a newer format may hold anything; it is refused below
+        if version <= FORMAT_VERSION:  # a newer format may contain anything; it is refused below
             if manifest["sha256"] != fingerprint(_unsigned(manifest)):
-                raise ValueError("its content does not fit its own SHA-256, it was changed after it was written")
+                raise ValueError("its content does not have its own SHA-256, so it was changed after it was written")
             for entry in manifest["stages"].values():
                 if not (isinstance(entry["fingerprint"], str) and isinstance(entry["summary"], str)):
                     raise ValueError("a stage's fingerprint or summary is not a text")
                 _ = dict(entry["inputs"])
                 entry["counts"] = _Counts(entry["counts"].items())
             for name, about in manifest_files(manifest).items():
-                path = PurePosixPath(name.encode().decode())  # a lone surrogate has no bytes: a ValueError
+                path = PurePosixPath(name.encode().decode())  # encoding a lone surrogate raises a ValueError
                 if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
                     raise ValueError(f"it names a file outside its folder, {name!r}")
                 if not isinstance(about["bytes"], int) or not re.fullmatch("[0-9a-f]{64}", about["sha256"]):
@@ -287,8 +287,8 @@ class _Counts(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         raise UserError(
-            f"Expected {name!r} among the counts of every stage in manifest.json, found none; restore the file, or "
-            "delete it and build again."
+            f"Expected {name!r} among the counts of every stage in manifest.json, found no such count; restore the "
+            "file, or delete it and build again."
         )
 
 
@@ -349,7 +349,7 @@ class OutputFolder:
         return entry is not None and entry["fingerprint"] == stage_fingerprint and not any(self.missing_files(stage))
 
     def missing_files(self, stage: str) -> Iterator[Fault]:
-        """A finished stage's files that are missing or have another size."""
+        """Yield a finished stage's files that are missing or have another size."""
         for name, about in self.stages[stage]["files"].items():
             path = inside(self.root, name)
             if not path.is_file():
@@ -358,7 +358,7 @@ class OutputFolder:
                 yield Fault(name, f"{about['bytes']} bytes", f"{path.stat().st_size} bytes")
 
     def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
-        """Compare every stored file with the manifest: present, size, SHA-256."""
+        """Compare every stored file with the manifest: whether it exists, its size and its SHA-256."""
         faults = []
         for stage, entry in self.stages.items():
             missing = {fault.file: fault for fault in self.missing_files(stage)}
@@ -412,7 +412,7 @@ class OutputFolder:
             # These hashes are new: later stages of this process need not compute them again.
             about = files[str(Path(destination) / name)]
             _checked[str(target / name)] = (_stamp(target / name), about["sha256"])
-        # Files of the previous artifact that the new one does not have, for example if it has fewer document files.
+        # Files of the previous artifact that the new artifact lacks, for example if it has fewer document files.
         stale = set(previous)
         if owns_folder:
             forms = {_form(name) for name in files}
@@ -449,5 +449,5 @@ class OutputFolder:
 
 
 def _form(name: str) -> str:
-    """A file's name without its numbers, which count files, clusters or documents."""
+    """A file's name without its digits, because numbers in names are numbers of files, clusters or documents."""
     return re.sub("[0-9]+", "0", name)

@@ -1,7 +1,7 @@
 """Do a piece of work on one document: an exception or a slow document must not end a run over millions of documents.
 
 A timer ticks in the main thread while `time_limit` is active. Its signal interrupts Python code, regular expressions
-and sleep. It does not interrupt other code in C; only the end of the process does.
+and sleep. It does not interrupt other code in C. Such code can only be stopped by ending the process.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from types import FrameType
 from typing import Any, Literal, NamedTuple, TypeVar
 
 Result = TypeVar("Result")
 _TICK_SECONDS = 1.0
 _TICKS_A_LIMIT = 4
-"""A short limit has at least this number of ticks."""
+"""The smallest number of ticks in a limit."""
 
 
 class DocumentError(Exception):
@@ -53,7 +52,7 @@ class TookTooLongError(BaseException):
 
 
 class _Clock:
-    """The time that the current piece of work has taken; None between pieces."""
+    """The time that the current piece of work has used; None between pieces of work."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -62,7 +61,7 @@ class _Clock:
         self._processor_seconds = time.thread_time()
 
     def tick(self) -> None:
-        # A paused process gets one tick for the whole pause. Code in C gets one tick, too, but takes processor time.
+        # A paused process gets one tick for the whole pause. Code in C also gets one tick, but uses processor time.
         now = time.thread_time()
         passed, self._processor_seconds = max(self.tick_seconds, now - self._processor_seconds), now
         if self.spent is None:
@@ -73,11 +72,17 @@ class _Clock:
             raise TookTooLongError
 
 
-_clock: ContextVar[_Clock | None] = ContextVar("clock", default=None)
+class _Current(threading.local):
+    """The clock of the innermost `time_limit` of this thread."""
+
+    clock = _Clock(float("inf"))
+
+
+_current = _Current()
 
 
 def attempt(work: Callable[..., Result], *arguments: Any) -> Result | Failure:
-    """The result of `work(*arguments)`, or the reason why there is none: an exception, or the end of its time.
+    """Return the result of `work(*arguments)`, or the reason for no result: an exception, or the end of its time.
 
     `KeyboardInterrupt` is raised.
 
@@ -85,16 +90,21 @@ def attempt(work: Callable[..., Result], *arguments: Any) -> Result | Failure:
         >>> attempt(int, "7"), attempt(int, "seven").rule
         (7, 'raised')
     """
-    clock = _clock.get() or _IDLE
+    clock = _current.clock
+    before = clock.spent
     try:
-        clock.spent = 0.0
-        return work(*arguments)
+        # The clock stops before an exception is handled: it must not tick in the handlers.
+        try:
+            clock.spent = 0.0
+            return work(*arguments)
+        finally:
+            clock.spent = before
     except TookTooLongError:
         return took_too_long(clock.seconds)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # `SystemExit`, and a panic of a library in Rust, are no `Exception`
         return Failure.of(error)
-    finally:
-        clock.spent = None
 
 
 def took_too_long(seconds: float) -> Failure:
@@ -104,11 +114,11 @@ def took_too_long(seconds: float) -> Failure:
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Limit every `attempt` in the block to a time; 0 is no limit.
+    """Limit every `attempt` in the block to a time; 0 means no limit.
 
     Only the main thread gets signals: in other threads nothing is limited.
 
-    The signal is SIGALRM. A handler and a timer of the caller work on during the block, and are put back after it.
+    The signal is SIGALRM. A handler and a timer of the caller continue during the block, and are restored after it.
     """
     if not seconds or threading.current_thread() is not threading.main_thread():
         yield
@@ -132,16 +142,13 @@ def time_limit(seconds: float) -> Iterator[None]:
 
     signal.signal(signal.SIGALRM, tick)
     signal.setitimer(signal.ITIMER_REAL, clock.tick_seconds, clock.tick_seconds)
-    outer = _clock.set(clock)
+    outer, _current.clock = _current.clock, clock
     try:
         yield
     finally:
-        _clock.reset(outer)
+        _current.clock = outer
         if signal.getsignal(signal.SIGALRM) is tick:  # the work may have set a handler and a timer of its own
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, theirs)
             if due is not None:
                 signal.setitimer(signal.ITIMER_REAL, max(due - time.monotonic(), 1e-6), interval)
-
-
-_IDLE = _Clock(float("inf"))

@@ -12,7 +12,7 @@ from jax_diversity.foundation.errors import UserError, quoted
 
 _NUMBER = re.compile(r"[-+]?[0-9]{1,18}")
 _LONGEST_NAME = 200
-"""Most bytes of a name that becomes a file name: file names have at most 255 bytes, endings included."""
+"""The largest number of bytes of a name in a file name: file names have at most 255 bytes, including endings."""
 
 
 def as_whole_number(name: str, value: Any, least: int = 0, most: int | None = None) -> int:
@@ -28,16 +28,16 @@ def as_whole_number(name: str, value: Any, least: int = 0, most: int | None = No
 
 
 def share(name: str, value: float) -> None:
-    """Check that a number is a share."""
+    """Check that a number is a share, from 0 to 1."""
     if not 0 <= value <= 1:
-        raise UserError(f"Expected {name} of 0 to 1, found {value}.")
+        raise UserError(f"Expected {name} from 0 to 1, found {value}.")
 
 
 def as_tuple(values: Any) -> tuple[Any, ...]:
-    """The values as a tuple; a single value, such as a text, becomes a tuple of one."""
+    """The values as a tuple; a single value, such as a text, becomes a tuple with one element."""
     try:
         return (values,) if isinstance(values, str | bytes | Mapping) else tuple(values)
-    except TypeError:  # an array without axes raises it, too
+    except TypeError:  # an array without axes also raises TypeError
         return (values,)
 
 
@@ -90,7 +90,7 @@ def reads_as_number(text: str) -> bool:
 
 
 def number_in_data(text: str) -> int | None:
-    """The whole number that a text of someone's data states; None for other texts and for more than 18 digits.
+    """The whole number that a text in users' data contains; None for other texts and for more than 18 digits.
 
     `int` also takes spaces, underscores and the digits of all scripts, and raises for thousands of digits.
 
@@ -103,7 +103,7 @@ def number_in_data(text: str) -> int | None:
 
 def check_file_name(what: str, name: str) -> None:
     """Check that a name can be part of file names: printable, without slashes, and short enough for endings."""
-    # A printable name has no lone surrogates, so that it can be encoded.
+    # A printable name has no lone surrogates, so it can be encoded.
     if not name.isprintable() or not 0 < len(name.encode()) <= _LONGEST_NAME or name.startswith(".") or "/" in name:
         raise UserError(
             f"Expected {what} to be a plain file name of at most {_LONGEST_NAME} bytes, found {quoted(name)}."

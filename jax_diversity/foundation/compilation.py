@@ -14,7 +14,7 @@ from jax_diversity.foundation.progress import compilation
 
 _MOST_BYTES = 2**28
 _LEAST_SECONDS = 0.1
-"""Programs that compile in less time are not stored: reading one takes some hundredths of a second."""
+"""Programs that compile in less time are not stored: reading a stored program takes a few hundredths of a second."""
 _called: set[Any] = set()
 
 
@@ -56,7 +56,7 @@ def _setting(name: str) -> Any:
 
 def _set(settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
-        # JAX reads the environment when it is imported; light commands never import it. Child processes read it, too.
+        # JAX reads the environment when it is imported; light commands never import JAX. Child processes also read it.
         os.environ[name.upper()] = str(value)
         if (jax := sys.modules.get("jax")) is not None:
             jax.config.update(name, value)

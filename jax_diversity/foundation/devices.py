@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.errors import UserError
 
 
 def flat_mesh(mesh: Any, axis: str) -> Mesh:
@@ -23,25 +21,11 @@ def flat_mesh(mesh: Any, axis: str) -> Mesh:
     devices = mesh.devices.reshape(-1)
     if jax.process_index() not in {device.process_index for device in devices}:
         raise UserError(
-            f"Expected a mesh with devices of this process, number {jax.process_index()}, found those of "
-            f"{sorted({device.process_index for device in devices})}; make it of jax.devices()."
+            f"Expected a mesh with devices of this process, number {jax.process_index()}, found devices of processes "
+            f"{sorted({device.process_index for device in devices})}; make the mesh from jax.devices()."
         )
     # Always Auto: the compiler chooses the shardings inside a program; they are not part of its types.
     return Mesh(devices, (axis,), axis_types=(AxisType.Auto,))
-
-
-@contextmanager
-def memory_as_error(advice: str) -> Iterator[None]:
-    """Turn JAX's exception for a device without free memory into a `UserError` with an advice."""
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        device = jax.devices()[0]
-        raise UserError(
-            f"Expected room in the memory of {device.device_kind}, found too little ({in_one_line(error)}); {advice}."
-        ) from None
 
 
 def first_devices(number: int, axis: str) -> Mesh:

@@ -14,10 +14,10 @@ _QUOTES.maxlist = _QUOTES.maxtuple = _QUOTES.maxdict = _QUOTES.maxset = _QUOTES.
 
 
 class UserError(ValueError):
-    """Bad input or bad settings: one sentence with the expected value, the found value and an advice.
+    """Bad input or bad settings: one sentence with the expected value, the found value and advice.
 
-    The command line prints the sentence and ends with status 2; from Python it is a `ValueError`. Only the middle of a
-    very long sentence is cut out: the expectation is at the beginning, the advice at the end.
+    The command line prints the sentence and ends with status 2; from Python it is a `ValueError`. The middle
+    of a very long sentence is removed: the expectation is at the beginning, the advice at the end.
     """
 
     def __init__(self, sentence: object) -> None:
@@ -31,7 +31,7 @@ def shortened(text: str, most: int = _LONGEST_PART) -> str:
 
 
 def in_one_line(error: object) -> str:
-    """An exception's message without line breaks, of at most 300 characters; the type's name if there is none."""
+    """An exception's message without line breaks, at most 300 characters; if it is empty, the exception's type."""
     return shortened(" ".join(str(error).split())) or type(error).__name__
 
 

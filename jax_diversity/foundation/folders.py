@@ -22,7 +22,7 @@ _open_locks: set[int] = set()
 
 
 def _close_locks() -> None:
-    """Close the locks in a forked process; otherwise it would hold them after its parent has ended."""
+    """Close the locks in a forked process; otherwise it would keep them locked after its parent has ended."""
     while _open_locks:
         os.close(_open_locks.pop())
 
@@ -58,17 +58,17 @@ def make_folder(folder: Path) -> None:
     except OSError as error:
         reason = error.strerror or repr(error)
     if reason:
-        raise UserError(f"Expected a folder that can be written, found {folder} ({reason}); choose another one.")
+        raise UserError(f"Expected a folder that can be written, found {folder} ({reason}); choose another folder.")
 
 
 def inside(root: Path, *names: str) -> Path:
-    """The path of a file or folder below a folder, of which no part below `root` is a symbolic link or a device.
+    """Return the path of a file or folder below `root`, if no part of it below `root` is a symbolic link or a device.
 
-    A folder may come from elsewhere: a link in it could lead to any file, and a named pipe has no end. `root` itself
-    and its parents may be links.
+    A folder may come from elsewhere: a link in it could lead to any file, and reading a named pipe may never end. Only
+    `root` itself and its parents may be links.
 
     Raises:
-        UserError: a part is a link or a device, or the names lead out of the folder.
+        UserError: a part is a link or a device, or the names lead to a place outside the folder.
 
     Example:
         >>> inside(Path("dataset"), "embeddings/embeddings.npy")
@@ -76,14 +76,14 @@ def inside(root: Path, *names: str) -> Path:
     """
     parts = PurePath(*names).parts
     if PurePath(*names).is_absolute() or ".." in parts:
-        raise UserError(f"Expected a file in {root}, found {quoted(str(PurePath(*names)))}, which leads out of it.")
+        raise UserError(f"Expected a file in {root}, found {quoted(str(PurePath(*names)))}, which is outside it.")
     path = root
     for part in parts:
         path /= part
         if _leads_elsewhere(path):
             raise UserError(
-                f"Expected no links and devices in {root}, found one at {path.relative_to(root)}, which could lead to "
-                f"any file; remove it, or make a copy without links (`cp -rL {root} COPY`)."
+                f"Expected no links and devices in {root}, found a link or device at {path.relative_to(root)}, which "
+                f"could lead to any file; remove it, or make a copy without links (`cp -rL {root} COPY`)."
             )
     return path
 
@@ -97,7 +97,7 @@ def _leads_elsewhere(path: Path) -> bool:
 
 
 def refuse_links(root: Path, *names: str) -> Path:
-    """Like `inside`, and everything below that folder is checked, too."""
+    """Like `inside`, but everything below that folder is also checked."""
     folder = inside(root, *names)
     for path in folder.rglob("*"):
         if _leads_elsewhere(path):
@@ -106,13 +106,13 @@ def refuse_links(root: Path, *names: str) -> Path:
 
 
 def open_to_append(path: Path) -> TextIO:
-    """Open a text file for appending; no link and no other name of a file is followed.
+    """Open a text file for appending; symbolic links and files with several names (hard links) are refused.
 
     Raises:
-        UserError: it is a link, has other names (hard links), or is not a file.
+        UserError: the path is a link, has other names (hard links), or is not a file.
     """
     try:
-        # O_NONBLOCK: a named pipe would wait for a reader.
+        # O_NONBLOCK: otherwise opening a named pipe would wait for a reader.
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         raise UserError(f"Expected a log that can be written at {path}, found: {error.strerror}; remove it.") from None
@@ -138,7 +138,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):  # the lock must be released even if the disk fails
-            path.unlink()  # before the release: the file of the next lock has the same name
+            path.unlink()  # before the release, because the file of the next lock has the same name
         _open_locks.discard(handle)
         os.close(handle)
 
@@ -192,7 +192,7 @@ def _lock(path: Path) -> int:
             raise UserError(f"{path.parent} is being written by {who}; wait for it or choose another folder.") from None
         # The holder may have removed the file between the two calls: a lock on a removed file protects nothing.
         if num_names := os.fstat(handle).st_nlink:
-            if num_names > 1:  # a hard link: the number would overwrite another file
+            if num_names > 1:  # a hard link: writing the process number would overwrite another file
                 os.close(handle)
                 raise UserError(f"Expected a file with one name at {path}, found a hard link; remove it.")
             with suppress(OSError):  # the disk is full; the number is used only in the message above

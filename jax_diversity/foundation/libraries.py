@@ -1,4 +1,4 @@
-"""Import optional libraries, which the package's extras or the user install."""
+"""Import optional libraries, which are installed by the extras of this package or by the user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from jax_diversity.foundation.errors import UserError, in_one_line
 
 _DRIVERS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
-"""Protocols of object stores, and the extras with their drivers."""
+"""Protocol of an object store -> the extra that installs its driver."""
 
 
 def optional(name: str, extra: str | None, *, install: str | None = None) -> Any:
@@ -30,7 +30,7 @@ def optional(name: str, extra: str | None, *, install: str | None = None) -> Any
     except Exception as error:  # an installed library may raise anything
         library = name.partition(".")[0]
         raise UserError(
-            f"Expected the library {library}, found none that can be imported ({in_one_line(error)}); "
+            f"Expected the library {library}, found no library that can be imported ({in_one_line(error)}); "
             f"pip install '{f'jax-diversity[{extra}]' if extra else install or library}'."
         ) from None
 
@@ -39,4 +39,4 @@ def missing_driver(protocol: str, error: ImportError) -> UserError:
     """The error for an object store without an installed driver; `error` is the exception of fsspec."""
     extra = _DRIVERS.get(protocol)
     what = f"pip install 'jax-diversity[{extra}]'" if extra else in_one_line(error)
-    return UserError(f"Expected a driver for {protocol}://, found none that is installed; {what}.")
+    return UserError(f"Expected a driver for {protocol}://, found no installed driver; {what}.")

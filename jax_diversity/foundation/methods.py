@@ -1,4 +1,4 @@
-"""Methods by name: a method is imported when it is used; its options are read from its source, without an import.
+"""Find methods by name. A method is imported when it is used; its options are read from its source, without an import.
 
 A method is a function, or a dataclass with the name in camel case (`exact_duplicates`: `ExactDuplicates`). There is one
 table for each kind of methods, with the module of every method; several methods may share a module. A function's
@@ -28,7 +28,7 @@ from jax_diversity.foundation.signatures import default_of
 _LIST, _NUMBERS, _TEXTS = "tuple[str, ...]", "Mapping[str, float]", "Mapping[str, str]"
 _WORDS = {
     **{"int": "a whole number", "float": "a number", "bool": "True or False", "str": "text", "None": "None"},
-    **{_LIST: "a list of texts", _NUMBERS: "names with a number each", _TEXTS: "names with a text each"},
+    **{_LIST: "a list of texts", _NUMBERS: "a number for each name", _TEXTS: "a text for each name"},
 }
 
 Kind = str | tuple[Any, ...]
@@ -43,7 +43,7 @@ class Parameter:
     default: str | None
 
     def in_words(self) -> str | None:
-        """The types for messages; None if settings cannot give the value, such as a mesh of devices."""
+        """The types in words, for messages; None if settings cannot contain the value, such as a mesh of devices."""
         words = [
             _WORDS.get(kind) if isinstance(kind, str) else f"one of {', '.join(map(str, kind))}" for kind in self.kinds
         ]
@@ -80,7 +80,7 @@ def _is_of(kind: Kind, value: Any) -> bool:
 
 
 def _kinds(annotation: ast.expr | None) -> tuple[Kind, ...]:
-    """The alternatives of an annotation, as source: evaluating the types could import libraries."""
+    """The alternatives of an annotation, read from its source: evaluating the types could import libraries."""
     match annotation:
         case None:
             return ("object",)
@@ -114,19 +114,19 @@ class Methods(dict[str, str]):
         return getattr(module, name, None) or getattr(module, _class_name(name))
 
     def check_name(self, name: str) -> None:
-        """Refuse an unknown name with a `UserError` that lists all methods and suggests the nearest."""
+        """Refuse an unknown name with a `UserError` that lists all methods and suggests the most similar name."""
         if not isinstance(name, str) or name not in self:
             known = ", ".join(sorted(self))
             near = did_you_mean(str(name), self)
             raise UserError(f"Unknown {self.kind} {quoted(name)}: expected one of {known}{near}")
 
     def parameters(self, name: str) -> Mapping[str, Parameter]:
-        """All of a method's parameters."""
+        """All parameters of a method."""
         self.check_name(name)
         return _read_source(f"{self.package}.{self[name]}", name)[1]
 
     def takes(self, name: str, parameter: str) -> bool:
-        """Whether a method has a parameter, as an option or by the contract."""
+        """Whether a method has a parameter, either as an option or as part of the contract."""
         return parameter in self.parameters(name)
 
     def check_takes(self, name: str, parameter: str, what: str) -> None:
@@ -211,7 +211,7 @@ def _class_name(name: str) -> str:
 @cache
 def _read_source(module: str, name: str) -> tuple[str, dict[str, Parameter]]:
     """First sentence and parameters of a method, from its source: importing the module could take seconds."""
-    # `find_spec` imports the packages above the module, whose `__init__` are light, but not the module itself.
+    # `find_spec` imports the packages above the module, whose `__init__` are small, but not the module itself.
     body = ast.parse(Path(str(cast(ModuleSpec, find_spec(module)).origin)).read_text(encoding="utf-8")).body
     names = (name, _class_name(name))
     method = next(node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names)

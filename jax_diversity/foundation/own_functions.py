@@ -1,8 +1,8 @@
-"""Functions of users, which settings name as `module:function`.
+"""Import functions of users, which settings name as `module:function`.
 
-To import a module is to run it. A name therefore counts only if the user gave it: in the words of the command line, in
-a file of settings, or in the settings of a program. The settings in a dataset's manifest may come from elsewhere:
-their names are refused until the user repeats them.
+Importing a module runs its code. So a name is accepted only if the user gave it: in the words of the command line, in a
+file of settings, or in the settings of a program. The settings in a dataset's manifest may come from elsewhere: names
+in them are refused until the user repeats them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _given: ContextVar[set[str] | None] = ContextVar("given", default=None)
 
 @contextmanager
 def only_given(*values: Any) -> Iterator[None]:
-    """Within the block, a name counts only if it is among the texts in `values` (plain values, at any depth).
+    """Within the block, a name is accepted only if it is among the texts in `values` (plain values, at any depth).
 
-    Within another such block nothing changes: the outermost block knows what the user gave.
+    A block inside another such block changes nothing: the outermost block has the names that the user gave.
     """
     if _given.get() is not None:
         yield
@@ -64,12 +64,12 @@ def find_function(name: str, setting: str) -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
     if not module or not attribute or module.startswith(".") or "/" in module:
         raise UserError(
-            f"Expected {setting} to name a module as `import` does and a function in it, `module:name`, found "
-            f"{quoted(name)}; put the module's folder in PYTHONPATH and leave it out of the name."
+            f"Expected {setting} to name a module, as in `import`, and a function in it, as `module:name`, found "
+            f"{quoted(name)}; add the module's folder to PYTHONPATH, not to the name."
         )
     if (given := _given.get()) is not None and name not in given:
         raise UserError(
-            f"Expected a function that you name, found {setting}={name} only in a dataset's manifest, which may come "
+            f"Expected a function that you named, found {setting}={name} only in a dataset's manifest, which may come "
             "from elsewhere and runs no code; if you trust the function, repeat this setting on the command line or "
             "in the file of --config."
         )
@@ -97,12 +97,13 @@ def source_file(name: str) -> Path | None:
 
 @contextmanager
 def calling(name: str, setting: str, purpose: str) -> Iterator[None]:
-    """Turn what a user's function raises into a `UserError` with its place, also `SystemExit`."""
+    """Turn exceptions of a user's function, including `SystemExit`, into a `UserError` with their place."""
     try:
         yield
     except BaseException as error:
         is_clear = isinstance(error, UserError | OSError | MemoryError | KeyboardInterrupt)
-        if is_clear and not isinstance(error, BrokenPipeError):  # that one means a closed output and ends quietly
+        # A BrokenPipeError means that the output was closed: it ends the command without a message.
+        if is_clear and not isinstance(error, BrokenPipeError):
             raise
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise UserError(

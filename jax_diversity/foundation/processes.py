@@ -22,11 +22,11 @@ from jax_diversity.foundation.errors import UserError
 
 Result = TypeVar("Result")
 _JOBS_A_PROCESS = 3
-"""Jobs per process that are submitted and whose results are not yet taken: slow jobs do not stop other processes."""
+"""Submitted jobs per process without a taken result: so slow jobs do not stop other processes."""
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -50,8 +50,7 @@ def map_in_processes(
         what: the work of the processes, for the message if one is killed.
         setting: the setting that holds `num_processes`, for the same message.
         environment: environment variables for the workers.
-        restarts: asked after the end of a worker; True if the worker ended itself, so that the unfinished jobs start
-            again in new workers.
+        restarts: asked after the end of a worker; True if the unfinished jobs start again in new workers.
 
     Raises:
         UserError: a worker was killed.
@@ -66,7 +65,7 @@ def map_in_processes(
             if restarts():
                 continue
             raise UserError(
-                f"Expected {num_processes} {what} processes to finish, found one that was ended from outside "
+                f"Expected {num_processes} {what} processes to finish, found a process that was ended from outside "
                 "(killed, out of memory, or a script that starts processes without `if __name__ == '__main__':` "
                 "around its own work); run it again, which keeps finished work: with that guard, and with a "
                 f"smaller {setting} if memory is short."

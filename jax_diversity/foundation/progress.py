@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.progress import Task
 
 Advance = Callable[[int], None]
-"""A function that long work calls with the number of units just done."""
+"""A function that long work calls with the number of units done since the last call."""
 _Stage = TypeVar("_Stage")
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -39,7 +39,7 @@ def compiling(advance: Advance) -> None:
 
 @contextmanager
 def compilation() -> Iterator[None]:
-    """Show `compiling` in this thread's task while the block runs; its time does not count for the rate."""
+    """Show `compiling` in this thread's task while the block runs; this time is not part of the rate."""
     shown = _shown.get()
     if shown is None:
         yield
@@ -85,7 +85,7 @@ class Progress:
         """Show a task while the block runs; yields a function that any thread calls with the number of new units.
 
         `unit` is a noun in the plural; only `bytes` are scaled. None means that `total` is unknown. During compilation
-        the task shows `compiling` instead of a rate; this time does not count for the rate.
+        the task shows `compiling` instead of a rate; this time is not part of the rate.
         """
         if self.quiet:
             yield ignore
@@ -100,7 +100,7 @@ class Progress:
                 return Text("  ".join(_rate_and_memory(task, unit, compiles)))
 
         watched = is_watched(sys.stderr)
-        # A disabled display still counts: its task has the rate and the remaining time for the lines in a log.
+        # A disabled display still counts units: its task has the rate and the remaining time for the lines in a log.
         display = progress.Progress(
             progress.TextColumn("{task.description}", markup=False, table_column=Column(width=28, no_wrap=True)),
             progress.BarColumn(bar_width=8),
@@ -121,7 +121,7 @@ class Progress:
         def advance(amount: int) -> None:
             nonlocal seconds_of_last_line
             end_compiling()
-            with lock:  # rich locks only its counts: without this lock several threads could print the same line
+            with lock:  # rich locks only its counters: without this lock several threads could print the same line
                 display.advance(task.id, amount)
                 seconds = task.elapsed or 0.0
                 if not watched and not task.finished and seconds - seconds_of_last_line >= _SECONDS_BETWEEN_LINES:
@@ -160,15 +160,15 @@ def is_watched(stream: Any) -> bool:
 
 
 def resident_bytes() -> int:
-    """Memory that this process uses now, in bytes."""
+    """The memory that this process uses now, in bytes."""
     with open("/proc/self/statm", encoding="ascii") as file:
-        # The second number counts resident pages.
+        # The second number is the number of resident pages.
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_bytes() -> int:
     """The peak memory of this process, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts it in KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # the unit on Linux is KiB
 
 
 def _print_line(task: Task, unit: str, compiled: float, total: int | None = None) -> None:
@@ -185,7 +185,7 @@ def _print_line(task: Task, unit: str, compiled: float, total: int | None = None
 
 
 def _rate_and_memory(task: Task, unit: str, compiles: bool = False) -> list[str]:
-    rate = [f"{_amount(task.speed, unit)}/s"] if task.speed else []  # of the last 30 seconds
+    rate = [f"{_amount(task.speed, unit)}/s"] if task.speed else []  # the rate of the last 30 seconds
     return [*(["compiling"] if compiles else rate), _amount(resident_bytes(), "bytes")]
 
 

@@ -1,4 +1,4 @@
-"""Protocol buffers' wire format, read without a schema (https://protobuf.dev/programming-guides/encoding).
+"""Read the wire format of protocol buffers without a schema (https://protobuf.dev/programming-guides/encoding).
 
 A message is a sequence of fields. A field has a tag (number and wire type) and a value: a varint, four or eight bytes,
 or a length followed by this number of bytes. Invalid bytes raise a `ValueError`. The protobuf library is not used,
@@ -16,7 +16,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types; all others are deprecated."""
 _SIZES = {FIXED64: 8, FIXED32: 4}
 _LONGEST_VARINT = 10
-_CUT_OFF = "no protocol buffer, or one that is cut off"
+_CUT_OFF = "not a protocol buffer, or one that is cut off"
 
 Field = tuple[int, int, int | memoryview]
 """A field's number, its wire type, and its value: an unsigned int for a varint, otherwise its bytes."""

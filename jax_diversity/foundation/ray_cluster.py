@@ -11,7 +11,8 @@ from jax_diversity.foundation.libraries import optional
 
 Result = TypeVar("Result")
 _JOBS_A_PROCESS = 3
-_RETRIES = 3
+_RETRIES = 20
+"""Twice as many as the documents of a part that may end their process."""
 
 
 def map_in_ray(work: Callable[..., Result], jobs: Iterable[tuple], num_processes: int = 0) -> Iterator[Result]:
@@ -51,6 +52,6 @@ def map_in_ray(work: Callable[..., Result], jobs: Iterable[tuple], num_processes
         raise
     except WorkerCrashedError as error:
         raise UserError(
-            f"Expected the tasks of Ray to finish, found one that was lost {_RETRIES + 1} times "
+            f"Expected the tasks of Ray to finish, found a task that was lost {_RETRIES + 1} times "
             f"({in_one_line(error)}); run it again, which keeps finished work."
         ) from None

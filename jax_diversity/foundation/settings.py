@@ -49,9 +49,9 @@ def read_settings(path: str | Path, base: _Settings) -> _Settings:
 
 
 def adopt_settings(section: str, given: _Settings, other: _Settings, own: Collection[str] = ()) -> _Settings:
-    """The settings of another dataset; the fields in `own` keep their given values.
+    """Return the settings of another dataset; the fields in `own` keep their given values.
 
-    Settings do not record whether a value was given, so that defaults are replaced without an error.
+    Settings do not record whether the user gave a value, so defaults are replaced without an error.
 
     Raises:
         UserError: a value differs from both the default and the other dataset's value; messages name the `section`.
@@ -65,7 +65,7 @@ def adopt_settings(section: str, given: _Settings, other: _Settings, own: Collec
         if not fits:
             raise UserError(
                 f"Expected {section}.{name} as in the dataset of features_from ({quoted(taken)}), found "
-                f"{quoted(value)}; leave the setting out, it comes from there."
+                f"{quoted(value)}; omit the setting, because that dataset defines it."
             )
     return dataclasses.replace(typing.cast(Any, other), **kept)
 
@@ -95,7 +95,7 @@ def parse_yaml(text: str) -> Any:
             known = set()
             for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
                 if key.value in known:
-                    raise _wrong_line(key.start_mark, f"has {quoted(key.value)}, which has come before; keep one")
+                    raise _wrong_line(key.start_mark, f"has {quoted(key.value)} again; keep one of the two")
                 known.add(key.value)
             return node
 
@@ -119,7 +119,7 @@ def _wrong_line(mark: Any, what: str) -> UserError:
 
 
 def _overlaid(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Merge nested settings into others: lists and single values replace, sections merge."""
+    """Merge nested settings into others: lists and single values replace the old values, sections are merged."""
     merged = dict(base)
     for key, value in values.items():
         section = merged.get(key)
@@ -136,7 +136,7 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
-            place = f"below {where}" if where else "by their names, such as `out: dataset`"
+            place = f"below {where}" if where else "as names and values, such as `out: dataset`"
             raise UserError(f"Expected settings {place}, found {quoted(value)}.")
         kinds = typing.get_type_hints(kind)
         names = [item.name for item in dataclasses.fields(kind)]
@@ -177,7 +177,7 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
         return value
     # Whole numbers are also accepted for float.
     if kind is float and isinstance(value, int | str) and not isinstance(value, bool):
-        with suppress(ValueError, OverflowError):  # YAML reads 3e-3, which lacks a point, as text
+        with suppress(ValueError, OverflowError):  # YAML reads 3e-3 as text, because it has no decimal point
             return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise UserError(f"Expected {where} to be {kind.__name__}, found {quoted(value)}.")

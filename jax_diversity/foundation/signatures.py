@@ -37,7 +37,7 @@ def takes_settings(
 
     Args:
         settings: a dataclass whose fields are keywords, each with a text below it.
-        without: fields that the function does not take.
+        without: fields that are not parameters of the function.
     """
     kind: Any = settings
     # The fields of a class come before the fields of its base classes.

@@ -1,4 +1,4 @@
-"""An order of weighted elements in which every group stays near its share of all weight."""
+"""Order weighted elements so that every group stays near its share of the total weight."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def space_groups(
     T_c is the weight of group c that was placed so far, S the total weight that was placed, τ_c the group's share of
     all weight, and l_d the weight of element d. The next element is
 
-        argmin_d |(T_c + l_d) - τ_c (S + l_d)|,  c the group of d, ties to the lowest index.
+        argmin_d |(T_c + l_d) - τ_c (S + l_d)|,  c the group of d; the lowest index wins ties.
 
     The cost of a step is proportional to the number of groups, not of elements. In each group the best element is the
     one whose `(1 - τ_c) l_d` is nearest to the group's deficit `τ_c S - T_c`: one of two neighbours among the group's
@@ -51,7 +51,7 @@ def space_groups(
 class _Remaining:
     """The remaining elements, as one linked list of nodes for each group.
 
-    A node holds the elements of one group with the same *growth*. The growth of an element is the amount by which it
+    A node contains the elements of one group with the same *growth*. The growth of an element is the amount by which it
     raises its group's excess. The nodes of a group are linked by ascending growth; the last one is empty and has
     infinite growth. All lists begin with one common node, whose growth is minus infinity. `above` is, for every group,
     the first node whose growth is at least the group's deficit: the nearest element is in this node or in the node
@@ -83,7 +83,7 @@ class _Remaining:
         self.group_starts = np.append(self.above, num_nodes)
 
     def nearest(self, deficit: Float64[np.ndarray, " group"]) -> int:
-        """The element whose growth is nearest to its group's deficit, ties to the lowest index."""
+        """The element whose growth is nearest to its group's deficit; the lowest index wins ties."""
         above = self.above
         behind = np.flatnonzero(self.growth[above] < deficit)
         above[behind] = self.after[above[behind]]

@@ -1,4 +1,4 @@
-"""The declaration of a stage, and the services that it may use while it runs.
+"""Declare stages, and the services that a stage may use while it runs.
 
 The folder of a stage contains everything about it: its settings, its functions, and the names and readers of its
 artifacts (`stored.py`). The folder's `stage.py` declares one `Stage`; the engine (`jax_diversity.pipeline`) and the
@@ -56,8 +56,8 @@ class Stage:
     """One step from a corpus to an ordered dataset.
 
     Attributes:
-        name: its name in the manifest; the verb is the name up to a slash (`order/balance` -> `order`).
-        help: the sentence about the verb in the command line's help.
+        name: its name in the manifest; the command (verb) is the name up to a slash (`order/balance` -> `order`).
+        help: the sentence about the command in the command line's help.
         section: the field of `BuildConfig` with its settings; if it is a dataclass, it has a method `check`.
         destination: the folder for its files, below the dataset's folder.
         run: writes the files into a temporary folder and returns the counts, which must be valid JSON.
@@ -69,8 +69,8 @@ class Stage:
         adopt: makes the section's settings with `features_from`, from all given settings and the settings of the other
             dataset's stage; None if the stage uses nothing from other datasets. Otherwise its counts contain
             `features`, a fingerprint of the artifacts that other datasets can use.
-        resumable: whether a later run may keep the finished files of an interrupted one.
-        owns_folder: whether the folders of its files contain no other stage's files.
+        resumable: whether a later run may keep the finished files of an interrupted run.
+        owns_folder: whether the folders of its files contain no files of other stages.
         also: other sections of settings that it reads.
         packages: libraries whose version may change the files' bytes.
         methods: the module, below this package, whose `METHODS` lists the stage's methods; empty without methods.
@@ -97,5 +97,5 @@ class Stage:
 
     @property
     def verb(self) -> str:
-        """The command-line verb that runs it."""
+        """The command of the command line that runs this stage."""
         return self.name.split("/")[0]

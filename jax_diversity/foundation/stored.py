@@ -49,7 +49,7 @@ class StoredStages:
         return self.stage(stage)["counts"]
 
     def number(self, stage: str, name: str) -> int:
-        """One count of a finished stage, as a whole number."""
+        """A count of a finished stage, as a whole number."""
         return as_whole_number(f"{name!r} in {self.root / 'manifest.json'}", self.counts(stage)[name])
 
     def file(self, stage: str, name: str, *, checked: bool = True) -> Path:
@@ -76,7 +76,7 @@ class StoredStages:
             )
         if checked and not is_as_written(path, about):
             raise UserError(
-                f"{path} is damaged: its SHA-256 is not the manifest's; restore it, or delete it and run "
+                f"{path} is damaged: its SHA-256 differs from the manifest; restore it, or delete it and run "
                 f"`jax-diversity {_verb(stage)}` again."
             )
         return path
@@ -87,7 +87,7 @@ class StoredStages:
             self._remote.fetch(name)
 
     def files(self, stage: str, start: str, suffix: str = "") -> list[Path]:
-        """The paths of a stage's files with that start and suffix, checked, in the order of their numbers."""
+        """The paths of a stage's files with this start and suffix, checked, in the order of their numbers."""
         names = self.names(stage, start, suffix)
         # Hashing releases the interpreter's lock. Fetching from an object store uses its own threads.
         num_threads = 1 if self._remote else min(len(os.sched_getaffinity(0)), max(len(names), 1))
@@ -107,8 +107,8 @@ class StoredStages:
         return [self.file(stage, name, checked=False) for name in names], None
 
     def names(self, stage: str, start: str, suffix: str = "") -> list[str]:
-        """The names of a stage's files with that start and suffix, relative to the dataset's folder."""
-        # Sorted by length first, because 100,000 has one digit more than 99,999.
+        """The names of a stage's files with this start and suffix, relative to the dataset's folder."""
+        # The names are sorted by length first, because 100,000 has one more digit than 99,999.
         names = sorted(self.stage(stage)["files"], key=lambda name: (len(name), name))
         return [name for name in names if name.startswith(start) and name.endswith(suffix)]
 

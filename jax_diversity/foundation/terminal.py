@@ -13,12 +13,12 @@ from typing import Any
 _ACTING = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f"  # all control characters except the line end
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that change the direction of the text around them
-    "\u2028\u2029\ud800-\udfff]"  # other line ends; halves of surrogate pairs, which no encoding takes
+    "\u2028\u2029\ud800-\udfff]"  # other line ends; halves of surrogate pairs, which cannot be encoded
 )
 
 
 def clean(text: str) -> str:
-    """Replace every character that would control a terminal by U+FFFD; line ends are kept."""
+    """Replace each character that would control a terminal with U+FFFD; line ends are kept."""
     return _ACTING.sub("\ufffd", text)
 
 

@@ -1,1 +1,1 @@
-"""A small laboratory: train a GPT on an ordering, resume it exactly, compare losses and gradients of orderings."""
+"""A small laboratory: train a GPT on an ordering, resume the run exactly, compare losses and gradients of orderings."""

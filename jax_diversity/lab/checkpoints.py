@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: weights and optimiser by Orbax, the state of the loader, and every file's hash.
+"""Save and restore checkpoints of a training run: weights and optimiser (Orbax), the loader's state, all files' hashes.
 
 A checkpoint is a folder named by the number of steps done. `checkpoint.json` in it holds the SHA-256 of every file, so
 that damage is found before anything is used. Finding and verifying checkpoints needs no JAX.
@@ -54,7 +54,7 @@ class Checkpoints:
         self._remove_old()
 
     def save(self, num_steps: int, trainer: Trainer, batches: BatchIterator) -> None:
-        """Save the state after so many steps."""
+        """Save the state after `num_steps` steps."""
         import jax
 
         about = {"num_steps": num_steps, "settings": dict(self._settings), "input": batches.get_state()}
@@ -78,7 +78,7 @@ class Checkpoints:
         try:
             about = read_checkpoint(found[num_steps])
         except DamagedCheckpoint as error:
-            raise UserError(f"{error}; delete it to go on from the state after {earlier[-1]} steps.") from None
+            raise UserError(f"{error}; delete it to continue from the state after {earlier[-1]} steps.") from None
         self._check(about["settings"])
         try:
             batches.set_state(about["input"])
@@ -92,8 +92,8 @@ class Checkpoints:
                 arrays = checkpointer.restore((found[num_steps] / _ARRAYS).absolute(), leaves)
         except ValueError:
             raise UserError(
-                f"Expected the arrays of this version's model in {found[num_steps]}, found others: another version of "
-                f"the package saved them; delete {self._folder.parent} to start a new run."
+                f"Expected the arrays of this version's model in {found[num_steps]}, found other arrays: another "
+                f"version of the package saved them; delete {self._folder.parent} to start a new run."
             ) from None
         trainer.parameters, trainer.state = jax.tree.unflatten(tree, arrays)
         return num_steps
@@ -106,15 +106,15 @@ class Checkpoints:
         ]
         if differing:
             raise UserError(
-                f"The run in {self._folder.parent} was begun with {', '.join(differing)}; set that back to continue "
-                f"it, or delete {self._folder.parent} to start a new run."
+                f"The run in {self._folder.parent} was begun with {', '.join(differing)}; restore these settings to "
+                f"continue the run, or delete {self._folder.parent} to start a new run."
             )
 
 
 def _save_arrays(folder: Path, arrays: list[Any]) -> None:
     import orbax.checkpoint
 
-    # Checked first: when the disk fills up during a save, Orbax also prints the tracebacks of its threads.
+    # Space is checked first: if the disk becomes full during a save, Orbax also prints the tracebacks of its threads.
     if shutil.disk_usage(folder.parent).free < sum(array.nbytes for array in arrays) + _MOST_METADATA:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     try:
@@ -143,7 +143,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     """Check that a checkpoint is undamaged; returns its number of steps, settings and the loader's state.
 
     Raises:
-        DamagedCheckpoint: a file that is damaged, missing or added, or a checkpoint with the name of another.
+        DamagedCheckpoint: a file is damaged, missing or added, or the checkpoint has the name of another checkpoint.
     """
     about = _read_about(folder)
     if damaged := _damaged_files(folder, about):
@@ -159,9 +159,9 @@ def _read_about(folder: Path) -> dict[str, Any]:
     try:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         if about != signed(about):
-            raise ValueError(f"{_ABOUT} that does not fit its own hash")
+            raise ValueError(f"{_ABOUT} whose content differs from its own hash")
         if str(about["num_steps"]) != folder.name:
-            raise ValueError(f"the one after {about['num_steps']} steps")
+            raise ValueError(f"the checkpoint after {about['num_steps']} steps")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = "another kind of file" if isinstance(error, KeyError) else in_one_line(error)
         raise DamagedCheckpoint(f"{_expected(folder)}, found {reason}") from None
@@ -189,11 +189,11 @@ def verify_training(root: Path) -> list[Fault]:
                 faults.append(Fault(f"{name}/{_ABOUT}", "the description of this checkpoint", found))
                 continue
             faults += [
-                Fault(f"{name}/{file}", "the bytes that were written", "others, or no file")
+                Fault(f"{name}/{file}", "the bytes that were written", "other bytes, or no file")
                 for file in _damaged_files(path, about)
             ]
             faults += [
-                Fault(name, f"the {each} {header[each]} of the log beside it", str(about["input"][each]))
+                Fault(name, f"the {each} {header[each]} of the log in the same folder", str(about["input"][each]))
                 for each in ("dataset", "ordering")
                 if header.get(each, about["input"][each]) != about["input"][each]
             ]

@@ -35,7 +35,7 @@ class Losses(NamedTuple):
         total: the summed loss of all targets.
         num_targets: the number of targets.
         by_token: the loss of every token, also of tokens that are not targets.
-        carry: an LSTM's state after the batch; None of a transformer.
+        carry: an LSTM's state after the batch; None for a transformer.
     """
 
     total: Float[Array, ""]
@@ -45,7 +45,7 @@ class Losses(NamedTuple):
 
     @property
     def mean(self) -> Float[Array, ""]:
-        """The mean loss of a target; 0 where there is no target."""
+        """The mean loss per target; 0 if there is no target."""
         return self.total / jnp.maximum(self.num_targets, 1)
 
 
@@ -68,7 +68,8 @@ class StepResult(NamedTuple):
 class CompiledModel:
     """The compiled functions of one shape of model.
 
-    Weights and the optimiser's state are arguments and results; `step` uses up the buffers of its arguments.
+    Weights and the optimiser's state are arguments and results. After `step`, its arguments cannot be used again,
+    because it reuses their buffers.
 
     Args:
         vocab_size: number of token ids.
@@ -97,7 +98,8 @@ class CompiledModel:
         self._positions: Positions = positions
         self._dtype = jnp.dtype(precision)
         self._graph, _, self._others = nnx.split(self._model(0), nnx.Param, ...)
-        # At rate 1: the step multiplies by its own rate, an argument, so that one program serves all rates.
+        # The rate is 1 here: the step multiplies by its own rate, which is an argument. So one program is enough for
+        # all rates.
         self._rule = adamw(1.0)
         self.step = jax.jit(self._step, static_argnames=("sketches", "num_groups"), donate_argnums=(0, 1))
         self.losses = jax.jit(self._losses)
@@ -119,7 +121,7 @@ class CompiledModel:
         )
 
     def start(self, seed: int) -> tuple[Parameters, Any]:
-        """The first weights, and the state of the optimiser."""
+        """Return the initial weights, and the state of the optimiser."""
         parameters = nnx.split(self._model(seed), nnx.Param, ...)[1]
         return parameters, self._rule.init(parameters)
 
@@ -192,15 +194,15 @@ class CompiledModel:
         return diversity, measures.mean_stable_rank(gradient)
 
     def _diversity(self, parameters: Parameters, batch: Batch) -> tuple[Float[Array, ""], Any]:
-        # The parts are the sequences, each with its summed loss: their gradients add up to a multiple of the step's
-        # gradient, and neither the diversity nor stable ranks depend on the factor.
+        # The parts are the sequences. The loss of a part is its sum over tokens: the gradients add up to a multiple of
+        # the step's gradient, and neither the diversity nor stable ranks depend on the factor.
         parts = {name: rows[:, None] for name, rows in batch.items()}
         return measures.gradient_diversity(self._summed_loss, parameters, parts)
 
     def _diagnose(
         self, parameters: Parameters, batch: Batch, others: Batch, tasks: Mapping[str, Batch]
     ) -> dict[str, Float[Array, ""]]:
-        """Measures of a batch's gradient; `others` are more batches (batch, row, token); a task is one batch."""
+        """Measure a batch's gradient; `others` are further batches (batch, row, token); a task is one batch."""
 
         def mean(parameters: Parameters, part: Batch) -> Array:
             return self._mean_loss(parameters, part)[0]
@@ -230,7 +232,7 @@ def _num_targets(batch: Batch) -> Array:
 
 
 def _weight(batch: Batch) -> Float[Array, " token"]:
-    """1 for tokens whose target counts towards the loss, 0 for others."""
+    """1 for tokens whose target counts towards the loss, 0 for other tokens."""
     return (batch["targets_segmentation"] != 0).astype(jnp.float32).reshape(-1)
 
 

@@ -1,14 +1,14 @@
 """Orders that learn from gradients, epoch by epoch: GraB and CD-GraB.
 
-Both read the sequences' gradients in the order of the epoch and give each a sign such that the running sum of the
-signed gradients stays small (herding). Sequences with + come first in the next epoch, and sequences with - come last,
-in reverse. GraB gives a sign to each gradient minus the mean of the epoch before (Lu, Guo and De Sa 2022, "GraB:
-Finding provably better data permutations than random reshuffling", algorithm 4). CD-GraB gives a sign to the difference
-of two neighbours, which needs no mean (Cooper et al. 2023, "Coordinating distributed example orders for provably
-accelerated training").
+Both rules read the sequences' gradients in the order of the epoch. They give each gradient a sign such that the running
+sum of the signed gradients stays small (herding). Sequences with + come first in the next epoch, and sequences with -
+come last, in reverse. GraB gives a sign to each gradient minus the mean of the epoch before (Lu, Guo and De Sa 2022,
+"GraB: Finding provably better data permutations than random reshuffling", algorithm 4). CD-GraB gives a sign to the
+difference of two neighbours, which needs no mean (Cooper et al. 2023, "Coordinating distributed example orders for
+provably accelerated training").
 
-Gradients are too long to store: each is sketched to a few thousand numbers, whose inner products are unbiased
-(Charikar, Chen and Farach-Colton 2002, the count sketch).
+Gradients are too long to store: each gradient is reduced to a *sketch* of a few thousand numbers. Inner products of
+sketches are unbiased (Charikar, Chen and Farach-Colton 2002, the count sketch).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class GradientOrder:
         size: length of a sketch.
 
     Raises:
-        UserError: an unknown rule.
+        UserError: the rule is unknown.
 
     Example:
         >>> learnt = GradientOrder(np.arange(4), "cd_grab", size=2)
@@ -96,7 +96,7 @@ class GradientOrder:
         self._begin()
 
     def _begin(self) -> None:
-        self._waiting: list[Array] = []  # cd_grab: a sequence whose neighbour was not observed yet
+        self._waiting: list[Array] = []  # cd_grab: a sequence whose neighbour has not been observed yet
         self._running, self._total = jnp.zeros(self.size), jnp.zeros(self.size)
         self._plus: list[np.ndarray] = []
         self._num_seen = 0
@@ -105,7 +105,7 @@ class GradientOrder:
         """Learn from the sketched gradients of the next sequences of the order.
 
         Raises:
-            UserError: more sequences than the epoch has, or sketches of another size.
+            UserError: there are more sequences than the epoch has, or the sketches have another size.
         """
         if sketches.ndim != 2 or sketches.shape[1] != self.size or self._num_seen + len(sketches) > len(self.order):
             raise UserError(
@@ -129,10 +129,10 @@ class GradientOrder:
         self._plus.append(np.stack([first, ~first], axis=1).reshape(-1))
 
     def next_epoch(self) -> Int64[np.ndarray, " position"]:
-        """The order of the next epoch, learnt from the gradients observed in this one.
+        """The order of the next epoch, learnt from the gradients that were observed in the current epoch.
 
-        Sequences that were not observed stay at the end, such as the last of an epoch that do not fill a batch. A last
-        sequence without a neighbour also stays there.
+        Sequences that were not observed stay at the end, such as the last sequences of an epoch, which do not fill a
+        batch. A last sequence without a neighbour also stays there.
         """
         plus = np.concatenate(self._plus) if self._plus else np.zeros(0, bool)
         seen, rest = self.order[: len(plus)], self.order[len(plus) :]

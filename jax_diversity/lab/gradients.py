@@ -1,4 +1,4 @@
-"""Measures of a batch's gradients: the agreement of its parts' gradients, and their number of directions."""
+"""Measure the gradients of a batch: how much the gradients of its parts agree, and how many directions they have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 
 def gradient_diversity(loss: Callable[[Any, Any], Array], parameters: Any, parts: Any) -> tuple[Float[Array, ""], Any]:
-    """Gradient diversity of the parts of a batch, and the sum of their gradients.
+    """Return the gradient diversity of the parts of a batch, and the sum of their gradients.
 
     With `g_i` the gradient of part i's loss, it is `Σ ||g_i||² / ||Σ g_i||²` (Yin, Pananjady, Lam, Papailiopoulos,
     Ramchandran and Bartlett 2018, "Gradient Diversity: a Key Ingredient for Scalable Distributed Learning",
@@ -46,7 +46,7 @@ def gradient_diversity(loss: Callable[[Any, Any], Array], parameters: Any, parts
     def zeros(leaf: Array) -> Array:
         return jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32))
 
-    # A scan instead of `vmap`: one gradient at a time is in memory, and the two sums.
+    # A scan instead of `vmap`: only one gradient at a time and the two sums are in memory.
     start = (jax.tree.map(zeros, parameters), jnp.zeros((), jnp.float32))
     (total, squares), _ = jax.lax.scan(add, start, parts)
     return squares / _squared_norm(total), total
@@ -61,10 +61,10 @@ def _squared_norm(tree: Any) -> Array:
 def stable_rank(matrix: Float[Array, "row column"]) -> Float[Array, ""]:
     """`||G||_F² / ||G||_2²`, the sum of the squared singular values over the largest of them.
 
-    It lies between 1 and the rank. Unlike the rank, it changes little when the matrix changes little (Rudelson and
-    Vershynin 2007, "Sampling from large matrices: an approach through geometric functional analysis"). The largest
-    singular value is computed from the eigenvalues of the smaller of `G Gᵀ` and `Gᵀ G`: this is exact and, unlike power
-    iteration, needs no stopping rule. The result is NaN for a matrix of zeros.
+    The stable rank is between 1 and the rank. Unlike the rank, it changes little when the matrix changes little
+    (Rudelson and Vershynin 2007, "Sampling from large matrices: an approach through geometric functional analysis").
+    The largest singular value is computed from the eigenvalues of the smaller of `G Gᵀ` and `Gᵀ G`: this is exact and,
+    unlike power iteration, needs no stopping rule. The result is NaN for a matrix of zeros.
 
     Example:
         >>> float(stable_rank(jnp.diag(jnp.array([2.0, 1.0, 1.0]))))
@@ -72,7 +72,8 @@ def stable_rank(matrix: Float[Array, "row column"]) -> Float[Array, ""]:
     """
     if matrix.shape[0] < matrix.shape[1]:
         matrix = matrix.T
-    # Scaled so that the square of a small gradient does not underflow; the ratio does not depend on the scale.
+    # The matrix is scaled so that the square of a small gradient does not underflow; the ratio does not depend on the
+    # scale.
     matrix = matrix.astype(jnp.float32) / jnp.max(jnp.abs(matrix))
     gram = jnp.matmul(matrix.T, matrix, precision=jax.lax.Precision.HIGHEST)
     return jnp.trace(gram) / jnp.linalg.eigvalsh(gram)[-1]
@@ -89,7 +90,8 @@ def mean_stable_rank(gradients: Any) -> Float[Array, ""]:
     if not matrices:
         return jnp.array(jnp.nan)
     ranks = jnp.array([stable_rank(matrix) for matrix in matrices])
-    counts = jnp.array([jnp.any(matrix != 0) for matrix in matrices])  # NaN is not 0, so it counts and the mean is NaN
+    # NaN is not 0: a matrix with NaN is included, and the mean is NaN.
+    counts = jnp.array([jnp.any(matrix != 0) for matrix in matrices])
     return jnp.sum(jnp.where(counts, ranks, 0.0)) / jnp.sum(counts)
 
 
@@ -122,7 +124,7 @@ def stable_ranks(gradients: Any) -> dict[str, Float[Array, ""]]:
 
 
 def between_batches(gradients: Any) -> Float[Array, ""]:
-    """Variance between batches' gradients, divided by the squared norm of their mean.
+    """The variance between the gradients of batches, divided by the squared norm of their mean.
 
     This is the noise scale of a batch: the unbiased estimate of the trace of the covariance, divided by `||mean||²`
     (McCandlish, Kaplan and Amodei 2018, "An empirical model of large-batch training").
@@ -158,7 +160,7 @@ def curvature_along(loss: Callable[[Any], Array], parameters: Any, direction: An
         >>> float(curvature_along(lambda x: 3 * jnp.sum(x * x), jnp.ones(2), jnp.array([1.0, 2.0])))
         6.0
     """
-    # The derivative of the gradient, not of the loss: the derivative of `jax.grad` along d is H d.
+    # This is the derivative of the gradient, not of the loss: the derivative of `jax.grad` along d is H d.
     product = jax.jvp(jax.grad(loss), (parameters,), (direction,))[1]
     inner = sum(jax.tree.leaves(jax.tree.map(jnp.vdot, direction, product)))
     return inner / _squared_norm(direction)

@@ -1,4 +1,4 @@
-"""Losses by group within a jitted step: the group of a token is the group of its segment."""
+"""Sum losses by group within a jitted step. A group is one value of a family; a token has the group of its segment."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def group_losses(
 def segment_groups(
     dataset: Dataset, family: str, sequences: Int64[np.ndarray, " row"]
 ) -> Int32[np.ndarray, "row segment"]:
-    """The group of every segment of some training sequences, 0 after a sequence's last segment.
+    """Return the group of each segment of some training sequences; entries after a sequence's last segment are 0.
 
     The width is the largest number of segments of a sequence in the whole dataset, so that all batches have one shape.
 
@@ -63,7 +63,7 @@ def segment_groups(
         sequences: indices of training sequences, such as `ordering.indices[:64]`.
 
     Raises:
-        UserError: an unknown family or sequence.
+        UserError: a family or sequence is unknown.
 
     Example:
         >>> groups = segment_groups(dataset, "source", ordering.indices[position : position + 64])
@@ -90,7 +90,7 @@ def document_codes(dataset: Dataset, family: str) -> Int64[np.ndarray, " documen
     """Every document's group in a family, numbered as in `dataset.group_names[family]`.
 
     Raises:
-        UserError: an unknown family, or a family in which a document may have several groups.
+        UserError: the family is unknown, or a document may have several groups in it.
     """
     import pyarrow.parquet as pq
 
@@ -102,7 +102,7 @@ def document_codes(dataset: Dataset, family: str) -> Int64[np.ndarray, " documen
         raise UserError(f"Expected a family with one group for each document, such as source, found {family!r}.")
     column = pq.read_table(path, columns=[name])[name]
     if family == "length" or family.startswith("cluster"):
-        return column.to_numpy().astype(np.int64)  # the column holds the groups' numbers
+        return column.to_numpy().astype(np.int64)  # the column contains the groups' numbers
     places = {name: place for place, name in enumerate(dataset.group_names[family])}
     # Rare values have the common group `(other)`, missing values the group `unknown`.
     rare = places.get("(other)", 0)

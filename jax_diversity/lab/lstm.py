@@ -1,6 +1,6 @@
 """A recurrent model for contiguous batches: an LSTM whose state is carried from each batch to the next.
 
-Hochreiter and Schmidhuber 1997, "Long short-term memory"; tied embeddings, as in the lab's transformer.
+See Hochreiter and Schmidhuber 1997, "Long short-term memory". Embeddings are tied, as in the lab's transformer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Lstm(nnx.Module):
 
 
 class Layer(nnx.Module):
-    """One layer: the gates of input, forgetting and output, and the candidate."""
+    """One LSTM layer: input gate, forget gate, output gate, and the candidate values."""
 
     def __init__(self, width: int, rngs: nnx.Rngs) -> None:
         scaled = nnx.initializers.variance_scaling(1.0, "fan_in", "uniform")
@@ -55,12 +55,13 @@ class Layer(nnx.Module):
         def step(carry: tuple[Array, Array], given: Array) -> tuple[tuple[Array, Array], Array]:
             cell, output = carry
             enters, forgets, leaves, candidate = jnp.split(given + output @ kernel, 4, axis=-1)
-            # One is added so that the cell forgets little at first (Jozefowicz, Zaremba and Sutskever 2015).
+            # 1 is added, so the cell forgets little at first (Jozefowicz, Zaremba and Sutskever 2015).
             cell = jax.nn.sigmoid(forgets + 1) * cell + jax.nn.sigmoid(enters) * jnp.tanh(candidate)
             output = jax.nn.sigmoid(leaves) * jnp.tanh(cell)
             return (cell, output), output
 
-        # The inputs' part of the gates is one product over all tokens; only the outputs' part needs the loop.
+        # The contribution of the inputs to the gates is one product over all tokens; only that of the outputs needs the
+        # loop.
         given = self.from_input(inputs).swapaxes(0, 1)
         after, outputs = jax.lax.scan(step, (carry[0], carry[1]), given)
         return outputs.swapaxes(0, 1), jnp.stack(after)

@@ -1,4 +1,4 @@
-"""Writers of a training run's values: a log with one line of JSON for each step, and TensorBoard."""
+"""Write the values of a training run: to a log with one line of JSON for each step, and to TensorBoard."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from jax_diversity.foundation.libraries import optional
 def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The header and the steps in the log of a training run, which may be finished, running or interrupted.
 
-    The header holds the fingerprints `dataset` and `ordering`, and the `settings`. A step has `step` (from 0), `loss`
-    and the other measured values. Other lines are skipped: a killed run may leave half a line, even half a UTF-8
+    The header contains the fingerprints `dataset` and `ordering`, and the `settings`. A step has `step` (from 0),
+    `loss` and the other measured values. Other lines are skipped: a killed run may leave half a line, even half a UTF-8
     sequence.
 
     Returns:
         The header, empty if there is none; the steps, empty if no step was done or there is no file.
 
     Raises:
-        UserError: a file that cannot be read.
+        UserError: the file cannot be read.
 
     Example:
         >>> header, steps = read_log(Path("out/training/balance/log.jsonl"))
@@ -38,7 +38,7 @@ def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     except FileNotFoundError:
         lines = []
     except OSError as error:
-        raise UserError(f"Expected a run's log at {path}, found: {error.strerror}; move it away.") from None
+        raise UserError(f"Expected a run's log at {path}, found: {error.strerror}; move the file away.") from None
     header, steps = {}, []
     for index, line in enumerate(lines):
         try:
@@ -56,7 +56,7 @@ def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 class JsonLinesWriter:
-    """Appends values to a file, a line of JSON for each step, such as `{"step": 0, "loss": 9.7}`; see `read_log`.
+    """Append values to a file, one line of JSON for each step, such as `{"step": 0, "loss": 9.7}`; see `read_log`.
 
     The report of a dataset also shows your own training loop if the loop writes to `out/training/ORDERING/log.jsonl`
     with the fingerprints of dataset and ordering as the header.
@@ -64,7 +64,7 @@ class JsonLinesWriter:
     Args:
         path: the file; its folder is made if necessary.
         header: the first line, which names dataset and ordering. The steps in the file before `first_step` are kept,
-            all others are removed. None keeps the file as it is and appends.
+            all others are removed. None means to append to the file without changing it.
         first_step: the step with which the run begins or continues.
 
     Attributes:
@@ -92,7 +92,7 @@ class JsonLinesWriter:
             self._file = path.open("a+b")
         except OSError as error:
             raise UserError(f"Expected a log that can be written, found {path} ({error.strerror}).") from None
-        # After half a line of a killed run, the next record would become a part of that line and be lost.
+        # A killed run may leave half a line. Without a line end, the next record would become a part of it and be lost.
         if self._file.seek(0, os.SEEK_END):
             self._file.seek(-1, os.SEEK_END)
             if self._file.read(1) != b"\n":
@@ -112,14 +112,14 @@ class JsonLinesWriter:
 
 
 class TensorBoardWriter:
-    """Writes values as TensorBoard's scalars; needs the extra `tensorboard`.
+    """Write values as TensorBoard's scalars; this needs the extra `tensorboard`.
 
     Values are stored when the call returns, even if the process is killed later. A run that continues with step s
     begins another file, which makes readers drop the steps from s on in earlier files: TensorBoard shows each step
     once, with its last values.
 
     Args:
-        folder: a folder for this run alone; `tensorboard --logdir` takes it or a parent of it.
+        folder: a folder that only this run uses; pass it, or a parent folder, to `tensorboard --logdir`.
         first_step: the step with which the run begins or continues.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Mixture weights from the groups' losses during training.
+"""Compute mixture weights from groups' losses during training. A group is one value of a family, such as one source.
 
 There are two rules. `excess_loss` gives more weight to groups whose loss exceeds the loss of a reference run (Xie et
 al. 2023, "DoReMi: Optimizing data mixtures speeds up language model pretraining", algorithm 1). `learning_speed` gives
@@ -29,7 +29,7 @@ class MixtureRule(Protocol):
         """The shares of the groups until the next update; they add up to one.
 
         Args:
-            losses: mean loss of every group since the last update, in nats a token; NaN for a group without tokens.
+            losses: mean loss of every group since the last update, in nats per token; NaN for a group without tokens.
             num_tokens: number of tokens in each mean.
         """
         ...
@@ -99,7 +99,7 @@ class LearningSpeed:
 
     def update(self, losses: Shares, num_tokens: Int64[np.ndarray, " group"]) -> Shares:
         """The next shares."""
-        # A mean over a stretch of tokens is the value at the middle of the stretch.
+        # A mean over a range of tokens is used as the value at the middle of the range.
         middle = self._tokens + num_tokens / 2
         self._tokens += num_tokens
         for group, loss in enumerate(losses):
@@ -129,7 +129,7 @@ class LearningSpeed:
 
 
 def make_rule(rule: MixtureName, prior: Shares, reference: Mapping[str, float] | Shares | None = None) -> MixtureRule:
-    """The rule of a name; `excess_loss` takes the reference losses of the groups."""
+    """Return the rule with a name; `excess_loss` needs the reference losses of the groups."""
     if rule == "learning_speed":
         return LearningSpeed(prior)
     if reference is None:

@@ -77,7 +77,8 @@ class Block(nnx.Module):
         self, width: int, num_heads: int, num_layers: int, positions: Positions, dtype: DTypeLike, rngs: nnx.Rngs
     ) -> None:
         inner = nnx.initializers.normal(0.02)
-        # Scaled so that the sum over all blocks starts with the variance of one block's output (Radford et al. 2019).
+        # Weights are scaled so that initially the sum over all blocks has the variance of one block's output (Radford
+        # et al. 2019).
         outer = nnx.initializers.normal(0.02 / (2 * num_layers) ** 0.5)
         linear = partial(nnx.Linear, use_bias=False, dtype=dtype, rngs=rngs)
         self.num_heads, self.positions = num_heads, positions
@@ -104,7 +105,7 @@ class Block(nnx.Module):
 
 
 def segment_mask(segmentation: Tokens) -> Bool[Array, "row 1 token token"]:
-    """A mask of the tokens (last axis) that each token attends to: the tokens of its own segment up to itself."""
+    """A mask of the tokens (last axis) that each token attends to: itself and the earlier tokens of its segment."""
     same = segmentation[:, :, None] == segmentation[:, None, :]
     return (same & jnp.tri(segmentation.shape[1], dtype=bool))[:, None]
 
@@ -116,7 +117,7 @@ def attend(
     mask: Bool[Array, "row 1 token token"],
     bias: Float[Array, "row head token token"] | float = 0.0,
 ) -> Heads:
-    """Scaled dot-product attention. Heads are moved to the front: on CPU twice as fast as the library's einsums."""
+    """Scaled dot-product attention. Heads are moved to the front: twice as fast on CPU as the library's einsums."""
     query, key, value = query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2)
     scores = (query @ key.swapaxes(2, 3)).astype(jnp.float32) / query.shape[-1] ** 0.5 + bias
     # Every token, even padding, attends at least to itself, so no row of the softmax is empty.
@@ -168,7 +169,7 @@ def cross_entropy(
 
 def _chunks(hidden: Array, weight: Array, vocab_size: int) -> tuple[Array, Array]:
     size = min(max(_CHUNK_LOGITS // vocab_size, 1), len(weight))
-    missing = -len(weight) % size  # filled with tokens of weight 0, which add nothing to loss and gradients
+    missing = -len(weight) % size  # we add tokens of weight 0, which change neither loss nor gradients
     hidden = jnp.pad(hidden, ((0, missing), (0, 0)))
     return hidden.reshape(-1, size, hidden.shape[1]), jnp.pad(weight, (0, missing)).reshape(-1, size)
 
@@ -179,11 +180,11 @@ def _forward(
     def add(by_embedding: Array, chunk: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
         hidden, weight = chunk
         logits = hidden @ embedding.T
-        largest = logits.max(axis=-1, keepdims=True)  # subtracted so that no exponential overflows
+        largest = logits.max(axis=-1, keepdims=True)  # it is subtracted so that no exponential overflows
         shares = jnp.exp(logits - largest)
         totals = shares.sum(axis=-1, keepdims=True)
         scale = weight[:, None] / totals
-        # Shape (width, vocabulary): on CPU twice as fast as the transpose.
+        # The shape (width, vocabulary) is twice as fast on CPU as the transpose.
         by_embedding += (scale * hidden).T @ shares
         return by_embedding, ((jnp.log(totals) + largest)[:, 0], scale * (shares @ embedding))
 

@@ -9,7 +9,7 @@ import optax
 
 
 def adamw(rate: optax.ScalarOrSchedule) -> optax.GradientTransformation:
-    """AdamW, gradients clipped to norm 1 (Loshchilov and Hutter 2019, "Decoupled weight decay regularization").
+    """AdamW with gradients clipped to norm 1 (Loshchilov and Hutter 2019, "Decoupled weight decay regularization").
 
     Weight decay applies only to matrices. The scales of the norms are vectors, and decay would pull them towards 0.
     """

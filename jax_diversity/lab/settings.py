@@ -12,7 +12,7 @@ from jax_diversity.foundation.errors import UserError
 _MOST = 2**31 - 1
 """JAX counts steps and rows with 32 bits."""
 _MOST_NUMBERS = 10**9
-"""Weights, gradients and two moments take 16 bytes per weight: 16 GB. The lab is for small models."""
+"""Weights, gradients and two moments need 16 bytes per weight: 16 GB. The lab is for small models."""
 
 
 class Size(NamedTuple):
@@ -28,7 +28,7 @@ class TrainConfig:
     """The lab's small GPT and its training run."""
 
     ordering: str | None = None
-    """The dataset's ordering that training follows, or a .npy file of sequence indices; None takes `balance`. Not for
+    """The dataset's ordering that training follows, or a .npy file of sequence indices; None means `balance`. Not for
     a stored run, which has its own order."""
     num_steps: int = 200
     """Number of optimiser steps."""
@@ -51,17 +51,17 @@ class TrainConfig:
     validate_every: int = 50
     """Number of steps between validation losses."""
     validation_batches: int = 8
-    """Largest number of batches in a validation loss; 0 measures none."""
+    """Largest number of batches in a validation loss; 0 means no validation."""
     diagnose_every: int = 0
     """Number of steps between measurements of the gradients: the diversity among the batch's sequences, and the stable
-    rank. Each costs about as much as a step; 0 measures none."""
+    rank. Each measurement takes about as much time as a step; 0 means no measurements."""
     metrics: tuple[Literal["tensorboard"], ...] = ()
     """Where to write values in addition to the log: `tensorboard` (needs the extra of that name)."""
     seed: int = 0
     """Seed of the first weights."""
 
     def check(self) -> None:
-        """Raise a `UserError` for settings that no dataset can satisfy."""
+        """Raise a `UserError` for settings that are wrong for every dataset."""
         check_at_least(1, "train", self, "num_steps", "batch_size", "num_layers", "num_heads", "width")
         check_at_least(1, "train", self, "validate_every", "checkpoint_every")
         check_at_least(0, "train", self, "warmup_steps", "validation_batches", "diagnose_every", "seed")
@@ -77,7 +77,7 @@ class TrainConfig:
                 f"Expected train.width to be a multiple of twice train.num_heads ({2 * self.num_heads}), "
                 f"found {self.width}."
             )
-        # 4 width² of attention and 8 width² of the perceptron after it, in every block.
+        # Each block has 4 width² weights in attention and 8 width² in the perceptron.
         if (numbers := 12 * self.num_layers * self.width**2) > _MOST_NUMBERS:
             raise UserError(
                 f"Expected a model whose blocks have at most {_MOST_NUMBERS:,} weights, found {numbers:,}; lower "

@@ -1,4 +1,4 @@
-"""Statistics of paired runs: differences with intervals, corrections for several comparisons, and a design's power.
+"""Statistics of paired runs: differences with intervals, corrections for several comparisons, and statistical power.
 
 The runs of a pair share initial weights, validation and budget, and differ only in the compared setting. The shared
 part is most of the variance, and it cancels in their difference.
@@ -17,7 +17,7 @@ from jax_diversity.foundation.errors import UserError
 _LEVEL = 0.05  # of significance
 _POWER = 0.8
 _BATCH = 2**24
-"""Largest number of values that one step of the bootstrap holds in memory."""
+"""The largest number of values in memory in one step of the bootstrap."""
 
 
 class Difference(NamedTuple):
@@ -46,7 +46,7 @@ class Difference(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Whether it is significant at 5 % as a single comparison: by the t-test and by the interval."""
+        """Whether the difference is significant at 5 % as a single comparison, by the t-test and by the interval."""
         return self.p_value <= 0.05 and self.is_significant
 
 
@@ -60,20 +60,20 @@ def paired_difference(
 ) -> Difference:
     """The mean of `one - other` with a bootstrap interval of 95 % over seeds and over documents.
 
-    Seeds and documents are resampled independently of each other, since every seed has the same documents (the
+    Seeds and documents are resampled independently of each other, because all seeds have the same documents (the
     "pigeonhole" bootstrap: Owen 2007, *The pigeonhole bootstrap*, Annals of Applied Statistics 1(2)). The interval is
     the bootstrap's standard error times Student's quantile with `seeds - 1` degrees of freedom: a percentile interval
     of five seeds, a usual number here, would contain the true value in only about 85 % of cases.
 
     Args:
-        one: values of one kind of run, such as losses in nats a token, by pair (seed) and document.
+        one: values of one kind of run, such as losses in nats per token, by pair (seed) and document.
         other: values of the other kind, in the same order.
-        weights: weights of the documents, such as their numbers of tokens; None gives all the same weight.
+        weights: weights of the documents, such as their numbers of tokens; None means equal weights.
         num_draws: number of bootstrap samples.
         seed: seed of the draws.
 
     Raises:
-        UserError: fewer than two pairs, other shapes, or values that are not finite.
+        UserError: there are fewer than two pairs, shapes differ, or values are not finite.
 
     Example:
         >>> losses = np.array([[3.1, 2.9], [3.2, 3.0], [3.0, 2.9]])
@@ -87,7 +87,7 @@ def paired_difference(
         )
     differences = one - other
     if not np.isfinite(differences).all():
-        raise UserError("Expected finite values of all pairs, found others; leave out runs that diverged.")
+        raise UserError("Expected finite values of all pairs, found other values; leave out runs that diverged.")
     num_pairs, num_documents = differences.shape
     shares = np.full(num_documents, 1 / num_documents) if weights is None else weights / weights.sum()
     by_pair = differences @ shares
@@ -98,7 +98,7 @@ def paired_difference(
         pairs = rng.multinomial(num_pairs, np.full(num_pairs, 1 / num_pairs), number) / num_pairs
         documents = shares * rng.multinomial(num_documents, np.full(num_documents, 1 / num_documents), number)
         totals = documents.sum(axis=1)
-        # A draw in which all documents have weight 0 has no mean.
+        # A bootstrap sample in which all documents have weight 0 has no mean.
         own = ((pairs @ differences) * documents).sum(axis=1)[totals > 0] / totals[totals > 0]
         draws.append(own)
     # The bootstrap's variance over n pairs is (n - 1) / n of the variance that it estimates.
@@ -120,7 +120,7 @@ def holm(p_values: Float[np.ndarray, " comparison"]) -> Float[np.ndarray, " comp
     """P-values of several comparisons, corrected so that the chance of any false rejection stays below the level.
 
     Holm 1979, *A simple sequentially rejective multiple test procedure*: the smallest of m p-values is multiplied by m,
-    the next by m - 1 and so on, and none becomes smaller than the one before it.
+    the next by m - 1 and so on, and no corrected value becomes smaller than the value before it.
 
     Example:
         >>> holm(np.array([0.01, 0.04, 0.03]))
@@ -134,7 +134,7 @@ def holm(p_values: Float[np.ndarray, " comparison"]) -> Float[np.ndarray, " comp
 
 
 def power(difference: float, deviation: float, num_pairs: int) -> float:
-    """The chance that a two-sided paired t-test at the level of 5 % finds a true difference.
+    """The probability that a two-sided paired t-test at the level of 5 % finds a true difference.
 
     Args:
         difference: the true difference of the means.
@@ -142,7 +142,7 @@ def power(difference: float, deviation: float, num_pairs: int) -> float:
         num_pairs: number of pairs.
 
     Raises:
-        UserError: fewer than two pairs, or a deviation that is not positive.
+        UserError: there are fewer than two pairs, or the deviation is not positive.
     """
     if num_pairs < 2 or not deviation > 0:
         raise UserError(
@@ -157,7 +157,7 @@ def power(difference: float, deviation: float, num_pairs: int) -> float:
 
 
 def smallest_detectable(deviation: float, num_pairs: int) -> float:
-    """The smallest difference that `num_pairs` pairs find with a chance of 80 %; arguments as for `power`.
+    """The smallest difference that `num_pairs` pairs find with a probability of 80 %; arguments as for `power`.
 
     Example:
         >>> round(smallest_detectable(0.01, 5), 4)
@@ -173,10 +173,10 @@ def smallest_detectable(deviation: float, num_pairs: int) -> float:
 
 
 def pairs_needed(difference: float, deviation: float) -> int:
-    """The number of pairs that find `difference` with a chance of 80 %; arguments as for `power`.
+    """The number of pairs that find `difference` with a probability of 80 %; arguments as for `power`.
 
     Raises:
-        UserError: a difference of 0, or one that a million pairs would not find.
+        UserError: the difference is 0, or a million pairs would not find it.
     """
     high = 2
     while not difference or power(difference, deviation, high) < _POWER:

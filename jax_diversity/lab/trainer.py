@@ -1,6 +1,6 @@
 """The training loop: batches from a source, one compiled step, and a learning rate for each step.
 
-The verb `train` and the trials of experiments share this loop. They log, measure and store different values.
+The command `train` and the trials of experiments use this loop. They log, measure and store different values.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Trainer:
 
         Args:
             first: number of steps already done.
-            last: number of steps in all.
+            last: number of steps of the whole run.
             rate: the learning rate of a step.
             before: called before every step, with its number and batch.
         """

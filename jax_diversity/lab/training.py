@@ -17,7 +17,6 @@ from jaxtyping import Float64, Int64
 
 from jax_diversity.dataset import Dataset
 from jax_diversity.dataset.orderings import is_file_name
-from jax_diversity.foundation.devices import memory_as_error
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import hold, inside, refuse_links
 from jax_diversity.foundation.progress import Advance, Progress, compiling, ignore
@@ -43,14 +42,14 @@ _ALWAYS = {"step", "loss", "tokens_per_second", "step_seconds", "input_wait_seco
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """The result of a run.
+    """The result of a training run.
 
     Attributes:
         run: the name of the ordering, or of the stored run, that fed the model.
         num_parameters: number of weights.
-        num_steps: steps done in all.
-        steps: their records in the log; empty if the log was lost after the last step. Each has
-            `step` (from 0), `loss` and, if it was measured, `validation_loss` (nats a token), `learning_rate`,
+        num_steps: number of all steps that were done.
+        steps: the records of the steps in the log; empty if the log was lost after the last step. Each record has
+            `step` (from 0), `loss` and, if it was measured, `validation_loss` (nats per token), `learning_rate`,
             `tokens_per_second`, `step_seconds`, `input_wait_seconds`, `input_wait_share`; `batch_tv/FAMILY`,
             `groups_per_batch/FAMILY`, `prefix_l2/FAMILY` (see `BatchMetrics`); and, if gradients were
             measured, `gradient_diversity` and `stable_rank`.
@@ -63,18 +62,18 @@ class TrainingRun:
 
     @property
     def loss(self) -> float | None:
-        """The last step's loss, in nats a token; None if the log has no step."""
+        """The last step's loss, in nats per token; None if the log has no step."""
         return self.steps[-1]["loss"] if self.steps else None
 
     @property
     def validation_loss(self) -> float | None:
-        """The last validation loss, in nats a token; None if none was measured."""
+        """The last validation loss, in nats per token; None if no validation loss was measured."""
         measured = [step["validation_loss"] for step in self.steps if "validation_loss" in step]
         return measured[-1] if measured else None
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Target tokens per second, the median over the steps; None if the log has no step."""
+        """The number of target tokens per second (median of the steps); None if the log has no step."""
         return float(np.median([step["tokens_per_second"] for step in self.steps])) if self.steps else None
 
     @property
@@ -88,7 +87,7 @@ class TrainingRun:
         """The steps at which a value was measured, and the values, ready to plot.
 
         Raises:
-            UserError: no step has a value of that name.
+            UserError: no step has a value with this name.
 
         Example:
             >>> plt.plot(*run.curve("loss"))
@@ -103,7 +102,7 @@ class TrainingRun:
     def __str__(self) -> str:
         text = f"Trained {self.num_parameters:,} parameters on {self.run!r} for {self.num_steps} steps"
         if not self.steps:
-            return f"{text}; the log of their losses is gone."
+            return f"{text}; the log of the losses is lost."
         validation = "" if self.validation_loss is None else f", validation loss {self.validation_loss:.3f}"
         first = self.steps[0]
         since = "" if first["step"] == 0 else f"from step {first['step']} on, "
@@ -130,10 +129,10 @@ def train(
     TensorBoard; new files begin with the steps in the log. Only one process may train.
 
     Args:
-        datasets: a run, such as a stored one; or a built dataset, its folder or its address, which is read in the
+        datasets: a run, such as a stored run; or a built dataset, its folder or its address, which is read in the
             ordering `config.ordering`.
         config: model, length and learning rate.
-        folder: a folder for this training run alone.
+        folder: a folder that only this training run uses.
         advance: called with 1 after every step, and at the start with the number of steps already done.
         on_step: called with the record of every step, as in the log.
         writers: called with every step and its values, after the log. If a writer raises, a warning is given and it is
@@ -166,7 +165,6 @@ def train(
     metrics = BatchMetrics.of_loader(loader)
     # Closed in reverse order, also if a step raises: log and writers, then the loader, then the lock of the folder.
     with ExitStack() as stack:
-        stack.enter_context(memory_as_error("set a smaller batch_size, width or num_layers, or use shorter sequences"))
         stack.enter_context(hold(folder))
         checkpoints = Checkpoints(refuse_links(folder, "checkpoints"), settings)
         source = _Loaded(stack.enter_context(closing(iter(loader))))
@@ -174,7 +172,7 @@ def train(
         # Done before the log is opened, which drops the steps from `first` on.
         first = checkpoints.restore(trainer, source.batches)
         log = stack.enter_context(closing(JsonLinesWriter(inside(folder, "log.jsonl"), header, first)))
-        steps = [record for record in log.steps if record.keys() >= _ALWAYS]  # others are damaged
+        steps = [record for record in log.steps if record.keys() >= _ALWAYS]  # other records are damaged
         advance(first)
         compiling(advance)
         if "tensorboard" in config.metrics:

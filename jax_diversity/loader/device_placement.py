@@ -55,17 +55,17 @@ class DevicePlacement:
 
     @cached_property
     def row_numbers(self) -> tuple[int, ...]:
-        """The rows of the global batch that this process's devices hold, ascending."""
-        # Several devices may hold the same row: it is read once, and copied to all of them.
+        """The rows of the global batch that are on this process's devices, ascending."""
+        # Several devices may have the same row. It is read once, and copied to all of these devices.
         rows = [np.arange(self.num_rows)[index] for index in self._rows.values()]
         return tuple(np.unique(np.concatenate([np.zeros(0, np.int64), *rows])).tolist())
 
     def place(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-        """Make global arrays from the rows `row_numbers`; the transfer continues in the background."""
+        """Make global arrays from the rows `row_numbers`. The transfer continues in the background."""
         return {field: self._place(field, rows) for field, rows in batch.items()}
 
     def placed(self, spec: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.ShapeDtypeStruct]:
-        """The shapes, types and shardings of the arrays that `place` makes."""
+        """Return the shapes, types and shardings of the arrays that `place` makes."""
         return {
             field: jax.ShapeDtypeStruct(
                 (self.num_rows, *rows.shape[1:]),
@@ -82,13 +82,13 @@ class DevicePlacement:
         else:
             sharding, indices = self.sharding, self._indices[rows.shape[1]]
             parts = [rows[self._local(index), columns] for index, columns in indices.values()]
-        # Each device gets its part of the rows that this process read; no process needs a row of another one.
+        # Each device gets its part of the rows that this process read. No process needs a row of another process.
         shards = [jax.device_put(part, device) for part, device in zip(parts, self._rows, strict=True)]
         return jax.make_array_from_single_device_arrays((self.num_rows, *rows.shape[1:]), sharding, shards)
 
     @cached_property
     def _row_sharding(self) -> jax.sharding.Sharding:
-        """The sharding of the first axis alone."""
+        """The sharding of the first axis only."""
         if isinstance(sharding := self.sharding, NamedSharding):
             spec = PartitionSpec(*tuple(sharding.spec)[:1])
             return NamedSharding(sharding.mesh, spec, memory_kind=sharding.memory_kind)
@@ -100,18 +100,18 @@ class DevicePlacement:
 
     def _local(self, index: slice) -> slice:
         """Convert neighbouring rows of the global batch to indices of the rows that this process read."""
-        # All rows of a device were read, so that they are neighbours among the read rows, too.
+        # All rows of a device were read, so they are also neighbours among the read rows.
         start, stop, _ = index.indices(self.num_rows)
         first = int(np.searchsorted(self.row_numbers, start))
         return slice(first, first + stop - start)
 
 
 def _narrowed(field: str, numbers: np.ndarray) -> np.ndarray:
-    """Convert numbers to JAX's type, by default int32; JAX itself would truncate larger numbers without an error."""
+    """Convert numbers to JAX's type, by default int32. JAX itself would truncate larger numbers without an error."""
     held = numbers.astype(jax.dtypes.canonicalize_dtype(numbers.dtype))
     if (held != numbers).any():
         raise UserError(
-            f"Expected numbers up to {np.iinfo(held.dtype).max} in {field}, found {numbers.max()}; let JAX hold "
-            'larger ones with jax.config.update("jax_enable_x64", True).'
+            f"Expected numbers up to {np.iinfo(held.dtype).max} in {field}, found {numbers.max()}; to use larger "
+            'numbers in JAX, call jax.config.update("jax_enable_x64", True).'
         )
     return held

@@ -31,7 +31,12 @@ _STATE_VERSION = 1
 class OrderedBatches(grain.MapDataset[Batch]):
     """The batches by number: element k is the k-th batch after the start position.
 
-    Elements are batches, not sequences, because one read is enough for a batch whose records are neighbours.
+    Elements are batches, not sequences: if the records of a batch are neighbours, one read is enough for the batch.
+
+    Args:
+        run: the run.
+        source: reads the run's sequences.
+        windows: which positions of the run each batch of this host has.
     """
 
     def __init__(self, run: Run, source: SequenceSource, windows: Windows) -> None:
@@ -55,8 +60,8 @@ class OrderedBatches(grain.MapDataset[Batch]):
         if others:
             raise UserError(
                 f"Expected batches of one shape for an element spec, found sequences of {length} "
-                f"tokens at position {start} and of {others[0][1]} from position {others[0][0]} on; look at the shape "
-                "of each batch instead."
+                f"tokens at position {start} and of {others[0][1]} from position {others[0][0]} on; use the shape of "
+                "each batch instead."
             )
         return {
             settings.names.get(field, field): jax.ShapeDtypeStruct(
@@ -69,7 +74,7 @@ class OrderedBatches(grain.MapDataset[Batch]):
         return f"OrderedBatches({self.windows.settings.global_batch_size} of {self.run})"
 
     def read(self, position: int) -> Batch:
-        """This host's rows of the global batch at a position."""
+        """Read this host's rows of the global batch at a position."""
         settings, positions = self.windows.settings, self.windows.positions(position)
         sequences = self.run.at(positions)
         if len(sequences):
@@ -84,18 +89,18 @@ class OrderedBatches(grain.MapDataset[Batch]):
         }
 
     def _no_rows(self, length: int) -> dict[str, np.ndarray]:
-        """Arrays (0, length): a batch without rows."""
+        """Make arrays of the shape (0, length): a batch without rows."""
         fields = {field: np.zeros((0, length), np.int32) for field in self.windows.settings.fields}
         return fields | {field: np.zeros(0, dtype) for field, dtype in self.source.origins.items()}
 
 
 def _padded(rows: np.ndarray, missing: int) -> np.ndarray:
-    # Numbers of datasets and sequences are padded with -1: 0 is a valid number.
+    # Indices of datasets and sequences (one axis) are padded with -1, because 0 is a valid index.
     return np.pad(rows, ((0, missing), (0, 0))) if rows.ndim > 1 else np.pad(rows, (0, missing), constant_values=-1)
 
 
 class BatchIterator(grain.DatasetIterator[Batch]):
-    """Iterates over the batches in their order; its state is the position of the next batch.
+    """Iterates over the batches in their order. The iterator's state is the position of the next batch.
 
     Threads may share an iterator: each batch is given to one thread. Only the process that made the iterator can use
     it. It cannot be copied, because two copies would give the same batches.
@@ -109,9 +114,9 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         super().__init__()
         self._batches, self._windows, self._settings = batches, batches.windows, batches.windows.settings
         self._position = self._windows.first_position
-        # Threads also place the batches that they read, so that the transfer to devices runs in advance, too. Worker
-        # processes have no devices: their batches are placed here. Neither function refers to this iterator, so that an
-        # iterator that is deleted without `close` is freed, and its workers end.
+        # Threads also place the batches that they read, so that the transfer to devices is done in advance, too. Worker
+        # processes have no devices: their batches are placed here. `_make` and `_finish` do not refer to this iterator.
+        # So Python can free an iterator that was not closed, and its workers end.
         self._make, self._finish = batches.read, None
         if placement is not None and self._settings.num_workers:
             self._finish = placement.place
@@ -120,7 +125,8 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         self._workers: Workers | None = None
         self._pending: deque[Future[Batch]] = deque()  # the next batches, from the current position on
         self._process = os.getpid()
-        # Held while the position changes. `close` does not take it: it must not wait for a batch that may never arrive.
+        # The lock is held while the position changes. `close` does not acquire the lock, because it must not wait for a
+        # batch that may never arrive.
         self._lock = threading.RLock()
 
     def __next__(self) -> Batch:
@@ -136,14 +142,14 @@ class BatchIterator(grain.DatasetIterator[Batch]):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise UserError(
-            "Expected no copy or pickle of an iterator: both would give the same batches; make another iterator with "
-            "iter(loader), and give it the state of this one (get_state, set_state)."
+            "Expected no copy or pickle of an iterator: the copy and the original would give the same batches; make "
+            "another iterator with iter(loader), and give it the state of this iterator (get_state, set_state)."
         )
 
     def check_process(self) -> None:
-        """Raise if this process did not make the iterator."""
+        """Raise an error if this process did not make the iterator."""
         if self._process != os.getpid():
-            # The threads do not exist in this process, which would wait for their batches forever.
+            # The threads do not exist in a forked process. It would wait for their batches forever.
             raise UserError(
                 f"Expected the iterator in the process that made it ({self._process}), found it in a forked process; "
                 "make another iterator there with iter(loader)."
@@ -155,7 +161,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         return self._position
 
     def get_state(self) -> dict[str, Any]:
-        """The next position and the fingerprints of dataset and ordering, as plain values for JSON."""
+        """Return the next position and the fingerprints of dataset and ordering, as JSON values."""
         return self._state(self._position)
 
     def _state(self, position: int) -> dict[str, Any]:
@@ -167,7 +173,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state, which may be from another batch size or number of hosts.
+        """Continue from a state. The batch size and the number of hosts may have been different when it was saved.
 
         Raises:
             UserError: the state is for another dataset or ordering, has a newer version, or is not a state; a batch
@@ -199,9 +205,10 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         self._move(position)
 
     def _get_next_index(self) -> int:
-        """The number of the next batch, counted from the start position, for Grain's `get_next_index`.
+        """Return the number of the next batch, counted from the start position, for Grain's `get_next_index`.
 
-        After a restore with another batch size the position can be within a batch; then the following batch counts.
+        After a restore with another batch size the position can be within a batch. Then the number of the following
+        batch is returned.
         """
         return -((self._windows.first_position - self._position) // self._windows.step)
 
@@ -236,7 +243,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         try:
             self._submit(self._position)
             batch = self._pending.popleft()
-            # Fill the free place in the queue before waiting for this batch.
+            # We submit another batch before we wait for this one, so that the queue stays full.
             workers = self._submit(self._position + self._windows.step)
             made = workers.result(batch)
             return made if self._finish is None else self._finish(made)
@@ -249,7 +256,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
             raise
 
     def _submit(self, first: int) -> Workers:
-        """Submit batches until `num_prefetch` are pending, the first at the position `first`."""
+        """Submit batches until `num_prefetch` batches are pending. The first of them is at the position `first`."""
         settings = self._settings
         self._assert_not_closed()
         if self._workers is None:

@@ -20,11 +20,12 @@ from jax_diversity.run.source import SequenceSource
 
 @takes_settings(LoaderOptions)
 def make_loader(datasets: Datasets | Run, **options: Any) -> Loader:
-    """A Grain dataset of the batches of a run.
+    """Make a Grain dataset of the batches of a run.
 
     Args:
-        datasets: a built dataset, its folder or its address on an object store; or several, whose sequences are
-            numbered end to end; or a run, such as a stored one (`open_schedule`), which holds its own order.
+        datasets: a built dataset, its folder or its address on an object store. Or several datasets; their sequences
+            are numbered one dataset after another. Or a run, such as a stored run (`open_schedule`), which has its own
+            order.
         {settings}
 
     Returns:
@@ -35,9 +36,9 @@ def make_loader(datasets: Datasets | Run, **options: Any) -> Loader:
         number of hosts, threads or workers.
 
     Raises:
-        UserError: a setting is not valid; the ordering is unknown, has another number of sequences, or lies in the
-            folder of another dataset; the sequences have another length than the model expects; a batch would hold
-            sequences of two lengths.
+        UserError: a setting is not valid; the ordering is unknown, has another number of sequences, or is in the
+            folder of another dataset; the sequences do not have the length that the model expects; a batch would
+            contain sequences of two lengths.
 
     A warning is shown if the ordering and the dataset's own orderings were made from different token counts, for
     example because you used your own weights or matrices.
@@ -111,7 +112,7 @@ class Loader(grain.IterDataset[Batch]):
         return BatchIterator(batches, self._placement)
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
-        """Read only every n-th batch; Grain's `mp_prefetch` calls this in each of its n worker processes."""
+        """Read only every n-th batch. Grain's `mp_prefetch` calls this method in each of its n worker processes."""
         if self._placement is not None:
             raise UserError(
                 "Expected a loader without sharding before mp_prefetch, found sharding: worker processes have no "

@@ -29,7 +29,7 @@ class OrderSampler:
         run: a run with sequences of one length; or a built dataset, its folder or address, or several.
         ordering: the ordering of datasets, see `make_loader`.
         global_batch_size: B, over all hosts; the size of the batch operation is B / num_hosts.
-        num_epochs: how often the run is repeated.
+        num_epochs: how many times the run is read.
         worker_count: the same value as in the `DataLoader`. Workers deliver one batch each, in turn; the last batches
             are left out if there are fewer of them than workers.
         num_hosts: the `shard_options.shard_count` of the `DataLoader`.

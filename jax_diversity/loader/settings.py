@@ -35,7 +35,7 @@ class LoaderSettings:
     """The settings of `make_loader` and `stream_batches`; `checked` makes them from keyword arguments."""
 
     global_batch_size: int
-    """B, sequences of a batch over all hosts."""
+    """B, the number of sequences in a batch, over all hosts."""
     num_epochs: int | None = 1
     """The number of times that the run is read; with None it is repeated without end."""
     start_position: int = 0
@@ -51,18 +51,18 @@ class LoaderSettings:
     """A `jax.sharding.Sharding` of arrays (row, token): batches are then global `jax.Array`s, placed on the devices in
     advance. Row j of the batch is row j of the array for any number of processes."""
     fields: Sequence[str] = FIELDS
-    """The arrays in a batch. Each takes time to write: `("inputs",)` alone is about twice as fast as all six."""
+    """The arrays in a batch. Each array takes time to write: only `("inputs",)` is about twice as fast as all six."""
     names: Mapping[str, str] = field(default_factory=dict)
     """New names of fields, such as {"inputs": "tokens"}; other fields keep their names. MaxText and the Flax examples
     use the original names."""
     dtype: Any = "int32"
     """The type of the arrays: int32, int64, uint32 or float32. With `sharding`, int64 needs JAX's `jax_enable_x64`."""
     merge_segments: bool = False
-    """Whether all segments of a sequence are merged: positions count through the sequence, a document attends to the
-    documents before it, and its first token is a target. False keeps documents apart."""
+    """Whether all segments of a sequence are merged. Then positions are counted over the whole sequence, a document
+    attends to the documents before it, and its first token is a target. With False, documents are kept apart."""
     loss_mask: LossMask = "all"
-    """`answers` masks the prompts of chats: `targets_segmentation` is 0 where the target is not a token of an answer.
-    In documents that are not chats every token counts towards the loss. At least one dataset must contain chats."""
+    """`answers` masks the prompts of chats: `targets_segmentation` is 0 if the target is not a token of an answer. In
+    documents that are not chats every token counts towards the loss. At least one dataset must contain chats."""
     num_prefetch: int = 2
     """Number of batches that are made in advance in the background; 0 makes each batch on request."""
     num_threads: int = 1
@@ -72,7 +72,7 @@ class LoaderSettings:
     import the program's own file without running it (`if __name__ == "__main__":`), as always with
     `multiprocessing`."""
     sequence_length: int | None = None
-    """L that the model expects; a run with another sequence length is refused. None accepts any."""
+    """L, the sequence length that the model expects; a run with another length is refused. None accepts any length."""
 
     @classmethod
     def checked(cls, **given: Any) -> LoaderSettings:
@@ -95,7 +95,7 @@ class LoaderSettings:
         given["fields"] = fields = as_fields(given.get("fields", FIELDS))
         _check_names(fields, given["names"])
         for name in {"drop_remainder", "merge_segments"} & given.keys():
-            if not isinstance(given[name], bool | np.bool_):  # other values would silently count as True or False
+            if not isinstance(given[name], bool | np.bool_):  # other values would silently be used as True or False
                 raise UserError(f"Expected {name} to be True or False, found {given[name]!r}.")
         check_one_of("loss_mask", given.get("loss_mask", "all"), get_args(LossMask))
         if given.get("loss_mask") == "answers" and "targets_segmentation" not in fields:
@@ -139,14 +139,14 @@ class Windows:
     """The positions of a run and how batches divide them."""
 
     num_positions: int
-    """N, positions of an epoch."""
+    """N, the number of positions in an epoch."""
     settings: LoaderSettings
     lengths: tuple[tuple[int, int], ...] = ()
     """The sequence lengths in an epoch: pairs (first position, L). It may be empty if only batches are counted."""
     row_numbers: tuple[int, ...] | None = None
     """The rows of the global batch that this process reads, ascending; None means the rows of the host."""
     turn: tuple[int, int] = (0, 1)
-    """The first batch that this process reads, and the distance to its next one: Grain's workers read in turn."""
+    """The first batch that this process reads, and the distance to its next batch: Grain's workers read in turn."""
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -191,7 +191,7 @@ class Windows:
         return len(self.row_numbers)
 
     def num_batches(self, position: int) -> int:
-        """The number of batches from the beginning of a batch (a position) to the end."""
+        """Return the number of batches from a position, where a batch begins, to the end."""
         left = max(self.end - position, 0)
         size = self.settings.global_batch_size
         return left // size if self.settings.drop_remainder else -(-left // size)
@@ -202,13 +202,13 @@ class Windows:
         return max(-(-(self.num_batches(self.settings.start_position) - self.turn[0]) // self.turn[1]), 0)
 
     def length_at(self, position: int) -> int:
-        """L, tokens of the sequences of the batch at a position."""
+        """Return L, the number of tokens of each sequence in the batch at a position."""
         if len(self.lengths) == 1:
             return self.lengths[0][1]
         return self.lengths[bisect_right(self._firsts, position % self.num_positions) - 1][1]
 
     def lengths_from(self, position: int) -> list[tuple[int, int]]:
-        """The length L at a position, and all changes of L in this epoch and the next two: pairs (position, L)."""
+        """Return pairs (position, L): L at a position, and all changes of L in this and the next two epochs."""
         if not self.lengths or position >= self.end:
             return []
         found, epoch = [(position, self.length_at(position))], position - position % self.num_positions
@@ -219,7 +219,7 @@ class Windows:
         return found
 
     def check_lengths(self, position: int) -> None:
-        """Raise if a batch after a position contains two lengths, or has another length than the settings."""
+        """Raise an error if a batch after a position contains two lengths, or does not have the settings' length."""
         # Three epochs are enough: if the batches fit two whole epochs, they also fit all later epochs.
         settings, found = self.settings, self.lengths_from(position)
         for first, length in found:
@@ -232,10 +232,10 @@ class Windows:
             number, rest = divmod(first - position, settings.global_batch_size)
             if rest and number < self.num_batches(position):
                 raise UserError(
-                    f"Expected a batch to begin at position {first}, where sequences of {length} tokens follow those "
-                    f"of {before}, found batches of {settings.global_batch_size} from position {position} on; choose a "
-                    f"global_batch_size that divides {first - position}, or another start_position, or extend the "
-                    "schedule at a position where a batch begins."
+                    f"Expected a batch to begin at position {first}, where sequences of {length} tokens follow "
+                    f"sequences of {before}, found batches of {settings.global_batch_size} from position {position} "
+                    f"on; choose a global_batch_size that divides {first - position}, or another start_position, or "
+                    "extend the schedule at a position where a batch begins."
                 )
 
     @cached_property
@@ -243,8 +243,8 @@ class Windows:
         return [first for first, _ in self.lengths]
 
     def positions(self, position: int) -> Int64[np.ndarray, " row"]:
-        """This host's positions in the batch at `position`; there may be fewer than `num_rows` in the last batch."""
-        # A host reads neighbouring rows, [hB/H, (h+1)B/H), not every H-th row: neighbours are one range of a file.
+        """Return this host's positions in the batch at `position`. The last batch may have fewer than `num_rows`."""
+        # A host reads neighbouring rows, [hB/H, (h+1)B/H), not every H-th row: they are one range of a file.
         if self.row_numbers is None:
             first = position + self.settings.host_index * self.num_rows
             return np.arange(first, max(first, min(first + self.num_rows, self.end)), dtype=np.int64)
@@ -263,7 +263,7 @@ def _check_names(fields: Sequence[str], names: Mapping[str, str]) -> None:
 
 
 def _dtype_name(dtype: Any, *, on_devices: bool) -> str:
-    """The name of a type; on devices it must be a type that JAX does not convert to a smaller one."""
+    """Return the name of a type. On devices it must be a type that JAX does not convert to a smaller type."""
     try:
         chosen = np.dtype("O" if dtype is None else dtype)
     except (TypeError, ValueError):
@@ -273,7 +273,7 @@ def _dtype_name(dtype: Any, *, on_devices: bool) -> str:
     if on_devices and (kept := jax.dtypes.canonicalize_dtype(chosen)) != chosen:
         raise UserError(
             f"Expected a dtype that JAX keeps with sharding=, found {chosen.name}, which JAX converts to {kept.name}; "
-            f'take {kept.name}, or call jax.config.update("jax_enable_x64", True) first.'
+            f'use {kept.name}, or call jax.config.update("jax_enable_x64", True) first.'
         )
     return chosen.name
 

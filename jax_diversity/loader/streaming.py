@@ -55,21 +55,21 @@ class StreamOptions(LoaderSettings):
     read_ahead_files: int = 2
     """The number of files that are fetched in advance."""
     cache_folder: str | Path | None = None
-    """The folder for files while they are needed, see `open_dataset`; each iterator has its own files."""
+    """The folder for files while they are needed, see `open_dataset`. Each iterator has its own files."""
 
 
 @takes_settings(StreamOptions, without=("num_workers",))
 def stream_batches(dataset: str | Path | Dataset, **options: Any) -> Loader:
-    """Batches in the order of the record files, which are fetched one after another.
+    """Read batches in the order of the record files. The files are fetched one after another.
 
-    If the dataset has the ordered layout, the batches and states are the same as those of `make_loader` with its
-    ordering. For a dataset on an object store, the disk holds only the files that are needed now, and
-    `read_ahead_files` more; every host fetches all files. The files of a local dataset are read in place.
+    If the dataset has the ordered layout, the batches and states are the same as with `make_loader` and the layout's
+    ordering. For a dataset on an object store, the disk has only the files that are needed now, and the next
+    `read_ahead_files` files. Every host fetches all files. The files of a local dataset are read in place.
 
-    For a dataset in the packed layout, `shuffle_buffer` shuffles while reading: every epoch reads the files in another
-    random order, and shuffles blocks of that many sequences. Every sequence is read once per epoch. The sequence at a
-    position depends only on the position, the seed and the dataset, so that a resumed run fetches only the files of one
-    block.
+    For a dataset in the packed layout, `shuffle_buffer` shuffles sequences during reading. Every epoch reads the files
+    in another random order, and shuffles blocks of `shuffle_buffer` sequences. Every sequence is read once per epoch.
+    The sequence at a position depends only on the position, the seed and the dataset. Therefore a resumed run fetches
+    only the files of one block.
 
     Args:
         dataset: a built dataset, its folder or its address.
@@ -147,11 +147,11 @@ class StreamedRun(Run):
         return self.at(positions)
 
     def at(self, positions: Rows) -> Rows:
-        """The sequences at some positions; with a shuffle every epoch has another order."""
+        """Return the sequences at some positions. With a shuffle, every epoch has another order."""
         return self.records.sequences_at(self.record_places(positions))
 
     def record_places(self, positions: Rows) -> Rows:
-        """The places of the records at some positions."""
+        """Return the places of the records at some positions."""
         epochs, steps = np.divmod(positions, len(self))
         if not self.shuffle_buffer:
             return steps
@@ -169,7 +169,7 @@ class StreamedRun(Run):
         return places
 
     def files(self, positions: Rows, needed: Rows) -> FilesOfBatch:
-        """The files for a batch at these positions; `needed` are the files that contain the batch."""
+        """Return the files for a batch at these positions. `needed` are the files that contain the batch."""
         # A turn is a file of an epoch: turn 0 is the first file of the first epoch, and turns are counted over all
         # epochs, because files of the next epoch are fetched in advance, too.
         first = self._turn(int(positions[0]), 0)
@@ -182,26 +182,30 @@ class StreamedRun(Run):
         )
 
     def _stretch(self, epoch: int, number: int) -> tuple[int, int]:
-        # The first shifted stretch begins before the epoch: it is cut at the epoch's start, the last one at its end.
+        # The first shifted stretch begins before the epoch; it is cut at the epoch's start. The last stretch is cut at
+        # the epoch's end.
         first = number * self.shuffle_buffer - self._offset(epoch)
         return max(first, 0), min(first + self.shuffle_buffer, len(self))
 
     def _offset(self, epoch: int) -> int:
-        """The shift of all stretches, a random number for every epoch.
+        """Return the shift of all stretches, a random number for every epoch.
 
-        Without it the ends of stretches would be the same in every epoch, and no sequence could move across them. A
-        stretch that is as long as the epoch is not shifted: the shift would divide it into two.
+        Without the shift, the ends of stretches would be the same in every epoch, and no sequence could move across
+        them. A stretch that is as long as the epoch is not shifted, because the shift would divide it into two.
         """
         if self.shuffle_buffer >= len(self):
             return 0
         return int(_random(self.seed, epoch, 1)(1)[0] % np.uint64(self.shuffle_buffer))
 
     def _epoch(self, epoch: int) -> tuple[Int64[np.ndarray, " file"], Int64[np.ndarray, " file"]]:
-        """The files in the order of an epoch, and their first steps."""
+        """Return the files in the order of an epoch, and the first step of each file."""
         return _file_order(self.seed if self.shuffle_buffer else None, epoch, self.records.counts)
 
     def _turn(self, position: int, side: int) -> int:
-        """The turn of the file at a position; in a shuffled stream at the start (0) or end (1) of its stretch."""
+        """Return the turn of the file at a position.
+
+        In a shuffled stream, it is the turn of the file at the start (`side` 0) or end (1) of the position's stretch.
+        """
         epoch, step = divmod(position, len(self))
         if self.shuffle_buffer:
             stretch = self._stretch(epoch, (step + self._offset(epoch)) // self.shuffle_buffer)
@@ -233,7 +237,10 @@ class StreamedRun(Run):
 
 
 def _random(seed: int, epoch: int, *what: int) -> Any:
-    """Raw numbers of a bit generator: NumPy guarantees that they never change, unlike `Generator.permutation`."""
+    """Return the function that gives raw numbers of a bit generator.
+
+    NumPy guarantees that these numbers never change, unlike the results of `Generator.permutation`.
+    """
     return np.random.PCG64([seed, epoch, *what]).random_raw
 
 
@@ -262,7 +269,7 @@ class StreamedSource(SequenceSource):
         self._files: StreamedFiles | None = None
 
     def for_iterator(self) -> StreamedSource:
-        """A copy of this source with its own files, which are removed when the copy is closed or freed."""
+        """Return a copy of this source with its own files. They are removed when the copy is closed or freed."""
         source, records, remote = copy(self), self._run.records, self._run.dataset.remote
         records = records if self._run.shuffle_buffer else records.forward()
         if remote is not None:
@@ -272,7 +279,7 @@ class StreamedSource(SequenceSource):
         return source
 
     def read(self, sequences: Rows, positions: Rows | None = None) -> Mapping[str, np.ndarray]:
-        """The arrays of the sequences at some positions; their files stay on disk during the read."""
+        """Return the arrays of the sequences at some positions. Their files stay on disk during the read."""
         assert positions is not None
         (records,), places = self.readers, self._run.record_places(positions)
         held: Any = nullcontext()
@@ -290,8 +297,9 @@ class StreamedSource(SequenceSource):
 class StreamedFiles:
     """Fetches files in advance, one after another, and removes files that no batch needs any more.
 
-    The files of one `FilesOfBatch` are on disk; `reader` reads the records from them. Their folder is removed with this
-    object or at the end of the process. If the process was killed, the next stream that uses the cache removes it.
+    The files of one `FilesOfBatch` are on disk; `reader` reads the records from them. The folder of the files is
+    removed when this object is freed or when the process ends. If the process was killed, the next stream that uses the
+    cache removes the folder.
     """
 
     def __init__(self, remote: RemoteFolder, records: RecordReader) -> None:

@@ -1,7 +1,7 @@
-"""Measure batches during training: the diversity of each, the deviation of the run, and the time waited for input.
+"""Measure batches during training: the diversity of each batch, the deviation of the run, and the wait for input.
 
-The values are computed only from the token counts of the datasets and the order: the position of a batch determines
-its sequences, so that the batch itself is not read.
+The values are computed only from the datasets' token counts and the order. The position of a batch determines its
+sequences, so the batch itself is not read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CHUNK = 2**16
 
 
 class Writers:
-    """Several writers as one; if a writer raises, a warning names it, and only the other writers are called again.
+    """Several writers, called as one. If a writer raises an error, a warning names it and it is not called again.
 
     Example:
         >>> write = Writers(TensorBoardWriter("out/tensorboard"), lambda step, values: print(step, values))
@@ -63,15 +63,18 @@ class Writers:
 
 
 class BatchMetrics:
-    """Measures of the batch at a position, and the deviation of all batches up to it, in every family.
+    """Measures of the batch at a position, and the deviation of all batches up to this position, in every family.
 
-    `c` are the token counts of the batch, `n` is their sum, and τ are the shares of the corpus:
+    A family is a kind of characteristics, such as topic clusters; a group is one value of a family. `c` are the token
+    counts of the batch, `n` is their sum, and τ are the shares of the corpus:
 
     - `batch_tv/FAMILY`: half the L1 distance between `c / n` and τ;
-    - `groups_per_batch/FAMILY`: distinct groups with tokens in the batch;
+    - `groups_per_batch/FAMILY`: the number of groups with tokens in the batch;
     - `prefix_l2/FAMILY`: the prefix deviation after the batch, in sequence lengths;
-    - `repeats/document`, `repeats/copy`: the number of sequences in the batch after the first one of each document, and
-      of copies after the first one of each text; only if documents and copies are known.
+    - `repeats/document`: how many sequences of the batch belong to a document that already has a sequence in the batch;
+    - `repeats/copy`: the same for groups of copies (a sequence may belong to several groups).
+
+    The repeats are given only if the characteristics have documents or copies.
 
     These are the window TV, groups per batch, prefix deviation and repeats of `measure`. Running sums are whole
     numbers, so that a resumed run has the same values. If batches are measured one after another, each call reads only
@@ -85,8 +88,8 @@ class BatchMetrics:
     Args:
         run: a run; or a built dataset, its folder or address, or several.
         ordering: the ordering of datasets, see `make_loader`.
-        global_batch_size: B, sequences of a batch over all hosts.
-        characteristics: token counts of the run's sequences, in place of the stored counts.
+        global_batch_size: B, the number of sequences in a batch, over all hosts.
+        characteristics: token counts of the run's sequences; they replace the stored counts.
 
     Raises:
         UserError: the ordering is unknown; the counts have another number of sequences; the datasets have no common
@@ -110,7 +113,7 @@ class BatchMetrics:
         counts = self._run.characteristics if characteristics is None else characteristics
         if counts.num_sequences != self._run.num_sequences:
             raise UserError(
-                f"Expected the token counts of the run's {self._run.num_sequences} sequences, found those of "
+                f"Expected the token counts of the run's {self._run.num_sequences} sequences, found the counts of "
                 f"{counts.num_sequences}; give the counts of the sequences that the loader reads."
             )
         self._counts, self._sequence_length = counts.counts, counts.sequence_length
@@ -134,7 +137,7 @@ class BatchMetrics:
         return metrics
 
     def values(self, position: int) -> dict[str, float]:
-        """The values of the batch at a position, by name; the prefix deviation continues over epochs.
+        """Return the values of the batch at a position, by name. The prefix deviation continues over epochs.
 
         Raises:
             UserError: the position is below 0 or after the last epoch.
@@ -153,7 +156,7 @@ class BatchMetrics:
         for family, tokens in batch.items():
             target, placed = self._targets[family], self._placed[family]
             excess = placed - placed.sum() * target
-            # The same as `measures.windows.total_variation`, which needs 40 times as long for one batch.
+            # The result is that of `measures.windows.total_variation`, which takes 40 times as long for one batch.
             total = tokens.sum()
             values[f"batch_tv/{family}"] = float(np.abs(tokens / total - target).sum()) / 2 if total else 0.0
             values[f"groups_per_batch/{family}"] = float(np.count_nonzero(tokens))
@@ -162,7 +165,7 @@ class BatchMetrics:
         return values | {f"repeats/{name}": float(num_repeats(groups[sequences])) for name, groups in known.items()}
 
     def _move(self, position: int) -> None:
-        """Count all positions of the epoch before a position."""
+        """Add the token counts of all positions between the start of the epoch and a position."""
         first = position - position % len(self._run)
         if not first <= self._position <= position:
             self._restart(first)
@@ -171,8 +174,8 @@ class BatchMetrics:
             self._add(self._tokens_between(self._position, stop), stop)
 
     def _restart(self, first: int) -> None:
-        """Start to count at the beginning of an epoch, with the sums of all earlier epochs."""
-        # Whole epochs of an ordering are left out: they contain every sequence once, so that their deviation is zero.
+        """Set the sums to those at the beginning of an epoch: the token counts of all earlier epochs."""
+        # Whole epochs of an ordering are left out: they contain every sequence once, so their deviation is zero.
         epochs = 0 if self._run.is_bijection else first // len(self._run)
         self._position = first
         self._placed = {
@@ -195,11 +198,11 @@ class BatchMetrics:
         return total
 
     def _tokens_between(self, start: int, stop: int) -> dict[str, Float64[np.ndarray, " group"]]:
-        """The tokens of every group at the positions `start` to `stop - 1`."""
+        """Return the tokens of every group at the positions `start` to `stop - 1`."""
         return self._tokens(self._run.at(np.arange(start, stop, dtype=np.int64)))
 
     def _tokens(self, sequences: Int64[np.ndarray, " row"]) -> dict[str, Float64[np.ndarray, " group"]]:
-        """The tokens of every group in some sequences: whole numbers, exact up to 2^53."""
+        """Return the tokens of every group in some sequences. They are whole numbers, exact up to 2^53."""
         return {family: _summed_rows(matrix, sequences) for family, matrix in self._counts.items()}
 
 
@@ -212,7 +215,7 @@ def _check_loader(loader: Any) -> None:
 
 
 def _summed_rows(counts: csr_array, rows: Int64[np.ndarray, " row"]) -> Float64[np.ndarray, " group"]:
-    """The sum of some rows of a sparse matrix, a few times as fast as `counts[rows].sum(axis=0)`."""
+    """Return the sum of some rows of a sparse matrix, a few times as fast as `counts[rows].sum(axis=0)`."""
     starts = counts.indptr[rows].astype(np.int64)
     widths = counts.indptr[rows + 1] - starts
     ends = np.cumsum(widths)
@@ -231,20 +234,23 @@ def watch_batches(
 ) -> WatchedBatches:
     """Iterate over the unchanged batches of a loader, and write their values during training.
 
-    The values are those of `BatchMetrics`, and two values about the time since the last write:
+    The values are those of `BatchMetrics`, and two values for the time since the last write:
 
-    - `input_wait_seconds`: the time waited for batches;
-    - `input_wait_share`: its share of the whole time.
+    - `input_wait_seconds`: how long the loop waited for batches;
+    - `input_wait_share`: this time as a fraction of the whole time.
 
     A step is the number of the batch, counted from position 0 in batches of this size: `inspect --step` shows the batch
     of this step. The values are computed between two batches. This costs no time if the loop does not wait for the
-    device at every step. With several hosts only the first one computes and writes values, those of the global batch.
+    device at every step. With several hosts, only the first host computes and writes the values, which are those of the
+    global batch.
 
     Args:
         loader: a loader from `make_loader` or `stream_batches`.
-        write: called with a step and its values by name. If it raises, a warning is shown and it is not called again.
-        every: number of steps after which values are written: 10 writes at the steps 9, 19, 29 ...
-        characteristics: token counts of the sequences of all datasets end to end, in place of the stored counts.
+        write: called with a step and its values by name. If it raises an error, a warning is shown and it is not called
+            again.
+        every: number of steps after which values are written. With 10, values are written at the steps 9, 19, 29 ...
+        characteristics: token counts of the sequences of all datasets, one dataset after another. They replace the
+            stored counts.
 
     Returns:
         An iterator with the same state as the loader's own iterator; it is saved and restored in the same way.
@@ -281,7 +287,7 @@ class WatchedBatches(grain.DatasetIterator[Batch]):
 
     def __next__(self) -> Batch:
         self._batches.check_process()
-        with self._lock:  # otherwise another thread could take the batch between the two statements below
+        with self._lock:  # without it, another thread could get the batch between the two statements below
             position, start = self._batches.position, time.perf_counter()
             batch = next(self._batches)
             arrived = time.perf_counter()
@@ -295,7 +301,7 @@ class WatchedBatches(grain.DatasetIterator[Batch]):
             return batch
 
     def get_state(self) -> dict[str, Any]:
-        """The state of the loader's iterator, see `BatchIterator`."""
+        """Return the state of the loader's iterator, see `BatchIterator`."""
         return self._batches.get_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -23,8 +23,8 @@ class WorkerDied(RuntimeError):
 class Workers:
     """Calls a function of a position in the background: in threads, or in processes if `num_processes` is not 0.
 
-    Threads start at once and copy nothing. Processes are for programs with much Python code of their own. Each worker
-    process has a copy of the function, and returns results over pipes.
+    Threads start at once and copy nothing. Processes are for programs that run much Python code themselves. Each worker
+    process has a copy of the function, and returns results through pipes.
     """
 
     def __init__(self, make: Callable[[int], Any], num_threads: int, num_processes: int) -> None:
@@ -47,7 +47,7 @@ class Workers:
             self._started = [self._executor.submit(_start) for _ in range(num_processes + 1)]
 
     def submit(self, position: int) -> Future[Any]:
-        """Start to call the function with a position; raises the same errors as `result`."""
+        """Start to call the function with a position. This raises the same errors as `result`."""
         try:
             return self._executor.submit(self._make, position)
         except BrokenProcessPool as error:
@@ -100,7 +100,7 @@ def _initialize(make: bytes) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent ends; a parent that is killed cannot end its workers."""
+    """End this process when its parent ends. A parent that is killed cannot end its workers itself."""
     if parent := multiprocessing.parent_process():
         parent.join()
         os._exit(1)

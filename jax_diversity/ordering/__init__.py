@@ -1,7 +1,10 @@
 """Orderings: permutations of a corpus's sequences, made by methods of one signature (`base.Method`).
 
-Methods see token counts only. `balance` makes a balanced stream (halving) and places the best of a few thousand
-candidates at every step (pool). The selectors `greedy` and `pool` are compiled steps over a `deviation`, on one device
-or a `mesh`; `running` drives them along a `plan`. `literature` holds the orders of other work, `composition` makes
-orderings of orderings.
+A *family* is a kind of characteristics, such as topic clusters, document lengths or sources. A *group* is one value of
+a family, such as one cluster. Methods read only the sequences' token counts per group.
+
+`balance` first makes a balanced stream (halving). It then places the best of a few thousand candidates at every step
+(pool). The selectors `greedy` and `pool` are compiled programs that update a `deviation`, on one device or on a `mesh`.
+`running` runs them through the phases of a `plan`. `literature` contains the methods of other work. `composition` makes
+orderings from other orderings.
 """

@@ -1,8 +1,8 @@
 """The linear-time default: a balanced stream (`halving`) through a refilled pool (`pool`).
 
-A pool alone is not enough: with a plain shuffle it fills up with sequences of groups that are not needed. If the target
-changes over the run, a stream of one mixture would lack sequences of the groups that the target needs: first, each
-group's sequences are moved to the positions where the target needs them.
+A pool alone is not enough: if the stream is a plain shuffle, the pool fills up with sequences of groups that are not
+needed. If the target changes during the run, a stream with a constant mixture would lack sequences of the groups that
+the target needs. In this case each group's sequences are first moved to the positions where the target needs them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from jax_diversity.ordering.pool import select_from_pool
 from jax_diversity.ordering.running import Checkpoint
 from jax_diversity.schema import Characteristics
 
-# The sequences left after a part of training never have exactly the corpus's mixture. A target whose L1 distance from
-# their mixture is at most this is met by an evenly spread stream.
+# The sequences that remain after a part of training never have exactly the corpus's mixture. If the L1 distance between
+# a target and the mixture of the remaining sequences is at most this value, an evenly spread stream meets the target.
 _OTHER_MIXTURE = 0.05
-# Positions between which the tokens that a target asks for are interpolated linearly.
+# Number of positions at which the tokens that a target needs are computed. Between them they are interpolated linearly.
 _NUM_KNOTS = 257
 
 
@@ -42,16 +42,17 @@ def balance(
 ) -> Int64[np.ndarray, " sequence"]:
     """Balance in linear time: sorted halving, then the best of a refilled pool at every step.
 
-    Other arguments are those of `base.Method`.
+    See `base.Method` for the other arguments.
 
     Args:
-        seed: decides the order among similar sequences; other seeds give other orderings of the same balance.
-        pool_size: P, candidates at every step.
-        aging: for sequences of unequal tokens, the cost of placing a candidate one pool later than another: in mean
-            squared counts of a sequence, times the variance of the tokens divided by their mean square. Without it
-            the longest sequences, which no window needs, would all be at the end. It changes nothing if all
-            sequences have the same number of tokens.
-        ties: which of several candidates with the best score is placed: a `random` one, or the `lowest` index.
+        seed: decides the order among similar sequences; other seeds give other orderings that are equally balanced.
+        pool_size: P, the number of candidates at every step.
+        aging: for sequences with different numbers of tokens: the amount that is added to a candidate's score if it
+            comes one pool (P places) later in the stream. The unit is the mean squared counts of a sequence, times the
+            variance of the tokens divided by their mean square. Without aging, the longest sequences, which no window
+            needs, would all be at the end. If all sequences have the same number of tokens, aging has no effect.
+        ties: which candidate is placed if several have the best score: a `random` one, or the one with the `lowest`
+            index.
 
     Raises:
         ValueError: a pool size that is not a whole number >= 1; a negative aging; unknown `ties`.
@@ -65,11 +66,12 @@ def balance(
 
 
 def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64[np.ndarray, " remaining"]:
-    """Move a balanced stream's sequences to the positions where a plan's targets ask for their heaviest groups.
+    """Move a balanced stream's sequences to the positions where a plan's targets need their heaviest groups.
 
-    The family is the first whose targets differ from the stream's mixture. A sequence goes where the integral of its
-    group's target reaches the group's tokens up to the middle of the sequence; the integral starts at the deficit that
-    the consumed sequences left. Sequences that no position needs are placed last.
+    We use the first family whose targets differ from the stream's mixture. For each group, we add up its target tokens
+    over the positions; this sum starts at the deficit that the consumed sequences left. We also add up the tokens of
+    the group's sequences, up to the middle of each sequence. A sequence is moved to the position where both sums are
+    equal. Sequences that no position needs are placed last.
     """
     if not len(stream):
         return stream
@@ -85,27 +87,27 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
     # Targets are shares; a position asks for its share of a mean sequence's tokens.
     per_position = features.tokens[stream].mean() * plan.targets[phase][:, family]
     asked = np.cumsum(np.diff(knots)[:, None] * per_position, axis=0)
-    # One more column is the group of the sequences without tokens, which no target asks for.
+    # The additional last column is the group of the sequences without tokens. No target needs this group.
     asked = np.pad(asked, ((1, 0), (0, 1))) - np.append(plan.excess(plan.consumed)[family], 0.0)
-    # A group that had too many tokens is not asked for until its target has caught up; `np.interp` needs an ascending
-    # curve.
+    # If a group already has too many tokens, no position needs it until its target has caught up. `np.interp` needs an
+    # ascending curve.
     asked = np.maximum.accumulate(np.maximum(asked, 0.0), axis=0)
     groups = heaviest_groups(features.counts(family))[stream]
     positions = np.empty(len(stream))
     for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
         tokens = features.tokens[stream[members]]
-        # The middle of a sequence, so that the first sequence of a group is not placed before the target needs it.
+        # We use the middle of a sequence, so that a group's first sequence is not placed before the target needs it.
         middles = np.cumsum(tokens) - tokens / 2
         reached = asked[:, group]
-        # Tokens beyond the target's total are placed after the last position, in the same proportion for all groups.
+        # Tokens beyond the target's total get places after the last position, in the same proportion for all groups.
         late = np.maximum(middles - reached[-1], 0) / max(reached[-1], 1.0)
         positions[members] = np.interp(middles, reached, knots) + late * plan.num_positions
     return stream[np.argsort(positions, kind="stable")]
 
 
 def _differs(plan: Plan, columns: slice, stream: Int64[np.ndarray, " remaining"]) -> bool:
-    """Whether the targets of a family differ from the mixture of the stream."""
+    """Return whether the targets of a family differ from the mixture of the stream."""
     features = plan.features
     first = max(int(np.searchsorted(plan.starts, len(plan.consumed), side="right")) - 1, 0)
     stop = int(np.searchsorted(plan.starts, plan.num_positions))

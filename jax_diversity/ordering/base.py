@@ -1,4 +1,4 @@
-"""The contract of all ordering methods: characteristics, seed, objective and options in, an ordering out."""
+"""The interface of all ordering methods: from characteristics, seed, objective and options they make an ordering."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ from jax_diversity.schema.characteristics import MADE_BY
 class Method(Protocol):
     """A pure function from characteristics to a permutation; the same arguments give the same result.
 
-    A method takes those of these keyword parameters that it uses; a value for any other one is refused:
+    A method has only the parameters of this list that it uses. A value for another parameter of the list gives an
+    error:
 
     - `seed`: for random numbers, 0 by default.
-    - `objective`: the weights of its rule; without a default.
-    - `plan`: targets and consumed sequences. The method then returns the remaining sequences only. None: the
+    - `objective`: the weights of the method's rule; it has no default.
+    - `plan`: targets and consumed sequences. The method then returns the remaining sequences only. With None, the
       targets are the corpus's shares from the first position on.
     - `checkpoint`: the file for the state of a run, so that a run can be interrupted and continued.
-    - `mesh`: devices that share the work; the result is the same as one device's. All processes of a mesh over several
-      hosts call with the same arguments, and each gets the whole result. A ValueError if it is not a mesh of devices,
-      or has no device of this process.
+    - `mesh`: devices that share the work; the result is the same as on one device. If a mesh has devices of several
+      hosts, all its processes call the method with the same arguments, and each process gets the whole result. The
+      method raises a ValueError if `mesh` is not a mesh of devices, or if it has no device of this process.
 
     `plan`, `checkpoint` and `mesh` have the default None. All other keyword parameters are the method's options; each
     has a default.
@@ -46,7 +47,7 @@ class Method(Protocol):
     def __call__(
         self, characteristics: Characteristics, *, advance: Advance = ignore
     ) -> Int64[np.ndarray, " sequence"]:
-        """Sequence index at every position.
+        """Return the sequence index at every position.
 
         Args:
             characteristics: token counts.
@@ -74,13 +75,13 @@ METHODS = Methods(
     },
     contract=frozenset({"characteristics", "seed", "objective", "advance", "plan", "checkpoint"}),
 )
-"""Name -> module below this package. A new method is a function of this name in its module, and one line here."""
+"""Name -> module in this package. For a new method, write a function of this name in a module, and add a line here."""
 PLANNING = "follow targets or continue from earlier sequences"
 """The ability of methods with the parameter `plan`."""
 
 
 def check_uses(method: str, *, seed: Any = 0, objective: Any = None, targets: Any = None) -> None:
-    """Refuse a seed other than 0, an objective or targets if the method does not use them."""
+    """Raise an error for a seed other than 0, an objective or targets if the method does not use them."""
     if as_whole_number("seed", seed):
         METHODS.check_takes(method, "seed", "use a seed")
     if objective is not None:
@@ -108,34 +109,36 @@ def order(
         characteristics: token counts of every sequence per family.
         method: a name of `METHODS`: `balance` (linear time, the default), `greedy` (exact, quadratic
             time), `greedy_pool` (over a stream), or a method of the literature.
-        seed: for methods that draw random numbers; an integer >= 0.
-        objective: weights of the rule, for methods that have one; None takes `Objective()`.
-        targets: shares to aim at instead of the corpus's own: `Targets` in phases over the positions, or family ->
-            shares that hold from the first position after the consumed sequences.
-        consumed: the sequences that training has already used, in their order. They stay first; the others
-            are ordered from their deviation. Phases of `Targets` count from position 0 and apply to
-            consumed sequences too: a group that had too many tokens gets fewer from now on.
-        previous: the ordering of the previous epoch: sequences of one document, and copies, are then as far apart
-            across the seam of the two epochs as within one epoch.
-        checkpoint: file that keeps a long run's state; after an interrupt the same call continues from it.
+        seed: an integer >= 0, for methods that use random numbers.
+        objective: weights of the method's rule. It is only for methods that have an objective; None means
+            `Objective()`.
+        targets: target shares that replace the corpus's own shares. Either `Targets` (phases over the positions), or a
+            mapping family -> shares, which holds from the first position after the consumed sequences.
+        consumed: the sequences that training has already used, in their order. They stay first. The other sequences are
+            ordered so that they correct the deviation of the consumed ones. The phases of `Targets` start at position 0
+            and also apply to consumed sequences: a group that had too many tokens gets fewer from now on.
+        previous: the ordering of the previous epoch. Sequences of one document, and copies, are then as far apart
+            at the boundary of the two epochs as within one epoch.
+        checkpoint: file for the state of a long run; after an interrupt the same call continues from it.
         advance: called with the number of positions filled since its last call, for progress bars.
         options: the method's own options, such as `pool_size`; `jax-diversity order --help` lists them.
 
     Returns:
         A bijection (empty if there are no sequences). Its `info` describes how it was made: the seed and objective if
-        the method uses them, all options with their values, and, with `consumed`, the first position that was ordered
-        anew (`replanned_at`).
+        the method uses them, and all options with their values. With `consumed`, `replanned_at` is the first position
+        after the consumed sequences.
 
     Raises:
         ValueError: unknown method or option; a method that does not use the given seed, objective, targets, consumed
             sequences, checkpoint or norms; negative seed; an objective or targets that do not fit the characteristics;
             consumed sequences that do not exist or are repeated; another run's checkpoint; more sequences or non-zeros
-            than 32-bit indices can hold.
+            than 32-bit indices can represent.
 
     Warns:
-        UserWarning: sequences of more than 65,536 tokens, whose sums are rounded (`greedy`, `greedy_pool`, `balance`,
-            `sequence_spacing`).
-        UnmetTargets: targets that need more tokens of a group than the corpus has; it reports when they are used up.
+        UserWarning: a sequence has more than 65,536 tokens, so that sums are rounded (`greedy`, `greedy_pool`,
+            `balance`, `sequence_spacing`).
+        UnmetTargets: targets need more tokens of a group than the corpus has. The warning says when the tokens are used
+            up.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
@@ -154,7 +157,8 @@ def order(
     objective = Objective() if objective is None else objective
     objective.check_families(characteristics.families)
     objective.check_method(method)
-    # Sizes are rounded up and indices added on the accelerator, in int32: half of its range is enough for both.
+    # The accelerator uses int32, rounds sizes up and adds indices. If the numbers are below half of the range of int32,
+    # neither the rounding nor the additions can overflow.
     limit = np.iinfo(np.int32).max // 2
     num_nonzeros = sum(len(matrix.data) for matrix in characteristics.counts.values())
     if max(characteristics.num_sequences, num_nonzeros) >= limit:
@@ -168,7 +172,8 @@ def order(
         "method": method,
         **used,
         **({"objective": dataclasses.asdict(objective)} if "objective" in used else {}),
-        # The devices do not change the result. NumPy's numbers become Python's, so that `info` is JSON.
+        # `mesh` is left out, because devices do not change the result. NumPy numbers become Python numbers, so that
+        # `info` is JSON.
         "options": {
             name: value.item() if isinstance(value, np.generic) else value
             for name, value in {**METHODS.options(method), **options}.items()
@@ -189,7 +194,7 @@ def order(
     if checkpoint is not None:
         check_type("checkpoint", checkpoint, str | Path, "the path of a file")
         METHODS.check_takes(method, "checkpoint", "keep its state in a checkpoint")
-        # Options as text: the method has not checked their types yet, and not every type is JSON.
+        # We hash the options as text: the method has not checked their types yet, and not every type is JSON.
         identity = fingerprint({**info, "options": repr(sorted(info["options"].items()))})
         arguments["checkpoint"] = Checkpoint(Path(checkpoint), identity)
     indices = run(characteristics, advance=advance, **arguments)
@@ -197,21 +202,24 @@ def order(
         indices = _in_turn(indices, characteristics)
     if plan is None or consumed is None:
         return Ordering(indices, info)
-    # Both parts together are checked to be a bijection.
+    # `Ordering` checks that both parts together are a bijection.
     return Ordering(np.concatenate([plan.consumed, indices]), {**info, "replanned_at": len(plan.consumed)})
 
 
 def _in_turn(
     indices: Int64[np.ndarray, " position"], characteristics: Characteristics
 ) -> Int64[np.ndarray, " position"]:
-    """Exchange the positions of a document's sequences that have turns, so that they are in the order of the turns."""
+    """Sort a document's sequences among their own positions by turn; sequences without a turn stay.
+
+    A turn is a number that gives the place of a sequence among its document's sequences (`Characteristics.turns`).
+    """
     documents, turns = characteristics.documents, characteristics.turns
     if documents is None or turns is None:
         return indices
     positions = np.flatnonzero((turns[indices] >= 0) & (documents[indices] >= 0))
     sequences = indices[positions]
     arranged = indices.copy()
-    # Positions by document and then ascending, sequences by document and then by turn.
+    # Positions are sorted by document and then by position, sequences by document and then by turn.
     arranged[positions[np.argsort(documents[sequences], kind="stable")]] = sequences[
         np.lexsort((turns[sequences], documents[sequences]))
     ]
@@ -219,5 +227,5 @@ def _in_turn(
 
 
 def _constant(targets: Mapping[str, Any]) -> Targets:
-    """Shares that hold for the whole run."""
+    """Make targets of one phase, which holds for the whole run."""
     return Targets((0,), {name: np.array([shares], np.float64) for name, shares in targets.items()})

@@ -1,4 +1,4 @@
-"""Targets from settings, by the names of groups."""
+"""Make targets from settings, which name the groups."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _MOST_NAMES = 12
 def named_targets(
     config: TargetsConfig, characteristics: Characteristics, group_names: Mapping[str, Sequence[str]]
 ) -> Targets:
-    """The targets that settings describe.
+    """Make the targets that settings describe.
 
     Raises:
-        UserError: a group that does not exist, another number of shares than groups, a start beyond the last position.
+        UserError: a group does not exist, the numbers of shares and groups differ, or a start is beyond the last
+            position.
     """
     own = {family: characteristics.target_share(family) for family in config.shares}
     return targets_of(config, group_names, own, characteristics.num_sequences)
@@ -34,10 +35,17 @@ def targets_of(
     own_shares: Mapping[str, Float64[np.ndarray, " group"]],
     num_positions: int,
 ) -> Targets:
-    """The targets that settings describe for this many positions, with the groups' names and own shares by family.
+    """Make the targets that settings describe for a run of `num_positions` positions.
+
+    Args:
+        config: the settings.
+        group_names: family -> the names of its groups.
+        own_shares: family -> the shares of its groups in the corpus.
+        num_positions: the number of positions.
 
     Raises:
-        UserError: a group that does not exist, another number of shares than groups, a start beyond the last position.
+        UserError: a group does not exist, the numbers of shares and groups differ, or a start is beyond the last
+            position.
     """
     shares = {}
     for family, phases in config.shares.items():
@@ -56,7 +64,7 @@ def targets_of(
 def _group_shares(
     family: str, given: Mapping[str, float] | Sequence[float], names: Sequence[str], own: Float64[np.ndarray, " group"]
 ) -> Float64[np.ndarray, " group"]:
-    """A share for every group; unnamed groups divide the rest in the corpus's own proportions `own`."""
+    """Return a share for every group. Groups without a given share divide the rest in proportion to `own`."""
     known = f"{', '.join(names[:_MOST_NAMES])}{' ...' if len(names) > _MOST_NAMES else ''}"
     if not isinstance(given, Mapping):
         if len(given) != len(names):

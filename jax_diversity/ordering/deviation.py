@@ -1,11 +1,12 @@
-"""The running deviation `D` of the sequences placed so far, kept on the accelerator without loss of precision.
+"""The running deviation `D` of the sequences placed so far, stored on the accelerator without loss of precision.
 
-At every step `D` grows by `c_s - τ t_s`. Token counts are whole numbers, but τ is not: a plain float32 sum would add
-one rounding error a step, always of the same sign, and choose wrong sequences after some thousand steps. Therefore
+At every step `c_s - τ t_s` is added to `D`: c_s are the token counts of the placed sequence s, t_s is its number of
+tokens, and τ are the target shares. Token counts are whole numbers, but τ is not. A plain float32 sum would get one
+rounding error per step, always of the same sign. It would choose wrong sequences after a few thousand steps. Therefore
 
 - `D` is a pair of float32 arrays, a value and the remaining rounding error (Knuth's TwoSum), about 48 bits;
 - τ is split into two pieces of eight bits and a small rest. The products of a piece with token counts up to 65,536
-  (16 bits) have at most 24 bits, so that float32 holds them exactly; only the products with the rest are rounded.
+  (16 bits) have at most 24 bits, so that float32 represents them exactly. Only the products with the rest are rounded.
 
 After ten million steps the error is still far below one token. No 64-bit type is needed on the accelerator.
 """
@@ -26,14 +27,14 @@ from jax_diversity.ordering.plan import Plan
 
 
 class Compensated(NamedTuple):
-    """An unevaluated sum of two float32 arrays: about 48 bits."""
+    """A number of about 48 bits, stored as two float32 arrays (`value` + `error`)."""
 
     value: Float32[Array, "..."]
     error: Float32[Array, "..."]
 
 
 class Families(NamedTuple):
-    """The families whose norms a rule adds: the first column of each, then the end of the last."""
+    """The families whose norms a rule adds; `bounds` are the first column of each family, and the end of the last."""
 
     bounds: Int32[Array, " boundary"]
     weights: Float32[Array, " family"]
@@ -41,16 +42,16 @@ class Families(NamedTuple):
 
 
 class GreedyRule(NamedTuple):
-    """An objective's weights and the target; the last column is the norms'.
+    """An objective's weights and the target; the last column is the norm column.
 
-    A rule of the form "norms" has `families`, which hold the weights; its `column_weights` are 1.
+    A rule of the form "norms" has `families`, which contain the weights; its `column_weights` are 1.
     """
 
     target_pieces: Float32[Array, "piece column"]
     column_weights: Float32[Array, " column"]
     window_sizes: Int32[Array, " window"]
     window_weight: Float32[Array, ""]
-    # For the groups that are kept apart; the last entries belong to no group and have a weight of zero.
+    # One entry for each group that is kept apart. The last entries do not belong to a group and have a weight of zero.
     apart_shares: Float32[Array, " group"]
     apart_weights: Float32[Array, " group"]
     zero: Float32[Array, ""]
@@ -62,15 +63,16 @@ class GreedyRule(NamedTuple):
         return self.target_pieces[0] + self.target_pieces[1] + self.target_pieces[2]
 
     def times(self, left: Array, right: Array) -> Array:
-        """The product, rounded before it is added to anything."""
+        """Multiply; the product is rounded before it is added to another number."""
         # A compiler may fuse a product with the following addition (one rounding) or not (two roundings), and its
         # choice may differ between one device and many. `zero` is an argument of the compiled program, so the compiler
-        # cannot remove it: fused with it or not, the product rounds in the same way, and all devices get equal scores.
+        # cannot remove this addition. Whether the compiler fuses the product with `zero` or not, the rounded product is
+        # the same, and all devices get equal scores.
         return left * right + self.zero
 
 
 class PaddedCounts(NamedTuple):
-    """Sequences' counts as CSR, padded so that a slice of the longest row's width never exceeds the end."""
+    """The sequences' counts as CSR rows. Padding at the end allows reading as many entries as the longest row has."""
 
     starts: Int32[Array, " boundary"]
     columns: Int32[Array, " nonzero"]
@@ -82,7 +84,7 @@ class PaddedCounts(NamedTuple):
 
 
 class SequenceCounts(NamedTuple):
-    """One sequence's counts; unused slots hold a column past the end and a count of zero."""
+    """One sequence's counts; an unused slot has a column index past the end and a count of zero."""
 
     columns: Int32[Array, " slot"]
     values: Float32[Array, " slot"]
@@ -92,10 +94,10 @@ class SequenceCounts(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Tokens placed since the beginning, then tokens of the last w positions per window size; whole numbers.
+    """Numbers of placed tokens. The first row is since the beginning, each further row for the last w positions.
 
-    `tokens` counts every group that is kept apart, `total` all sequences, as multiples of 2^20 and a rest below it,
-    because the total may exceed an int32.
+    `tokens` is for each group that is kept apart. `total` is for all sequences, as a multiple of 2^20 and a rest
+    below 2^20, because the total may exceed an int32.
     """
 
     tokens: Int32[Array, "sum group"]
@@ -105,13 +107,13 @@ class Placed(NamedTuple):
 class Deviation(NamedTuple):
     """`D` in tokens, `D_t - D_{t-w}` per window size w, and `2 λ (D + β Σ_w (D_t - D_{t-w}))`.
 
-    A sequence's score is the gradient's product with `v_s`, plus `a ||v_s||²`.
+    A sequence's score is the product of the gradient and `v_s`, plus `a ||v_s||²`.
     """
 
     total: Compensated
     windows: tuple[Compensated, ...]
-    # It is stored: otherwise XLA would fuse its computation into the gathers that read it, and repeat it for every
-    # gathered element.
+    # The gradient is stored. Otherwise XLA would fuse its computation into the gathers that read it, and would repeat
+    # the computation for every gathered element.
     gradient: Float32[Array, " column"]
     placed: Placed
 
@@ -120,7 +122,7 @@ _TOTAL_UNIT = 1 << 20
 
 
 def rounded_size(size: int) -> int:
-    """Round up to one of eight sizes per octave: at most an eighth of padding, and few compilations."""
+    """Round up to one of eight sizes between a power of two and the next: few compilations, at most 1/8 of padding."""
     if size <= 8:
         return size
     step = 1 << max((size - 1).bit_length() - 4, 0)
@@ -128,26 +130,27 @@ def rounded_size(size: int) -> int:
 
 
 def padded(values: np.ndarray, size: int, fill: float = 0) -> Array:
-    """The values on the device, padded to `size`."""
+    """Pad the values to `size` and put them on the device."""
     # `jnp.asarray` would compile a program for every new shape; `device_put` compiles nothing.
     return jax.device_put(np.pad(values, (0, size - len(values)), constant_values=fill))
 
 
 def padded_columns(values: np.ndarray, size: int) -> np.ndarray:
-    """Rows padded to `size` columns."""
+    """Pad the rows to `size` columns."""
     return np.pad(values, ((0, 0), (0, size - values.shape[1])))
 
 
 def build_rule(features: Features, objective: Objective) -> GreedyRule:
-    """The rule of an objective over the features' columns."""
-    # A window of more than all positions is the whole prefix, so a size beyond int32 can be cut to its limit.
+    """Make the rule of an objective over the features' columns."""
+    # A window of more than all positions is the same as all of them, so a size beyond int32 can be cut to the limit of
+    # int32.
     sizes = [min(size, int(np.iinfo(np.int32).max)) for size in objective.windows]
     column_weights, families = features.column_weights, None
     if objective.form == "norms":
-        # A norm is weighted after its square root, so the columns are not.
+        # A norm is multiplied by its weight after the square root, so the columns have the weight 1.
         column_weights, families = np.ones(len(features.targets)), _build_families(features)
     apart = features.apart
-    num_groups = rounded_size(len(apart.share) + 1) if len(apart.group) else 0  # one more for sequences without a group
+    num_groups = rounded_size(len(apart.share) + 1) if len(apart.group) else 0  # + 1 for sequences without a group
     return GreedyRule(
         target_pieces=jax.device_put(split_into_pieces(features.targets)),
         column_weights=jax.device_put(column_weights.astype(np.float32)),
@@ -170,14 +173,14 @@ def _build_families(features: Features) -> Families:
 
 
 def build_rows(features: Features, device: int = 0, num_devices: int = 1) -> PaddedCounts:
-    """Device d of W holds the sequences d, W + d, 2 W + d ... as its rows; array sizes are equal on all devices."""
+    """Build the rows of device d of W: the sequences d, W + d, 2 W + d ... Array sizes are equal on all devices."""
     counts = np.diff(features.row_starts)
     own = counts[device::num_devices]
     starts = np.concatenate([[0], np.cumsum(own)])
     longest = rounded_size(int(counts.max(initial=1)))
     most_nonzeros = max(int(counts[other::num_devices].sum()) for other in range(num_devices))
     num_rows = rounded_size(-(-features.num_sequences // num_devices))
-    # One device uses the arrays as they are: an index of every non-zero would be larger than the counts themselves.
+    # A single device uses the arrays unchanged: an index of every non-zero would be larger than the counts themselves.
     entries = slice(None)
     if num_devices > 1:
         entries = features.entries(np.arange(device, features.num_sequences, num_devices))
@@ -194,7 +197,7 @@ def build_rows(features: Features, device: int = 0, num_devices: int = 1) -> Pad
 
 
 def read_row(rows: PaddedCounts, row_index: Int32[Array, ""], num_columns: int) -> SequenceCounts:
-    """The row of one sequence."""
+    """Read the row of one sequence."""
     start, end = rows.starts[row_index], rows.starts[row_index + 1]
     width = rows.slots.shape[0]
     used = start + rows.slots < end
@@ -210,7 +213,7 @@ def read_row(rows: PaddedCounts, row_index: Int32[Array, ""], num_columns: int) 
 
 
 def start_deviation(rule: GreedyRule, plan: Plan, placed: Int64[np.ndarray, " position"]) -> Deviation:
-    """The deviation after the sequences `placed`, from the first position on; computed in float64."""
+    """Compute, in float64, the deviation after the sequences `placed`, which fill the first positions."""
     total = _compensated(plan.excess(placed))
     windows = [_compensated(plan.excess(placed, last=size)) for size in np.asarray(rule.window_sizes).tolist()]
     return _before_a_call(total, windows, _start_placed(rule, plan, placed))
@@ -225,7 +228,7 @@ def _start_placed(rule: GreedyRule, plan: Plan, placed: Int64[np.ndarray, " posi
         np.bincount(group[:, rows].ravel(), np.tile(tokens[rows], num_members), minlength=num_groups) for rows in sums
     ]
     if num_groups:
-        held[0][: len(plan.head_start)] += plan.head_start  # counts for the prefix, not for windows
+        held[0][: len(plan.head_start)] += plan.head_start  # it is part of the prefix, not of the windows
     total = [divmod(int(tokens[rows].sum()), _TOTAL_UNIT) for rows in sums]
     return Placed(
         jax.device_put(np.array(held, np.float64)[:, :num_groups].astype(np.int32)),
@@ -234,18 +237,18 @@ def _start_placed(rule: GreedyRule, plan: Plan, placed: Int64[np.ndarray, " posi
 
 
 def saved_deviation(deviation: Deviation) -> dict[str, np.ndarray]:
-    """The sums of a deviation as named arrays."""
+    """Return the sums of a deviation as named arrays."""
     return {f"sum_{i}": np.stack(total) for i, total in enumerate([deviation.total, *deviation.windows])}
 
 
 def restored_deviation(rule: GreedyRule, plan: Plan, saved: Mapping[str, np.ndarray]) -> Deviation:
-    """The deviation from the arrays of `saved_deviation`; its whole numbers follow from the sequences placed."""
+    """Make the deviation from the arrays of `saved_deviation`; `Placed` is computed from the placed sequences."""
     total, *windows = (Compensated(*jax.device_put([*saved[f"sum_{i}"]])) for i in range(1 + len(rule.window_sizes)))
     return _before_a_call(total, windows, _start_placed(rule, plan, saved["placed"]))
 
 
 def _before_a_call(total: Compensated, windows: Sequence[Compensated], placed: Placed) -> Deviation:
-    """The deviation without its gradient, which the selectors compute at the beginning of every call."""
+    """Make a deviation with a gradient of zeros; the selectors compute the gradient at the beginning of every call."""
     return Deviation(total, tuple(windows), jax.device_put(np.zeros(total.value.shape, np.float32)), placed)
 
 
@@ -261,7 +264,7 @@ def place(
     leaving: Sequence[SequenceCounts],
     num_placed: Int32[Array, ""],
 ) -> Deviation:
-    """Add the excess of the sequence at position `num_placed`; subtract from each window the one that leaves it."""
+    """Add the excess of the sequence at position `num_placed`; subtract the sequence that leaves from each window."""
     windows = []
     for index, (window, row) in enumerate(zip(deviation.windows, leaving, strict=True)):
         window = add_excess(rule, window, chosen, jnp.float32(1))
@@ -299,7 +302,7 @@ def add_placed(
 def apart_gradient(
     rule: GreedyRule, placed: Placed, groups: Int32[Array, "..."] | slice = slice(None)
 ) -> Float32[Array, "..."]:
-    """`2 λ √n_g (P_g - τ_g S)` of all or some groups, with the windows' parts: the score of one token of each group."""
+    """Return `2 λ √n_g (P_g - τ_g S)` plus the windows' parts: the score of one token of each of the groups."""
     held = placed.tokens[:, groups].astype(jnp.float32)
     total = rule.times(placed.total[:, 0].astype(jnp.float32), jnp.float32(_TOTAL_UNIT))
     total += placed.total[:, 1].astype(jnp.float32)
@@ -312,7 +315,7 @@ def apart_gradient(
 
 
 def compute_gradient(rule: GreedyRule, total: Compensated, windows: Sequence[Compensated]) -> Float32[Array, " column"]:
-    """`2 λ (D + β Σ_w (D_t - D_{t-w}))`, rounded to float32."""
+    """Return `2 λ (D + β Σ_w (D_t - D_{t-w}))`, rounded to float32."""
     combined = total.value + total.error
     for window in windows:
         combined += rule.times(rule.window_weight, window.value + window.error)
@@ -320,12 +323,13 @@ def compute_gradient(rule: GreedyRule, total: Compensated, windows: Sequence[Com
 
 
 def add_excess(rule: GreedyRule, total: Compensated, row: SequenceCounts, sign: Float32[Array, ""]) -> Compensated:
-    """Add `sign * v_s`, sign being 1, 0 or -1."""
-    # A row names each column once, so every addition into zeros is exact; unused slots add past the end (dropped).
+    """Add `sign * v_s`; the sign is 1, 0 or -1."""
+    # A row contains each column once, so every addition into zeros is exact. Unused slots add past the end, where
+    # additions are dropped.
     placed = jnp.zeros_like(total.value).at[row.columns].add(sign * row.values, mode="drop")
     placed = placed.at[-1].set(sign * row.norm)
     total = add_compensated(total, placed)
-    # The target of the norm column counts sequences, the targets of all other columns count tokens.
+    # The target of the norm column is per sequence; the targets of all other columns are per token.
     multiplier = jnp.full_like(total.value, row.tokens).at[-1].set(1)
     for piece in rule.target_pieces:
         total = add_compensated(total, rule.times(-sign * multiplier, piece))
@@ -337,15 +341,15 @@ def add_compensated(total: Compensated, addend: Float32[Array, "..."]) -> Compen
     value = total.value + addend
     shifted = value - total.value
     error = total.error + ((total.value - (value - shifted)) + (addend - shifted))
-    # Move the gathered error into the value, so that the error stays below half a unit in the last place.
+    # Move the accumulated error into the value, so that the error stays below half a unit in the last place.
     renormalised = value + error
     return Compensated(renormalised, error - (renormalised - value))
 
 
 def split_into_pieces(values: Float[np.ndarray, " column"]) -> Float32[np.ndarray, "piece column"]:
-    """Three float32 arrays that add up to `values` (to 2^-40), the first two of eight significant bits each."""
-    # The third is at most 2^-16 of the value: rounding its product leaves an error of 2^-41, and ten million such
-    # errors add up to less than a hundred-thousandth of one step's share.
+    """Split into three float32 arrays with the sum `values` (to 2^-40); the first two have eight significant bits."""
+    # The third array is at most 2^-16 of the value. Rounding a product with it leaves an error of 2^-41, and ten
+    # million such errors add up to less than a hundred-thousandth of one step's share.
     rest = values.astype(np.float64)
     pieces = []
     for _ in range(2):

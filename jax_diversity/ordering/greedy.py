@@ -1,15 +1,15 @@
-"""Exact greedy: at every step the sequence with the smallest score of all remaining ones is placed.
+"""Exact greedy: at every step the remaining sequence with the smallest score is placed.
 
 The rule is Bach et al.'s kernel herding with a linear kernel (https://arxiv.org/abs/1203.4523), without replacement.
-One step is one pass over the remaining sequences' non-zeros. Rows are bucketed by their number of non-zeros, so that
-little is padded, and a bucket's table is transposed (feature, sequence): every feature is one gather over contiguous
-memory, unrolled into one fused loop. Placed sequences are masked by an infinite cost; when half of a large table is
-placed, the tables are built again.
+One step is one pass over the remaining sequences' non-zeros. Rows are put into buckets by their number of non-zeros, so
+that there is little padding. A bucket's table is transposed (feature, sequence): every feature is one gather over
+contiguous memory, unrolled into one fused loop. Placed sequences get an infinite cost. When half of the sequences of a
+large table are placed, the tables are built again.
 
 On a mesh, the tables and rows of sequences are divided among the devices: no device needs to hold the whole corpus.
-Each device scores its own candidates, one all-gather finds the best of all, and every device updates its own copy of
-the deviation. A score does not depend on the device that computes it: the order is the same as on one device, bit for
-bit.
+Each device scores its own candidates, one all-gather finds the best candidate of all devices, and every device updates
+its own copy of the deviation. A score does not depend on the device that computes it. Therefore the order is exactly
+the same as on one device.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _UNPLACEABLE = np.float32(np.inf)
 _SMALL, _LARGE = np.float32(1e-30), np.float32(1e38)
 _REPACK_ABOVE = 65_536
 _MAX_UNROLLED = 64
-# The cost of a table's kernel launches, counted in gathers; measured on a CPU.
+# The cost of the kernel launches of one table, in gathers; measured on a CPU.
 _GATHERS_PER_TABLE = 4_000
 
 
@@ -83,13 +83,13 @@ def greedy(
 ) -> Int64[np.ndarray, " sequence"]:
     """Place the best of all remaining sequences at every step.
 
-    Time grows with the square of the number of sequences. Only this method, also with its blocks shuffled, takes an
-    objective of the form "norms".
-    Other arguments are those of `base.Method`.
+    Time grows with the square of the number of sequences. Only this method and `greedy_block_shuffle` can use an
+    objective of the form "norms". See `base.Method` for the other arguments.
 
     Args:
         seed: decides between equal scores.
-        ties: which of several sequences with the best score is placed: a `random` one, or the `lowest` index.
+        ties: which sequence is placed if several have the best score: a `random` one, or the one with the `lowest`
+            index.
 
     Raises:
         ValueError: unknown `ties`.
@@ -105,7 +105,7 @@ def greedy(
 
 
 class Bucket(NamedTuple):
-    """Sequences with similar numbers of non-zeros, as one transposed table; ascending sequence indices."""
+    """A transposed table of sequences with similar numbers of non-zeros; the sequence indices ascend."""
 
     columns: Int32[Array, "feature row"]
     values: Float32[Array, "feature row"]
@@ -123,18 +123,18 @@ class Candidates(NamedTuple):
 
 
 class GreedyState(NamedTuple):
-    """A run's state; a pytree that can be saved between calls."""
+    """The state of a run: a pytree that can be saved between calls."""
 
     deviation: Deviation
     costs: tuple[Float32[Array, "part _row"], ...]
     order: Int32[Array, " position"]
-    # It is entered in `order` at the beginning of the next step: if a step read the order (for the windows) before it
-    # wrote to it, XLA would copy the whole array in every step.
+    # The last placed sequence. The next step writes it into `order` first, before it reads `order` (for the windows).
+    # If a step read `order` before it wrote, XLA would copy the whole array in every step.
     last: Int32[Array, ""]
     num_placed: Int32[Array, ""]
 
 
-# How the arrays are split over a mesh.
+# How the arrays are divided over a mesh.
 _ROWS_SPLIT = PaddedCounts(
     starts=BY_ROW, columns=BY_ROW, values=BY_ROW, norms=BY_ROW, tokens=BY_ROW, slots=EVERYWHERE, apart=BY_COLUMN
 )
@@ -154,7 +154,8 @@ class GreedySelector:
         self._features = plan.features
         self._rule = build_rule(plan.features, objective)
         self._rows = split(mesh, lambda device: build_rows(plan.features, device, num_devices(mesh)), _ROWS_SPLIT)
-        # Packed sequences are usually all full; then the score has one term less.
+        # Packed sequences are usually all full. Then they have equal numbers of tokens, and the score has one term
+        # less.
         tokens = plan.features.tokens
         self._equal_tokens = bool((tokens == tokens[0]).all())
         self._start(start_deviation(self._rule, plan, plan.consumed), plan.consumed)
@@ -165,13 +166,13 @@ class GreedySelector:
             deviation=deviation,
             costs=self._bucket_costs(placed),
             order=padded(placed.astype(np.int32), rounded_size(self._plan.num_positions)),
-            # The first step writes it again, to the same place.
+            # The first step writes this sequence again, to the same place.
             last=jax.device_put(np.int32(placed[-1] if len(placed) else 0)),
             num_placed=jax.device_put(np.int32(len(placed))),
         )
 
     def _build_tables(self, placed: Int64[np.ndarray, " position"]) -> None:
-        """Tables of the sequences that are not placed."""
+        """Build tables of the sequences that are not placed."""
         features, size = self._plan.features.with_groups_as_columns(), num_devices(self._mesh)
         self._in_tables = self._plan.without(placed)
         self._groups = groups = _group_by_width(features, self._in_tables)
@@ -180,9 +181,9 @@ class GreedySelector:
         )
 
     def _bucket_costs(self, placed: Int64[np.ndarray, " position"]) -> tuple[Float32[Array, "part _row"], ...]:
-        """The costs `a ||v_s||²` as the buckets hold them, for norms `||v_s||²` of each family.
+        """Return the costs, in the order of the buckets: `a ||v_s||²`, or with norms `||v_s||²` of each family.
 
-        They are infinite where a sequence is placed or a row is padding.
+        The cost of a placed sequence, and of a row that is padding, is infinite.
         """
         norms = self._objective.form == "norms"
         costs = self._features.family_squares if norms else self._features.own_costs[None].copy()
@@ -210,18 +211,18 @@ class GreedySelector:
         arguments = replicated(self._mesh, arguments)
         self.state = call(run, *arguments, equal_tokens=self._equal_tokens, mesh=self._mesh)
         left = self._plan.num_positions - int(self.state.num_placed)
-        # Tables that shrink by half each time read 2N²/3 rows in all instead of N². Small tables are not rebuilt: they
-        # cost less than a compilation.
+        # If the tables are rebuilt at each half, 2N²/3 rows are read in all, instead of N². Small tables are not
+        # rebuilt: they cost less than a compilation.
         if len(self._in_tables) > _REPACK_ABOVE and left <= len(self._in_tables) // 2:
             self._build_tables(self.placed())
             self.state = self.state._replace(costs=self._bucket_costs(self.placed()))
 
     def placed(self) -> Int64[np.ndarray, " position"]:
-        """The sequences placed so far."""
+        """Return the sequences placed so far."""
         return np.asarray(self.state.order)[: int(self.state.num_placed)].astype(np.int64)
 
     def saved(self) -> dict[str, np.ndarray]:
-        """Deviations and the sequences placed; everything else follows from them."""
+        """Return the deviations and the placed sequences; the rest of the state can be computed from them."""
         return {"placed": self.placed(), **saved_deviation(self.state.deviation)}
 
     def restore(self, saved: Mapping[str, np.ndarray]) -> None:
@@ -232,12 +233,12 @@ class GreedySelector:
 def _group_by_width(
     features: Features, remaining: Int64[np.ndarray, " row"]
 ) -> list[tuple[int, Int64[np.ndarray, " _member"]]]:
-    """Split the remaining sequences into tables with the lowest cost of a step: each table's width and members.
+    """Split the remaining sequences into tables, so that a step costs least; return each table's width and members.
 
-    A table of r rows of width w costs r w gathers and a few kernel launches; the cheapest cut of the sorted widths
-    is found by dynamic programming.
+    A table of r rows of width w costs r w gathers and a few kernel launches. Dynamic programming finds the cheapest
+    division of the sorted widths.
     """
-    # A sequence without tokens needs a place in a table too: its width counts as 1.
+    # A sequence without tokens also needs a place in a table, so we use the width 1 for it.
     nonzeros = np.maximum(np.diff(features.row_starts)[remaining], 1)
     widths, counts = np.unique(nonzeros, return_counts=True)
     rows_up_to = np.concatenate([[0], np.cumsum(counts)])
@@ -261,7 +262,7 @@ def _group_by_width(
 def _shares(
     groups: list[tuple[int, Int64[np.ndarray, " _member"]]], device: int, size: int
 ) -> Iterator[tuple[int, Int64[np.ndarray, " _own"], int]]:
-    """Every group's width, its members on one device (every W-th sequence), and its number of rows on all devices."""
+    """Yield each table's width, its members on one device (every W-th sequence), and its number of rows per device."""
     for width, members in groups:
         owners = members % size
         # Parts of an array over a mesh have equal shapes: the device with the most members sets the size for all.
@@ -271,7 +272,7 @@ def _shares(
 def _build_candidates(
     features: Features, groups: list[tuple[int, Int64[np.ndarray, " _member"]]], device: int, size: int
 ) -> Candidates:
-    """One device's sequences of the groups (as in `build_rows`), in tables of one shape on all devices."""
+    """Build the tables of one device (its sequences are as in `build_rows`); their shapes are equal on all devices."""
     num_own = rounded_size(-(-features.num_sequences // size))
     bucket_of = np.zeros(num_own, np.int32)
     row_of = np.zeros(num_own, np.int32)
@@ -287,7 +288,7 @@ def _build_bucket(features: Features, members: Int64[np.ndarray, " row"], width:
     starts, ends = features.row_starts[members], features.row_starts[members + 1]
     slots = starts[None, :] + np.arange(width)[:, None]
     used = slots < ends[None, :]
-    # Padding has the column 0 and a count of zero: any valid column would do, for its product is zero.
+    # Padding has the column 0 and a count of zero. Any valid column is correct, because its product is zero.
     slots = np.where(used, slots, 0)
     columns = np.zeros((width, num_rows), np.int32)
     values = np.zeros((width, num_rows), np.float32)
@@ -325,7 +326,7 @@ def run(
         state = lax.fori_loop(0, num_steps, lambda _, carry: step(carry), state)
         return state._replace(order=_entered(state))
 
-    # The state is not donated: after an interrupt the state before the call must still be complete.
+    # The state's memory is not reused (donated): after an interrupt the state before the call must still be complete.
     over_mesh = on_every_device(
         mesh,
         steps,
@@ -343,12 +344,12 @@ def _step(
     axis: str | None,
     state: GreedyState,
 ) -> GreedyState:
-    """Place the sequence of the smallest score."""
+    """Place the sequence with the smallest score."""
     state = state._replace(order=_entered(state))
     best, first = _best_candidate(rule, candidates, state, equal_tokens)
     num_columns = len(state.deviation.gradient)
-    # For each window of w positions, the sequence that leaves it is w positions back. (In the first w steps
-    # nothing leaves it, and `place` ignores the value that is read here.)
+    # The sequence that leaves a window of w positions was placed w positions before. (In the first w steps no sequence
+    # leaves the window, and `place` ignores the value that is read here.)
     leaving = [
         state.order[jnp.maximum(state.num_placed - rule.window_sizes[index], 0)]
         for index in range(len(state.deviation.windows))
@@ -370,8 +371,8 @@ def _step(
 
 
 def _entered(state: GreedyState) -> Int32[Array, " position"]:
-    """The order with the last sequence in its place."""
-    # Before the first step nothing was placed: the write goes past the end and is dropped.
+    """Write the last placed sequence into the order."""
+    # Before the first step no sequence was placed: the write goes past the end and is dropped.
     position = jnp.where(state.num_placed > 0, state.num_placed - 1, len(state.order))
     return state.order.at[position].set(state.last, mode="drop")
 
@@ -379,20 +380,20 @@ def _entered(state: GreedyState) -> Int32[Array, " position"]:
 def _best_candidate(
     rule: GreedyRule, candidates: Candidates, state: GreedyState, equal_tokens: bool
 ) -> tuple[Float32[Array, ""], Int32[Array, ""]]:
-    """The smallest score and the lowest sequence index that has it."""
+    """Return the smallest score and the lowest sequence index with this score."""
     gradient = state.deviation.gradient
     tables = list(zip(candidates.buckets, state.costs, strict=True))
     if rule.families is None:
-        # <gradient, v_s> = <gradient, c_s> - t_s <gradient, τ>; with equal t_s the second term changes no comparison.
+        # <gradient, v_s> = <gradient, c_s> - t_s <gradient, τ>. If all t_s are equal, the second term does not matter.
         per_token = None if equal_tokens else jnp.sum(rule.times(gradient[:-1], rule.targets[:-1]))
-        # Like the gradient itself, it is computed once and not again for every row.
+        # The barrier makes XLA compute these arrays once, not again for every row.
         both = jnp.concatenate([gradient, apart_gradient(rule, state.deviation.placed)])
         both, norm = lax.optimization_barrier((both, gradient[-1]))
         scores = [_scores(rule, bucket, costs[0], both, norm, per_token) for bucket, costs in tables]
     else:
         sums = _family_sums(rule, rule.families, gradient)
         scores = [_norm_scores(rule, rule.families, bucket, costs, gradient, *sums) for bucket, costs in tables]
-    # Not `argmin`: two plain reductions are vectorised, and the second one gives the lowest index across tables.
+    # We do not use `argmin`: two plain reductions are vectorised, and the second gives the lowest index in all tables.
     best = functools.reduce(jnp.minimum, [jnp.min(score) for score in scores])
     firsts = [
         jnp.min(jnp.where(score == best, bucket.sequence_index, NO_SEQUENCE))
@@ -424,7 +425,7 @@ def _scores(
 def _family_sums(
     rule: GreedyRule, families: Families, gradient: Float32[Array, " column"]
 ) -> tuple[Float32[Array, " family"], Float32[Array, " family"]]:
-    """`2 <D, τ>` and `||D||²` of every family, of the gradient `2 D`."""
+    """Return `2 <D, τ>` and `||D||²` of every family, computed from the gradient `2 D`."""
     column = jnp.arange(len(gradient), dtype=jnp.int32)
     inside = (families.bounds[:-1, None] <= column) & (column < families.bounds[1:, None])
     products, squares = rule.times(gradient, rule.targets), rule.times(gradient, gradient)
@@ -440,7 +441,7 @@ def _norm_scores(
     per_token: Float32[Array, " family"],
     squares: Float32[Array, " family"],
 ) -> Float32[Array, " row"]:
-    """`Σ λ (||D + v_s|| - ||D||)` over the families, and λ times the absolute value of the norm column's sum."""
+    """Return `Σ λ (||D + v_s|| - ||D||)` over the families, plus λ |sum| for the sum of the norm column."""
     starts, ends = families.bounds[:-1], families.bounds[1:]
 
     def add(feature: int | Int32[Array, ""], totals: list[Array]) -> list[Array]:
@@ -454,9 +455,9 @@ def _norm_scores(
     own = [costs[index] - rule.times(per_token[index], bucket.tokens) for index in range(len(starts))]
     score = rule.times(families.norm_weight, jnp.abs(bucket.norms + (0.5 * gradient[-1] - rule.targets[-1])))
     for index, growth in enumerate(_over_features(bucket, add, own)):
-        # ||D + v|| - ||D|| without the difference of two large numbers: the difference of the squares, divided by the
-        # sum of the norms. Rounding must not make a square negative; a finite divisor above zero keeps an infinite cost
-        # infinite and avoids 0/0 for a family that does not deviate at all.
+        # We compute ||D + v|| - ||D|| as the difference of the squares, divided by the sum of the norms. This avoids
+        # the difference of two large numbers. Rounding must not make a square negative. The divisor is finite and above
+        # zero: an infinite cost stays infinite, and 0/0 does not occur for a family without deviation.
         growth = jnp.maximum(growth, -squares[index])
         sum_of_norms = jnp.sqrt(squares[index]) + jnp.sqrt(jnp.minimum(squares[index] + growth, _LARGE))
         score += rule.times(families.weights[index], growth / jnp.maximum(sum_of_norms, _SMALL))
@@ -464,9 +465,10 @@ def _norm_scores(
 
 
 def _over_features(bucket: Bucket, add: Callable[[Any, Any], Any], total: Any) -> Any:
-    """`add(feature, total)` over all features of a table."""
+    """Call `add(feature, total)` for all features of a table."""
     width = bucket.columns.shape[0]
-    # Unrolled, the gathers of a row fuse into one loop; very wide rows would make the program too long.
+    # Unrolled gathers of a row are fused into one loop. Only the first features are unrolled, because the program would
+    # be too long for very wide rows.
     for feature in range(min(width, _MAX_UNROLLED)):
         total = add(feature, total)
     return lax.fori_loop(_MAX_UNROLLED, width, add, total) if width > _MAX_UNROLLED else total

@@ -1,8 +1,9 @@
 """Sorted halving: makes, in linear time, a stream in which any few hundred consecutive sequences are balanced.
 
-Sequences are sorted by their heaviest group. A block is halved by walking over its pairs of neighbours: one sequence of
-a pair goes to the left half and the other to the right half, so that the running signed sum of their excesses stays
-small. Both halves stay sorted and are halved in the same way, down to blocks of a few hundred sequences. Neighbours are
+Sequences are sorted by their heaviest group: the group that has the most tokens in the sequence. To halve a block, the
+method walks over its pairs of neighbours. It puts one sequence of each pair into the left half and the other into the
+right half, so that the running signed sum of their excesses stays small. (An excess is a sequence's token counts minus
+its target counts.) Both halves stay sorted and are halved in the same way, down to blocks of about 512. Neighbours are
 similar, so each pair changes the sum only a little. This is a greedy version of the self-balancing walk of Alweiss, Liu
 and Sawhney (https://arxiv.org/abs/2006.14009), which chooses signs of vectors so that their sums stay small.
 
@@ -11,9 +12,9 @@ and Sawhney (https://arxiv.org/abs/2006.14009), which chooses signs of vectors s
   sum small, so that errors of earlier levels do not add up.
 - Several *lanes* walk over a block at once, each over a part of its pairs. Lanes share the running sum; a lane uses the
   sum of all lanes after the previous step. In the first levels a second sweep chooses every sign again.
-- All sums are whole numbers of tokens (the norms are rounded to tokens) far below 2^24. Float32 adds them exactly,
-  whatever the order of the additions. (If sequences have different numbers of tokens, the sum `target_products` also
-  counts; it is rounded.)
+- All sums are whole numbers of tokens (the norms are rounded to tokens) far below 2^24. Float32 adds them exactly, in
+  any order. (If sequences have different numbers of tokens, the method also uses the sum `target_products`, which is
+  rounded.)
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from jax_diversity.ordering.objective import Features, heaviest_groups
 # with 256 it is twice as large.
 _LANES_PER_BLOCK = 64
 _SMALLEST_BLOCK = 512
-# The first levels have the largest blocks, where a good division matters most: a second sweep improves it.
+# A good division matters most in the first levels, because their blocks are the largest: a second sweep improves it.
 _LEVELS_SWEPT_TWICE = 3
 # The walk reads only the heaviest groups of a sequence: as many as are needed to contain this share of all tokens.
 _COVERED = 0.98
@@ -55,7 +56,7 @@ class WalkTable(NamedTuple):
 def balanced_stream(
     features: Features, sequences: Int64[np.ndarray, " position"], seed: int
 ) -> Int64[np.ndarray, " position"]:
-    """Order sequences so that every block of about 512 has nearly the mixture of all of them.
+    """Order sequences so that every block of about 512 has nearly the mixture of all given sequences.
 
     The seed decides the order among similar sequences and within the last blocks (NumPy's PCG64).
     """
@@ -71,15 +72,15 @@ def balanced_stream(
 def _sort_by_group(
     features: Features, sequences: Int64[np.ndarray, " position"], rng: np.random.Generator
 ) -> Int64[np.ndarray, " position"]:
-    """Sort positions by the heaviest group of the first family, its share, document and copies; ties are random."""
+    """Sort positions by the heaviest group (first family), its share, the document and the copies; ties are random."""
     counts = features.counts(next(iter(features.family_columns.values())))
     heaviest = heaviest_groups(counts)
     most = np.asarray(counts.max(axis=1).todense()).ravel()
-    # Rounded shares have many ties. The shuffle orders them, so that the pairs depend on the seed.
+    # Rounded shares have many ties. A shuffle decides the order of ties, so that the pairs depend on the seed.
     eighths = np.round(8 * most / np.maximum(features.tokens, 1))
     shuffled = rng.permutation(len(sequences))
     chosen = sequences[shuffled]
-    # Neighbours go to different halves at every level: in the end a document's sequences are evenly spaced.
+    # Neighbours go to different halves at every level. Therefore a document's sequences are evenly spaced at the end.
     return shuffled[np.lexsort((*features.apart.group[::-1, chosen], eighths[chosen], heaviest[chosen]))]
 
 
@@ -117,7 +118,7 @@ def build_walk_table(features: Features, arranged: Int64[np.ndarray, " position"
 
 
 def _covering_width(features: Features, rows: Int64[np.ndarray, " row"]) -> int:
-    """The number of heaviest groups per row that contain nearly all tokens of all rows."""
+    """Return the smallest number of heaviest groups per row that together contain nearly all tokens of the rows."""
     rows = rows[:: max(len(rows) // 10_000, 1)]
     longest = int(np.diff(features.row_starts)[rows].max(initial=1))
     entries, used = _heaviest_entries(features, rows, longest)
@@ -130,7 +131,7 @@ def _covering_width(features: Features, rows: Int64[np.ndarray, " row"]) -> int:
 def _heaviest_entries(
     features: Features, rows: Int64[np.ndarray, " row"], width: int
 ) -> tuple[Int64[np.ndarray, "row feature"], Bool[np.ndarray, "row feature"]]:
-    """The entries with the largest counts, up to `width` per row, and a mask of the used places."""
+    """Return the indices of the entries with the largest counts, up to `width` per row, and a mask of used places."""
     starts, lengths = features.row_starts[rows], np.diff(features.row_starts)[rows]
     slots = np.arange(width)
     entries, used = starts[:, None] + slots, slots < lengths[:, None]
@@ -161,7 +162,7 @@ def halve(
     boundaries = np.zeros((2, len(features.targets)), np.float32)
     for level in range(num_levels):
         sweeps = 2 if level < _LEVELS_SWEPT_TWICE else 1
-        # 64, 32, 16, 64, 32, 16 and so on: three levels then have the same shapes, and share a compilation.
+        # 64, 32, 16, 64, 32, 16 and so on: three levels then have the same shapes and share one compiled program.
         lanes = min(_LANES_PER_BLOCK >> (level % 3), blocks.shape[1] // 2)
         blocks, boundaries = _halve_level(table, blocks, boundaries, lanes, sweeps)
     return np.where(blocks < padding, np.append(arranged, -1)[blocks], -1)
@@ -174,16 +175,16 @@ def _halve_level(
     lanes: int,
     num_sweeps: int,
 ) -> tuple[Int32[np.ndarray, "half half_member"], Float32[np.ndarray, "new_boundary column"]]:
-    """Halve every block; returns the halves and their boundaries (the deviations before each block and at the end)."""
+    """Halve every block; return the halves and the deviations at their boundaries (before each block, at the end)."""
     num_blocks, size = blocks.shape
     num_pairs = size // 2
     steps = -(-num_pairs // lanes)
     pairs = np.full((num_blocks, lanes * steps, 2), len(table.tokens) - 1, np.int32)
     pairs[:, :num_pairs] = blocks.reshape(num_blocks, num_pairs, 2)
     pairs = pairs.reshape(num_blocks * lanes, steps, 2)
-    # Three levels share a compilation: all get as many sums as the level with the most blocks needs.
+    # Three levels share one compiled program. All three get as many sums as the level with the most blocks needs.
     num_sums = max(num_blocks * lanes // (_LANES_PER_BLOCK >> 2), num_blocks)
-    # Rounded to whole tokens, so that all sums of the walk are exact.
+    # The start is rounded to whole tokens, so that all sums of the walk are exact.
     start = np.round(boundaries[:-1] + boundaries[1:])
     # The arguments are made with NumPy: JAX would compile a program for every `jnp` function that is called here.
     signs, walked = call(
@@ -198,7 +199,7 @@ def _halve_level(
     left_first = np.asarray(signs).T.reshape(num_blocks, lanes * steps)[:, :num_pairs] > 0
     first, second = np.moveaxis(blocks.reshape(num_blocks, num_pairs, 2), 2, 0)
     halves = np.stack([np.where(left_first, first, second), np.where(left_first, second, first)], axis=1)
-    # D_middle = (D_start + D_end + S) / 2; the rounded start is only for the walk.
+    # D_middle = (D_start + D_end + S) / 2. Only the walk uses the rounded start.
     middles = (boundaries[:-1] + boundaries[1:] + np.asarray(walked)[:num_blocks]) / 2
     ends = np.empty((2 * num_blocks + 1, boundaries.shape[1]), np.float32)
     ends[::2], ends[1::2] = boundaries, middles
@@ -256,7 +257,7 @@ def _walk(
         shared = (table.weights[columns] * counts * others.counts[block_of[:, None], columns]).sum(axis=1)
         total = others.tokens[block_of]
         product = shared - total * target_products - tokens * (others.target_products[block_of] - total * square)
-        # If both signs are equally good, they alternate.
+        # If both signs are equally good, we take + and - in turn.
         turn = jnp.where(index % 2 == 0, 1.0, -1.0)
         sign = jnp.where(product == 0, turn, -jnp.sign(product))
         return add(others, sign), signs.at[index].set(sign.astype(jnp.int8))

@@ -1,8 +1,9 @@
 """One run on one device (`mesh` is None), or on several devices of one or more hosts.
 
-W devices do the same arithmetic for every sequence as one device, so they give the same order, ties included. Each
-holds the deviation and the order and updates them in the same way; only candidates (and, in the exact greedy, rows) are
-split. Each process of several hosts runs the same program and reads back only replicated arrays.
+W devices do the same arithmetic for every sequence as one device, so they give the same order, also if scores are
+equal. Each device stores the deviation and the order and updates them in the same way. Only the candidates (and, in the
+exact greedy, the rows) are divided among the devices. With several hosts, each process runs the same program and reads
+back only replicated arrays.
 """
 
 from __future__ import annotations
@@ -27,28 +28,28 @@ EVERYWHERE: Any = PartitionSpec()
 BY_ROW: Any = PartitionSpec(AXIS)
 BY_COLUMN: Any = PartitionSpec(None, AXIS)
 NO_SEQUENCE = int(np.iinfo(np.int32).max)
-"""The index of an empty place. It is the largest, so that a minimum over indices finds a real sequence first."""
+"""The index of an empty place. It is the largest int32, so that a minimum over indices finds a real sequence first."""
 
 
 def flat_mesh(mesh: Any) -> Mesh | None:
-    """The devices of a mesh of any axes, as one axis of sequences; an error if none belongs to this process."""
+    """Return the devices of any mesh as a mesh with one axis; raise an error if no device belongs to this process."""
     return None if mesh is None else devices.flat_mesh(mesh, AXIS)
 
 
 def num_devices(mesh: Mesh | None) -> int:
-    """The number of devices."""
+    """Return the number of devices."""
     return 1 if mesh is None else mesh.size
 
 
 def split(mesh: Mesh | None, build: Callable[[int], Any], specs: Any) -> Any:
-    """A tree of arrays over the mesh; device d holds the part `build(d)`, and all parts have equal shapes.
+    """Make a tree of arrays over the mesh: device d has the part `build(d)`. All parts must have equal shapes.
 
     `specs` is a tree with the axis along which each array is split; without an axis, an array is the same on all
     devices.
     """
     if mesh is None:
         return build(0)
-    # Each process builds only its devices' parts: no host needs memory for the whole corpus's tables.
+    # Each process builds only the parts of its own devices: no host needs memory for the whole corpus's tables.
     parts = []
     for number, device in enumerate(mesh.devices.flat):
         if device.process_index == jax.process_index():
@@ -65,14 +66,14 @@ def split(mesh: Mesh | None, build: Callable[[int], Any], specs: Any) -> Any:
 
 
 def replicated(mesh: Mesh | None, tree: Any) -> Any:
-    """The tree's arrays on every device; arrays that are already on the mesh stay unchanged."""
+    """Copy the tree's arrays to every device; arrays that are already on the mesh stay unchanged."""
     if mesh is None:
         return tree
 
     def put(array: Any) -> Array:
         if isinstance(array, Array) and isinstance(array.sharding, NamedSharding) and array.sharding.mesh == mesh:
             return array
-        # They are copied through the host: a process can only place data on its own devices, and all processes have
+        # The array is copied through the host. A process can only put data on its own devices, and all processes have
         # equal values.
         values = np.asarray(array)
         return split(mesh, lambda _: values, EVERYWHERE)
@@ -83,10 +84,11 @@ def replicated(mesh: Mesh | None, tree: Any) -> Any:
 def on_every_device(
     mesh: Mesh | None, function: Callable[..., Any], in_specs: Any, out_specs: Any
 ) -> Callable[..., Any]:
-    """A function that each device runs with its parts of the arguments, and the mesh's axis or None as `axis`."""
+    """Make a function that each device runs with its parts of the arguments; `axis` is the mesh's axis or None."""
     if mesh is None:
         return lambda *arguments: function(*arguments, axis=None)
-    # The check of replicated outputs is off: each device computes the winner, and JAX cannot prove that all are equal.
+    # The check of replicated outputs is off: every device computes the best candidate, and JAX cannot prove that the
+    # devices' results are equal.
     return jax.shard_map(
         lambda *arguments: function(*arguments, axis=AXIS),
         mesh=mesh,
@@ -97,12 +99,15 @@ def on_every_device(
 
 
 def device_place(axis: str | None) -> tuple[Int32[Array, ""] | int, int]:
-    """Inside such a function: this device's number on the axis, and the number of devices."""
+    """Return this device's number on the axis, and the number of devices; for use in `on_every_device`."""
     return (0, 1) if axis is None else (lax.axis_index(axis), lax.axis_size(axis))
 
 
 def best_of_all(best: Float32[Array, ""], first: Int32[Array, ""], axis: str | None) -> Int32[Array, ""]:
-    """The sequence with the smallest score of all devices, or the lowest of several; `best` is this device's own."""
+    """Return the sequence with the smallest score on all devices; if scores are equal, the lowest sequence index.
+
+    `best` and `first` are the smallest score and its sequence on this device.
+    """
     if axis is None:
         return first
     gathered = lax.all_gather(jnp.stack([_bits(best), first]), axis)
@@ -117,14 +122,14 @@ def best_row_of_all(
     num_columns: int,
     axis: str | None,
 ) -> tuple[Int32[Array, ""], SequenceCounts, list[SequenceCounts]]:
-    """As `best_of_all`; also the rows of the chosen sequence and of the sequences that leave a window."""
-    # One collective: before the best device is known, every device sends its best score and sequence, that
-    # sequence's row, and its rows of the leaving sequences.
+    """Like `best_of_all`, but also return the rows of the chosen sequence and of the sequences that leave a window."""
+    # There is only one collective. Every device sends its best score and sequence, the row of this sequence, and its
+    # rows of the leaving sequences, before the best device is known.
     _, size = device_place(axis)
     read = [read_row(rows, sequence // size, num_columns) for sequence in (first, *leaving)]
     if axis is None:
         return first, read[0], read[1:]
-    # Floats are sent as their bits beside the integers, in one message.
+    # The bits of the floats are sent with the integers, in one message.
     packed = [
         jnp.concatenate([row.columns, row.apart, _bits(jnp.append(row.values, jnp.stack([row.norm, row.tokens])))])
         for row in read
@@ -146,7 +151,7 @@ def best_row_of_all(
 
 
 def _winner(scores: Float32[Array, " device"], sequences: Int32[Array, " device"]) -> Int32[Array, ""]:
-    # The same two reductions on every device: all find the same winner without another message.
+    # Every device does the same two reductions, so all find the same sequence without another message.
     return jnp.min(jnp.where(scores == jnp.min(scores), sequences, NO_SEQUENCE))
 
 
@@ -159,14 +164,14 @@ def _floats(bits: Int32[Array, "..."]) -> Float32[Array, "..."]:
 
 
 def shared_checkpoint(checkpoint: Checkpoint, mesh: Mesh | None) -> Checkpoint:
-    """The checkpoint of a run over the mesh: one process keeps it for all."""
+    """Return the checkpoint of a run over the mesh: one process reads and writes it for all processes."""
     if mesh is None or not mesh.is_multi_process or checkpoint.path is None:
         return checkpoint
     return SharedCheckpoint(checkpoint, mesh)
 
 
 class SharedCheckpoint(Checkpoint):
-    """A checkpoint that only the process of the mesh's first device reads and writes, for all."""
+    """A checkpoint that only one process reads and writes for all: the process of the mesh's first device."""
 
     def __init__(self, checkpoint: Checkpoint, mesh: Mesh) -> None:
         self._mesh = mesh
@@ -174,8 +179,8 @@ class SharedCheckpoint(Checkpoint):
         super().__init__(checkpoint.path if leads else None, checkpoint.identity)
 
     def read(self) -> bytes | None:
-        """The file's content in all processes, or the error that the first process found."""
-        # An error is sent as well: if the first process raised alone, all others would wait for it without end.
+        """Return the file's content in all processes, or raise the error of the first process in all of them."""
+        # An error is also sent. If only the first process raised it, the others would wait forever.
         try:
             content = super().read()
             message = b"" if content is None else b"+" + content
@@ -188,9 +193,9 @@ class SharedCheckpoint(Checkpoint):
 
 
 def _broadcast(mesh: Mesh, message: bytes) -> bytes:
-    """Send the message of the process of the mesh's first device to all processes; their own values are ignored."""
+    """Send a message from the process of the mesh's first device to all processes; other messages are ignored."""
     first = jax.jit(lambda gathered: gathered[0], out_shardings=NamedSharding(mesh, EVERYWHERE))
-    # First its length: the arrays of a collective have one shape on all devices.
+    # The length is sent first, because the arrays of a collective have the same shape on all devices.
     size = int(first(split(mesh, lambda _: np.array([[len(message)]], np.int32), BY_ROW))[0])
     own = np.frombuffer(message[:size].ljust(size, b"\0"), np.uint8)
     return np.asarray(first(split(mesh, lambda _: own[None], BY_ROW))).tobytes()

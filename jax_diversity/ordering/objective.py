@@ -1,22 +1,24 @@
 """The objective of an ordering, and the sequences' features in the form that the selectors read.
 
-Let `c_s` be a sequence's token counts over all families, each family's columns multiplied by the square root of
-its weight λ, `t_s` its number of tokens and τ the corpus's token shares. A sequence's *excess* is
-`v_s = c_s - τ t_s`, and `D` is the sum of the excesses of all placed sequences. The next sequence is the one with
-the smallest
+A *family* is a kind of characteristics (such as topic clusters, lengths or sources). A *group* is one value of a
+family. Let `c_s` be the token counts of sequence s in the groups of all families. The columns of each family are
+multiplied by the square root of the family's weight λ. `t_s` is the sequence's number of tokens, and τ are the corpus's
+token shares. The *excess* of a sequence is `v_s = c_s - τ t_s`, and `D` is the sum of the excesses of all placed
+sequences. The next sequence is the one with the smallest score
 
     2 <D, v_s> + a ||v_s||²
 
-where `a` is the self weight; `a = 1` makes it the growth of `||D||²`, the published greedy. The *norm column* adds the
-first family's norm as one more feature, with the plain mean as its target: it stops the greedy from spending all mixed
-sequences first. The form "norms" adds the families' norms `λ ||D + v_s||` where this rule adds their squares.
+where `a` is the self weight. With `a = 1` the score is the growth of `||D||²`; this is the published rule (kernel
+herding, Bach et al., 2012). The *norm column* is one more feature: the Euclidean norm of the sequence's counts in the
+first family. Its target is the mean norm. Without it, the greedy rule uses the sequences with many groups first. The
+form "norms" adds the families' norms `λ ||D + v_s||`; the rule above adds their squares.
 
-Sequences of one document are kept *apart*, as are sequences that hold copies of one document. Both are groups of
-sequences: with P_g the tokens placed of the n_g sequences of group g, τ_g their share of all tokens and S all tokens
-placed, a sequence of g has the further score `2 λ √n_g t_s (P_g - τ_g S)`. It is the rule above for one more family,
-without the terms that are (nearly) equal for all sequences. With the root, long
-documents, whose sequences are frequent, outweigh the families; short ones, which are easily kept apart, disturb the
-families little.
+Sequences of one document are kept *apart*: far from each other in the ordering. The same is true for sequences that
+contain copies of one document. Each document, and each set of copies, is a group g of n_g sequences. P_g is the number
+of its tokens that are placed, τ_g is its share of all tokens, and S is the number of all placed tokens. The score of a
+sequence of g has the additional term `2 λ √n_g t_s (P_g - τ_g S)`. This is the rule above for one more family, without
+the terms that are (nearly) equal for all sequences. Because of the factor √n_g, this term is stronger than the families
+for long documents and weak for short documents. Sequences of short documents are kept apart easily.
 """
 
 from __future__ import annotations
@@ -36,14 +38,17 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Characteristics
 
 EXACT_TOKENS = 65_536
-"""The longest sequence, in tokens, for which the selectors' float32 sums are exact (`deviation` explains why)."""
-# Scores are float32: a larger weight would leave no digits for the other terms.
+"""The longest sequence, in tokens, for which the selectors' float32 sums are exact.
+
+The module `jax_diversity.ordering.deviation` explains why.
+"""
+# Scores are float32: with a larger weight no digits would remain for the other terms.
 _LARGEST_WEIGHT = 1e9
 
 _NORMS_METHODS = ("greedy", "greedy_block_shuffle")
 
 Form = Literal["squares", "norms"]
-"""How an objective adds its families: the squares of their deviations, or the deviations."""
+"""What an objective adds up over its families: the squares of the norms of their deviations, or the norms."""
 
 
 @dataclass(frozen=True)
@@ -51,25 +56,25 @@ class Objective:
     """Weights of the greedy rule.
 
     Attributes:
-        norm_weight: λ of the norm column; 0 leaves it out.
-        self_weight: `a`, the weight of a sequence's own squared excess; 1 is the published greedy.
-        windows: window sizes (sequences) that matter besides the whole prefix, such as the batch size; a bare
-            number is one window.
-        window_weight: β; the rule reads `D + β Σ_w (D_t - D_{t-w})` in place of `D` and `(1 + β |windows|) a` in
-            place of `a`.
-        family_weights: λ of the leading families, which replace the characteristics' weights; the families past the
-            end are left out; None uses all families with the characteristics' weights.
+        norm_weight: λ of the norm column. With 0 there is no norm column.
+        self_weight: `a`, the weight of a sequence's own squared excess; 1 is the published rule.
+        windows: window sizes, in sequences, that are balanced besides the prefix (all sequences placed so far), such as
+            the batch size. A single number means one window.
+        window_weight: β. With windows, the rule uses `D + β Σ_w (D_t - D_{t-w})` instead of `D`, and
+            `(1 + β |windows|) a` instead of `a`.
+        family_weights: the weights λ of the first families. They replace the characteristics' weights. Families without
+            an entry are left out. None means all families, with the characteristics' weights.
         document_weight: λ of the term that keeps apart the sequences of one document (`Characteristics.documents`)
-            and the sequences with copies of one document (`Characteristics.copies`); a group of n sequences weighs
-            `λ √n`. 0 leaves the term out, as the presets do.
-        form: "squares" adds `λ ||D + v_s||²` over the families, as the published formulas do; "norms" adds
-            `λ ||D + v_s||`, and λ times the absolute value of the norm column's sum, as the authors' own code does
-            (https://github.com/JoeMelko/dclm_exp, clustering/greedy_order_sparse_gpu_clean.py). Norms need the
+            and the sequences with copies of one document (`Characteristics.copies`). A group of n sequences has the
+            weight `λ √n`. 0 leaves the term out, as `f1`, `f2` and `f3` do.
+        form: "squares" adds `λ ||D + v_s||²` over the families, as in the published formulas. "norms" adds
+            `λ ||D + v_s||`, and λ times the absolute value of the norm column's sum, as in the authors' own code
+            (https://github.com/JoeMelko/dclm_exp, clustering/greedy_order_sparse_gpu_clean.py). "norms" needs the
             method `greedy` or `greedy_block_shuffle`, the self weight 1, the document weight 0 and no windows.
 
     Raises:
-        ValueError: a weight that is negative or not finite, a window below 1, an unknown form; norms with windows,
-            documents or a self weight other than 1.
+        ValueError: a weight that is negative or not finite, a window below 1, an unknown form; the form "norms" with
+            windows, a document weight above 0 or a self weight other than 1.
 
     Example:
         >>> Objective.f3(0.5).family_weights
@@ -87,7 +92,7 @@ class Objective:
     form: Form = "squares"
 
     def __post_init__(self) -> None:
-        # Stored as plain numbers, even if they were given as NumPy's, so that an ordering's info is JSON.
+        # Weights are stored as Python numbers, also if they were given as NumPy numbers, so that `info` is JSON.
         for name in ("norm_weight", "self_weight", "window_weight", "document_weight"):
             object.__setattr__(self, name, _as_weight(name, getattr(self, name)))
         if self.family_weights is not None:
@@ -99,7 +104,7 @@ class Objective:
         windows = tuple(as_whole_number("each of the objective's windows", size, 1) for size in sizes)
         object.__setattr__(self, "windows", windows)
         if self.family_weights is not None and not any(self.family_weights):
-            raise UserError("Expected family_weights to hold a weight above zero, found none.")
+            raise UserError("Expected family_weights with a weight above zero, found none.")
         check_one_of("the objective's form", self.form, get_args(Form))
         if not self.windows and self.window_weight != type(self).window_weight:
             raise UserError(f"Expected windows with the window_weight {self.window_weight:g}, found none.")
@@ -112,30 +117,30 @@ class Objective:
 
     @classmethod
     def f1(cls) -> Objective:
-        """The first family (topic clusters) alone, exactly as published."""
+        """Return the published objective f1: only the first family (topic clusters)."""
         return cls(norm_weight=0.0, self_weight=1.0, family_weights=(1.0,), document_weight=0.0)
 
     @classmethod
     def f2(cls, norm_weight: float = 1.0, *, form: Form = "squares") -> Objective:
-        """f1 and the norm column, weighted by λ = `norm_weight`; `form="norms"` is the form of the authors' code."""
+        """Return f2: f1 with the norm column, weighted by λ = `norm_weight`. The authors' code uses `form="norms"`."""
         return cls(norm_weight=norm_weight, self_weight=1.0, family_weights=(1.0,), document_weight=0.0, form=form)
 
     @classmethod
     def f3(cls, length_weight: float = 1.0, *, form: Form = "squares") -> Objective:
-        """The first two families (clusters and document lengths), the second weighted by λ = `length_weight`.
+        """Return f3: the first two families (clusters and document lengths). The second has the weight `length_weight`.
 
-        `form="norms"` is the form of the authors' code.
+        The authors' code uses `form="norms"`.
         """
         weights = (1.0, length_weight)
         return cls(norm_weight=0.0, self_weight=1.0, family_weights=weights, document_weight=0.0, form=form)
 
     @property
     def total_self_weight(self) -> float:
-        """`(1 + β |windows|) a`: the prefix and every window grow by the same `v_s`."""
+        """The value `(1 + β |windows|) a`: the prefix and every window grow by the same `v_s`."""
         return (1.0 + self.window_weight * len(self.windows)) * self.self_weight
 
     def check_method(self, method: str) -> None:
-        """Refuse a method that does not minimise the objective's form."""
+        """Raise an error if a method does not support the objective's form."""
         if self.form == "norms" and method not in _NORMS_METHODS:
             raise UserError(
                 f"Expected the method {' or '.join(_NORMS_METHODS)} with the objective's form 'norms', found "
@@ -143,7 +148,7 @@ class Objective:
             )
 
     def check_families(self, families: Sequence[str]) -> None:
-        """Refuse fewer families than the objective weighs."""
+        """Raise an error if there are fewer families than the objective has weights."""
         if self.family_weights is not None and len(self.family_weights) > len(families):
             raise UserError(
                 f"The objective weighs {len(self.family_weights)} families, the characteristics have "
@@ -151,7 +156,7 @@ class Objective:
             )
 
     def resolved_weights(self, characteristics: Characteristics) -> dict[str, float]:
-        """Family -> λ, in the families' order, without families of weight zero."""
+        """Return family -> λ, in the families' order, without families of weight zero."""
         self.check_families(characteristics.families)
         if self.family_weights is None:
             weights = dict(characteristics.weights)
@@ -168,11 +173,12 @@ def _as_weight(name: str, value: Any) -> float:
 
 
 @dataclass(frozen=True)
-class Apart:
-    """The groups of sequences that are kept apart: parts of one document, or of its copies.
+class SeparatedGroups:
+    """The groups of sequences that are kept apart: sequences of one document, or with copies of one document.
 
-    `group` has a row for each group that a sequence can belong to (its document, and copies that it holds); it has
-    no rows if nothing is kept apart. A sequence's groups ascend; unused places hold `len(share)`.
+    `group[i, s]` is the i-th group of sequence s. There are as many rows as the largest number of groups of one
+    sequence; without such groups there are no rows. The groups of a sequence ascend; unused places contain
+    `len(share)`.
     """
 
     group: Int32[np.ndarray, "member sequence"]
@@ -180,8 +186,8 @@ class Apart:
     weight: Float64[np.ndarray, " group"]
 
     @classmethod
-    def build(cls, characteristics: Characteristics, weight: float) -> Apart:
-        """The characteristics' documents and copies; empty with a weight of zero."""
+    def build(cls, characteristics: Characteristics, weight: float) -> SeparatedGroups:
+        """Make the groups of the characteristics' documents and copies; with a weight of zero there are no groups."""
         num_sequences, tokens = characteristics.num_sequences, characteristics.tokens
         given = [] if weight == 0 else [characteristics.documents, characteristics.copies]
         rows, sizes, held, num_groups = [], [], [], 0
@@ -192,8 +198,8 @@ class Apart:
             _, number, size = np.unique(members, return_inverse=True, return_counts=True)
             number = number.reshape(members.shape)
             several = size > 1
-            several[number[members < 0]] = False  # negative: without a group
-            # A placeholder until the number of all groups is known.
+            several[number[members < 0]] = False  # a negative number means no group
+            # -1 is a placeholder until the number of all groups is known.
             group = np.where(several, np.cumsum(several) - 1 + num_groups, -1)[number]
             rows += [row for row in group if row.max(initial=-1) >= 0]
             sizes.append(size[several])
@@ -210,18 +216,19 @@ class Apart:
 
     @cached_property
     def drift(self) -> Float64[np.ndarray, " sequence"]:
-        """`2 λ √n_g τ_g` of every sequence: how much a placed token lowers its score, per token of the sequence."""
+        """The value `2 λ √n_g τ_g` of every sequence: how much a placed token lowers the score, per own token."""
         return 2.0 * np.append(self.weight * self.share, 0.0)[self.group].sum(axis=0)
 
 
 @dataclass(frozen=True)
 class Features:
-    """The characteristics as an objective weighs them, in tokens: CSR rows, then the norm column.
+    """The token counts of the families with a weight above zero, as CSR rows, and the norm column.
 
     Sums of tokens are whole numbers, so that results are the same on every machine. λ is stored separately
-    (`column_weights`) and multiplied last: scaled counts would not be whole. `norms` are of the first family, rounded
-    to float32 once, so that every step uses the same value; `targets` and `column_weights` end with the norm column's;
-    `squares` are `||c_s||²` without the norm column. `apart` has the documents and copies.
+    (`column_weights`) and multiplied last, because scaled counts would not be whole numbers. `norms` are the norms of
+    the first family's counts. They are rounded to float32 once, so that every step uses the same value. The last entry
+    of `targets` and `column_weights` is for the norm column. `squares` are `||c_s||²` without the norm column. `apart`
+    contains the groups of documents and copies.
     """
 
     row_starts: Int64[np.ndarray, " boundary"]
@@ -234,7 +241,7 @@ class Features:
     squares: Float64[np.ndarray, " sequence"]
     self_weight: float
     family_columns: Mapping[str, slice]
-    apart: Apart
+    apart: SeparatedGroups
 
     @property
     def num_sequences(self) -> int:
@@ -243,8 +250,8 @@ class Features:
 
     @classmethod
     def build(cls, characteristics: Characteristics, objective: Objective) -> Features:
-        """Stack the weighted families; the targets are the corpus's own shares."""
-        # A family of weight zero costs time at every step and changes nothing: `resolved_weights` leaves it out.
+        """Put the counts of the weighted families side by side; the targets are the corpus's own shares."""
+        # A family of weight zero would take time at every step without an effect: `resolved_weights` leaves it out.
         weights = objective.resolved_weights(characteristics)
         stacked = csr_array(hstack([characteristics.counts[name] for name in weights], format="csr"))
         sizes = [characteristics.counts[name].shape[1] for name in weights]
@@ -252,7 +259,7 @@ class Features:
         family_columns = {name: slice(end - size, end) for name, size, end in zip(weights, sizes, ends, strict=True)}
         targets = np.concatenate([characteristics.target_share(name) for name in weights])
         column_weights = np.repeat(list(weights.values()), sizes)
-        # The norm is of the first family's counts before weighting, even if its weight is zero.
+        # We take the norm of the first family's counts without its weight, even if the weight is zero.
         first = characteristics.counts[characteristics.families[0]]
         norms = np.sqrt(_row_sums(first.indptr, first.data.astype(np.float64) ** 2)).astype(np.float32)
         mean_norm = float(norms.astype(np.float64).mean()) if len(norms) else 0.0
@@ -260,8 +267,8 @@ class Features:
         if (longest := int(tokens.max(initial=0))) > EXACT_TOKENS:
             warnings.warn(
                 f"Expected sequences of at most {EXACT_TOKENS:,} tokens, found {longest:,}: beyond that the orderings' "
-                "sums are rounded, so that long runs may place sequences that are not quite the best; check the "
-                "ordering with jd.measure or pack shorter sequences.",
+                "sums are rounded, so that a long run may place a sequence whose score is slightly above the best; "
+                "check the ordering with jd.measure or pack shorter sequences.",
                 stacklevel=2,
             )
         return cls(
@@ -275,11 +282,11 @@ class Features:
             squares=_row_sums(stacked.indptr, column_weights[stacked.indices] * stacked.data.astype(np.float64) ** 2),
             self_weight=objective.total_self_weight,
             family_columns=family_columns,
-            apart=Apart.build(characteristics, objective.document_weight),
+            apart=SeparatedGroups.build(characteristics, objective.document_weight),
         )
 
     def take(self, rows: Int64[np.ndarray, " row"]) -> Features:
-        """The features of some sequences, in the given order; targets and shares are still of all sequences."""
+        """Return the features of some sequences, in the given order; targets and shares stay those of all sequences."""
         entries = self.entries(rows)
         return replace(
             self,
@@ -293,7 +300,7 @@ class Features:
         )
 
     def with_groups_as_columns(self) -> Features:
-        """The same with a further column for every group that is kept apart, which counts its sequences' tokens."""
+        """Add a column for every group that is kept apart; it contains the tokens of the group's sequences."""
         apart, num_columns = self.apart, len(self.targets)
         if not len(apart.group):
             return self
@@ -311,31 +318,31 @@ class Features:
         return replace(self, row_starts=row_starts, columns=columns, values=values)
 
     def counts(self, columns: slice) -> csr_array:
-        """The token counts (sequence, group) of some consecutive columns, such as a family's."""
-        # A row begins in the selection at the running number of selected non-zeros before its first entry.
+        """Return the token counts (sequence, group) of some consecutive columns, such as the columns of a family."""
+        # The start of a row in the selection is the number of selected non-zeros before this row.
         inside = (self.columns >= columns.start) & (self.columns < columns.stop)
         starts = np.concatenate([[0], np.cumsum(inside)])[self.row_starts]
         shape = (self.num_sequences, columns.stop - columns.start)
         return csr_array((self.values[inside], self.columns[inside] - columns.start, starts), shape=shape)
 
     def entries(self, rows: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " _nonzero"]:
-        """The indices of some rows' non-zeros in `columns` and `values`, row after row."""
+        """Return the indices of some rows' non-zeros in `columns` and `values`, row after row."""
         counts = np.diff(self.row_starts)[rows]
-        # Entry n of all is entry n - (entries of the previous rows) of its own row.
+        # Entry n of the result is entry n - (number of entries in the previous rows) of its row.
         before = np.cumsum(counts) - counts
         return np.repeat(self.row_starts[rows] - before, counts) + np.arange(counts.sum())
 
     @cached_property
     def target_products(self) -> Float64[np.ndarray, " sequence"]:
-        """`2 <λ τ, c_s>`, without the norm column: how much a placed token lowers a sequence's score."""
+        """The products `2 <λ τ, c_s>`, without the norm column: how much a placed token lowers a sequence's score."""
         weighted = 2.0 * self.column_weights[:-1] * self.targets[:-1]
         return _row_sums(self.row_starts, weighted[self.columns] * self.values)
 
     @cached_property
     def own_costs(self) -> Float32[np.ndarray, " sequence"]:
-        """`a ||v_s||²`, computed in float64 from integer counts."""
+        """The costs `a ||v_s||²`, computed in float64 from integer counts."""
         tokens = self.tokens.astype(np.float64)
-        # Expanded over the non-zeros only: ||c - τ t||² = ||c||² - t 2 <τ, c> + t² ||τ||², all weighted by λ.
+        # This form needs only the non-zeros: ||c - τ t||² = ||c||² - t 2 <τ, c> + t² ||τ||², all weighted by λ.
         length = float(self.column_weights[:-1] @ self.targets[:-1] ** 2)
         norm_excess = self.norms.astype(np.float64) - self.targets[-1]
         excess = self.squares - tokens * self.target_products + tokens**2 * length
@@ -343,17 +350,17 @@ class Features:
 
     @property
     def family_squares(self) -> Float32[np.ndarray, "family sequence"]:
-        """`||v_s||²` of every family, without its weight, computed in float64 from integer counts."""
+        """The squares `||v_s||²` of every family, without its weight, computed in float64 from integer counts."""
         squares = []
         for columns in self.family_columns.values():
             counts, target = self.counts(columns).astype(np.float64), self.targets[columns]
-            # Expanded over the non-zeros only: ||c - τ t||² = ||c||² + t (t ||τ||² - 2 <τ, c>).
+            # This form needs only the non-zeros: ||c - τ t||² = ||c||² + t (t ||τ||² - 2 <τ, c>).
             excess = self.tokens * (self.tokens * (target @ target) - 2.0 * (counts @ target))
             squares.append(counts.power(2).sum(axis=1) + excess)
         return np.array(squares, np.float32)
 
     def excess(self, placed: Int64[np.ndarray, " position"]) -> Float64[np.ndarray, " column"]:
-        """Σ v_s over some sequences, without λ; the norm column is last."""
+        """Return Σ v_s over some sequences, without λ; the norm column is last."""
         entries = self.entries(placed)
         sums = np.bincount(self.columns[entries], self.values[entries], minlength=len(self.targets)).astype(np.float64)
         sums[-1] = self.norms[placed].sum(dtype=np.float64)
@@ -369,7 +376,9 @@ def _row_sums(
 
 
 def heaviest_groups(counts: csr_array) -> Int64[np.ndarray, " sequence"]:
-    """The group with the most tokens of every row, ties to the lowest; rows without tokens get `counts.shape[1]`.
+    """Return the group with the most tokens of every row; if several are equal, the lowest group.
+
+    Rows without tokens get `counts.shape[1]`.
 
     Example:
         >>> heaviest_groups(csr_array([[1, 2, 2], [0, 0, 0], [5, 0, 1]])).tolist()

@@ -1,8 +1,9 @@
 """The targets of every position of a run, and the sequences that were consumed before it.
 
-The *target* is a share per group; it may change over training (a curriculum, a new estimate of the mixture). A selector
-tracks its integral: the deviation after t positions is `Σ_{i<t} (c_i - τ(i) t_i)`, where τ(i) is the target at
-position i. A run may begin at position k, after the sequences `consumed`, and then starts from their deviation.
+The *target* is a share for each group. It may change during training (a curriculum, a new estimate of the mixture). A
+selector follows the sum of the targets: after t positions the deviation is `Σ_{i<t} (c_i - τ(i) t_i)`. Here c_i are the
+token counts of the sequence at position i, t_i is its number of tokens, and τ(i) is the target at position i. A run may
+begin at position k, after the sequences `consumed`. It then starts from the deviation of these sequences.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ _FAMILY_TO_SHARES = "family -> shares of its groups"
 class Targets:
     """The target shares of the groups, in phases of training.
 
-    Families that are not named keep the corpus's own shares. Shares are scaled to a sum of one.
+    Families without an entry keep the corpus's own shares. Shares are scaled to a sum of one.
 
     Attributes:
         starts: first position of every phase, ascending from 0.
-        shares: family -> (phase, group) shares.
+        shares: family -> array of shares with the axes (phase, group).
 
     Raises:
-        ValueError: starts that do not ascend from 0; shares that are negative, not finite or all zero,
-            or shares of another number of phases.
+        ValueError: starts do not ascend from 0; shares are negative, not finite or all zero, or their number of phases
+            is not the number of starts.
 
     Example:
         >>> Targets((0, 1000), {"source": [[0.9, 0.1], [0.5, 0.5]]}).shares["source"].shape
@@ -68,10 +69,10 @@ class Targets:
     def linear(
         cls, first: Mapping[str, Any], last: Mapping[str, Any], num_positions: int, num_phases: int = 64
     ) -> Targets:
-        """From the shares `first` at position 0 to `last` at `num_positions`, in steps.
+        """Change from the shares `first` at position 0 to the shares `last` at `num_positions`, in equal steps.
 
         Raises:
-            ValueError: `first` and `last` name different families or numbers of groups; fewer positions than phases.
+            ValueError: `first` and `last` have different families or numbers of groups; fewer positions than phases.
         """
         for name, given in (("first", first), ("last", last)):
             check_mapping(f"the targets' {name} shares", given, _FAMILY_TO_SHARES)
@@ -83,7 +84,7 @@ class Targets:
             raise UserError(f"Expected 1 to {num_positions} phases, found {num_phases}.")
         if set(first) != set(last):
             raise UserError(f"Expected first and last shares of the same families, found {set(first) ^ set(last)}.")
-        # Each phase takes the shares of its middle, so that the steps and the straight line have equal means.
+        # Each phase has the shares of its middle, so that the steps and the straight line have equal means.
         middles = (np.arange(num_phases) + 0.5) / num_phases
         shares = {}
         for name in first:
@@ -98,7 +99,7 @@ class Targets:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the starts and shares."""
+        """A hash of the starts and shares."""
         digest = hashlib.sha256(repr(self.starts).encode())
         for name, values in self.shares.items():
             digest.update(f"{name} {values.shape}".encode() + values.tobytes())
@@ -115,8 +116,8 @@ def _as_shares(name: str, values: Any, num_phases: int) -> Float64[np.ndarray, "
     totals = shares.sum(axis=1, keepdims=True)
     if not np.isfinite(shares).all() or shares.min(initial=0) < 0 or not (totals > 0).all():
         raise UserError(f"Expected target shares of {name!r} >= 0 with a sum above zero in every phase.")
-    # Shares that add up to 1 within rounding stay as they are: the corpus's own shares then give the same ordering as
-    # no targets at all.
+    # If the sum of shares is 1 up to rounding, they stay unchanged. The corpus's own shares then give the same ordering
+    # as an ordering without targets.
     shares /= np.where(np.abs(totals - 1) < 1e-12, 1.0, totals)
     shares.setflags(write=False)
     return shares
@@ -124,10 +125,11 @@ def _as_shares(name: str, values: Any, num_phases: int) -> Float64[np.ndarray, "
 
 @dataclass(frozen=True)
 class Plan:
-    """All sequences' features with the first phase's targets, the phases' starts and τ, the consumed sequences.
+    """The features of all sequences (with the first phase's targets), the phases, and the consumed sequences.
 
-    The last column of `targets` is the norms' mean. `head_start` holds, for every group that is kept apart, the tokens
-    by which the previous epoch puts it ahead of its share.
+    `starts` and `targets` are the first position and the targets τ of each phase. The last column of `targets` is the
+    mean norm. `head_start` is, for every group that is kept apart, the number of tokens by which the previous epoch
+    puts it ahead of its share.
     """
 
     features: Features
@@ -145,11 +147,11 @@ class Plan:
         consumed: Any = None,
         previous: Any = None,
     ) -> Plan:
-        """Check targets, consumed sequences and the previous epoch against the characteristics.
+        """Check that targets, consumed sequences and the previous epoch fit the characteristics, and make the plan.
 
-        A plain mapping of shares holds from the run's beginning on. In the families that it names, the consumed
-        sequences count as if they had met their target: the run starts without a deficit. In all other families
-        they count against the corpus's shares.
+        A plain mapping of shares holds from the first position after the consumed sequences. In the mapping's families,
+        the consumed sequences are treated as if they had met their target: the run starts without a deficit. In all
+        other families they are compared with the corpus's shares.
         """
         num_sequences = characteristics.num_sequences
         consumed = np.zeros(0, np.int64) if consumed is None else as_consumed(consumed, num_sequences)
@@ -181,11 +183,13 @@ class Plan:
             starts, table = (0, len(consumed)), np.repeat(table, 2, axis=0)
             for name in targets.shares:
                 seen = np.asarray(characteristics.counts[name][consumed].sum(axis=0), np.float64).ravel()
-                # The past's target is its own mixture, so its deviation is zero. Without tokens any target is valid.
+                # The target of the consumed sequences is their own mixture, so their deviation is zero. If they have no
+                # tokens, any target is valid.
                 if seen.any():
                     table[0, features.family_columns[name]] = seen / seen.sum()
             if characteristics.families[0] in targets.shares and len(consumed) < num_sequences:
-                # The norms are of the first family: consumed and remaining sequences are compared with their own means.
+                # The norms belong to the first family. Therefore the norms of consumed and of remaining sequences are
+                # each compared with their own mean.
                 left = np.ones(num_sequences, bool)
                 left[consumed] = False
                 norms = features.norms.astype(np.float64)
@@ -194,14 +198,17 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the targets, the consumed sequences and the head start from the previous epoch."""
+        """A hash of the targets, the consumed sequences and the head start from the previous epoch."""
         parts = [repr(self.starts).encode(), self.targets.tobytes(), self.consumed.tobytes()]
         if self.head_start.any():
             parts.append(self.head_start.tobytes())
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
     def plain_targets(self, families: Iterable[str]) -> dict[str, Any]:
-        """Starts and some families' shares as JSON values, for `Targets`; six digits, more than measures show."""
+        """Return the starts and some families' shares as JSON values for `Targets`.
+
+        Shares have six digits, which is more than the measures show.
+        """
         columns = {name: self.features.family_columns[name] for name in families}
         rows = {name: self.targets[:, its].tolist() for name, its in columns.items()}
         shares = {name: [[float(f"{share:.6g}") for share in row] for row in phases] for name, phases in rows.items()}
@@ -209,7 +216,7 @@ class Plan:
 
     @property
     def num_positions(self) -> int:
-        """Number of positions of the whole ordering, consumed ones included."""
+        """Number of positions of the whole ordering, including the consumed sequences."""
         return self.features.num_sequences
 
     @property
@@ -218,17 +225,17 @@ class Plan:
         return self.without(self.consumed)
 
     def without(self, placed: Int64[np.ndarray, " position"]) -> Int64[np.ndarray, " _left"]:
-        """All sequences that are not placed, ascending."""
+        """Return all sequences that are not placed, ascending."""
         left = np.ones(self.num_positions, bool)
         left[placed] = False
         return np.flatnonzero(left)
 
     def renumbered(self, numbers: Int64[np.ndarray, " sequence"]) -> Plan:
-        """The plan of the same run with `numbers[i]` as the i-th sequence; `numbers` are a permutation."""
+        """Return the plan of the same run with `numbers[i]` as the i-th sequence; `numbers` is a permutation."""
         return replace(self, features=self.features.take(numbers), consumed=inverse(numbers)[self.consumed])
 
     def phases(self, first_position: int) -> Iterator[tuple[int, int, Features]]:
-        """Start, stop and features of every phase from a position on."""
+        """Yield the start, the stop and the features of every phase, from a position on."""
         stops = (*self.starts[1:], self.num_positions)
         for start, stop, targets in zip(self.starts, stops, self.targets, strict=True):
             start, stop = max(start, first_position), min(stop, self.num_positions)
@@ -236,9 +243,9 @@ class Plan:
                 yield start, stop, replace(self.features, targets=targets)
 
     def excess(self, placed: Sequence[int] | Int64[np.ndarray, " position"], last: int | None = None) -> np.ndarray:
-        """Deviation of the sequences placed so far, or of the `last` positions only; float64."""
+        """Return the deviation (float64) of the sequences placed so far, or of the `last` positions only."""
         placed = np.asarray(placed, np.int64)
-        # Each sequence counts against the target of the phase in which it was placed.
+        # Each sequence is compared with the target of the phase in which it was placed.
         first = 0 if last is None else max(len(placed) - last, 0)
         total = np.zeros(self.targets.shape[1])
         for start, stop, features in self.phases(first):
@@ -248,39 +255,39 @@ class Plan:
 
 
 def tie_numbers(num_sequences: int, ties: str, seed: int) -> Int64[np.ndarray, " sequence"]:
-    """The sequences in the order of their numbers: if scores are equal, a selector places the first.
+    """Return the sequences in the order in which a selector places them if their scores are equal.
 
-    Packing gives the sequences of a long document neighbouring indices and equal counts. If they were
-    numbered as packed, the document would be read from its start to its end.
+    Packing gives the sequences of a long document neighbouring indices and equal counts. In the packing's order, the
+    sequences of the document would be placed from its start to its end.
 
     Args:
         num_sequences: number of sequences.
-        ties: `random` numbers them by the seed, `lowest` numbers them as packed.
-        seed: decides the random numbers.
+        ties: `random` is a random order, `lowest` is the packing's order.
+        seed: for the random order.
 
     Raises:
-        UserError: `ties` is something else.
+        UserError: `ties` has another value.
     """
     check_one_of("ties", ties, ("random", "lowest"))
     if ties == "lowest":
         return np.arange(num_sequences)
-    # A spawned generator: methods draw other numbers from the seed itself.
+    # We use a spawned generator, so that its numbers differ from the numbers that methods draw with the seed itself.
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,))).permutation(num_sequences)
 
 
 def _head_start(features: Features, previous: Int64[np.ndarray, " position"] | None) -> Int64[np.ndarray, " group"]:
-    """The tokens by which every group that is kept apart is ahead of its share when another epoch begins.
+    """Return, for every group that is kept apart, by how many tokens it is ahead of its share when an epoch begins.
 
-    An epoch holds all tokens of every group, so the next one would begin as if nothing had been read. A
-    group whose last sequence was the epoch's last begins half a sequence ahead of its share. A group whose last
-    sequence is one even spacing before the end begins half a sequence behind it.
+    At the end of an epoch all tokens of every group are placed, so that the next epoch would begin without any
+    deviation. If a group's last sequence was at the end of the previous epoch, the group begins half a sequence ahead
+    of its share. If its last sequence was one even spacing before the end, the group begins half a sequence behind.
     """
     apart = features.apart
     num_groups = len(apart.share)
     if previous is None or not num_groups:
         return np.zeros(num_groups, np.int64)
     last = np.zeros(num_groups + 1, np.int64)
-    for group in apart.group:  # positions ascend: a group's last position is kept
+    for group in apart.group:  # positions ascend, so the last position of a group remains
         last[group[previous]] = np.maximum(last[group[previous]], np.arange(len(previous)))
     sizes = np.bincount(apart.group.ravel(), minlength=num_groups + 1)[:num_groups]
     spacings_ago = (len(previous) - 1 - last[:num_groups]) * sizes / len(previous)
@@ -289,14 +296,14 @@ def _head_start(features: Features, previous: Int64[np.ndarray, " position"] | N
 
 
 def inverse(permutation: Int64[np.ndarray, " sequence"]) -> Int64[np.ndarray, " sequence"]:
-    """The place of every sequence in a permutation."""
+    """Return the place of every sequence in a permutation."""
     places = np.empty_like(permutation)
     places[permutation] = np.arange(len(permutation))
     return places
 
 
 def as_epoch(previous: Any, num_sequences: int) -> Int64[np.ndarray, " position"]:
-    """The order of the previous epoch, checked to hold all sequences."""
+    """Return the order of the previous epoch; raise an error if it does not contain all sequences."""
     ordering = previous if isinstance(previous, Ordering) else Ordering(previous)
     if len(ordering) != num_sequences:
         raise UserError(
@@ -306,12 +313,12 @@ def as_epoch(previous: Any, num_sequences: int) -> Int64[np.ndarray, " position"
 
 
 def as_consumed(consumed: Any, num_sequences: int) -> Int64[np.ndarray, " consumed"]:
-    """Indices of consumed sequences, checked to be integers in range, each once."""
+    """Return the indices of consumed sequences; raise an error if they are not integers in range, each once."""
     try:
         indices = as_integers("consumed sequences", consumed, below=num_sequences)
-    except ValueError as error:  # also from NumPy, for rows of different lengths
+    except ValueError as error:  # NumPy also raises it, for rows of different lengths
         raise UserError(f"Expected consumed sequences as indices of sequences: {error}") from None
-    # One pass of counts instead of a sort: consumed sequences may be many millions.
+    # One counting pass is faster than a sort: there may be many millions of consumed sequences.
     times = np.bincount(indices, minlength=num_sequences)
     if times.max(initial=0) > 1:
         raise UserError(f"Expected each consumed sequence once, found {int(times.argmax())} {times.max()} times.")

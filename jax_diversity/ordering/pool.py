@@ -1,12 +1,12 @@
-"""A refilled pool over a stream: every step places the best of P candidates and takes the stream's next sequence.
+"""A pool that is refilled from a stream: every step places the best of P candidates and takes the next sequence.
 
 Memory and time of a step depend on the pool, not on the corpus. A step updates the candidates' scores instead of
-computing them again: the pool's counts are one dense table (column, slot), and placing a sequence changes every score
-by the contiguous rows of that sequence's few columns, and along the target. A step writes before it reads (it first
-fills the slot that the previous step emptied), so that XLA updates the table in place instead of copying it. The
-rounding errors of the updates are discarded every thousand steps, when all scores are computed again from the
-compensated deviation (a *refresh*). On a mesh the slots are divided among the devices; the corpus's rows are on every
-device.
+computing them again. The pool's counts are one dense table (column, slot). A placed sequence changes every score by a
+multiple of a few contiguous rows of this table (the columns of the placed sequence), and by a term along the target. A
+step writes before it reads: it first fills the slot that the previous step emptied. Therefore XLA updates the table in
+place and does not copy it. After about every thousand steps, all scores are computed again from the compensated
+deviation (a *refresh*); this removes the rounding errors of the updates. On a mesh the slots are divided among the
+devices; the corpus's rows are on every device.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from jax_diversity.ordering.running import Checkpoint, drive
 from jax_diversity.schema import Characteristics
 
 STEPS_PER_REFRESH = 1024
-# A table of more entries than this (2 GiB) is not kept; scores are then computed again at every step.
+# If a table would have more entries than this (2 GiB), there is no table, and every step computes all scores again.
 _LARGEST_TABLE = 2**29
 _UNPLACEABLE = np.float32(np.inf)
 _COLUMNS_PER_PASS = 6
@@ -83,14 +83,16 @@ def greedy_pool(
 ) -> Int64[np.ndarray, " sequence"]:
     """Place the best of a pool at every step, over a stream of the sequences.
 
-    Time grows with the number of sequences. In a large corpus the pool fills up with sequences that no window
-    needs: `balance` feeds the same pool with a better stream. Other arguments are those of `base.Method`.
+    Time grows linearly with the number of sequences. In a large corpus the pool fills up with sequences that no window
+    needs; `balance` uses the same pool with a better stream. See `base.Method` for the other arguments.
 
     Args:
         seed: for the stream's shuffle (NumPy's PCG64) and the choice between equal scores.
-        pool_size: P, candidates at every step; a pool of all sequences is the exact greedy.
-        shuffle: whether the stream is shuffled; False takes the corpus's order.
-        ties: which of several candidates with the best score is placed: a `random` one, or the `lowest` index.
+        pool_size: P, the number of candidates at every step. With a pool of all sequences the order is that of the
+            exact greedy.
+        shuffle: whether the stream is shuffled; False means the corpus's order.
+        ties: which candidate is placed if several have the best score: a `random` one, or the one with the `lowest`
+            index.
 
     Raises:
         ValueError: a pool size that is not a whole number >= 1; unknown `ties`.
@@ -114,16 +116,17 @@ def select_from_pool(
     checkpoint: Checkpoint | None,
     mesh: Mesh | None,
 ) -> Int64[np.ndarray, " remaining"]:
-    """Feed a pool, on one device or shared by the devices of a mesh, with a stream of the plan's remaining sequences.
+    """Order the plan's remaining sequences: run a pool over the stream, on one device or on the devices of a mesh.
 
-    Of candidates with equal scores, the first in `numbers` is placed (`tie_numbers`). With `aging` above zero and
-    sequences of unequal tokens, candidates that have waited long are placed earlier (`balance` explains why).
+    If several candidates have equal scores, the first in `numbers` is placed (`tie_numbers`). If `aging` is above zero
+    and sequences have different numbers of tokens, candidates that have waited long are placed earlier (see `balance`).
     """
     pool_size = as_whole_number("pool_size", pool_size, 1)
     devices = flat_mesh(mesh)
     if len(stream) == 0:
         return np.zeros(0, np.int64)
-    # A pool larger than the stream needs no more slots than sequences; the rounding shares compilations.
+    # A pool does not need more slots than the stream has sequences. Because of the rounding, streams of similar sizes
+    # use the same compiled program.
     num_slots = min(pool_size, rounded_size(len(stream)))
     plan, stream = plan.renumbered(numbers), inverse(numbers)[stream]
     selector = PoolSelector(plan, objective, stream, num_slots, devices, aging)
@@ -154,18 +157,18 @@ class Slots(NamedTuple):
 
 
 class PoolState(NamedTuple):
-    """A run's state."""
+    """The state of a run."""
 
     deviation: Deviation
     slots: Slots
     order: Int32[Array, " position"]
-    # The next step begins by entering it in `order` and refilling its slot.
+    # The last placed sequence. The next step first writes it into `order` and refills its slot.
     last: Int32[Array, ""]
     num_placed: Int32[Array, ""]
     num_taken: Int32[Array, ""]
 
 
-# How the arrays are split over a mesh.
+# How the arrays are divided over a mesh.
 _SLOTS_SPLIT = Slots(
     members=BY_ROW, scores=BY_ROW, table=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, target_products=BY_ROW, apart=BY_COLUMN
 )
@@ -173,7 +176,7 @@ _STATE_SPLIT = PoolState(EVERYWHERE, _SLOTS_SPLIT, EVERYWHERE, EVERYWHERE, EVERY
 
 
 class PoolSelector:
-    """A pool's tables and state, on one device or with its slots divided among the devices of a mesh of one axis."""
+    """The tables and the state of a pool, on one device or with slots divided among a mesh's devices (one axis)."""
 
     def __init__(
         self,
@@ -187,7 +190,7 @@ class PoolSelector:
         self._plan, self._objective, self._mesh = plan, objective, mesh
         self._num_slots, self._aging = num_slots, aging
         self._stream = stream
-        # The table is the only memory that grows with columns times slots.
+        # Only the table's memory grows with columns times slots.
         self._has_table = len(plan.features.targets) * num_slots <= _LARGEST_TABLE
         self.rows: PaddedCounts = replicated(mesh, build_rows(plan.features))
         self.retarget(plan.features)
@@ -201,10 +204,10 @@ class PoolSelector:
         members: Int64[np.ndarray, " member"],
         num_taken: int,
     ) -> None:
-        """The state with these members in the slots; `run` computes the rest of their state."""
+        """Make the state with these members in the slots; `run` computes the other values of the slots."""
         num_columns = len(self._plan.features.targets) if self._has_table else 0
-        # Devices have equally many slots, so that the last device may have more than the pool needs. The surplus
-        # slots never get a member: only a slot that is emptied is refilled.
+        # All devices have the same number of slots, so the last device may have more slots than the pool needs. These
+        # additional slots never get a member, because only a slot that becomes empty is refilled.
         num_own = -(-self._num_slots // num_devices(self._mesh))
 
         def build(device: int) -> Slots:
@@ -230,15 +233,15 @@ class PoolSelector:
         target_square = 2.0 * float(features.column_weights[:-1] @ features.targets[:-1] ** 2)
         excess_products = features.target_products - target_square * features.tokens
         drift = features.apart.drift * features.tokens
-        # Between two refreshes sums of tokens must stay below 2^24, up to which float32 holds all whole numbers.
-        # Without a table scores cannot be updated, only refreshed.
+        # Between two refreshes, sums of tokens must stay below 2^24: float32 represents all whole numbers up to 2^24.
+        # Without a table, scores cannot be updated, only refreshed.
         longest = max(int(features.tokens.max(initial=1)), 1)
         refresh_every = max(min(STEPS_PER_REFRESH, 2**24 // longest), 1) if self._has_table else 1
         stream = Stream(
             sequences=padded(self._stream.astype(np.int32), size),
             size=jax.device_put(np.int32(len(self._stream))),
             own_costs=padded(self._costs(features), size),
-            # A placed token lowers the score along the documents' shares as well.
+            # A placed token also lowers the score along the documents' shares.
             target_products=padded((features.target_products + drift).astype(np.float32), size),
             target_excess_products=padded(excess_products.astype(np.float32), size),
             refresh_every=jax.device_put(np.int32(refresh_every)),
@@ -246,11 +249,11 @@ class PoolSelector:
         self.rule, self.stream = replicated(self._mesh, (build_rule(features, self._objective), stream))
 
     def _costs(self, features: Features) -> Float32[np.ndarray, " sequence"]:
-        """Every sequence's own cost, plus the cost of its place in the stream."""
+        """Return every sequence's own cost, plus the cost of its place in the stream."""
         tokens = features.tokens.astype(np.float64)
-        # 0 if all sequences have the same tokens; a sequence's squared counts if few sequences hold nearly all tokens.
+        # It is 0 if all sequences have the same number of tokens. It is near 1 if few sequences have nearly all tokens.
         unevenness = tokens.var() / max(float((tokens**2).mean()), 1.0)
-        # All candidates age by one at every step: only their places in the stream differ.
+        # All candidates get older by one at every step, so only their places in the stream make a difference.
         by_place = self._aging * unevenness * features.squares.mean() / self._num_slots
         costs = features.own_costs.astype(np.float64)
         costs[self._stream] += by_place * np.arange(len(self._stream))
@@ -260,23 +263,26 @@ class PoolSelector:
         """Place `num_steps` sequences."""
         arguments = (self.rule, self.rows, self.stream, self.state, np.int32(num_steps))
         self.state = call(run, *replicated(self._mesh, arguments), mesh=self._mesh)
-        # JAX returns before the work is done: without waiting, progress would count steps that are only queued.
+        # JAX returns before the work is done. Without waiting, progress would include steps that are only queued.
         jax.block_until_ready(self.state.num_placed)
 
     def placed(self) -> Int64[np.ndarray, " position"]:
-        """The sequences placed so far."""
+        """Return the sequences placed so far."""
         return np.asarray(self.state.order)[: int(self.state.num_placed)].astype(np.int64)
 
     def saved(self) -> dict[str, np.ndarray]:
-        """Deviations, the sequences placed, and the number taken from the stream; the pool holds the difference."""
-        # A run continues from it with any number of devices, because choices do not depend on members' slots.
+        """Return the deviations, the placed sequences, and the number of sequences taken from the stream.
+
+        The pool contains the sequences that were taken and not placed.
+        """
+        # A run can continue from this state with any number of devices: choices do not depend on the members' slots.
         num_taken = np.asarray(self.state.num_taken)
         return {"placed": self.placed(), "num_taken": num_taken, **saved_deviation(self.state.deviation)}
 
     def restore(self, saved: Mapping[str, np.ndarray]) -> None:
         """Continue from a saved state."""
         placed, num_taken = saved["placed"], int(saved["num_taken"])
-        # The pool holds the sequences that were taken from the stream and not placed; their slots may differ.
+        # The pool contains the sequences that were taken from the stream and not placed. They may get other slots.
         taken = self._stream[:num_taken]
         self._start(restored_deviation(self.rule, self._plan, saved), placed, taken[~np.isin(taken, placed)], num_taken)
 
@@ -284,8 +290,8 @@ class PoolSelector:
 class PendingSums(NamedTuple):
     """The changes of `D` and of the windows' sums since the last refresh, not yet added to the compensated sums."""
 
-    # Whole numbers of tokens, exact in float32, added in a row's few columns only; the compensated sums, all columns
-    # long, are touched once in a thousand steps.
+    # `counts` are whole numbers of tokens, exact in float32. A step adds only in the few columns of a row. The
+    # compensated sums, which have all columns, are updated only once in about a thousand steps.
     counts: Float32[Array, "sum column"]
     tokens: Float32[Array, " sum"]
     num_sequences: Float32[Array, " sum"]
@@ -302,8 +308,8 @@ def run(
     num_steps: Int32[Array, ""],
     mesh: Mesh | None = None,
 ) -> PoolState:
-    """Place `num_steps` sequences; all scores are computed again at the beginning and after every thousand steps."""
-    # The state is not donated: after an interrupt the state before the call must still be complete.
+    """Place `num_steps` sequences; all scores are computed again at the beginning and after about a thousand steps."""
+    # The state's memory is not reused (donated): after an interrupt the state before the call must still be complete.
     over_mesh = on_every_device(
         mesh,
         _run_steps,
@@ -331,30 +337,30 @@ def _run_steps(
         # Fill the empty slot before the refresh: its new member must get a score as well.
         carry = _refill(rule, rows, stream, carry, pending)
         carry = carry._replace(slots=_refresh_scores(rule, rows, stream, carry.slots, carry.deviation))
-        # The last round of a call is shorter.
+        # The last round of a call may be shorter.
         steps = jnp.minimum(stream.refresh_every, num_steps - index * stream.refresh_every)
         step = functools.partial(_step, rule, rows, stream, axis)
         carry, pending = lax.fori_loop(0, steps, lambda _, both: step(*both), (carry, pending))
         return carry._replace(deviation=_with_pending(rule, carry.deviation, pending))
 
     state = lax.fori_loop(0, -(-num_steps // stream.refresh_every), steps_to_refresh, state)
-    # Between calls the last sequence is in the order, so that `placed` and `saved` read a complete state.
+    # This writes the last placed sequence into the order, so that `placed` and `saved` read a complete state.
     return _refill(rule, rows, stream, state, _nothing_pending(rule, state.deviation))
 
 
 def _step(
     rule: GreedyRule, rows: PaddedCounts, stream: Stream, axis: str | None, state: PoolState, pending: PendingSums
 ) -> tuple[PoolState, PendingSums]:
-    """Refill the slot that the previous step emptied, then place the candidate of the smallest score."""
+    """Refill the slot that the previous step emptied, then place the candidate with the smallest score."""
     state = _refill(rule, rows, stream, state, pending)
     slots = state.slots
     best = jnp.min(slots.scores)
     chosen = best_of_all(best, jnp.min(jnp.where(slots.scores == best, slots.members, NO_SEQUENCE)), axis)
-    # The placed sequence, then for each window of w positions the sequence that leaves it, w positions back.
+    # `moved` is the placed sequence, then the sequence that leaves each window: w positions before, for a window of w.
     back = [state.num_placed - rule.window_sizes[index] for index in range(len(state.deviation.windows))]
     moved = [chosen, *(state.order[jnp.maximum(position, 0)] for position in back)]
     read = [read_row(rows, sequence, rule.column_weights.shape[0]) for sequence in moved]
-    # In its first w steps a window is not full, and nothing leaves it.
+    # In the first w steps the window is not full, and no sequence leaves it.
     leaves = [position >= 0 for position in back]
     change = _gradient_change(rule, read, [stream.target_excess_products[sequence] for sequence in moved], leaves)
     if slots.table.shape[0]:
@@ -366,8 +372,9 @@ def _step(
 class GradientChange(NamedTuple):
     """The change of the gradient in a step: `2 λ Σ weight * (c - τ t)` over the moved rows.
 
-    Its product with a candidate's `c_s - τ t_s` has a part for the columns of each moved row, given by `weights`, and
-    three parts along the target: the factors of the candidate's `2 <λ τ, c_s>`, of its norm and of its `-t_s`.
+    The product of this change and a candidate's `c_s - τ t_s` has several parts. For the columns of each moved row, the
+    factor is in `weights`. The other three values are the factors of the candidate's `2 <λ τ, c_s>`, of its norm and of
+    its `-t_s`.
     """
 
     weights: list[Float32[Array, ""]]
@@ -382,7 +389,7 @@ def _gradient_change(
     excess_products: list[Float32[Array, ""]],
     leaves: list[Bool[Array, ""]],
 ) -> GradientChange:
-    # The placed sequence is added to the prefix and every window; a leaving one is subtracted from its own window.
+    # The placed sequence is added to the prefix and every window. A leaving sequence is subtracted from its window.
     weights = [1.0 + rule.times(jnp.float32(len(leaves)), rule.window_weight)]
     weights += [jnp.where(leaving, -rule.window_weight, 0.0) for leaving in leaves]
     twice_norm_weight = 2.0 * rule.column_weights[-1]
@@ -397,8 +404,8 @@ def _gradient_change(
 def _updated_scores(
     rule: GreedyRule, slots: Slots, moved: list[SequenceCounts], change: GradientChange
 ) -> Float32[Array, " slot"]:
-    """The scores after a step's change of the gradient."""
-    # <change of the gradient, c_s - τ t_s>: first the moved rows' columns, then the parts along the target.
+    """Return the scores after a step's change of the gradient."""
+    # We add <change of the gradient, c_s - τ t_s>: first the moved rows' columns, then the parts along the target.
     scores = slots.scores
     for row, weight in zip(moved, change.weights, strict=True):
         scores = _add_columns(rule, slots.table, scores, row, weight)
@@ -416,12 +423,12 @@ def _add_columns(
     weight: Float32[Array, ""],
 ) -> Float32[Array, " slot"]:
     """Add `2 weight Σ λ x_j table[j]` over the row's columns."""
-    # Some columns are added in one unrolled pass, which XLA fuses into one loop over the slots. Nearly all rows need
-    # only one pass; the number of further passes depends on the row's own width, not on the largest width.
+    # A pass adds a few columns; it is unrolled, and XLA fuses it into one loop over the slots. Nearly all rows need
+    # only one pass. The number of further passes depends on the row's own width, not on the largest width.
     width = row.columns.shape[0]
     num_used = jnp.sum(row.columns < table.shape[0])
     padding = -width % _COLUMNS_PER_PASS
-    # Unused places read the last column with a factor of zero: a product with zero is cheaper than a condition.
+    # Unused places use the last column with a factor of zero: a product with zero is cheaper than a condition.
     columns = jnp.pad(jnp.minimum(row.columns, table.shape[0] - 1), (0, padding))
     factors = jnp.pad(2.0 * weight * rule.column_weights[columns[:width]] * row.values, (0, padding))
 
@@ -441,7 +448,7 @@ def _add_columns(
 def _add_groups(
     rule: GreedyRule, slots: Slots, scores: Array, row: SequenceCounts, weight: Float32[Array, ""]
 ) -> Float32[Array, " slot"]:
-    """Add the row's changes for the candidates that share its groups that are kept apart."""
+    """Change the scores of the candidates in the row's groups that are kept apart."""
     num_members = len(row.apart)
 
     def add(index: Int32[Array, ""] | int, total: Array) -> Array:
@@ -465,8 +472,8 @@ def _nothing_pending(rule: GreedyRule, deviation: Deviation) -> PendingSums:
         counts=jnp.zeros((num_sums, len(gradient)), jnp.float32),
         tokens=jnp.zeros(num_sums, jnp.float32),
         num_sequences=jnp.zeros(num_sums, jnp.float32),
-        # <gradient, τ> and the gradient of the norm column change by one number per step, so they are kept current
-        # here.
+        # <gradient, τ> and the gradient of the norm column change by one number per step, so they are updated at every
+        # step.
         per_token=jnp.sum(rule.times(gradient[:-1], rule.targets[:-1])),
         norm_gradient=gradient[-1],
     )
@@ -482,8 +489,8 @@ def _add_pending(
     """Add the placed sequence to all sums; subtract from each window's sum the sequence that leaves it."""
     counts, tokens, num_sequences = pending.counts, pending.tokens, pending.num_sequences
     chosen = moved[0]
-    # The norms are not whole numbers. Without the first piece of their mean they are small, and their sum is small: its
-    # rounding errors are far below the errors of a sum of the norms themselves.
+    # The norms are not whole numbers. We subtract the first piece of their mean. Then the norms and their sum are
+    # small, and the rounding errors are far below the errors of a sum of the norms themselves.
     coarse_norm = rule.target_pieces[0, -1]
     for index in range(len(tokens)):
         counts = counts.at[index, chosen.columns].add(chosen.values, mode="drop")
@@ -500,16 +507,16 @@ def _add_pending(
 
 
 def _with_pending(rule: GreedyRule, deviation: Deviation, pending: PendingSums) -> Deviation:
-    """The compensated sums plus the pending ones."""
+    """Add the pending sums to the compensated sums."""
     sums = []
     for index, total in enumerate([deviation.total, *deviation.windows]):
         total = add_compensated(total, pending.counts[index])
-        # The tokens, up to 2^24, are split into a multiple of 4,096 and a rest below it: 12 bits each, so that their
-        # products with a target's pieces of eight bits are exact.
+        # The tokens, up to 2^24, are split into a multiple of 4,096 and a rest below 4,096. Each part has 12 bits, so
+        # that its products with the pieces of a target, of eight bits each, are exact.
         coarse = jnp.floor(pending.tokens[index] / 4096) * 4096
         for tokens, num_sequences in ((coarse, 0.0), (pending.tokens[index] - coarse, pending.num_sequences[index])):
             for piece_index, piece in enumerate(rule.target_pieces):
-                # `_add_pending` has subtracted the first piece of the norms' mean already.
+                # `_add_pending` has already subtracted the first piece of the mean norm.
                 counted = num_sequences if piece_index else 0.0
                 multiplier = jnp.full_like(total.value, tokens).at[-1].set(counted)
                 total = add_compensated(total, rule.times(-multiplier, piece))
@@ -518,25 +525,25 @@ def _with_pending(rule: GreedyRule, deviation: Deviation, pending: PendingSums) 
 
 
 def _refill(rule: GreedyRule, rows: PaddedCounts, stream: Stream, state: PoolState, pending: PendingSums) -> PoolState:
-    """Enter the last placed sequence in the order, and give its slot to the next sequence of the stream."""
+    """Write the last placed sequence into the order, and give its slot to the next sequence of the stream."""
     slots = state.slots
     num_slots = slots.members.shape[0]
     num_columns = rule.column_weights.shape[0]
-    # If nothing was placed since the last refill, all writes go past the end and are dropped.
+    # If no sequence was placed since the last refill, all writes go past the end and are dropped.
     placed_one = state.last != NO_SEQUENCE
     order = state.order.at[jnp.where(placed_one, state.num_placed - 1, len(state.order))].set(state.last, mode="drop")
     own_slots = jnp.arange(num_slots, dtype=jnp.int32)
-    # Also past the end if another device holds the slot.
+    # If another device has the slot, the write also goes past the end.
     slot = jnp.min(jnp.where((slots.members == state.last) & placed_one, own_slots, num_slots))
     has_next = state.num_taken < stream.size
     deviation = state.deviation
     placed = read_row(rows, jnp.where(placed_one, state.last, 0), num_columns)
     if len(rows.apart):
-        # After the order is written: the sequence that was placed w positions before is read from it.
+        # This follows the write into `order`, from which we read the sequence that was placed w positions before.
         position = state.num_placed - 1
         back = [order[jnp.maximum(position - size, 0)] for size in rule.window_sizes]
         moved = [placed, *(read_row(rows, sequence, num_columns) for sequence in back)]
-        # If nothing was placed since, sequences without tokens change nothing.
+        # If no sequence was placed since the last refill, we set the tokens to 0, so that the sums stay unchanged.
         moved = [row._replace(tokens=jnp.where(placed_one, row.tokens, 0)) for row in moved]
         deviation = deviation._replace(placed=add_placed(rule, deviation.placed, moved[0], moved[1:], position))
     following = stream.sequences[jnp.minimum(state.num_taken, stream.size - 1)]
@@ -544,7 +551,7 @@ def _refill(rule: GreedyRule, rows: PaddedCounts, stream: Stream, state: PoolSta
     score = _score_one(rule, stream.own_costs[following], deviation, pending, row)
     table = slots.table
     if table.shape[0]:
-        # Only the columns of the placed sequence are not zero: clearing these is cheaper than clearing the slot.
+        # Only the columns of the placed sequence are not zero: clearing these columns is cheaper than the whole slot.
         table = table.at[placed.columns, slot].set(0.0, mode="drop")
         table = table.at[row.columns, slot].set(row.values, mode="drop")
     slots = Slots(
@@ -564,8 +571,8 @@ def _refill(rule: GreedyRule, rows: PaddedCounts, stream: Stream, state: PoolSta
 def _score_one(
     rule: GreedyRule, own_cost: Float32[Array, ""], deviation: Deviation, pending: PendingSums, row: SequenceCounts
 ) -> Float32[Array, ""]:
-    """One row's score; the gradient, pending sums included, is computed in the row's own columns only."""
-    # Unused slots of the row read the last column; their count of zero removes it from the product.
+    """Compute the score of one row; the gradient (with the pending sums) is computed only in the row's columns."""
+    # Unused slots of the row read the last column. Their count is zero, so the product does not contain this column.
     columns = jnp.minimum(row.columns, rule.column_weights.shape[0] - 1)
     targets, column_weights = rule.targets[columns], rule.column_weights[columns]
     gained = jnp.zeros(columns.shape, jnp.float32)
@@ -580,8 +587,8 @@ def _score_one(
 
 
 def _refresh_scores(rule: GreedyRule, rows: PaddedCounts, stream: Stream, slots: Slots, deviation: Deviation) -> Slots:
-    """All scores, and the numbers that update them, computed from the deviation."""
-    # Empty slots compute the score of sequence 0, which is replaced by infinity at the end.
+    """Compute all scores from the deviation, and read the values of the slots that updates of scores need."""
+    # For an empty slot we compute the score of sequence 0. At the end this score is replaced by infinity.
     filled = slots.members != NO_SEQUENCE
     members = jnp.where(filled, slots.members, 0)
     gradient = deviation.gradient
@@ -595,7 +602,7 @@ def _refresh_scores(rule: GreedyRule, rows: PaddedCounts, stream: Stream, slots:
         return total + rule.times(gradient[rows.columns[entry]], value)
 
     scores = stream.own_costs[members] + rule.times(gradient[-1], norms) - rule.times(per_token, tokens)
-    # As many rounds as the widest row of the pool has non-zeros; the corpus's widest row may have more.
+    # The number of rounds is the largest number of non-zeros of a row in the pool. In the corpus it may be larger.
     scores = lax.fori_loop(0, jnp.max(jnp.where(filled, ends - starts, 0)), add, scores)
     apart = rows.apart[:, members]
     if len(apart):
@@ -612,7 +619,7 @@ def _refresh_scores(rule: GreedyRule, rows: PaddedCounts, stream: Stream, slots:
 
 
 def _with_table(rows: PaddedCounts, slots: Slots, num_columns: int) -> Slots:
-    """The slots, with the dense table of their members' counts."""
+    """Fill the dense table with the counts of the slots' members."""
     if slots.table.shape[0] == 0:
         return slots
     filled = slots.members != NO_SEQUENCE

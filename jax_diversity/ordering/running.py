@@ -25,9 +25,10 @@ _DIGEST_SIZE = hashlib.sha256().digest_size
 
 
 class Checkpoint:
-    """The state of an unfinished run in one file, replaced atomically: a hash, then an .npz; no file without a path.
+    """The state of an unfinished run, in one file.
 
-    `identity` is a hash of everything that decides the result.
+    The file contains a hash and then an .npz, and is replaced atomically. Without a path no file is written. `identity`
+    is a hash of everything that decides the result.
     """
 
     def __init__(self, path: Path | None = None, identity: str = "") -> None:
@@ -36,7 +37,7 @@ class Checkpoint:
         self._last_save = time.monotonic()
 
     def load(self) -> Mapping[str, np.ndarray] | None:
-        """The saved arrays; None if there is no file."""
+        """Return the saved arrays; None if there is no file."""
         content = self.read()
         if content is None:
             return None
@@ -44,11 +45,11 @@ class Checkpoint:
             return {name: stored[name] for name in stored.files if name != _IDENTITY}
 
     def read(self) -> bytes | None:
-        """The .npz, checked to be complete and of this run; None if there is no file."""
+        """Return the .npz after a check that it is complete and belongs to this run; None if there is no file."""
         if self.path is None:
             return None
         if not self.path.exists():
-            # Checked now: the first state is saved only half a minute after the start of the run.
+            # We check this now, because the first state is saved only half a minute after the start of the run.
             if not (folder := self.path.parent).is_dir():
                 raise UserError(f"Expected a folder for the checkpoint, found none at {folder}; create it first.")
             return None
@@ -56,11 +57,11 @@ class Checkpoint:
             content = self.path.read_bytes()
         except OSError as error:
             raise UserError(f"Expected a run's checkpoint at {self.path}, found {error}; name a file.") from None
-        # The hash finds a damaged file before NumPy's parser reads it, which raises many kinds of errors.
+        # We compare the hash before NumPy parses the file: for a damaged file, NumPy raises many kinds of errors.
         digest, content = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
         if hashlib.sha256(content).digest() != digest:
             raise UserError(
-                f"Expected a run's checkpoint at {self.path}, found another kind of file or a damaged one; delete "
+                f"Expected a run's checkpoint at {self.path}, found another kind of file or a damaged file; delete "
                 "it or name another file."
             )
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
@@ -73,7 +74,7 @@ class Checkpoint:
         return content
 
     def save_when_due(self, arrays: Callable[[], Mapping[str, np.ndarray]]) -> None:
-        """Save if half a minute has passed; only then call `arrays`, which copies from the device."""
+        """Save if the last save was half a minute ago. Only then is `arrays` called, which copies from the device."""
         if self.path is not None and time.monotonic() - self._last_save >= _SECONDS_BETWEEN_SAVES:
             self.save(arrays())
 
@@ -81,7 +82,7 @@ class Checkpoint:
         """Write the arrays to the file, atomically."""
         if self.path is None:
             return
-        # Built in memory for the hash: the state is a few numbers per position.
+        # The .npz is made in memory, so that we can hash it. The state has only a few numbers per position.
         packed = io.BytesIO()
         np.savez(packed, allow_pickle=False, **{_IDENTITY: np.array(self.identity)}, **arrays)
         with atomic_path(self.path) as temporary, temporary.open("wb") as file:
@@ -97,7 +98,7 @@ class Checkpoint:
 
 @runtime_checkable
 class _Selector(Protocol):
-    """A compiled selector and its state on the devices; consumed sequences count as placed."""
+    """A compiled selector and its state on the devices. Consumed sequences are treated as placed."""
 
     def retarget(self, features: Features) -> None: ...
     def run(self, num_steps: int) -> None: ...
@@ -107,19 +108,22 @@ class _Selector(Protocol):
 
 
 def drive(selector: _Selector, plan: Plan, advance: Advance, checkpoint: Checkpoint) -> Int64[np.ndarray, " remaining"]:
-    """Run a selector to the end of its plan; interrupted, it saves its state, and a later call continues from it."""
+    """Run a selector to the end of its plan.
+
+    After an interrupt the state is saved, and a later call continues from it.
+    """
     position = len(plan.consumed)
-    # Loading may fail (another run's file); it is done before anything is computed.
+    # Loading may fail, for example if the file belongs to another run. Therefore we load before we compute anything.
     saved = checkpoint.load()
     if saved is not None:
         selector.restore(saved)
-        # The positions of the interrupted run count as done.
+        # The progress includes the positions of the interrupted run.
         advance(len(selector.placed()) - position)
         position = len(selector.placed())
     try:
         for start, stop, features in plan.phases(position):
             selector.retarget(features)
-            # Calls end at the phase's end, where the targets change.
+            # No call goes beyond the end of a phase, because the targets change there.
             for first in range(start, stop, STEPS_PER_CALL):
                 steps = min(STEPS_PER_CALL, stop - first)
                 selector.run(steps)
@@ -129,7 +133,7 @@ def drive(selector: _Selector, plan: Plan, advance: Advance, checkpoint: Checkpo
                 if position < plan.num_positions:
                     checkpoint.save_when_due(selector.saved)
     except KeyboardInterrupt:
-        # The state is complete at any moment: a selector replaces it only by the result of a finished call.
+        # The state is always complete: a selector replaces it only with the result of a finished call.
         checkpoint.save(selector.saved())
         raise
     checkpoint.remove()

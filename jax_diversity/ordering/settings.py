@@ -1,4 +1,8 @@
-"""The settings of the stage `order`: one ordering, its method and what it balances."""
+"""The settings of the stage `order`: one ordering, its method and what it balances.
+
+A *family* is a kind of characteristics, such as topic clusters, document lengths or sources. A *group* is one value of
+a family, such as one cluster.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +19,24 @@ if TYPE_CHECKING:
     from jax_diversity.ordering.objective import Objective
 
 Place = int | float
-"""A position of the run: a whole number, or a fraction of the run in [0, 1) as a number with a point."""
+"""A position of the run: a whole number, or a fraction of the run in [0, 1), written with a decimal point."""
 
 
 @dataclass(frozen=True)
 class TargetsConfig:
-    """Wanted shares of groups in place of the corpus's own, in phases: a curriculum."""
+    """Target shares of groups that replace the corpus's own shares, in phases: a curriculum."""
 
     shares: dict[str, tuple[dict[str, float] | tuple[float, ...], ...]] = field(default_factory=dict)
-    """Family -> the shares of its groups in every phase, such as `{source: [{web: 0.9}, {web: 0.5}]}`. By name: groups
-    that are not named divide the rest of 1 as in the corpus. As a list: a share for every group, in their stored
-    order, scaled to a sum of 1. Families that are not named keep the corpus's shares."""
+    """Family -> the shares of its groups in every phase, such as `{source: [{web: 0.9}, {web: 0.5}]}`. The shares of a
+    phase are a mapping or a list. In a mapping from names to shares, the groups without an entry divide the rest of 1
+    as in the corpus. A list has a share for every group, in their stored order; it is scaled to a sum of 1. Families
+    without an entry keep the corpus's shares."""
     starts: tuple[Place, ...] = ()
-    """Where every phase begins, the first at 0: as positions (`1000`) or as fractions of the run (`0.5`). None makes
-    phases of equal length."""
+    """Where every phase begins: positions (`1000`) or fractions of the run (`0.5`). The first phase begins at 0.
+    Without starts, all phases have equal length."""
     linear: bool = False
-    """From the shares of the first phase at the beginning to the shares of the second one at the end, in 64 steps;
-    takes two phases and no starts."""
+    """Whether the shares change in 64 equal steps: from the shares of the first phase at the beginning to the shares of
+    the second phase at the end. This needs two phases and no starts."""
 
     @property
     def num_phases(self) -> int:
@@ -39,7 +44,7 @@ class TargetsConfig:
         return max(map(len, self.shares.values()), default=0)
 
     def check(self, where: str, families: Sequence[str]) -> None:
-        """Refuse targets that no corpus could satisfy; names of groups are checked with the corpus."""
+        """Raise an error for targets that are wrong for every corpus. Names of groups are checked with the corpus."""
         if not self.shares:
             if self.starts or self.linear:
                 raise UserError(f"Expected {where}.shares with {where}.starts or .linear, found none.")
@@ -57,7 +62,7 @@ class TargetsConfig:
                     as_weight(f"every share of {where}.shares.{family}", value)
                 total = sum(values)
                 if not total > 0 and not isinstance(shares, dict):
-                    raise UserError(f"Expected {where}.shares.{family}[{number}] to hold a share above zero.")
+                    raise UserError(f"Expected {where}.shares.{family}[{number}] to have a share above zero.")
                 if isinstance(shares, dict) and total > 1 + 1e-6:
                     raise UserError(
                         f"Expected {where}.shares.{family}[{number}] to add up to at most 1, found {total:g}; scale "
@@ -72,7 +77,7 @@ class TargetsConfig:
             raise UserError(f"Expected {where}.starts of {self.num_phases} phases, found {len(self.starts)}.")
         for start in self.starts:
             _check_place(f"every start of {where}.starts", start)
-        # A position and a fraction can only be compared when the number of sequences is known.
+        # A position and a fraction can only be compared if the number of sequences is given. It is not given here.
         pairs = [pair for pair in itertools.pairwise(self.starts) if type(pair[0]) is type(pair[1])]
         if self.starts and (self.starts[0] != 0 or any(before >= after for before, after in pairs)):
             raise UserError(f"Expected {where}.starts to ascend from 0, found {', '.join(map(str, self.starts))}.")
@@ -80,15 +85,15 @@ class TargetsConfig:
 
 @dataclass(frozen=True)
 class AfterConfig:
-    """Another ordering that this one continues: its first positions stay, the others are ordered again."""
+    """Another ordering that is continued here: its first positions stay, the other sequences are ordered again."""
 
     order: str | None = None
-    """Name of the other ordering, one that is made before this one; None orders all sequences."""
+    """Name of the other ordering, which must be made before this one. With None, all sequences are ordered."""
     position: Place | None = None
     """The first position that changes, as a number of sequences (`1000`) or as a fraction of the run (`0.5`)."""
 
     def check(self, where: str) -> None:
-        """Check that both or neither are set."""
+        """Check that either both settings are given or none."""
         if (self.order is None) != (self.position is None):
             given, lacking = ("position", "order") if self.order is None else ("order", "position")
             raise UserError(f"Expected {where}.{lacking} with {where}.{given}, found none.")
@@ -100,52 +105,56 @@ class AfterConfig:
 class OrderConfig:
     """One ordering: its method and options, seed, objective and targets.
 
-    A setting that the method does not use is refused if it differs from its default.
+    If a setting differs from its default and the method does not use it, an error is raised.
     """
 
     method: str = "balance"
     """A method's name; `jax-diversity order --help` lists them."""
     options: dict[str, int | float | bool | str | None] = field(default_factory=dict)
-    """The method's own options, such as `pool_size 8192`; their defaults where not given."""
+    """The method's own options, such as `pool_size 8192`; other options keep their defaults."""
     name: str | None = None
-    """Name of the ordering; None takes the method's name."""
+    """Name of the ordering. None means the method's name."""
     seed: int = 0
-    """Seed for methods that draw random numbers."""
+    """Seed for methods that use random numbers."""
     objective: Literal["default", "f1", "f2", "f3"] = "default"
-    """`default`: families, norm column, self weight 0.5; f1, f2, f3: exactly as published."""
+    """`default`: all families, norm column, self weight 0.5. `f1`, `f2`, `f3`: exactly as published."""
     form: Literal["squares", "norms"] = "squares"
-    """Terms of f2 and f3: `squares`, as in the published formulas; `norms`, as in the authors' code (`greedy` and
-    `greedy_block_shuffle` only)."""
+    """Terms of f2 and f3: `squares`, as in the published formulas, or `norms`, as in the authors' code. `norms` works
+    only with the methods `greedy` and `greedy_block_shuffle`."""
     weights: dict[str, float] = field(default_factory=dict)
-    """λ per family, in place of the characteristics' own, which is 1.0 for listed families. f1 takes the first
-    family's; f2 takes that and norm_weight; f3 takes the first two families'."""
+    """Family -> its weight λ. It replaces the weight in the characteristics, which is 1.0 for listed families. f1 uses
+    only the first family's weight; f2 uses the first family's weight and norm_weight; f3 uses the weights of the first
+    two families."""
     windows: tuple[int, ...] = ()
-    """Window sizes, in sequences, that are balanced besides the whole prefix; where none is given, `batch_size` if that
-    is set. Windows of these sizes are then some per cent nearer to the corpus's mixture, at little cost elsewhere."""
+    """Window sizes, in sequences, that are balanced besides the prefix (all sequences placed so far). If no size is
+    given and `batch_size` is set, the batch size is used. Windows of these sizes are then a few per cent nearer to the
+    corpus's mixture; other windows become only slightly worse."""
     window_weight: float = 0.5
     """β, the weight of the windows."""
     norm_weight: float | None = None
-    """λ of the norm column; None takes the objective's own."""
+    """λ of the norm column. None means the objective's default."""
     self_weight: float | None = None
-    """Weight of a sequence's own squared excess; None takes the objective's own."""
+    """Weight of a sequence's own squared excess. None means the objective's default."""
     document_weight: float | None = None
-    """λ of the term that keeps sequences of one document, and its copies, apart; None takes the objective's own."""
+    """λ of the term that keeps sequences of one document, and of its copies, far from each other. None means the
+    objective's default."""
     reverse: bool = False
     """Reverse the order: last sequence first."""
     devices: int | None = None
-    """Devices that share the work, for methods that support it; the result does not change. None takes one device."""
+    """Number of devices that share the work, for methods that support it; the result does not change. None means one
+    device."""
     targets: TargetsConfig = TargetsConfig()
     after: AfterConfig = AfterConfig()
 
     @property
     def file_name(self) -> str:
-        """The ordering's name, also its file's."""
+        """The name of the ordering and of its file."""
         return self.name or self.method
 
     def for_batches(self, batch_size: int | None) -> OrderConfig:
-        """The settings with the batch size as their window and block size, as far as the method uses them.
+        """Return the settings with the batch size as window size and block size, if the method uses them.
 
-        Windows or a block size that are set stay, and a published objective stays without windows.
+        If windows or a block size are set, they stay. A published objective gets no windows.
         """
         from jax_diversity.ordering.base import METHODS
 
@@ -157,12 +166,12 @@ class OrderConfig:
         return dataclasses.replace(self, windows=windows, options={**blocks, **self.options})
 
     def check_uses(self) -> None:
-        """Refuse unknown options, and settings that the method does not use.
+        """Raise an error for unknown options, and for settings that the method does not use.
 
-        The method's source is read: importing the method would load JAX and start the accelerator.
+        We read the method's source code, because an import of the method would load JAX and start the accelerator.
 
         Raises:
-            UserError: the first such setting.
+            UserError: there is such an option or setting; the error names the first.
         """
         from jax_diversity.ordering.base import METHODS
 
@@ -172,13 +181,13 @@ class OrderConfig:
                 METHODS.check_takes(self.method, parameter, f"use {name}")
 
     def check_absent(self, where: str, names: Sequence[str], place: str) -> None:
-        """Refuse settings that do not apply in a place, such as `in a run`."""
+        """Raise an error for settings that have no effect in a place, such as `in a run`."""
         for name in names:
             if getattr(self, name) != getattr(_DEFAULT, name):
                 raise UserError(f"Expected no {where}.{name} {place}, where it has no effect; leave it out.")
 
     def arguments(self, families: Sequence[str]) -> dict[str, Any]:
-        """The arguments of `order` that the method uses: seed, objective and options."""
+        """Return the arguments of `order` that the method uses: seed, objective and options."""
         from jax_diversity.ordering.base import METHODS
 
         used: dict[str, Any] = {"seed": self.seed} if METHODS.takes(self.method, "seed") else {}
@@ -187,7 +196,9 @@ class OrderConfig:
         return {**used, **self.options}
 
     def check(self, where: str, families: Sequence[str], earlier: Sequence[str] = ()) -> None:
-        """Refuse settings that no corpus could satisfy. Options: names and types; the method checks their values.
+        """Raise an error for settings that are wrong for every corpus.
+
+        Only the names and types of options are checked; the method checks their values.
 
         Args:
             where: the name of these settings in messages, such as `orders[0]`.
@@ -195,7 +206,7 @@ class OrderConfig:
             earlier: the orderings that are made before this one.
 
         Raises:
-            UserError: the first such setting.
+            UserError: there is a wrong setting; the error names the first.
         """
         from jax_diversity.ordering.base import METHODS
 
@@ -205,7 +216,7 @@ class OrderConfig:
             _check_family(f"{where}.weights to weigh", family, families)
             as_weight(f"{where}.weights.{family}", value)
         if not any(self.weights.get(family, 1.0) for family in families):
-            raise UserError(f"Expected {where}.weights to hold a weight above zero, found only zeros.")
+            raise UserError(f"Expected {where}.weights to have a weight above zero, found only zeros.")
         for name in ("window_weight", "norm_weight", "self_weight", "document_weight"):
             if getattr(self, name) is not None:
                 as_weight(f"{where}.{name}", getattr(self, name))
@@ -241,10 +252,10 @@ class OrderConfig:
             raise UserError(f"Ordering {self.file_name!r}: {error}") from None
 
     def resolve_objective(self, families: Sequence[str]) -> Objective:
-        """The objective of the settings: a preset with the values that are set.
+        """Return the objective of the settings: a preset, changed by the values that are set.
 
         Raises:
-            UserError: weights that the preset does not have, or invalid ones.
+            UserError: weights of families that the preset does not use; invalid weights.
         """
         from jax_diversity.ordering.objective import Objective
 
@@ -255,7 +266,7 @@ class OrderConfig:
             if unknown := set(self.weights) - set(weighed):
                 raise UserError(
                     f"Expected weights of the families of {self.objective} ({', '.join(weighed)}), found "
-                    f"{', '.join(sorted(unknown))}; take objective=default for all families."
+                    f"{', '.join(sorted(unknown))}; use objective=default for all families."
                 )
             preset = dataclasses.replace(preset, family_weights=tuple(self.weights.get(name, 1.0) for name in weighed))
         given = {name: getattr(self, name) for name in ("norm_weight", "self_weight", "document_weight")}
@@ -275,11 +286,11 @@ _PARAMETER_OF = {
     **dict.fromkeys(("norm_weight", "self_weight", "document_weight"), "objective"),
     **{"targets": "plan", "after": "plan", "devices": "mesh"},
 }
-"""Setting -> the parameter of the methods that use it; all methods use the others."""
+"""Setting -> the parameter that a method needs for it. Settings without an entry work with all methods."""
 
 
 def position_of(place: Place, num_positions: int) -> int:
-    """The position that settings give as a whole number or as a fraction of the run."""
+    """Return the position for a place that is given as a whole number or as a fraction of the run."""
     return place if isinstance(place, int) else round(place * num_positions)
 
 

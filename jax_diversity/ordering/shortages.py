@@ -10,7 +10,7 @@ from jaxtyping import Int64
 from jax_diversity.ordering.plan import Targets
 from jax_diversity.schema import Characteristics
 
-# A group that lasts for this share of the run counts as met: no order can split sequences.
+# If a group's tokens last for this share of the run, we report no shortage: an ordering cannot split sequences.
 _LASTS = 0.99
 
 
@@ -28,7 +28,7 @@ class Shortage(NamedTuple):
     used_up_after: float
 
     def sentence(self, name: str, num_others: int) -> str:
-        """The sentence for users; `name` is the group, `num_others` the number of groups that are used up later."""
+        """Return the sentence for users. `name` is the group, `num_others` is how many groups are used up later."""
         tokens, place = f"the tokens of {self.family} {name!r}", f"{self.used_up_after:.0%} of the run"
         groups = "group" if num_others == 1 else "groups"
         others = f"; they also use up {num_others} more {groups} before its end" if num_others else ""
@@ -42,9 +42,10 @@ class Shortage(NamedTuple):
 def shortages(
     characteristics: Characteristics, targets: Targets, consumed: Int64[np.ndarray, " consumed"] | None = None
 ) -> list[Shortage]:
-    """The groups that are used up before the end of a run that follows the targets exactly, in order of time.
+    """Return the groups that are used up before the end of the run, in the order in which they are used up.
 
-    The run reads all sequences once; it begins after the `consumed` ones.
+    The run is assumed to follow the targets exactly. It reads all sequences once and begins after the `consumed`
+    sequences.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def order_stage(config: OrderConfig) -> Stage:
-    """The stage that computes one ordering; if it sets no windows, they are the batch size."""
+    """Make the stage that computes one ordering. If the settings have no windows, the batch size is the window."""
     return Stage(
         f"order/{config.file_name}",
         help="Compute and measure one more ordering.",
@@ -28,7 +28,7 @@ def order_stage(config: OrderConfig) -> Stage:
         destination=ORDERINGS,
         run=lambda context, partial: order_sequences(context, partial, config.for_batches(context.config.batch_size)),
         summary=summary,
-        # The devices are left out: they do not change the result.
+        # The number of devices is left out, because it does not change the result.
         settings=lambda build: {"order": {**dataclasses.asdict(config.for_batches(build.batch_size)), "devices": None}},
         inputs=lambda context: ("characterize", *([f"order/{config.after.order}"] if config.after.order else [])),
         check=lambda context: _mesh(config),  # before the work of other stages
@@ -47,7 +47,8 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
 
     dataset = context.dataset
     chars = dataset.characteristics
-    # A weight may name a family that has one group in this corpus and is thus balanced in any order.
+    # A weight may name a family that the characteristics do not have, because it has only one group in this corpus.
+    # Such a family is balanced in any order.
     given = {family: value for family, value in config.weights.items() if family in chars.families}
     chars = chars.with_weights({**chars.weights, **given})
     checkpoint = partial / "checkpoint"
@@ -61,7 +62,7 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
     if position > chars.num_sequences:
         raise UserError(
             f"Ordering {config.file_name!r}: Expected a position in 0 .. {chars.num_sequences} (the sequences), found "
-            f"{position}; of a run over several epochs give the position in its epoch."
+            f"{position}; for a run over several epochs, give the position within the epoch."
         )
     about: Counts = {"name": config.file_name}
     if config.targets.shares:
@@ -78,20 +79,20 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
         result = order(chars, config.method, advance=advance, **settings)
     if config.reverse:
         result = Ordering(result.indices[::-1], {**result.info, "reverse": True})
-    checkpoint.unlink(missing_ok=True)  # a finished run has deleted it; it is never published
+    checkpoint.unlink(missing_ok=True)  # a finished run has already deleted it; it must never be published
     write_array(partial / array_name(config.file_name), result.indices)
     return {"num_sequences": len(result), "fingerprint": result.fingerprint, **result.info, **about}
 
 
 def _mesh(config: OrderConfig) -> Any:
-    """The devices of the settings, as a mesh; None if the settings do not name devices."""
+    """Return a mesh of the number of devices in the settings; None if the settings have no such number."""
     from jax_diversity.foundation.devices import first_devices
 
     return None if config.devices is None else first_devices(config.devices, "sequences")
 
 
 def _targets(dataset: Any, chars: Characteristics, config: OrderConfig, consumed: Any) -> tuple[Any, list[str]]:
-    """The targets, and a sentence about the groups that lack tokens for them; it is also shown as a warning."""
+    """Return the targets and, if groups have too few tokens for them, a sentence, which is also shown as a warning."""
     from jax_diversity.ordering.curriculum import named_targets
     from jax_diversity.ordering.shortages import shortages
 
@@ -102,12 +103,12 @@ def _targets(dataset: Any, chars: Characteristics, config: OrderConfig, consumed
         name = dataset.group_names[found[0].family][found[0].group]
         told = [found[0].sentence(name, len(found) - 1)]
         warnings.warn(f"Ordering {config.file_name!r}: {told[0]}", stacklevel=2)
-    # After another ordering, a single phase holds from that position on; several phases count from position 0.
+    # After another ordering, a single phase starts at the continued position; several phases start at position 0.
     if config.after.order is not None and config.targets.num_phases == 1:
         return {family: shares[0] for family, shares in targets.shares.items()}, told
     return targets, told
 
 
 def summary(counts: Counts) -> str:
-    """The number of positions, the method, and the groups that lack tokens."""
+    """Return one line: the number of positions, the method, and the groups with too few tokens."""
     return ". ".join([f"{counts['num_sequences']:,} positions by {counts['method']}", *counts.get("unmet_targets", [])])

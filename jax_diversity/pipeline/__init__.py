@@ -1,4 +1,4 @@
-"""From a corpus to an ordered, measured, stored dataset.
+"""Build an ordered, measured, stored dataset from a corpus.
 
 stage         reads
 tokenize      prepare

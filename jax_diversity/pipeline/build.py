@@ -1,4 +1,4 @@
-"""Run stages: fingerprints, skipping finished stages, resuming interrupted ones, a log of times."""
+"""Run stages. Finished stages are skipped, interrupted stages are continued, and a log stores the times."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from jax_diversity.pipeline.stages import all_stages, ordering_stages, stages_by
 class StageResult:
     """The result of one stage.
 
-    `kept`: the stage was current and did not run. Then `seconds` is 0, and summary and counts are from its last run.
+    `kept` is true if the stage was up to date and did not run. Then `seconds` is 0, and summary and counts are from the
+    stage's last run.
     """
 
     stage: str
@@ -54,10 +55,10 @@ class Build:
         self.progress = progress or Progress(quiet=True)
 
     def run_all(self) -> list[StageResult]:
-        """Make every stage that is not current: the whole dataset with its orderings and report.
+        """Make every stage that is not up to date: the whole dataset with its orderings and report.
 
         Raises:
-            UserError: bad settings or input; finished stages stay.
+            UserError: bad settings or input; finished stages are kept.
         """
         stages = all_stages(self.config)
         self._adopt_settings(stages)
@@ -75,12 +76,12 @@ class Build:
         return self._run([stage])[0]
 
     def run_order(self, order: OrderConfig) -> list[StageResult]:
-        """Make and measure one ordering and add it to the dataset's settings; other orderings stay.
+        """Make and measure one ordering and add it to the dataset's settings; other orderings are kept.
 
         Raises:
             UserError: there are no characteristics yet; bad settings.
         """
-        # An ordering of the same name is replaced in its place: later orderings may continue it.
+        # An ordering of the same name is replaced in its place: later orderings may be made from it.
         orders = {other.file_name: other for other in self.config.orders} | {order.file_name: order}
         self.config = dataclasses.replace(self.config, orders=tuple(orders.values()))
         stages = ordering_stages(order)
@@ -118,7 +119,7 @@ class Build:
     def _open_reference(self, path: str, adopting: Sequence[Stage]) -> Dataset:
         if os.path.realpath(path) == os.path.realpath(self.folder.root):
             raise UserError(
-                f"Expected features_from to name another dataset, found {path}, which is built; leave it out."
+                f"Expected features_from to name another dataset, found the dataset that is built ({path}); omit it."
             )
         try:
             reference = open_dataset(path)
@@ -142,17 +143,17 @@ class Build:
         self._settings.check({section for stage in stages for section in (stage.section, *stage.also)} | {"train"})
         inside(self.folder.root, "build.log")  # before any work
         with self.folder.lock():
-            # As they were given, because another dataset in them may change. Without `out`, because a dataset may be
+            # The settings as given, because another dataset in them may change. Without `out`, because a dataset may be
             # moved, and its manifest stays the same.
             settings = {key: value for key, value in dataclasses.asdict(self.config).items() if key != "out"}
             stored_settings = self.folder.manifest.get("settings")
-            # In memory only. The first stage that finishes writes them, so a manifest never records settings that
-            # were not used.
+            # The settings are changed in memory only. The first stage that finishes writes them, so a manifest never
+            # records settings that were not used.
             self.folder.manifest["settings"] = settings
             results = []
             for stage in self.progress.numbered(stages):
                 results.append(self._run_one(stage))
-                if stage.name == "prepare":  # the documents are known: check now, not after hours of work
+                if stage.name == "prepare":  # the documents are known now: check at once, not after hours of work
                     for other in stages:
                         other.check(self._context)
             # A stage that ran has written the manifest; settings that no stage reads, such as `train`, follow here.
@@ -210,8 +211,8 @@ class Build:
             for setting, value in _flat(self.folder.stages[other]["config"]).items():
                 if setting in asked and asked[setting] != value:
                     raise UserError(
-                        f"Expected settings of stage {stage.name!r}, or such as {self.folder.root} was made with, "
-                        f"found {setting}={asked[setting]} where stage {other!r} was made with {value}; run "
+                        f"Expected settings of stage {stage.name!r}, or those with which {self.folder.root} was made, "
+                        f"found {setting}={asked[setting]}, but stage {other!r} was made with {value}; run "
                         f"`jax-diversity {other}` with it first, or `jax-diversity build`."
                     )
 
@@ -220,7 +221,7 @@ class Build:
             if need not in self.folder.stages:
                 raise UserError(
                     f"Stage {stage.name!r} needs {need!r}, which {self.folder.root} does not have; run "
-                    f"`jax-diversity {need.split('/')[0]}` first, or `jax-diversity build` for all."
+                    f"`jax-diversity {need.split('/')[0]}` first, or `jax-diversity build` for all stages."
                 )
             for fault in self.folder.missing_files(need):
                 raise UserError(f"{self.folder.root}: {fault}; restore it, or run `jax-diversity build` again.")
@@ -233,11 +234,11 @@ class Build:
         if size is not None and size > packed:
             raise UserError(
                 f"Expected batch_size of at most the {packed} training sequences, found {size}; set it to the global "
-                "batch size of your training, or bring more text."
+                "batch size of your training, or add more text."
             )
 
     def _withdraw_dependents(self, name: str, new_fingerprint: str) -> None:
-        """Remove the stages that were made from a stage's previous output, directly or indirectly."""
+        """Remove the stages that were made, directly or indirectly, from the previous output of a stage."""
         previous = self.folder.stages.get(name)
         if previous is None or previous["fingerprint"] == new_fingerprint:
             return
@@ -252,7 +253,7 @@ class Build:
             self.folder.withdraw(other)
 
     def _log(self, stage: str, seconds: float) -> None:
-        # The memory is the peak of the whole process so far. To measure one stage, the kernel's figure must be reset,
+        # The memory is the peak of the whole process so far. To measure one stage, the kernel's number must be reset,
         # which would also change the report of `time` and batch systems.
         now, memory = datetime.now(UTC).isoformat(timespec="seconds"), peak_bytes()
         line = {"time": now, "stage": stage, "seconds": round(seconds, 3), "process_peak_memory_bytes": memory}
@@ -261,7 +262,7 @@ class Build:
 
 
 def _flat(settings: Any, where: str = "") -> dict[str, Any]:
-    """Nested settings by their dotted names, as read from a manifest's JSON."""
+    """Nested settings as a flat mapping from dotted names to values, as read from a manifest's JSON."""
     if not isinstance(settings, dict) or not settings:
         return {where: json.loads(json.dumps(settings))}  # tuples become lists
     parts = (_flat(value, f"{where}.{key}" if where else str(key)) for key, value in settings.items())
@@ -270,9 +271,9 @@ def _flat(settings: Any, where: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RecordedConfig(BuildConfig):
-    """Settings from a dataset's manifest, which may come from elsewhere: a build with them runs no function of users.
+    """Settings from a dataset's manifest. It may come from elsewhere, so a build with them calls no functions of users.
 
-    To run one that you trust, name it in a `BuildConfig`.
+    To run a function that you trust, name it in a `BuildConfig`.
     """
 
 

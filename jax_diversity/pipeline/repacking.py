@@ -30,7 +30,7 @@ def repack(
 ) -> Dataset:
     """Pack a dataset's documents again, into a new dataset.
 
-    With another seed, sequences have other documents and other cuts: a run with another packing in every epoch sees
+    With another seed, sequences contain other documents and other cuts: a run with another packing in every epoch reads
     no sequence twice. The files of documents, tokens, vectors and clusters are linked if the file system allows it,
     else copied. Both datasets have one feature space.
 
@@ -74,7 +74,9 @@ def repack(
     if build.folder.stages and any(
         build.folder.stages.get(name, {}).get("fingerprint") != entry["fingerprint"] for name, entry in kept.items()
     ):
-        raise UserError(f"Expected an empty folder, or one packed from {given.root}, found other data in {target}.")
+        raise UserError(
+            f"Expected an empty folder, or a dataset packed from {given.root}, found other data in {target}."
+        )
     with build.folder.lock():
         for entry in kept.values():
             for name, about in entry["files"].items():
@@ -118,4 +120,4 @@ def _link(source: Path, target: Path, about: Mapping[str, Any]) -> None:
         copy_file(source, target)
     if not is_as_written(target, about):
         target.unlink()
-        raise UserError(f"{source} is damaged: its SHA-256 is not the manifest's; restore it, or build it again.")
+        raise UserError(f"{source} is damaged: its SHA-256 differs from the manifest; restore it, or build it again.")

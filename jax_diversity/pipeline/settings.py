@@ -1,4 +1,4 @@
-"""All settings: the tree of the stages' settings, and the demonstration."""
+"""The settings of a build, which contain the settings of all stages, and the settings of the demonstration."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ __all__ = [
 
 
 _LARGEST_BATCH = 2**31 - 1
-"""More positions than any order has."""
+"""A number that is larger than the number of positions of any order."""
 
 
 @dataclass(frozen=True)
 class BuildConfig:
-    """Everything from a corpus to an ordered, stored, measured dataset."""
+    """The settings of all stages, from a corpus to an ordered, stored, measured dataset."""
 
     out: str = "out"
     """The dataset's folder."""
@@ -52,8 +52,8 @@ class BuildConfig:
     of this size, `greedy_block_shuffle` without a `block_size` shuffles blocks of this size, and measures, report and
     `inspect` show this size. None if it is unknown."""
     features_from: str | None = None
-    """A built dataset whose tokenizer, embedder, clusters, length bins and families describe these documents: nothing
-    is fitted to them. The settings of these stages come from that dataset."""
+    """A built dataset whose tokenizer, embedder, clusters, length bins and families are used for these documents:
+    nothing is fitted to these documents. The settings of these stages come from that dataset."""
     corpus: CorpusConfig = CorpusConfig()
     preparation: PreparationConfig = PreparationConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
@@ -69,10 +69,10 @@ class BuildConfig:
     train: TrainConfig = TrainConfig()
 
     def check(self, sections: Collection[str] | None = None) -> None:
-        """Check the settings: first each section, then the sections together.
+        """Check the settings: first each section separately, then all sections together.
 
         Args:
-            sections: the sections of the stages that run; None for all. The files of other sections may be gone.
+            sections: the sections of the stages that run; None means all. The files of other sections may be gone.
 
         Raises:
             UserError: the first invalid setting, by its dotted name.
@@ -97,13 +97,13 @@ class BuildConfig:
                 f"orders[{index}]", self.characteristics.possible_families, names[:index]
             )
         if len(set(names)) != len(names):
-            raise UserError(f"Expected orders with different names, found {names}; give them `name`.")
+            raise UserError(f"Expected orders with different names, found {names}; give each order its own `name`.")
         for size in self.windows:
             as_whole_number("windows", size, least=1)
 
 
 def demo_config() -> BuildConfig:
-    """The demonstration: some megabytes of the installed Python packages' texts, and a short training run."""
+    """The settings of the demonstration: some megabytes of texts of the Python packages, and a short training run."""
     return BuildConfig(
         out="demo",
         corpus=CorpusConfig(paths=(PYTHON_ENVIRONMENT,), max_bytes=24 * 2**20),

@@ -1,1 +1,1 @@
-"""Sequences as stored bytes: ArrayRecord files; a record has everything about one sequence."""
+"""Sequences stored as ArrayRecord files. A record contains everything about one sequence."""

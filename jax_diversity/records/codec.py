@@ -1,25 +1,25 @@
 """The bytes of a record: how a sequence is encoded and how records are checked.
 
-A record, little-endian, for L tokens of 2 (uint16) or 4 (int32) bytes each:
+A record has L tokens of 2 (uint16) or 4 (int32) bytes each. All numbers are little-endian:
 
 | bytes | content |
 |---|---|
 | 4 | `JD`, format version, bytes per token, plus 16 with a loss mask |
 | 12 | number of tokens, number of segments, L, each uint32 |
-| 8 | the sequence's index, int64: a record in the wrong place is found when it is read |
-| 8 | identity, uint64: the build of these sequences, so that a later build's records are refused |
-| L x 2 or 4 | tokens; the first place of a run of padding holds -1 (65,535 in two bytes), the others 0 |
-| ceil(L / 8) | one bit per place, lowest first: where a segment or a run of padding starts |
-| ceil(L / 8) | only with a loss mask: one bit per place, whether its token counts |
-| 8 | XXH3 (64 bits) of all of the above |
-| 8 a segment | the segments' document indices, int64 |
+| 8 | the sequence's index, int64. With it, a reader finds a record that is in the wrong place |
+| 8 | identity, uint64: the build of these sequences. With it, a reader refuses records of a later build |
+| L x 2 or 4 | tokens. In a run of padding the first place has -1 (65,535 in two bytes), the others 0 |
+| ceil(L / 8) | one bit per place, lowest bit first: whether a segment or a run of padding starts there |
+| ceil(L / 8) | only with a loss mask: one bit per place, whether its token counts towards the loss |
+| 8 | XXH3 (64 bits) of all bytes above |
+| 8 per segment | the segments' document indices, int64 |
 
-All but the last part, the *body*, has one size, so a batch of bodies is a matrix, which is checked and decoded
-without a Python loop over tokens or segments. A body has a separate checksum because it is read from a memory map:
-ArrayRecord's checksums are of whole records and are only compared by its own reader.
+Everything except the last part is the *body*. All bodies have the same size, so a batch of bodies is a matrix. It is
+checked and decoded without a Python loop over tokens or segments. A body has its own checksum, because it is read from
+a memory map: ArrayRecord's checksums cover whole records, and only ArrayRecord's reader compares them.
 
-Padding may lie between segments as well as at the end. The value at its first place, which no token has, distinguishes
-it from a segment. It costs no byte, and records without padding need no search for it.
+Padding may be between segments and at the end. No token has the value at the first place of padding, so this value
+distinguishes padding from a segment. It needs no additional byte, and records without padding are not searched for it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _HAS_LOSS_MASK = 16
 
 
 class CorruptRecordError(ValueError):
-    """A damaged or wrong record; `row` is its place among the decoded records."""
+    """A damaged or wrong record. `row` is its place among the decoded records."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason)
@@ -55,7 +55,7 @@ class CorruptRecordError(ValueError):
 
 
 class OtherBuildError(CorruptRecordError):
-    """A whole record of another build."""
+    """An undamaged record of another build."""
 
 
 class Bodies(NamedTuple):
@@ -63,21 +63,21 @@ class Bodies(NamedTuple):
 
     num_tokens: Int64[np.ndarray, " row"]
     tokens: Integer[np.ndarray, "row token"]
-    starts: UInt8[np.ndarray, "row byte"]  # one bit per place, lowest first: where a segment or a run of padding starts
-    loss_mask: UInt8[np.ndarray, "row byte"] | None = None  # bits as above: whether a token counts; None: all do
+    starts: UInt8[np.ndarray, "row byte"]  # one bit per place, lowest bit first: whether a segment or padding starts
+    loss_mask: UInt8[np.ndarray, "row byte"] | None = None  # same bits: whether a token counts; None: all tokens count
 
     def of_rows(self, rows: slice) -> Bodies:
-        """Some of them."""
+        """Return the bodies of some rows."""
         loss_mask = None if self.loss_mask is None else self.loss_mask[rows]
         return Bodies(self.num_tokens[rows], self.tokens[rows], self.starts[rows], loss_mask)
 
     def is_padding(self, places: Int64[np.ndarray, " run"]) -> Bool[np.ndarray, " run"]:
-        """Whether the runs that start at some places of the rows end to end are padding."""
+        """Return whether the runs that start at some places are padding. Places are counted over all rows."""
         row, column = np.divmod(places, self.tokens.shape[1])
         return self.tokens[row, column] == _padding(self.tokens.dtype)
 
     def plain_tokens(self) -> Integer[np.ndarray, "row token"]:
-        """The tokens, with padding set to 0 in place."""
+        """Set padding to 0 in place and return the tokens."""
         padded = np.flatnonzero(self.num_tokens < self.tokens.shape[1])
         if len(padded):
             rows = self.tokens[padded]
@@ -87,20 +87,20 @@ class Bodies(NamedTuple):
 
 
 def identity_number(identity: str) -> int:
-    """The part of a fingerprint in a record: its first 16 hexadecimal digits as a number; 0 without one."""
+    """Return the part of a fingerprint that a record has: its first 16 hexadecimal digits, as a number; 0 if empty."""
     return int(identity[:16] or "0", 16)
 
 
 def as_dtype(dtype: np.dtype | str) -> np.dtype:
-    """The type of a stored token: uint16 or int32, little-endian."""
+    """Check the type of stored tokens, which must be uint16 or int32 (little-endian), and return it."""
     dtype = np.dtype(dtype)
     if dtype not in (np.dtype("<u2"), np.dtype("<i4")):
-        raise ValueError(f"Records hold uint16 or int32 tokens, found {dtype}.")
+        raise ValueError(f"Records contain uint16 or int32 tokens, found {dtype}.")
     return dtype
 
 
 def body_bytes(sequence_length: int, dtype: np.dtype, has_loss_mask: bool = False) -> int:
-    """Bytes of a record without the document indices; `has_loss_mask` includes the mask's bits."""
+    """Return the number of bytes of a body, with the bits of a loss mask if `has_loss_mask`."""
     bits = -(-sequence_length // 8) * (2 if has_loss_mask else 1)
     return HEADER_BYTES + sequence_length * dtype.itemsize + bits + _CHECKSUM_BYTES
 
@@ -117,18 +117,18 @@ def encode(
     identity: str = "",
     loss_mask: Bool[np.ndarray, " token"] | None = None,
 ) -> list[bytes]:
-    """The records of some sequences, from their segments' tokens end to end (uint16 or int32).
+    """Make the records of some sequences. `tokens` has the tokens of all segments, one segment after another.
 
-    `loss_mask` says which tokens count; without it all do. Padding never counts.
+    `loss_mask` says which tokens count towards the loss; without it all tokens count. Padding never counts.
 
     Raises a ValueError for empty segments, for segments that overlap within their sequence, and for tokens with the
     value that marks padding.
     """
     num_rows = len(sequence_indices)
     row = np.repeat(np.arange(num_rows), num_segments)
-    # bincount adds float64: exact, for a row has far fewer than 2^53 tokens.
+    # bincount adds in float64. This is exact, because a row has far fewer than 2^53 tokens.
     num_tokens = np.bincount(row, weights=length, minlength=num_rows).astype(np.int64)
-    # Places of the rows end to end: a segment lies within its row, after the previous segment.
+    # Places are counted over all rows. A segment must be within its row, after the previous segment.
     first = row * sequence_length
     start, end = first + position, first + position + length
     free = np.maximum(first, np.concatenate([[0], end])[:-1])
@@ -145,12 +145,12 @@ def encode(
     header["sequence_length"], header["sequence_index"] = sequence_length, sequence_indices
     header["identity"] = identity_number(identity)
     stored, starts, loss_mask_bits = _parts(bodies, sequence_length, tokens.dtype, has_loss_mask)
-    # 1 where a segment starts, -1 after its end: the running sum is 1 on segments, 0 on padding.
+    # `edges` is 1 where a segment starts and -1 after its end. Its running sum is 1 in segments and 0 in padding.
     edges = np.zeros(num_rows * sequence_length + 1, np.int8)
     edges[start] += 1
     edges[end] -= 1
     held = np.cumsum(edges[:-1], dtype=np.int8).view(np.bool_).reshape(num_rows, sequence_length)
-    stored[held] = tokens  # the true places of a mask are in the order of the tokens: row by row
+    stored[held] = tokens  # NumPy fills the true places of a mask row by row; this is the order of the tokens
     bits = ~held
     bits[:, 1:] &= held[:, :-1]
     stored[bits] = _padding(tokens.dtype)
@@ -178,15 +178,15 @@ def check_bodies(
     identity: str | None = None,
     has_loss_mask: bool = False,
 ) -> Bodies:
-    """Check that bodies are whole, of the build and of the expected sequences.
+    """Check that bodies are undamaged, and that they belong to the build and to the expected sequences.
 
-    A body with a right checksum is as `encode` made it, so only the values that distinguish whole records are compared.
-    Bodies of another length or type of tokens have their checksum at another place. If
-    `expected` (the sequences' indices) or `identity` is None, it is not checked.
+    A body with a right checksum is as `encode` made it. Therefore we compare only the values that differ between
+    undamaged records. Bodies of another length or token type have their checksum at another place. If `expected` (the
+    sequences' indices) or `identity` is None, it is not checked.
     """
     header = np.ascontiguousarray(bodies[:, :HEADER_BYTES]).view(_HEADER)[:, 0]
     checksum = np.ascontiguousarray(bodies[:, -_CHECKSUM_BYTES:]).view("<u8")[:, 0]
-    # The checksum is checked first: if it is wrong, the numbers of the header may be wrong too.
+    # We compare the checksum first: if it is wrong, the numbers of the header may be wrong too.
     _refuse(checksum != _checksums(bodies), CorruptRecordError, "its checksum does not match its content")
     mark = _mark(dtype, has_loss_mask)
     _refuse(header["mark"] != mark, CorruptRecordError, "its format is not version {}, {} tokens", _VERSION, dtype)
@@ -200,7 +200,7 @@ def check_bodies(
 
 
 def record_segments(record: bytes) -> tuple[Int64[np.ndarray, " segment"], Int64[np.ndarray, " segment"]]:
-    """The document of each segment in a checked record, and the segment's number of tokens."""
+    """Return the document of each segment in a checked record, and the number of tokens of each segment."""
     header = np.frombuffer(record, _HEADER, 1)[0]
     has_loss_mask = bool(record[3] & _HAS_LOSS_MASK)
     length, dtype = int(header["sequence_length"]), np.dtype("<u2" if record[3] & ~_HAS_LOSS_MASK == 2 else "<i4")
@@ -213,7 +213,10 @@ def record_segments(record: bytes) -> tuple[Int64[np.ndarray, " segment"], Int64
 
 
 def _padding(dtype: np.dtype) -> np.ndarray:
-    """The value where padding starts; no token has it: ids are >= 0, and uint16 is for vocabularies below 65,500."""
+    """Return the value at the start of padding.
+
+    No token has this value: ids are >= 0, and uint16 is only used for vocabularies below 65,500.
+    """
     return np.array(-1).astype(dtype)
 
 
@@ -224,7 +227,7 @@ def _mark(dtype: np.dtype, has_loss_mask: bool) -> int:
 def _parts(
     bodies: np.ndarray, sequence_length: int, dtype: np.dtype, has_loss_mask: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Views of the tokens, of the bits of segment starts and of the loss mask in a matrix of bodies."""
+    """Return views of a matrix of bodies: the tokens, the bits of segment starts, and the loss mask."""
     tokens_end = HEADER_BYTES + sequence_length * dtype.itemsize
     starts_end = tokens_end - (-sequence_length // 8)
     loss_mask = bodies[:, starts_end:-_CHECKSUM_BYTES] if has_loss_mask else None
@@ -232,12 +235,12 @@ def _parts(
 
 
 def _checksums(bodies: UInt8[np.ndarray, "row byte"]) -> np.ndarray:
-    """The expected checksum of each body, little-endian uint64."""
+    """Compute the checksum of each body, as little-endian uint64."""
     return np.fromiter(map(xxh3_64_intdigest, bodies[:, :-_CHECKSUM_BYTES]), "<u8", len(bodies))
 
 
 def _refuse(wrong: np.ndarray, kind: type[CorruptRecordError], reason: str, *values: object) -> None:
-    """Raise for the first wrong row; values fill the reason, of an array the row's."""
+    """Raise an error for the first wrong row. Values are inserted into the reason; of an array, the row's value."""
     if wrong.any():
         row = int(np.argmax(wrong))
         raise kind(row, reason.format(*(value[row] if isinstance(value, np.ndarray) else value for value in values)))

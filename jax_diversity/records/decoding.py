@@ -1,4 +1,4 @@
-"""The arrays for training, made from a batch of records, and their memory."""
+"""Convert a batch of records into arrays for training, and reuse the memory of these arrays."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ LossMask = Literal["all", "answers"]
 Arrays = dict[str, Int32[np.ndarray, "row token"]]
 """Arrays of a batch by field name, see `decode`."""
 
-_PIECE_TOKENS = 2**17  # decoded at a time, so that intermediate arrays stay in the processor's cache
-_MOST_ARRAYS = 48  # of one size: eight batches of six fields, more than a training loop drops at a time
-_MOST_SIZES = 4  # a loader has one or two sizes; parts of batches of several datasets have many
+# Number of tokens that are decoded at a time, so that intermediate arrays stay in the processor's cache.
+_PIECE_TOKENS = 2**17
+# Arrays of one size that a pool keeps: eight batches of six fields. A training loop frees fewer arrays at a time.
+_MAX_ARRAYS = 48
+# Sizes for which a pool keeps arrays. A loader uses one or two sizes; parts of batches of several datasets have many.
+_MAX_SIZES = 4
 
 
 def as_fields(fields: Any) -> tuple[str, ...]:
-    """The requested fields; a `UserError` if one does not exist or the list is empty."""
+    """Return the requested fields; a `UserError` if a field does not exist or the list is empty."""
     listed = isinstance(fields, Collection) and not isinstance(fields, str)
     unknown = [field for field in fields if field not in FIELDS] if listed else fields
     if unknown or not listed or not fields:
@@ -39,11 +42,11 @@ def as_fields(fields: Any) -> tuple[str, ...]:
 
 
 def as_loss(loss_mask: str, has_loss_mask: bool) -> LossMask:
-    """Which tokens are targets; a `UserError` for a loss on answers if no dataset has a loss mask."""
+    """Check which tokens are targets. A loss on answers is a `UserError` if no dataset has a loss mask."""
     check_one_of("loss_mask", loss_mask, get_args(LossMask))
     if loss_mask == "answers" and not has_loss_mask:
         raise UserError(
-            "Expected a dataset of chats with loss_mask=answers, found one without a loss mask; build one with "
+            "Expected a dataset of chats with loss_mask=answers, found one without a loss mask; build a dataset with "
             "corpus.format=chat, or leave loss_mask out."
         )
     return loss_mask  # type: ignore[return-value]
@@ -52,32 +55,33 @@ def as_loss(loss_mask: str, has_loss_mask: bool) -> LossMask:
 class BufferPool:
     """Gives int32 arrays whose memory returns to the pool when nothing refers to it any more.
 
-    The system maps fresh memory page by page when it is first written, which costs several times as much as filling
-    it: with fresh memory a loader makes a third to four fifths as many batches. Views, and JAX arrays that alias the
-    memory, keep it in use. Any number of threads may take arrays. What returns beyond a few batches is freed.
+    The system maps new memory page by page at the first write. This takes several times as long as filling the memory:
+    with new memory a loader makes only a third to four fifths as many batches. Views, and JAX arrays that share the
+    memory, keep it in use. Any number of threads may use the pool. It keeps the memory of a few batches; more is freed.
     """
 
     def __init__(self) -> None:
         self._free: dict[int, deque[np.ndarray]] = {}
-        self._lock = threading.Lock()  # guards the sizes; memory returns without it, at any time in any thread
+        # The lock guards the sizes. Memory returns at any time and in any thread, without the lock.
+        self._lock = threading.Lock()
 
     def empty(self, shape: tuple[int, int]) -> Int32[np.ndarray, "row token"]:
-        """An array of that shape, its values not set."""
+        """Return an array of this shape. Its values are not set."""
         size = shape[0] * shape[1]
         if (free := self._free.get(size)) is None:
             with self._lock:
-                free = self._free.setdefault(size, deque(maxlen=_MOST_ARRAYS))
-                if len(self._free) > _MOST_SIZES:
+                free = self._free.setdefault(size, deque(maxlen=_MAX_ARRAYS))
+                if len(self._free) > _MAX_SIZES:
                     del self._free[next(iter(self._free))]  # the oldest
-        try:  # no check before: another thread could take the last array in between
+        try:  # we do not check first whether there is an array: another thread could take the last array meanwhile
             memory = free.pop()
         except IndexError:
             memory = np.empty(size, np.int32)
         if not size:  # an array without memory to return
             return memory.reshape(shape)
-        # All views of `lease` refer to it and not to `memory` itself, so it is finalized with the last of them.
+        # All views refer to `lease` and not to `memory`. So `lease` is finalized when the last view is freed.
         lease = np.frombuffer(memory.data, np.int32)
-        # `append` on a full deque drops the array at its other end. At the interpreter's end nothing is returned.
+        # `append` on a full deque drops the array at its other end. Nothing is returned when the interpreter ends.
         weakref.finalize(lease, free.append, memory).atexit = False
         return lease.reshape(shape)
 
@@ -90,14 +94,18 @@ def decode(
     loss_mask: LossMask = "all",
     pool: BufferPool | None = None,
 ) -> Arrays:
-    """Turn records into a batch of int32 arrays (row, L).
+    """Convert records into a batch of int32 arrays (row, L).
 
-    `inputs`: tokens, padding 0. `inputs_segmentation`: 1, 2 ... for the segments of a sequence, 0 on padding.
-    `inputs_position`: place within the segment, 0 on padding. `targets`: the next token of the same segment; without
-    one, 0 and `targets_segmentation` 0, which masks it. `merge_segments` joins a sequence's segments
-    into one, so that documents attend to earlier documents: positions are then places in the sequence, and a token
-    before padding has no target. `loss_mask="answers"` also masks targets that do not count: `targets_segmentation` is
-    0 there, but `targets` still has the token. Without a pool, memory is fresh.
+    - `inputs`: the tokens; padding is 0.
+    - `inputs_segmentation`: 1, 2 ... for the segments of a sequence; padding is 0.
+    - `inputs_position`: the place within the segment; padding is 0.
+    - `targets`: the next token of the same segment. If there is none, `targets` is 0, and `targets_segmentation` is 0,
+      which masks the target.
+
+    `merge_segments` joins the segments of a sequence into one segment, so that documents attend to earlier documents.
+    Positions are then places in the sequence, and a token before padding has no target. `loss_mask="answers"` also
+    masks targets that do not count towards the loss: their `targets_segmentation` is 0, but `targets` still has the
+    token. Without a pool, new memory is used.
     """
     if unknown := [field for field in fields if field not in FIELDS]:
         raise ValueError(f"Expected fields among {', '.join(FIELDS)}, found {', '.join(map(repr, unknown))}.")
@@ -111,29 +119,30 @@ def decode(
         _fill({field: array[rows] for field, array in batch.items()}, piece, merge_segments)
         if loss_mask == "answers" and piece.loss_mask is not None and "targets_segmentation" in batch:
             counted = np.unpackbits(piece.loss_mask, axis=1, count=sequence_length, bitorder="little")
-            # A place's target is the token of the next place; a row's last place has none.
+            # The target of a place is the token of the next place. The last place of a row has no target.
             batch["targets_segmentation"][rows, :-1] *= counted[:, 1:]
     return batch
 
 
 def _runs(bodies: Bodies, merge_segments: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The rows end to end, cut into segments and paddings: start, length, and number (1, 2 ...; 0 for padding)."""
+    """Cut all rows into runs, which are segments or padding: their starts, lengths and numbers (0 for padding)."""
     num_rows, length = bodies.tokens.shape
     row_bytes = bodies.starts.shape[1]
-    # Most bytes are zero: only the others are unpacked. A bit's place in the row is 8 times its byte's, plus its own.
+    # Most bytes are zero, so we unpack only the others. The place of a bit in its row is 8 times the place of its byte,
+    # plus the bit's place in the byte.
     byte = np.flatnonzero(bodies.starts != 0)
     bit = np.flatnonzero(np.unpackbits(bodies.starts.reshape(-1)[byte], bitorder="little").view(np.bool_))
     row, column = np.divmod(8 * byte[bit >> 3] + (bit & 7), 8 * row_bytes)
     start = row * length + column
     held = ~bodies.is_padding(start) if (bodies.num_tokens < length).any() else np.ones(len(start), np.bool_)
-    if merge_segments:  # a segment is joined with the segment directly before it
+    if merge_segments:  # a segment is joined to the segment directly before it
         apart = (column == 0) | ~held
         apart[1:] |= ~held[:-1]
         start, held = start[apart], held[apart]
         number = np.ones(len(start), np.int64)
     else:
         number = np.cumsum(held)
-        # Segments are counted over all rows, minus the segments in the previous rows. Every row begins with a run.
+        # We count segments over all rows and subtract the segments of the previous rows. Every row begins with a run.
         first = np.flatnonzero(column == 0)
         number -= (number - held)[first][row]
     number[~held] = 0
@@ -149,16 +158,16 @@ def _fill(batch: Mapping[str, np.ndarray], bodies: Bodies, merge_segments: bool)
     run_start, run_length, run_number = _runs(bodies, merge_segments)
     if "inputs" in batch:
         batch["inputs"].reshape(-1)[run_start[run_number == 0]] = 0  # where padding starts, no token is stored
-    if "targets" in batch:  # shifted within every row; the places without a next token are set last
+    if "targets" in batch:  # tokens are shifted within every row; places without a next token are set at the end
         batch["targets"][:, :-1] = tokens[:, 1:]
     length = tokens.shape[1]
-    narrow = np.min_scalar_type(length)  # uint8 or uint16: less memory traffic than int32, widened last
+    narrow = np.min_scalar_type(length)  # uint8 or uint16 needs less memory traffic; it becomes int32 at the end
     if segmentation := [array for field, array in batch.items() if field.endswith("_segmentation")]:
         number = np.repeat(run_number.astype(narrow), run_length).reshape(tokens.shape)
         for array in segmentation:
             array[:] = number
     if position := [array for field, array in batch.items() if field.endswith("_position")]:
-        # Merged segments are counted from their sequence's first place, even after padding.
+        # Positions of merged segments are counted from the first place of the sequence, even after padding.
         origin = np.zeros(len(run_start), narrow) if merge_segments else (run_start % length).astype(narrow)
         place = np.repeat(origin, run_length).reshape(tokens.shape)
         np.subtract(np.arange(length, dtype=narrow), place, out=place)
@@ -166,8 +175,8 @@ def _fill(batch: Mapping[str, np.ndarray], bodies: Bodies, merge_segments: bool)
             place *= np.repeat(run_number > 0, run_length).reshape(tokens.shape)
         for array in position:
             array[:] = place
-    # A segment's last token has no next one. A row's last column of `targets` is set here, too: fresh memory holds
-    # anything, and a run ends with every row.
+    # The last token of a segment has no next token. This also sets the last column of `targets`, because a run ends at
+    # the end of every row. It must be set, because new memory contains arbitrary values.
     last = run_start + run_length - 1
     for field in batch.keys() & {"targets", "targets_segmentation"}:
         batch[field].reshape(-1)[last] = 0

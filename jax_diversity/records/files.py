@@ -1,10 +1,10 @@
 """One ArrayRecord file of `write_records`: the places of its records, and their bytes from a memory map.
 
-An ArrayRecord file is a Riegeli file: chunks end to end, interrupted by a block header of 24 bytes at every 64 KiB.
-`write_records` puts one uncompressed record into each chunk: 40 bytes of header, a zero (not compressed), the length
-of the length (one byte), the length, the record as it is. A footer near the file's end gives the size of every
-record, and the last block has the footer's place. Nothing else is read: every record has a checksum
-(`records.codec`), so this module only makes sure that no byte outside the file is touched.
+An ArrayRecord file is a Riegeli file. Chunks follow one another, interrupted by a block header of 24 bytes at every
+64 KiB. `write_records` puts one uncompressed record into each chunk. The chunk has 40 bytes of header, a zero (not
+compressed), the length of the length (one byte), the length, and the record. A footer near the file's end gives the
+size of every record, and the last block has the footer's place. We read nothing else. Every record has a checksum
+(`records.codec`), so this module only ensures that we read no byte outside the file.
 
 Sources: github.com/google/riegeli/blob/master/doc/riegeli_records_file_format.md,
 github.com/google/array_record/blob/main/cpp/layout.proto.
@@ -44,14 +44,14 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class RecordFile:
-    """An open record file. It keeps reading the same file, even if another file gets its name.
+    """An open record file. We continue to read the same file, even if another file gets its name.
 
-    A UserError refuses a file that is missing, cannot be opened or mapped, is damaged, holds another number of
-    records or shorter ones, or was not written by `write_records`.
+    A UserError is raised if the file is missing, cannot be opened or mapped, is damaged, has another number of records
+    or shorter records, or was not written by `write_records`.
 
-    A memory map is the fastest reader. But if another program truncates the file between `is_whole` and the read, or if
-    the disk fails, the process ends (SIGBUS). Without `memory_map` system calls read records, and such a fault is a
-    UserError.
+    A memory map is the fastest way to read. But if another program truncates the file between `is_whole` and the read,
+    or if the disk fails, the process ends (SIGBUS). Without `memory_map`, records are read by system calls, and such a
+    failure is a UserError.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class RecordFile:
             if len(starts) != count:
                 raise ValueError(f"{count} records expected, {len(starts)} found")
             if smallest < body_bytes:
-                raise ValueError(f"records of at least {body_bytes} bytes expected, one of {smallest} found")
+                raise ValueError(f"records of at least {body_bytes} bytes expected, a record of {smallest} found")
         except OSError as error:
             raise _unreadable(path, error) from None
         except (ValueError, IndexError) as error:  # damaged numbers lead to an IndexError
@@ -86,10 +86,10 @@ class RecordFile:
         return len(self._starts)
 
     def is_whole(self) -> bool:
-        """Whether the file is as long as when it was opened.
+        """Return whether the file is at least as long as when it was opened.
 
-        Reading the map beyond the file's end kills the process (SIGBUS): call this before every read. A removed
-        or replaced file is whole: the map keeps it.
+        A read of the map beyond the file's end kills the process (SIGBUS), so call this method before every read. For a
+        removed or replaced file the result is True, because the map keeps the file.
         """
         try:
             state = os.stat(self._path)
@@ -100,24 +100,26 @@ class RecordFile:
         return (state.st_dev, state.st_ino) != self._file or state.st_size >= self._num_bytes
 
     def bodies(self, places: Int64[np.ndarray, " row"]) -> UInt8[np.ndarray, "row byte"]:
-        """The bodies of the records at some places, as rows of a new array."""
+        """Read the bodies of the records at some places, as rows of a new array."""
         if self._bytes is None:
             rows = np.empty((len(places), self._body_bytes), np.uint8)
             for row, place in zip(rows, places.tolist(), strict=True):
                 self.copy_body(place, row)
             return rows
         starts = self._starts[places].astype(np.int64)
-        # Row i of `windows` is the bytes from i on. One gather of such rows copies each record once and holds the
-        # interpreter's lock only once a batch, so other threads continue while pages are read from the disk.
+        # We make a view of the file in which row i has the bytes from byte i on. To gather rows of this view copies
+        # each record once. NumPy acquires the interpreter's lock only once per batch, so other threads continue while
+        # pages are read from the disk.
         shape = len(self._bytes) - self._body_bytes + 1, self._body_bytes
         rows = np.ndarray(shape, np.uint8, self._bytes.data, strides=(1, 1))[starts]
-        crossing = starts % _BLOCK + self._body_bytes > _BLOCK  # these also hold block headers: copied again
+        # Rows that cross the end of a block contain block headers. They are copied again, without the headers.
+        crossing = starts % _BLOCK + self._body_bytes > _BLOCK
         for row in np.flatnonzero(crossing).tolist():
             self.copy_body(int(places[row]), rows[row])
         return rows
 
     def copy_body(self, place: int, row: UInt8[np.ndarray, " byte"]) -> None:
-        """Copy one record's body into an array: faster than `bodies` where few rows of a batch are in this file."""
+        """Copy one record's body into an array. This is faster than `bodies` if a batch has few rows in this file."""
         start = int(self._starts[place])
         done, end = 0, _BLOCK - start % _BLOCK
         while done < len(row):
@@ -140,13 +142,14 @@ class RecordFile:
 
 
 class _Mapping:
-    """A file's bytes in memory, as an array interface; they are unmapped with their last array.
+    """A file's bytes in memory, as an array interface. They are unmapped when the last array that uses them is freed.
 
-    Python's own `mmap` keeps a descriptor of every file open, and a process may have only about a thousand.
+    Python's own `mmap` keeps a descriptor of every file open, and a process may have only about a thousand descriptors.
     """
 
     def __init__(self, descriptor: int, num_bytes: int, *, in_sequence: bool) -> None:
-        # A private map: some network file systems have no shared maps. Both read the same pages of the system's cache.
+        # We use a private map, because some network file systems do not support shared maps. Private and shared maps
+        # read the same pages of the system's cache.
         address = _system.mmap(None, num_bytes, mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor, 0)
         if address == _FAILED:
             raise OSError(number := ctypes.get_errno(), os.strerror(number))
@@ -157,26 +160,28 @@ class _Mapping:
 
 
 def _record_starts(descriptor: int, num_bytes: int) -> tuple[Int64[np.ndarray, " record"], int]:
-    """The start of every record in the file, and the size of the smallest one.
+    """Return the start of every record in the file, and the size of the smallest record.
 
-    Chunks lie end to end, so the sizes give all starts. The footer also has every chunk's offset, but reading
-    two numbers an entry takes twice as long; only the last offset is compared. It differs if records are compressed.
+    Chunks follow one another without gaps, so the sizes give all starts. The footer also has every chunk's offset, but
+    to read two numbers per entry takes twice as long. We compare only the last offset. It differs if records are
+    compressed.
     """
     if num_bytes % _BLOCK or num_bytes < 2 * _BLOCK:
         raise ValueError("not a whole number of blocks")
-    # Read from the descriptor, not from the map: the system counts up to 2 MiB around a touched page as used memory.
+    # We read from the descriptor, not from the map: for each page that is read from a map, the system counts up to
+    # 2 MiB around it as used memory.
     sizes, postscript = _read_chunk(descriptor, num_bytes - _BLOCK, num_bytes)
     offset_key, footer, mark_key, mark = packed_integers(postscript[: sizes[0]].data).tolist()
     if (offset_key, mark_key, mark) != (_OFFSET_KEY, _SIZE_KEY, _POSTSCRIPT_MARK):
         raise ValueError("no ArrayRecord postscript")
     entry_sizes, entries = _read_chunk(descriptor, footer, num_bytes)
-    ends = np.cumsum(entry_sizes)  # the first entry is about the file, each further one about a chunk
+    ends = np.cumsum(entry_sizes)  # the first entry describes the file, each other entry describes a chunk
     if len(ends) == 1:
         return np.zeros(0, np.int64), 0
     sizes = _record_sizes(entries, ends[1:])
     first, last = (int(packed_integers(entries[begin:end].data)[1]) for begin, end in (ends[:2], ends[-2:]))
-    # A record's length is a varint: a byte for each seven bits. A chunk is its header, the zero, the length of that
-    # varint, the varint and the record.
+    # A record's length is stored as a varint: one byte for each seven bits. A chunk consists of its header, the zero,
+    # the length of this varint, the varint and the record.
     length_bytes = sum((sizes >> shift > 0).astype(np.int64) for shift in range(0, 63, 7))
     before = _CHUNK_HEADER + 2 + length_bytes
     begins = _without_headers(first) + np.concatenate([[0], np.cumsum(before + sizes)])
@@ -189,12 +194,15 @@ def _record_starts(descriptor: int, num_bytes: int) -> tuple[Int64[np.ndarray, "
 def _record_sizes(
     entries: UInt8[np.ndarray, " byte"], ends: Int64[np.ndarray, " record"]
 ) -> Int64[np.ndarray, " record"]:
-    """The sizes in a footer's entries, read backwards from each entry's end: size key, size, number's key, 1."""
+    """Return the sizes in a footer's entries.
+
+    An entry ends with: the key of the size, the size, the key of the number of records, 1. We read it backwards.
+    """
     at = ends - 3
-    sizes = entries[at].astype(np.int64)  # the highest seven bits: a varint has its lowest first
+    sizes = entries[at].astype(np.int64)  # the highest seven bits, because a varint begins with its lowest bits
     good = (entries[ends - 1] == 1) & (entries[ends - 2] == _NUM_RECORDS_KEY) & (sizes < 0x80)
     at -= 1
-    # All entries at once, a byte back in each step; an entry that has reached its size key stays there.
+    # We process all entries at once. Each step goes back one byte; an entry that has reached its size key stays there.
     for _ in range(4):  # up to 35 bits
         more = entries[at] >= 0x80
         if not more.any():
@@ -207,8 +215,8 @@ def _record_sizes(
 
 
 def _read_chunk(descriptor: int, begin: int, file_bytes: int) -> tuple[Int64[np.ndarray, " record"], np.ndarray]:
-    """The sizes of a chunk's uncompressed records, and the records' bytes end to end."""
-    # Of the header's five numbers, the second is the size of the data, and the fourth has the type in its lowest byte.
+    """Return the sizes of a chunk's uncompressed records, and the bytes of the records, one after another."""
+    # The header has five numbers. The second is the size of the data; the lowest byte of the fourth is the type.
     header = _read(descriptor, begin, _CHUNK_HEADER, file_bytes).view("<u8")
     data = _read(descriptor, begin, _CHUNK_HEADER + int(header[1]), file_bytes)[_CHUNK_HEADER:]
     if int(header[3]) & 0xFF != _SIMPLE_CHUNK or data[0] != 0:
@@ -222,12 +230,12 @@ def _read_chunk(descriptor: int, begin: int, file_bytes: int) -> tuple[Int64[np.
 
 
 def _read(descriptor: int, begin: int, size: int, file_bytes: int) -> UInt8[np.ndarray, " byte"]:
-    """`size` bytes of the file from a place on, without block headers."""
+    """Read `size` bytes of the file from a place on, without block headers."""
     begin += _BLOCK_HEADER if begin % _BLOCK == 0 else 0
     last = _without_headers(begin) + size - 1
     end = last // _BLOCK_ROOM * _BLOCK + _BLOCK_HEADER + last % _BLOCK_ROOM + 1
     if not 0 <= begin < end <= file_bytes or len(found := os.pread(descriptor, end - begin, begin)) < end - begin:
-        raise ValueError("its index names bytes outside it")
+        raise ValueError("its index refers to bytes outside the file")
     content = np.frombuffer(found, np.uint8)
     headers = range(_BLOCK - begin % _BLOCK, len(content), _BLOCK)
     starts, ends = [0, *(header + _BLOCK_HEADER for header in headers)], [*headers, len(content)]
@@ -235,7 +243,7 @@ def _read(descriptor: int, begin: int, size: int, file_bytes: int) -> UInt8[np.n
 
 
 def _without_headers(position: int) -> int:
-    """A place in the file, counted without the bytes of block headers."""
+    """Convert a place in the file to the number of bytes before it, without the bytes of block headers."""
     return position // _BLOCK * _BLOCK_ROOM + max(position % _BLOCK - _BLOCK_HEADER, 0)
 
 

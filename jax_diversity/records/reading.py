@@ -1,4 +1,4 @@
-"""Record files read by place or by sequence: by any number of threads, in random or in stored order."""
+"""Read record files by place or by sequence, from any number of threads, in random or in stored order."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from jax_diversity.schema.orderings import as_integers
 Rows = Int64[np.ndarray, " row"]
 """A whole number for each row of a batch."""
 GivenRows = Rows | Sequence[int]
-"""Rows as users may give them."""
+"""Numbers of rows in the types that users may give."""
 
-_LIBRARY_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"  # reading ahead only costs where places are random
+_LIBRARY_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"  # if places are random, reading ahead only costs time
 _INVERTED_AT_A_TIME = 2**20
 
 
@@ -33,23 +33,24 @@ _INVERTED_AT_A_TIME = 2**20
 class RecordReader:
     """Reads sequences from record files, from any number of threads.
 
-    A *place* counts the records over all files; `places_of` gives the places of sequences. A file is opened at its
-    first use and must have the expected number of records. A pickled reader carries only names; the other process
-    opens the files itself. A single record costs the same in a file of any size.
+    A *place* is the number of a record, counted over all files; `places_of` gives the places of sequences. A file is
+    opened at its first use and must have the expected number of records. A pickled reader contains only names; the
+    other process opens the files itself. The time to read one record does not depend on the size of its file.
 
     Args:
         paths: the files, in order.
-        counts: the number of records of each.
-        sequence_length: the number of a record's token places.
+        counts: the number of records of each file.
+        sequence_length: the number of token places in a record.
         dtype: the stored type of a token, uint16 or int32.
-        identity: the fingerprint of the records' build, as given to `write_records`; None accepts any build.
-        overlap: tokens of a record that are targets only (`Segments.overlap`).
-        has_loss_mask: whether records have a loss mask; without it all tokens count.
-        layout: a .npy file with the sequence at every place; None: sequence i lies at place i.
-        fetch: called with a file's path before it is opened, to fetch the file; picklable if the reader must be.
+        identity: the fingerprint of the records' build, as given to `write_records`. None accepts any build.
+        overlap: number of tokens at the end of a record that are only targets (`Segments.overlap`).
+        has_loss_mask: whether records have a loss mask. Without it all tokens count towards the loss.
+        layout: a .npy file with the sequence at every place. With None, sequence i is at place i.
+        fetch: called with a file's path before the file is opened, to fetch the file. It must be picklable if the
+            reader is pickled.
         in_sequence: for ascending places: the system reads ahead, and only the last two opened files stay open.
-        memory_map: False reads by system calls: slower, but a truncated file or a failing disk is an error and does
-            not end the process (see `RecordFile`).
+        memory_map: with False, records are read by system calls. This is slower, but a truncated file or a failing disk
+            then gives an error instead of ending the process (see `RecordFile`).
     """
 
     paths: Sequence[Path]
@@ -86,30 +87,35 @@ class RecordReader:
         return f"RecordReader({len(self)} records of {self.sequence_length} tokens in {len(self.paths)} files)"
 
     def moved(self, paths: Sequence[Path]) -> RecordReader:
-        """A reader of the same records in other files, which it does not fetch."""
+        """Return a reader of the same records in other files. It does not fetch the files."""
         return dataclasses.replace(self, paths=paths, fetch=None)
 
     def forward(self) -> RecordReader:
-        """A reader of the same files for ascending places."""
+        """Return a reader of the same files for ascending places."""
         return dataclasses.replace(self, in_sequence=True)
 
     @property
     def width(self) -> int:
-        """L, the tokens of a row of a batch."""
+        """L, the number of tokens in a row of a batch."""
         return self.sequence_length - self.overlap
 
     def places_of(self, sequences: GivenRows) -> Rows:
-        """The places of some sequences; IndexError: there is no such sequence; UserError: an unreadable layout."""
+        """Return the places of some sequences.
+
+        Raises:
+            IndexError: there is no such sequence.
+            UserError: the layout cannot be read.
+        """
         sequences = self._rows("sequences", sequences)
         return sequences if self.layout is None else self._place_of[sequences].astype(np.int64, copy=False)
 
     def sequences_at(self, places: GivenRows) -> Rows:
-        """The sequences whose records lie at some places; raises as `places_of`."""
+        """Return the sequences at some places. This raises the same errors as `places_of`."""
         places = self._rows("places", places)
         return places if self.layout is None else np.asarray(self._order[places], np.int64)
 
     def files_of(self, places: Rows) -> Rows:
-        """The file that holds each of the records at some places, by its number."""
+        """Return the number of the file for each of some places."""
         return np.searchsorted(self._ends, places, side="right")
 
     def read_sequences(
@@ -120,7 +126,7 @@ class RecordReader:
         merge_segments: bool = False,
         loss_mask: LossMask = "all",
     ) -> Arrays:
-        """The arrays of some sequences in the given order, at any places; raises as `read_batch`.
+        """Read the arrays of some sequences, in the given order. This raises the same errors as `read_batch`.
 
         Example:
             >>> open_dataset("out/").records.read_sequences(np.array([7, 3]))["inputs"].shape
@@ -140,12 +146,12 @@ class RecordReader:
         merge_segments: bool = False,
         loss_mask: LossMask = "all",
     ) -> Arrays:
-        """The arrays of the records at some places, see `decode`; `expected` are their sequences.
+        """Read the arrays of the records at some places, see `decode`. `expected` are the sequences of the records.
 
-        Rows are `width` tokens long: if sequences overlap, a row's last target is the token after it.
+        Rows have `width` tokens. If sequences overlap, the last target of a row is the token after the row.
 
         Raises:
-            IndexError: a place outside of the records.
+            IndexError: there is no record at a place.
             UserError: a file is missing, truncated, replaced or damaged; a record is of another build or another
                 sequence.
         """
@@ -153,13 +159,13 @@ class RecordReader:
         batch = decode(bodies, fields=fields, merge_segments=merge_segments, loss_mask=loss_mask, pool=self._pool)
         if not self.overlap:
             return batch
-        # Copied, so that rows lie end to end and the pool's memory is free again.
+        # We copy the rows, so that they follow one another in memory and the pool's memory is free again.
         return {field: np.ascontiguousarray(rows[:, : self.width]) for field, rows in batch.items()}
 
     def read_tokens(self, places: GivenRows, *, expected: Rows | None = None) -> Integer[np.ndarray, "row token"]:
-        """The tokens of the records at some places, as they are stored (uint16 or int32), padding 0.
+        """Read the tokens of the records at some places, in their stored type (uint16 or int32). Padding is 0.
 
-        Rows are `sequence_length` tokens long. The checks and the errors are those of `read_batch`.
+        Rows have `sequence_length` tokens. The checks and errors are the same as in `read_batch`.
 
         Example:
             >>> open_dataset("out/").records.read_tokens(np.arange(64)).shape
@@ -168,39 +174,40 @@ class RecordReader:
         return self._bodies(places, expected).plain_tokens()
 
     def read(self, places: GivenRows, *, expected: Rows | None = None) -> list[bytes]:
-        """The whole records at some places, with their documents' indices (`codec.record_segments`).
+        """Read whole records at some places, including the indices of their documents (`codec.record_segments`).
 
-        ArrayRecord's own reader reads them: a record's own checksum does not cover the indices, ArrayRecord's does.
-        It is slow, for inspecting a few batches. `expected` and the errors are as in `read_batch`.
+        We use ArrayRecord's own reader, because its checksum covers the indices; the checksum in the record does not.
+        This reader is slow; use it to inspect a few batches. `expected` and the errors are the same as in `read_batch`.
         """
         places = self._rows("places", places)
         numbers = self.files_of(places)
         records: list[bytes] = []
         readers: dict[int, Any] = {}
         for number, record in zip(numbers.tolist(), (places - self._starts[numbers]).tolist(), strict=True):
-            self._file(number)  # ArrayRecord treats an unreadable file as empty; this refuses it
+            self._file(number)  # this raises an error if the file cannot be read; ArrayRecord would treat it as empty
             try:
                 if number not in readers:
                     readers[number] = array_record_module.ArrayRecordReader(str(self.paths[number]), _LIBRARY_OPTIONS)
-                records += readers[number].read(record, record + 1)  # a list of places takes longer in a larger file
+                records += readers[number].read(record, record + 1)  # with a list of places, larger files take longer
             except (RuntimeError, ValueError, IndexError) as error:
                 raise self._damaged(number, record, str(error).split(";")[0]) from None
-        # `_file` checked that no record is shorter than a body; a file that was replaced since may have one.
+        # `_file` checked that no record is shorter than a body. But the file may have been replaced since then.
         bodies = [np.frombuffer(record[: self._body_bytes].ljust(self._body_bytes), np.uint8) for record in records]
         self._check(np.array(bodies, np.uint8).reshape(-1, self._body_bytes), places, expected)
         return records
 
     def close(self, file: int | None = None) -> None:
-        """Close all files or one; the next read opens what it needs."""
+        """Close all files or one file. The next read opens the files that it needs."""
         with self._lock:
-            # Threads that still read from a file keep it alive: its map ends with the last of them.
+            # If threads still read from a file, its map stays until the last of these threads has finished.
             for number in list(self._files) if file is None else [file]:
                 self._files.pop(number, None)
 
     @cached_property
     def _order(self) -> Int64[np.ndarray, " place"]:
-        """The sequence at every place, mapped from its file."""
-        # This does not check that it is the written order: every record has its sequence's index.
+        """The sequence at every place, as a memory map of the layout's file."""
+        # We do not check that this is the order in which the records were written: every record has its sequence's
+        # index, which is compared.
         path = Path(self.layout or "")
         if self.fetch is not None:
             self.fetch(path)
@@ -219,7 +226,7 @@ class RecordReader:
 
     @cached_property
     def _place_of(self) -> Integer[np.ndarray, " sequence"]:
-        """The inverse of `_order`: it takes four bytes of memory a sequence, eight from 2^31 sequences on."""
+        """The inverse of `_order`. It needs four bytes of memory per sequence; eight bytes from 2^31 sequences on."""
         place_of = np.zeros(len(self), np.int32 if len(self) < 2**31 else np.int64)
         for start in range(0, len(self), _INVERTED_AT_A_TIME):
             stop = min(start + _INVERTED_AT_A_TIME, len(self))
@@ -260,13 +267,13 @@ class RecordReader:
             raise self._damaged(number, int(places[error.row] - self._starts[number]), str(error)) from None
 
     def _file(self, number: int) -> RecordFile:
-        """A file, opened once among all threads."""
+        """Return a file. It is opened only once for all threads."""
         if (file := self._files.get(number)) is not None:
             return file
         if self.fetch is not None:
-            self.fetch(self.paths[number])  # before the lock: reads of other files continue
+            self.fetch(self.paths[number])  # without the lock, so that reads of other files continue
         with self._lock:
-            if (file := self._files.get(number)) is None:  # no other thread has opened it meanwhile
+            if (file := self._files.get(number)) is None:  # otherwise another thread has opened it meanwhile
                 file = RecordFile(
                     self.paths[number],
                     self.counts[number],
@@ -275,7 +282,7 @@ class RecordReader:
                     memory_map=self.memory_map,
                 )
                 if self.in_sequence:
-                    # The file before the new one stays open: batches begin in one file and end in the next.
+                    # The file before the new file stays open: a batch may begin in one file and end in the next file.
                     for older in list(self._files)[:-1]:
                         del self._files[older]
                 self._files[number] = file

@@ -15,11 +15,12 @@ class RecordsConfig:
     """How sequences are stored for training."""
 
     layout: Literal["packed", "ordered"] = "packed"
-    """`packed`: as packed; orderings are read through their permutation. `ordered`: in the order of `ordering`."""
+    """The order of the stored sequences. `packed`: the order of packing; orderings are read through their permutation.
+    `ordered`: the order of the ordering in the setting `ordering`."""
     ordering: str = "balance"
-    """The ordering that the ordered layout follows."""
+    """The ordering for the ordered layout."""
     sequences_per_file: int = 65_536
-    """Most records of a file."""
+    """Maximum number of records in a file."""
 
     def check(self, orderings: Sequence[str]) -> None:
         """Check the settings; `orderings` are the names of the build's orderings."""

@@ -1,4 +1,4 @@
-"""The stage `write`: the sequences' tokens, gathered and written as records."""
+"""The stage `write`: it gathers the tokens of the sequences and writes them as records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write_sequences(context: Context, partial: Path) -> Counts:
     order_of = {name: np.arange(part.num_sequences) for name, part in parts.items()}
     if ordering is not None:
         order_of["train"] = dataset.orderings[ordering].indices
-    # Every record has its packing's fingerprint, so that an open reader notices a new build of the dataset.
+    # Every record has the fingerprint of the packing. With it, an open reader detects a new build of the dataset.
     identity = context.folder.stages["pack"]["fingerprint"]
     inserted = context.counts("pack")["num_inserted_ends"]
     records = {}
@@ -56,11 +56,11 @@ def write_sequences(context: Context, partial: Path) -> Counts:
 
 
 def summary(counts: Counts) -> str:
-    """One line: records, files, order."""
+    """Return one line: the numbers of records and files, and the order."""
     records = counts["records"]
-    lie = f"in the order of {counts['ordering']!r}" if counts["layout"] == "ordered" else "as packed"
+    where = f"in the order of {counts['ordering']!r}" if counts["layout"] == "ordered" else "as packed"
     num_files = sum(map(len, records.values()))
-    return f"{sum(records['train']):,} + {sum(records['validation']):,} records in {num_files} files, {lie}"
+    return f"{sum(records['train']):,} + {sum(records['validation']):,} records in {num_files} files, {where}"
 
 
 def _inputs(context: Context) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ RECORDS = "records"
 
 
 def layout_ordering(stored: StoredStages) -> str | None:
-    """The ordering in which the training records are stored; None if they are stored as packed."""
+    """Return the name of the ordering in which training records are stored; None if it is the order of packing."""
     counts = stored.counts("write")
     return counts["ordering"] if counts["layout"] == "ordered" else None
 
@@ -29,7 +29,7 @@ def open_records(
     layout: Path | None,
     memory_map: bool,
 ) -> RecordReader:
-    """A reader of one part's records; its arguments are those of `RecordReader`."""
+    """Make a reader of one part's records. See `RecordReader` for the arguments."""
     from jax_diversity.records.reading import RecordReader
 
     counts = stored.counts("write")
@@ -46,7 +46,7 @@ def open_records(
             "run `jax-diversity write` again."
         )
     return RecordReader(
-        [path.absolute() for path in paths],  # a process that unpickles it may have another working folder
+        [path.absolute() for path in paths],  # a process that unpickles the reader may have another working folder
         per_file,
         sequence_length=sequence_length,
         dtype=counts["dtype"],

@@ -1,7 +1,7 @@
-"""Sequences gathered from the tokens of their segments and written as record files, several at the same time.
+"""Gather sequences from the tokens of their segments, and write them as record files, several at the same time.
 
-Writers are threads: ArrayRecord and NumPy release the interpreter's lock while they copy, and a file's last flush
-only waits for the disk. Processes would need a copy of the segments each.
+The writers are threads. ArrayRecord and NumPy release the interpreter's lock while they copy, and the last flush of a
+file only waits for the disk. If the writers were processes, each would need a copy of the segments.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ from jax_diversity.records.files import RecordFile
 from jax_diversity.schema import Segments
 
 Gather = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""(document_index, document_offset, length), one row per segment -> a value per token of the segments end to end."""
+"""A function (document_index, document_offset, length) -> values.
 
-_OPTIONS = "group_size:1,uncompressed"  # `records.files` reads no other layout
+The arguments have one row per segment. The result has one value per token of all segments, one after another.
+"""
+
+_OPTIONS = "group_size:1,uncompressed"  # `records.files` can read only this layout
 _CHUNK_BYTES = 2 * 2**20
 
 
@@ -48,14 +51,17 @@ def write_records(
 ) -> tuple[int, ...]:
     """Write sequences in the order of `order`, as `stem-00000-of-00003.array_record` and so on.
 
-    A file gets its name only when it is complete. An existing file with the right number of records of the same
-    identity is kept, so a run that was interrupted continues where it stopped. The bytes are the same for any number
-    of writers. Each writer holds a few MiB of tokens at a time, and calls `gather` from its own thread.
+    A file gets its name only when it is complete. An existing file is kept if it has the right number of records of the
+    same identity. So an interrupted run continues where it stopped. The bytes are the same for any number of writers.
+    Each writer has a few MiB of tokens in memory at a time, and calls `gather` from its own thread.
 
-    Every record carries the first eight bytes of `identity`, the fingerprint (hexadecimal) of the sequences'
-    content, so a reader of one build refuses the records of another. The last token of a segment in `inserted_ends` is
-    `end_id`, not the document's. `read_loss_mask` says which tokens count towards the loss, and records keep it;
-    inserted ends never count. Returns the number of records of every file.
+    Every record contains the first eight bytes of `identity`, the fingerprint (hexadecimal) of the sequences' content.
+    With it, a reader of one build refuses the records of another build. The last token of a segment in `inserted_ends`
+    is `end_id` instead of the document's token. `read_loss_mask` says which tokens count towards the loss; this is
+    stored in the records. Inserted end tokens never count.
+
+    Returns:
+        The number of records of every file.
     """
     dtype = as_dtype(dtype)
     counts = file_counts(len(order), sequences_per_file)
@@ -76,15 +82,15 @@ def write_records(
         for start in range(0, len(sequences), chunk_size):
             chunk = sequences[start : start + chunk_size]
             num_segments = row_starts[chunk + 1] - row_starts[chunk]
-            # Segment rows of the chunk's sequences: the sequences' runs of rows, one after another.
+            # `rows` are the rows of the chunk's segments: each sequence has a run of rows, one sequence after another.
             first = np.cumsum(num_segments) - num_segments
             rows = np.repeat(row_starts[chunk] - first, num_segments) + np.arange(num_segments.sum())
             documents, length = segments.document_index[rows], segments.length[rows]
             runs = documents, segments.document_offset[rows], length
             tokens, loss_mask = gather(*runs), None if read_loss_mask is None else read_loss_mask(*runs)
             if inserted_ends is not None and (inserted := inserted_ends[rows]).any():
-                # Packing ended these segments with an end token in the middle of their documents. The token gathered
-                # in that place is the document's next one, the first token of the next segment.
+                # Packing ended these segments with an end token in the middle of their documents. In this place,
+                # `gather` gave the document's next token, which is the first token of the next segment.
                 tokens, places = np.array(tokens), np.cumsum(length)[inserted] - 1
                 tokens[places] = end_id
                 if loss_mask is not None:
@@ -109,7 +115,7 @@ def write_records(
             chunks = encoded(order[starts[index] :][:count])
             write_array_record(path, chunks, count, _OPTIONS, count_of=count_of, advance=advance)
 
-    # One writer runs in this thread: an interrupt reaches it at once.
+    # A single writer runs in this thread, so that an interrupt stops it at once.
     if min(num_writers, len(counts)) > 1:
         _side_by_side(write, len(counts), num_writers, advance)
     else:
@@ -119,18 +125,18 @@ def write_records(
 
 
 def file_counts(num_sequences: int, sequences_per_file: int) -> tuple[int, ...]:
-    """The number of records of each file: all full except the last."""
+    """Return the number of records of each file. All files are full except the last."""
     full, rest = divmod(num_sequences, sequences_per_file)
     return (sequences_per_file,) * full + ((rest,) if rest else ())
 
 
 def record_paths(folder: Path, stem: str, num_files: int) -> list[Path]:
-    """The files' names, `stem-00000-of-00003.array_record` and so on."""
+    """Return the paths of the files, `stem-00000-of-00003.array_record` and so on."""
     return [folder / f"{stem}-{index:05d}-of-{num_files:05d}.array_record" for index in range(num_files)]
 
 
 def _side_by_side(write: Callable[[int, Advance], None], num_files: int, num_writers: int, advance: Advance) -> None:
-    """Write files by several threads; the first error, or an interrupt, stops them all. No partial file is left."""
+    """Write files with several threads. An error or an interrupt stops all threads, and no partial file remains."""
     lock, stopping = threading.Lock(), threading.Event()
 
     def tell(num_sequences: int) -> None:
@@ -153,7 +159,10 @@ def _side_by_side(write: Callable[[int, Advance], None], num_files: int, num_wri
 
 
 def num_records(path: Path) -> int:
-    """Records in a file, by ArrayRecord's own reader; 0 if it is another file, truncated or was never closed."""
+    """Return the number of records in a file, from ArrayRecord's own reader.
+
+    It is 0 if the file is another kind of file, is truncated or was never closed.
+    """
     return array_record_module.ArrayRecordReader(str(path)).num_records()
 
 
@@ -166,9 +175,9 @@ def write_array_record(
     count_of: Callable[[Path], int] = num_records,
     advance: Advance = ignore,
 ) -> None:
-    """Write one ArrayRecord file, which gets its name only when `count_of` reads back as many records as expected.
+    """Write one ArrayRecord file. It gets its name only after `count_of` has found the expected number of records.
 
-    A UserError if the disk is full or the folder cannot be written.
+    A UserError is raised if the disk is full or the folder cannot be written.
     """
     try:
         with atomic_path(path) as temporary:
@@ -179,7 +188,7 @@ def write_array_record(
                         writer.write(record)
                     advance(len(chunk))
             finally:
-                writer.close()  # only a closed file has its footer; a failed write shows here
+                writer.close()  # this writes the footer, and raises an error if a write has failed
             if (found := count_of(temporary)) != count:
                 raise OSError(f"{found} of {count} records arrived on disk")
     except (OSError, RuntimeError) as error:
@@ -188,9 +197,10 @@ def write_array_record(
 
 
 def _num_sequences(path: Path, *, sequence_length: int, dtype: np.dtype, identity: str, has_loss_mask: bool) -> int:
-    """Records in a file whose first record is of that build; 0 in any other file."""
-    # Both readers must accept it. ArrayRecord's own proves that the file is a true ArrayRecord file. Ours reads
-    # only one layout: if a later version of ArrayRecord writes another, the error is raised now and not in training.
+    """Return the number of records in a file if its first record is of this build; 0 for any other file."""
+    # Both readers must accept the file. ArrayRecord's own reader proves that it is a true ArrayRecord file. Our reader
+    # supports only one layout: if a later version of ArrayRecord writes another layout, the error is raised now and not
+    # in training.
     try:
         file = RecordFile(path, num_records(path), body_bytes(sequence_length, dtype, has_loss_mask))
         body = file.bodies(np.zeros(1, np.int64))

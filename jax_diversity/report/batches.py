@@ -1,4 +1,4 @@
-"""The values of the best and the worst batches of every ordering, with their documents."""
+"""Compute the values of the best and the worst batches of every ordering, with their documents."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _TITLE_CHARACTERS = 80
 
 
 def shown_rows(segments_per_row: Sequence[int], num_batches: int) -> int:
-    """The number of rows shown for a batch, at least one, on a page with a number of batches."""
-    # Segments take most of the page's size: all batches together show ALL_SEGMENTS of them.
+    """Return how many rows are shown for a batch, at least one row, on a page with `num_batches` batches."""
+    # Segments take most of the page's size: all batches together show ALL_SEGMENTS segments.
     left, rows = ALL_SEGMENTS / max(num_batches, 1), 0
     for number in segments_per_row[:MAX_ROWS]:
         left -= min(number, MAX_SEGMENTS)
@@ -34,8 +34,8 @@ def batches_values(
 ) -> dict[str, Any] | None:
     """Choose every ordering's best and worst batches in each family, and look up their documents.
 
-    Up to three batches of either kind; no batch is of both kinds, and a single batch is a worst one. None if the
-    sequences do not fill a batch.
+    There are at most three batches of each kind, and no batch is of both kinds. A single batch counts as a worst batch.
+    Returns None if the sequences do not fill a batch.
     """
     chars, segments = dataset.characteristics, dataset.segments
     if chars.num_sequences < size:
@@ -69,12 +69,13 @@ def batches_values(
 def _extremes(
     chars: Characteristics, family: str, indices: Int64[np.ndarray, " position"], names: Sequence[str], size: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """The best and the worst of an epoch's whole batches, the most extreme first; ties go to the earlier batch."""
+    """Return the best and the worst whole batches of an epoch, the most extreme first; earlier ones first if equal."""
     target, placed = chars.target_share(family), place(chars.counts[family], indices)
     tv = window_deviation(placed, target, size)
-    # With few batches no batch is shown twice; an odd one counts as a worst batch, which readers look for first.
+    # No batch is shown twice. If the number of batches is odd, there is one more worst batch than best batches, because
+    # readers look for the worst batches first.
     num_best = min(MOST_BATCHES, len(tv) // 2)
-    best = np.argsort(tv, kind="stable")[:num_best]  # stable, here and below: ties go to the earlier batch
+    best = np.argsort(tv, kind="stable")[:num_best]  # stable, here and below: of equal batches the earlier is first
     worst = np.argsort(-tv, kind="stable")
     worst = worst[~np.isin(worst, best)][:MOST_BATCHES]
 
@@ -97,7 +98,7 @@ def _extremes(
 def difference_values(
     share: Float64[np.ndarray, " group"], target: Float64[np.ndarray, " group"], names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The groups whose share of a batch is farthest from their target; ties go to the first."""
+    """Return the groups whose share of a batch is farthest from the target; of equal groups the first is returned."""
     largest: list[int] = np.argsort(-np.abs(share - target), kind="stable")[:MAX_DIFFERENCES].tolist()
     return [
         {
@@ -110,7 +111,7 @@ def difference_values(
 
 
 def _rows(segments: Segments, sequences: Int64[np.ndarray, " row"], num_batches: int) -> list[dict[str, Any]]:
-    """The rows that are shown; their segments are numbers until the documents are read."""
+    """Return the rows that are shown; their segments contain document numbers until the documents are read."""
     # Segments are sorted by sequence: the segments of a sequence are neighbours.
     starts, stops = (np.searchsorted(segments.sequence_index, sequences, side) for side in ("left", "right"))
     widths = (stops - starts).tolist()
@@ -126,7 +127,7 @@ def _rows(segments: Segments, sequences: Int64[np.ndarray, " row"], num_batches:
 
 
 def _documents(dataset: Dataset, wanted: Int64[np.ndarray, " document"]) -> list[dict[str, Any]]:
-    """Id, title (or first words), source, language and cluster of some documents."""
+    """Return id, title (or first words), source, language and cluster of each wanted document."""
     store, assignments = dataset.document_store, dataset.assignments()
     rows = store.rows(wanted, ["id", "title", "source", "language"])
     # Texts may be long: they are read only for documents without a title.
@@ -139,7 +140,7 @@ def _documents(dataset: Dataset, wanted: Int64[np.ndarray, " document"]) -> list
 
 
 def document_values(about: Mapping[str, Any], cluster: str) -> dict[str, Any]:
-    """A document in a segment of a batch; its id is not shortened, so that `inspect --document` takes it."""
+    """A document in a segment of a batch; its id is not shortened, so that `inspect --document` accepts it."""
     return {
         "document": clean_text(about["id"], 200),
         "title": clean_text(about["title"], 60),

@@ -1,4 +1,4 @@
-"""The values of the corpus, its clusters and its packing."""
+"""Compute the values of the corpus, its clusters and its packing."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _SKIPPED = {
     "num_empty_documents": "empty",
     "num_broken_records": "broken",
     "num_without_text": "without text",
-    "num_text_not_string": "text is no string",
+    "num_text_not_string": "text is not a string",
     "num_invalid_utf8": "invalid UTF-8",
     "num_raised": "unreadable",
     "num_took_too_long": "too slow",
 }
-"""A count of `prepare` of records that were left out -> the reason in words."""
+"""The name under which `prepare` counts a kind of left-out records -> the reason in words."""
 _PACKED = ("sequence_length", "num_sequences", "num_validation_sequences", "num_tokens_kept", "num_tokens_dropped")
 _PACKED += ("num_documents_cut", "num_padding_tokens", "num_inserted_ends", "num_tokens_repeated")
 
@@ -62,10 +62,10 @@ def corpus_values(documents: pa.Table, prepared: Mapping[str, Any], num_duplicat
 
 
 def _group_table(column: pa.ChunkedArray, lengths: Int64[np.ndarray, " document"]) -> dict[str, Any] | None:
-    """The largest groups of a column of names; None where no document has a name."""
+    """The largest groups of a column of names; None if no document has a name."""
     if column.null_count == len(column):
         return None
-    # Encoded by Arrow: a hundred million names must not become Python objects.
+    # Arrow encodes the names, because a hundred million Python objects would need too much memory.
     coded = column.fill_null("unknown").combine_chunks().dictionary_encode()
     codes, names = coded.indices.to_numpy(), coded.dictionary.to_pylist()
     tokens = np.bincount(codes, weights=lengths, minlength=len(names)).astype(np.int64)
@@ -108,7 +108,7 @@ def _cluster_map(clusters: Sequence[Mapping[str, Any]], tokens: np.ndarray, shar
     """The circles of the map in drawing order, the largest first; rare labels are combined."""
     shown = [index for index, cluster in enumerate(clusters) if cluster["position"]][:MAX_CIRCLES]
     labels = [clean_text(cluster["label"] or "", 40) for cluster in clusters]
-    # Readers cannot distinguish more colours: labels are ranked by the tokens of their circles.
+    # Readers cannot distinguish more colours than this. So only the labels with the most tokens are kept.
     tokens_of: dict[str, int] = {}
     for index in shown:
         tokens_of[labels[index]] = tokens_of.get(labels[index], 0) + int(tokens[index])

@@ -10,7 +10,7 @@ const corpusFigures = (() => {
     const right = edges.slice(1).map(Math.log2);
     const shares = (counts) => { const sum = counts.reduce((a, b) => a + b, 0) || 1; return counts.map((count) => (100 * count) / sum); };
     const ranges = left.map((_, at) => `${count(edges[at])} to ${count(edges[at + 1] - 1)} tokens`);
-    // 1, 2, 5, 10 ... would crowd a logarithmic axis of lengths: powers of four are enough, or of two if lengths differ little.
+    // 1, 2, 5, 10 ... are too many labels for an axis of lengths: powers of four are enough, or of two if lengths differ little.
     const base = right.at(-1) - left[0] < 4 ? 2 : 4;
     const ticks = Array.from({ length: 48 }, (_, at) => base ** at).filter((power) => power < (edges.at(-1) ?? 0) * 2 && power >= (edges[0] ?? 0) / 2);
     const x = left.map((low, at) => (low + right[at]) / 2);
@@ -92,7 +92,7 @@ const corpusFigures = (() => {
     const data = [{ type: "bar", x: frequency.map((_, at) => (edges[at] + edges[at + 1] - 1) / 2), y: frequency, customdata: names,
       width: frequency.map((_, at) => 0.9 * (edges[at + 1] - edges[at])),
       marker: { color: palette.bar }, hovertemplate: "%{customdata} segments: %{y:,} sequences<extra></extra>" }];
-    const few = edges.length && edges[edges.length - 1] - edges[0] <= 12; // left alone, plotly marks halves too
+    const few = edges.length && edges[edges.length - 1] - edges[0] <= 12; // by default plotly marks halves, too
     return { data: frequency.length ? data : [],
       about: `Bars: the number of segments in a training sequence; on average ${decimal(values.packing.mean_segments, 3)}.`,
       numbers: () => ({ head: ["Segments in a sequence", "Sequences"], rows: frequency.map((number, at) => [names[at], count(number)]) }),

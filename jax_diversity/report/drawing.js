@@ -25,7 +25,7 @@ const drawing = (() => {
   const paper = { width: 900, height: 480, fontSize: 14 };
   const near = new Set();
   const stale = new Set();
-  const turns = new Map(); // how often a figure's axes were set back
+  const turns = new Map(); // how often the zoom of a figure was reset
   let values, state;
   let drawable = false; // the library is unpacked
 
@@ -61,7 +61,7 @@ const drawing = (() => {
       const sentence = insteadOf(make(name));
       find(name).setAttribute("aria-label", about);
       figure.hidden = !data.length;
-      if (height) find(name).style.setProperty("height", `${height}px`); // now, lest the page jump when it is drawn
+      if (height) find(name).style.setProperty("height", `${height}px`); // now, so that the page does not jump when the figure is drawn
       find(name).hidden = Boolean(sentence);
       find(`${name}-instead`).hidden = !sentence;
       find(`${name}-instead`).textContent = sentence ?? "";
@@ -140,7 +140,7 @@ const drawing = (() => {
     for (const name of names) observer.observe(find(name));
   });
 
-  // When this returns, everything but the figures works; the promise resolves when every figure near the window is drawn.
+  // When this returns, all parts of the page except the figures work; the promise resolves when every figure near the window is drawn.
   function begin(given, switches) {
     [values, state] = [given, switches];
     names = Object.keys(catalogue).filter((name) => !find(name).closest("section").hidden);

@@ -1,4 +1,4 @@
-// The largest groups over training time: the chosen ordering beside the shuffle; a row is a group, a column a stretch of training.
+// The largest groups over training time: the chosen ordering beside the shuffle; a row is a group, a column a part of training.
 "use strict";
 const heatMap = (() => {
   const { count, cut, noun, percent } = wording;
@@ -69,7 +69,7 @@ const heatMap = (() => {
     const [least, middle, most] = narrow ? ["half", "its share", "twice"] : ["half its share or less", "its share", "twice its share or more"];
     return {
       data: shown.map((panel, at) => trace(panel, at)),
-      instead: shown[0]?.share[0].length === 1 ? "There is nothing to draw: a course needs at least two stretches of training, and there is one." : null,
+      instead: shown[0]?.share[0].length === 1 ? "There is nothing to draw: a course needs at least two parts of training, and there is one." : null,
       height: Math.max(220, (narrow ? shown.length : 1) * (rows * (narrow ? 15 : 18) + (narrow ? 44 : 0)) + 150),
       about: `Heat map: ${noun(rows, "group")} by ${state.family} over training, for ${shown.map((panel) => panel.name).join(" beside ")}. ` +
         "Blue is less than a group's share of the corpus, orange is more.",

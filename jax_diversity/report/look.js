@@ -72,7 +72,7 @@ const look = (() => {
     return [{ ...edge, y: low }, { ...edge, y: high, fill: "tonexty", fillcolor: faded(colour, alpha) }];
   };
 
-  // A mean line; if neighbouring values share a point, also the band from their least to their largest.
+  // A mean line; if neighbouring values share a point, also the band from their smallest to their largest.
   function curveTraces(name, curve, style, more = {}) {
     const traces = curve.min.some((least, at) => least !== curve.max[at])
       ? edges(curve.position, curve.min, curve.max, style.colour, 0.2, name) : [];

@@ -1,4 +1,4 @@
-"""The values of the orderings: curves, profiles over window sizes, heat maps, and verdicts against a shuffle."""
+"""Compute the values of the orderings: curves, profiles over window sizes, heat maps, comparisons with a shuffle."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from jax_diversity.schema import Characteristics
 NUM_SEEDS = 5
 # The settings of an ordering that the page shows.
 _SHOWN = ("seed", "objective", "options", "reverse", "replanned_at", "unmet_targets")
-# Many orderings and families have shorter curves, so that the page stays small enough to be sent by mail.
+# If there are many orderings and families, their curves are shorter, so that the page can be sent by mail.
 FEWEST_POINTS, ALL_POINTS = 60, 14_000
 FEWEST_BINS, MOST_BINS, ALL_BINS = 32, 96, 1200
 
@@ -41,7 +41,7 @@ def curve_points(num_curves: int) -> int:
 
 
 def heat_map_bins(num_heat_maps: int) -> int:
-    """The number of stretches of training in a heat map, on a page with this number of heat maps."""
+    """The number of bins (parts of training) in a heat map, on a page with this number of heat maps."""
     return min(max(ALL_BINS // max(num_heat_maps, 1), FEWEST_BINS), MOST_BINS)
 
 
@@ -63,7 +63,7 @@ def orders_values(
     targets: Targets | None = None,
     shuffle: Callable[[int], Order] | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Measure orders one after another, and compare them with the first shuffle: values and verdicts.
+    """Measure orders one after another, and compare them with the first shuffle; returns values and verdicts.
 
     Args:
         characteristics: the token counts.
@@ -71,8 +71,9 @@ def orders_values(
         windows: window sizes.
         group_names: family -> the names of its groups.
         progress: shows the progress.
-        targets: family -> shares to measure against; by default the corpus's own.
-        shuffle: gives the shuffle of a seed, to show the spread by chance; None takes uniform shuffles of the corpus.
+        targets: family -> shares to measure against; by default the shares of the corpus.
+        shuffle: a function from a seed to a shuffle, to show the spread by chance; None means uniform shuffles of the
+            corpus.
     """
     chars, measurer = characteristics, Measurer(characteristics, windows, targets)
     names = [clean_text(each.about["name"]) for each in orders]
@@ -82,7 +83,7 @@ def orders_values(
         for name, each in zip(names, orders, strict=True):
             balance = measurer.measure(each.order, advance)
             values.append(order_values(chars, each, balance, group_names, len(orders), advance, targets))
-            # Only the windows are kept: prefix curves of ten million sequences are 80 MB a family. Floors and
+            # Only the windows are kept: prefix curves of ten million sequences are 80 MB per family. Floors and
             # ideals are taken from the last order: they are equal for all orderings of a corpus.
             window_tv[name], floors, ideal = balance.window_tv, balance.window_tv_floor, balance.ideal_tv
     if shuffle is None:
@@ -127,7 +128,7 @@ def order_values(
 ) -> dict[str, Any]:
     """The values of one order on the page; curves are shortened to the points that can be drawn."""
     about = shown.about
-    # Curves on the page: a norm drift per ordering, and in every family a prefix curve and one curve per window size.
+    # Each ordering has a curve of the norm drift and, in every family, a prefix curve and one curve per window size.
     families, sizes = balance.prefix_l2, next(iter(balance.window_tv.values()))
     points = curve_points(num_orderings * (1 + len(families) * (1 + len(sizes))))
     num_bins = heat_map_bins(num_orderings * len(families))
@@ -195,7 +196,7 @@ def _heat_map(timeline: GroupTimeline, names: Sequence[str]) -> dict[str, Any]:
         "num_bins": timeline.share.shape[1],
         "bin_size": timeline.bin_size,
         "groups": [{"name": clean_text(names[group], 60), "target": round_value(target)} for group, target in groups],
-        # Three digits are more than a colour shows.
+        # Three digits are enough: a colour cannot show more.
         "share": [round_values(shares, 3) for shares in timeline.share],
     }
 
@@ -206,13 +207,13 @@ def reference_values(
     advance: Advance,
     targets: Targets | None = None,
 ) -> dict[str, Any]:
-    """The references of the profiles: the floor, the ideal token shuffle, the band of uniform shuffles by seed."""
+    """The references of the profiles: the floor, the ideal token shuffle, the range of uniform shuffles over seeds."""
     # Several seeds show the spread by chance. Their profiles are cheap; the other measures use the dataset's shuffle.
     shuffles = [window_profile(characteristics, shuffle(seed), advance, targets=targets) for seed in range(NUM_SEEDS)]
     shares, indices = target_shares(characteristics, targets or {}), as_order(shuffle(0)).indices
     references = {}
     for family, target in shares.items():
-        # A floor does not depend on the order of the sequences, only on how often each comes.
+        # A floor does not depend on the order of the sequences, only on how often each sequence occurs.
         counts = characteristics.counts[family] if targets is None else place(characteristics.counts[family], indices)
         sizes, length = shuffles[0][family]["0"].sizes.tolist(), characteristics.sequence_length
         bands = {at: shuffle_band([each[family][at] for each in shuffles]) for at in shuffles[0][family]}
@@ -248,9 +249,9 @@ def shuffle_band(profiles: Sequence[WindowProfile]) -> dict[str, list[Any]]:
 def verdict_values(
     window_tv: Mapping[str, WindowTVs], floors: Mapping[str, Mapping[int, float]], shuffles: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Verdicts of every other ordering against the first shuffle: its worst window and the shuffle's best.
+    """Compare the worst window of every other ordering with the best window of the first shuffle.
 
-    `window_tv` is ordering -> family -> window size -> TV of every window; `floors` are the floors of their means.
+    `window_tv` is ordering -> family -> window size -> TV of every window; `floors` are lower bounds of the means.
     """
     return [
         _verdict(name, shuffles[0], family, size, tv, window_tv[shuffles[0]][family][size], floors[family][size])
@@ -279,7 +280,7 @@ def _verdict(
         "baseline_mean": baseline_mean,
         "gap_closed": gap_or_none(mean, baseline_mean, floor),
     }
-    # The sentence shows enough digits to distinguish the two figures: it is made before they are rounded.
+    # The sentence shows enough digits to distinguish the two numbers: it is made before they are rounded.
     sentence = verdict_sentence(verdict)
     rounded = {key: round_value(value) if isinstance(value, float) else value for key, value in verdict.items()}
     return {**rounded, "sentence": sentence}
@@ -288,12 +289,13 @@ def _verdict(
 def main_verdicts(
     verdicts: Sequence[dict[str, Any]], main_ordering: str | None, size: int = 256
 ) -> list[dict[str, Any]]:
-    """The verdicts in the summary, one per family, of one ordering at the window size nearest to `size`."""
-    # The settings' ordering may have no verdict (a shuffle, too few windows): the first ordering with one is taken.
+    """The verdicts in the summary, one per family, for one ordering at the window size nearest to `size`."""
+    # The ordering of the settings may have no verdict (a shuffle, too few windows). Then the first ordering with a
+    # verdict is used.
     judged = [verdict["ordering"] for verdict in verdicts]
     name = clean_text(main_ordering or "")
     own = [verdict for verdict in verdicts if verdict["ordering"] == (name if name in judged else judged[0])]
     sizes = {verdict["window_size"] for verdict in own}
-    # Nearest on a logarithmic scale; ties go to the smaller size.
+    # The nearest size on a logarithmic scale; of two equally near sizes the smaller one is used.
     nearest = min(sizes, key=lambda each: (abs(math.log(each / size)), each), default=0)
     return [verdict for verdict in own if verdict["window_size"] == nearest]

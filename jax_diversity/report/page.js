@@ -126,7 +126,7 @@
     const sizes = orders[0][part].windows.map((row) => row.window_size);
     const known = (value) => (value == null ? "–" : value.toFixed(2).replace(/^-(0\.00)$/, "$1"));
     const at = (order, size, figure) => known(order[part].windows.find((row) => row.window_size === size)?.[figure]);
-    const readingOrder = (cell) => (part === "documents" ? [cell] : []); // copies have none
+    const readingOrder = (cell) => (part === "documents" ? [cell] : []); // copies have no reading order
     find(part).replaceChildren(table(
       ["Ordering", ...sizes.map((size) => `Repeats, ${count(size)}`), "Gaps, 5 %", "Gaps, 50 %", ...readingOrder("Reading order")],
       [...orders.map((order) => [foreign(order.name), ...sizes.map((size) => at(order, size, "repeats_mean")),
@@ -288,6 +288,6 @@
 
   for (const part of [summary, controls, verdict, measures, documents, openedBatches, run, preparation, corpus, clusters, packing, training, settings, navigation, theme]) part();
   const loading = drawing.begin(values, state);
-  root.dataset.interactive = String(Math.round(performance.now())); // milliseconds until all but the figures can be used
+  root.dataset.interactive = String(Math.round(performance.now())); // milliseconds until all parts except the figures can be used
   loading.then(() => { root.dataset.ready = String(Math.round(performance.now())); }, (error) => { find("undrawn").hidden = false; throw error; });
 })();

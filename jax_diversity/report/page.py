@@ -1,7 +1,7 @@
-"""Draw a report's values as one HTML page that holds everything it needs.
+"""Draw the values of a report as one self-contained HTML page.
 
-The page carries its values, its style, its script and plotly.js (compressed) inside; a content security policy
-forbids every connection, and every script whose hash it does not contain. Text of the corpus reaches the page only
+The page contains its values, its style, its script and plotly.js (compressed). A content security policy forbids all
+connections, and all scripts except those whose hash is in the policy. Text of the corpus reaches the page only
 as JSON. Characters that could end a script element are escaped, and the text is never shown as markup.
 """
 
@@ -22,7 +22,7 @@ from jax_diversity.foundation import artifacts
 
 # Characters that could end a script element or begin a comment in it. `json` escapes all other special characters.
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
-# Every file may use what the files before it define; one script holds each list.
+# A file may use the definitions of the files before it. Each list becomes one script.
 _FIGURES = (
     "wording",
     "look",
@@ -38,7 +38,7 @@ _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
 def render(values: Mapping[str, Any]) -> str:
-    """The page for the values of `report_values`: one HTML document; equal values give an equal document."""
+    """Return the page for the values of `report_values`, one HTML document; equal values give an equal document."""
     from plotly.offline import get_plotlyjs
 
     plotly = _script(get_plotlyjs())
@@ -50,13 +50,14 @@ def render(values: Mapping[str, Any]) -> str:
     parts = {
         **scripts,
         "title": html.escape(str(values["title"])),
-        # Compressed it is a third of its size. The time in gzip's header would make two pages of one dataset differ.
+        # Compression reduces the script to a third. With the time in gzip's header, two pages of one dataset would
+        # differ.
         "plotly": base64.b64encode(gzip.compress(plotly.encode(), mtime=0)).decode(),
         "policy": _policy([*scripts.values(), plotly]),
         "style": _resource("page.css"),
         "values": embed_json(values),
     }
-    # One pass: inserted text may look like a placeholder, so it is not searched.
+    # All placeholders are replaced in one pass: inserted text may look like a placeholder and must not be replaced.
     return _PLACEHOLDER.sub(lambda match: parts[match[1]], _resource("page.html"))
 
 
@@ -66,7 +67,7 @@ def embed_json(values: Mapping[str, Any]) -> str:
 
 
 def write_report(folder: Path, values: Mapping[str, Any]) -> None:
-    """Write values as `report.json` and, drawn, as `report.html`, each atomically; the folder is made."""
+    """Write `report.json` with the values, and `report.html` with the page, each atomically; makes the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     # There are thousands of numbers: one per line, as in `write_json`, would make the file three times as large.
     text = json.dumps(values, allow_nan=False, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
@@ -79,7 +80,7 @@ def _resource(name: str) -> str:
 
 
 def _script(source: str) -> str:
-    # A browser hashes a script after it has read line ends as \n and NUL as the replacement character.
+    # Before a browser hashes a script, it converts line ends to \n and NUL to the replacement character.
     return source.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
 
 

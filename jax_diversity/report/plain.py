@@ -1,4 +1,4 @@
-"""Plain values for JSON from numbers, arrays and any text: rounded numbers, clean strings, histograms, tables."""
+"""Convert numbers, arrays and texts to plain values for JSON: rounded numbers, clean strings, histograms, tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DIRECTION = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
 
 
 def round_value(value: float | int | np.number | None, digits: int = 6) -> float | int | None:
-    """A number to `digits` significant digits; None for None, NaN and infinities; whole numbers stay whole."""
+    """A number to `digits` significant digits; None for None, NaN and infinities; an int stays an int."""
     if value is None or isinstance(value, int | np.integer):
         return None if value is None else int(value)
     value = float(value)
@@ -25,7 +25,7 @@ def round_value(value: float | int | np.number | None, digits: int = 6) -> float
 
 
 def round_values(values: np.ndarray, digits: int = 6) -> list[float | int | None]:
-    """`round_value` over an array."""
+    """Apply `round_value` to every element of an array."""
     return [round_value(value, digits) for value in values.tolist()]
 
 
@@ -43,7 +43,7 @@ def length_histogram(lengths: Int64[np.ndarray, " document"]) -> dict[str, list]
     index = np.searchsorted(edges, lengths, side="right") - 1
     documents = np.bincount(index, minlength=len(edges) - 1)
     tokens = np.bincount(index, weights=lengths, minlength=len(edges) - 1).astype(np.int64)
-    first = int(index.min())  # the last bin holds the longest document
+    first = int(index.min())  # the last bin contains the longest document
     columns = {"edges": edges, "documents": documents, "tokens": tokens}
     return {name: column[first:].tolist() for name, column in columns.items()}
 
@@ -54,7 +54,7 @@ def count_histogram(counts: Int64[np.ndarray, " any"], max_bins: int = 40) -> di
         return {"edges": [], "frequency": []}
     low, high = int(counts.min()), int(counts.max())
     width = -(-(high - low + 1) // max_bins)
-    # Whole widths: bins of 1.5 counts would hold one and two values alternately and look like a comb.
+    # Widths are whole numbers. With a width of 1.5, bins would contain one and two values in turn and look like a comb.
     frequency = np.bincount((counts - low) // width)
     edges = low + width * np.arange(len(frequency) + 1)
     return {"edges": edges.tolist(), "frequency": frequency.tolist()}
@@ -63,8 +63,10 @@ def count_histogram(counts: Int64[np.ndarray, " any"], max_bins: int = 40) -> di
 def largest_groups(
     documents: Int64[np.ndarray, " group"], tokens: Int64[np.ndarray, " group"], max_rows: int
 ) -> tuple[list[int], list[dict[str, Any]], dict[str, Any]]:
-    """Rows of the largest groups that have documents: documents, tokens and share (of all tokens) of the first
-    `max_rows`, and the sums over the others, with the number of `groups`."""
+    """Table rows of the first `max_rows` groups that have documents, and the sums over all other groups.
+
+    A row has documents, tokens, and the share of all tokens. The sums also have the number of `groups`.
+    """
     # `lexsort` sorts by its last key first: tokens, then documents, then the lower number.
     order = np.lexsort((np.arange(len(tokens)), -documents, -tokens))
     order = order[documents[order] > 0]

@@ -1,4 +1,4 @@
-"""The values of preparation: documents after every step and removed by every rule, with examples."""
+"""Compute the values of preparation: documents left after each step, and removed by each rule, with examples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BEFORE = 40  # characters of a long line shown before the first difference
 
 
 def stored_preparation(dataset: Dataset) -> dict[str, Any] | None:
-    """The values of a dataset whose stage `prepare` had steps; None for other datasets."""
+    """The values if the stage `prepare` of the dataset had steps; otherwise None."""
     account = read_preparation(dataset.stored, "funnel")
     return None if account is None else preparation_values(account, read_preparation(dataset.stored, "examples") or {})
 
@@ -64,7 +64,7 @@ def preparation_values(account: Mapping[str, Any], examples: Mapping[str, Any]) 
                 "examples": [
                     shown
                     for each in edited.get(step["step"], [])[:MAX_EXAMPLES]
-                    if (shown := _edited(each, characters))["lines"]  # in the others only spaces were edited
+                    if (shown := _edited(each, characters))["lines"]  # in the other documents only spaces were edited
                 ],
             }
             for step in account["steps"]
@@ -74,7 +74,7 @@ def preparation_values(account: Mapping[str, Any], examples: Mapping[str, Any]) 
 
 
 def _places(account: Mapping[str, Any], kind: str, steps: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The sources, or languages, with most documents; 0 for a step that left no documents of a place."""
+    """The sources or languages (places) with the most documents; 0 if a step left no documents of a place."""
     nothing = {f"{figure}_{side}": 0 for figure in _FIGURES for side in ("in", "out")}
     # A step may detect the language of documents. A language then appears only in later steps.
     names = {name for step in steps for name in account[kind].get(step, {})}
@@ -134,9 +134,10 @@ def _edited(example: Mapping[str, Any], characters: int) -> dict[str, Any]:
 
 
 def _differing(run: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Neighbouring lines; a line that differs only in spaces is unchanged, a long one begins near its difference.
+    """Yield neighbouring lines with their marks; lines that differ only in spaces are unchanged.
 
-    If lines are equal after personal data is masked in both, the new line is shown.
+    If the first difference is late in a long line, the beginning of the line is cut. If lines are equal after personal
+    data is masked in both, the new line is shown.
     """
     gone, come = ([line for mark, line in run if mark == wanted] for wanted in _CHANGED)
     masked = {*gone} & {*come}
@@ -160,7 +161,7 @@ def _line(line: str) -> str:
 
 
 def _within(lines: Sequence[str], characters: int) -> Sequence[str]:
-    """The first lines with at most a number of characters, at least one line."""
+    """The first lines with at most `characters` characters in total, at least one line."""
     number, total = 0, 0
     while number < min(len(lines), MAX_LINES) and (not number or total + len(lines[number]) <= characters):
         total += len(lines[number])

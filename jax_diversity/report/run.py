@@ -1,15 +1,16 @@
-"""The values of the page on a stored run: its datasets over time, and its balance.
+"""Compute the values of the page on a stored run: its datasets over time, and its balance.
 
-They are a report's values (see `values`) without the sections on a corpus and its preparation, and with the section
-`run`:
+They are the values of a report (see `values`) without the sections on a corpus and its preparation, and with the
+section `run`:
 
     run  version, num_positions,
-         datasets   [{path, num_sequences, sequence_length, positions, share, epochs}]; a share of the positions
+         datasets   [{path, num_sequences, sequence_length, positions, share, epochs}]; share is a fraction of
+                     all positions
          versions   [{version, positions, change, changed_at?}]; changed_at is the first position that differs
                     from the version before
          changes    [{version, position}]: the positions `changed_at` that are also positions of this version
-         stretches  [{start, stop, parts [{dataset, epoch, share}]}]: the dataset (its place in the list) and its
-                    epoch that a stretch of the run reads
+         stretches  [{start, stop, parts [{dataset, epoch, share}]}]: a stretch is a part of the run. `parts` lists
+                    the datasets that it reads (by their index in `datasets`), their epochs and their shares
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ NUM_STRETCHES = 72
 def run_values(
     run: StoredRun, progress: Progress, windows: Sequence[int] = (), families: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The values that the module's docstring lists; equal runs give equal values.
+    """Return the values that the docstring of the module lists; equal runs give equal values.
 
     Args:
         run: the run, in one of its versions.
@@ -48,10 +49,10 @@ def run_values(
         families: families to measure, see `choose`.
 
     Raises:
-        UserError: a run without positions, and the errors of `choose`.
+        UserError: the run has no positions; and the errors of `choose`.
     """
     if not len(run):
-        raise UserError(f"Expected a run with positions at {run.root}, found none; make one of an epoch.")
+        raise UserError(f"Expected a run with positions at {run.root}, found none; make a run of one epoch.")
     chosen = choose({run.name: run}, windows, families)
     (name,), several = chosen.orders, len(run.datasets) > 1
     reference, shuffle = chosen.reference
@@ -98,7 +99,7 @@ def run_values(
     )
     measured = "its own mixture" if several else "the dataset's mixture"
     cards = [
-        ("Positions", words.compact(len(run)), "sequences, repetitions counted"),
+        ("Positions", words.compact(len(run)), "sequences, including repetitions"),
         ("Tokens", words.compact(tokens), "padding included"),
         ("Datasets", f"{len(run.datasets)}", f"version {run.version} of {len(run.content.versions)}"),
     ]
@@ -108,7 +109,7 @@ def run_values(
 
 
 def _reading(run: StoredRun) -> dict[str, Any]:
-    """The section `run`: the datasets of the run over its positions, and its versions."""
+    """The section `run`: which datasets the run reads at which positions, and its versions."""
     origins = run.origins(np.arange(len(run)))
     versions = [_version(run, number) for number in range(1, len(run.content.versions) + 1)]
     counts = np.bincount(origins.dataset, minlength=len(run.members)).tolist()
@@ -130,7 +131,7 @@ def _reading(run: StoredRun) -> dict[str, Any]:
         "changes": [
             {"version": each["version"], "position": each["changed_at"]}
             for each in versions[1 : run.version]
-            # After the last shared position, a later change has moved the position.
+            # Positions after the last common position were moved by a later change.
             if each["changed_at"] <= run.agrees_until(each["version"])
         ],
         "stretches": stretches(origins),
@@ -138,7 +139,7 @@ def _reading(run: StoredRun) -> dict[str, Any]:
 
 
 def stretches(origins: Origins) -> list[dict[str, Any]]:
-    """The share of every dataset's epoch in stretches of a run, which are nearly equal in length."""
+    """Divide a run into stretches of nearly equal length, and return the share of each dataset and epoch in each."""
     total = len(origins.dataset)
     bounds = np.unique(np.arange(NUM_STRETCHES + 1) * total // NUM_STRETCHES).tolist()
     found = []

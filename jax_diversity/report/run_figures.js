@@ -1,4 +1,4 @@
-// The figure of a run: the dataset and the epoch that every stretch reads.
+// The figure of a run: which datasets and epochs each part (stretch) of the run reads.
 "use strict";
 const runFigures = (() => {
   const { count, noun, percent } = wording;
@@ -19,10 +19,10 @@ const runFigures = (() => {
         hovertemplate: `positions %{customdata[0]}: %{y:.3~g} % from ${plain(label(path))}, epoch %{customdata[1]}<extra></extra>` }];
     }));
     const base = layout(palette, { x: { title: "position", tickformat: ",d", range: [0, run.num_positions] },
-      y: { title: "share of the stretch", ticksuffix: " %", range: [0, 100] } });
+      y: { title: "share of the part", ticksuffix: " %", range: [0, 100] } });
     const marks = changes.map(({ position, version }) => ({ type: "line", x0: position, x1: position, y0: 0, y1: 1, yref: "paper",
       line: { color: palette.ink, width: 1.4, dash: "4px,3px" }, name: `version ${version}` }));
-    return { data, about: `Stacked bars over ${noun(run.num_positions, "position")}: the datasets and epochs that every stretch reads.`,
+    return { data, about: `Stacked bars over ${noun(run.num_positions, "position")}: the datasets and epochs that each part of the run reads.`,
       numbers: () => ({ head: ["Positions", "Dataset", "Epoch", "Share"],
         rows: parts.map(({ start, stop, dataset, epoch, share }) => [`${count(start)} to ${count(stop)}`, datasets[dataset].path, String(epoch), percent(share)]) }),
       layout: { ...base, barmode: "stack", bargap: 0, hovermode: "closest", shapes: marks } };

@@ -1,4 +1,4 @@
-"""The stage `report`: one page on a dataset whose orderings are made."""
+"""The stage `report`: draw one page on a dataset with finished orderings."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def ordering_names(context: Context) -> list[str]:
 
 
 def _inputs(context: Context) -> tuple[str, ...]:
-    """Every finished stage: the page shows all their settings and fingerprints."""
-    # The required stages come first: the error names the first one that is not finished.
+    """All finished stages: the page shows their settings and fingerprints."""
+    # The required stages come first, because the error names the first stage that is not finished.
     needed = ("prepare", "tokenize", "embed", "cluster", "pack", "characterize")
     others = [name for name in context.folder.stages if name not in needed and name != "report"]
     return (*needed, *sorted(others))
 
 
 def _outside(context: Context) -> str:
-    """A hash of the page's inputs that are not made by a stage: the folder's name, the training runs."""
+    """A hash of the inputs of the page that no stage makes: the name of the folder, and the training runs."""
     from jax_diversity.report.training import training_runs
 
     return fingerprint(report_title(context), training_runs(context, ordering_names(context)))

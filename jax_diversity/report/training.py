@@ -1,4 +1,4 @@
-"""The values of training runs: their losses, measures of their gradients, and their waits for input."""
+"""Compute the values of training runs: losses, measures of the gradients, and waiting times for input."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from jax_diversity.report.plain import clean_text, round_value
 from jax_diversity.report.words import training_sentence
 
 Steps = Sequence[Mapping[str, Any]]
-"""A record of one step: `step`, counted from 0, and some of the values below."""
+"""The record of one step: `step`, counted from 0, and some of the values below."""
 _LOSSES = ("loss", "validation_loss")
 _EXTRAS = {"gradient_diversity": "gradient_diversity", "stable_rank": "stable_rank", "input_wait": "input_wait_seconds"}
 """Name in the values -> name in a step's record."""
 
 
 def training_runs(context: Context, orderings: Iterable[str]) -> dict[str, Steps]:
-    """Finished or running training runs on these records in these orderings -> steps, with the values shown."""
+    """Ordering -> the steps of its training run on these records, with the values that are shown.
+
+    The run may be finished or still running.
+    """
     if "write" not in context.folder.stages:
         return {}
     dataset, shown = context.dataset.fingerprint, ("step", *_LOSSES, *_EXTRAS.values())
     runs = {}
     for name in orderings:
         header, steps = read_log(inside(context.root, "training", name, "log.jsonl"))
-        # A folder has the name of its ordering only: its log may be of an earlier dataset or ordering.
+        # The name of a folder is only the name of the ordering: the log may be from an earlier dataset or ordering.
         is_of_this = header.get("ordering") == context.counts(f"order/{name}")["fingerprint"]
         if steps and is_of_this and header.get("dataset") == dataset:
             runs[name] = [{key: step[key] for key in shown if step.get(key) is not None} for step in steps]

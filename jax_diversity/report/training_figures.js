@@ -30,7 +30,7 @@ const trainingFigures = (() => {
     return { data, about: `Line chart over optimiser steps: ${runs.map((run) => run.sentence).join(" ")}`.replaceAll("`", ""),
       numbers: () => curveNumbers("Step", runs.flatMap((run) => [[`${run.ordering}, training`, run.loss.curve],
         ...(run.validation_loss.curve.position.length ? [[`${run.ordering}, validation`, run.validation_loss.curve]] : [])])),
-      layout: layout(palette, { switched: true, x: steps(runs.map((run) => run.loss.curve)), y: { title: "loss (nats a token)" } }) };
+      layout: layout(palette, { switched: true, x: steps(runs.map((run) => run.loss.curve)), y: { title: "loss (nats per token)" } }) };
   }
 
   // A figure of one value per step, if any run has this value.

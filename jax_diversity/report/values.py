@@ -1,13 +1,15 @@
-"""Compute the report's values from a dataset: plain JSON, small for any size of the corpus.
+"""Compute the values of the report from a dataset: plain JSON, small for any size of the corpus.
 
-This is the content of `report.json`, which the page draws. `?` marks values that may be null, `[...]` a list, `{name:
-...}` an object with such keys. FORMAT_VERSION increases when programs for earlier files would misread the file. A
-*curve* has `position`, `mean`, `min` and `max`, lists of one length: neighbouring values share a point. Deviations are
-in sequence lengths, TV, shares and targets between 0 and 1, losses in nats a token, positions and window sizes in
-sequences; steps count from 0. Numbers have six significant digits; all text is one clean line each.
+A *family* is one kind of characteristics, such as topic clusters, lengths or sources. A *group* is one value of a
+family, such as one cluster. *TV* is the total variation, half the L1 distance between two mixtures of groups. This is
+the content of `report.json`, which the page draws. `?` marks values that may be null, `[...]` is a list, `{name:
+...}` is an object with such keys. FORMAT_VERSION increases when programs for earlier files would misread the file. A
+*curve* has `position`, `mean`, `min` and `max`, lists of one length: a point of a curve combines neighbouring values.
+Units: deviations in sequence lengths; TV, shares and targets between 0 and 1; losses in nats per token; positions and
+window sizes in sequences. Steps count from 0. Numbers have six significant digits. Each text is one clean line.
 
     format_version, title
-    run?         see `report.run`: only for a stored run, which lacks corpus, preparation, clusters and packing
+    run?         see `report.run`: only for a stored run, which has no corpus, preparation, clusters and packing
     summary      main_ordering?, main_window?, sentences [text with `names`], cards [{label, value, detail}]
     verdicts     [{ordering, baseline, family, window_size, num_windows, holds, worst, baseline_best, mean,
                    baseline_mean, gap_closed?, sentence}]
@@ -77,7 +79,10 @@ FORMAT_VERSION = 2
 
 
 def report_values(context: Context, title: str, names: Sequence[str]) -> dict[str, Any]:
-    """The values that the module's docstring lists, for a dataset with orderings; equal datasets give equal values."""
+    """Return the values that the docstring of the module lists, for a dataset with orderings.
+
+    Equal datasets give equal values.
+    """
     import pyarrow.parquet as pq
 
     dataset, stages = context.dataset, context.folder.stages
@@ -113,7 +118,7 @@ def ordering_values(
     """Measure the orderings of a dataset, and compare them with its first shuffle: values and verdicts."""
     chars, batch_size = dataset.characteristics, context.config.batch_size
     names_of_groups = group_names(dataset)
-    # First the steps that may fail on damaged files, then the measuring, which takes most of the time.
+    # Steps that may fail on damaged files come first. Measuring comes last: it takes most of the time.
     batches = batches_values(dataset, names, names_of_groups, batch_size or context.config.train.batch_size)
     shown = [Shown(dataset.orderings[name], {**context.counts(f"order/{name}"), "name": name}) for name in names]
     windows = usable_windows(context.config.windows, chars.num_sequences, batch_size)
@@ -123,7 +128,7 @@ def ordering_values(
 
 
 def group_names(dataset: Dataset) -> dict[str, Sequence[str]]:
-    """Every family's groups by name; a cluster is called by its terms instead of its number."""
+    """Family -> the names of its groups; a cluster is named by its terms instead of its number."""
     clusterings = dataset.counts("cluster")["clusterings"]
     return {
         family: [cluster["name"] for cluster in dataset.clusters(family)] if family in clusterings else found
@@ -132,7 +137,7 @@ def group_names(dataset: Dataset) -> dict[str, Sequence[str]]:
 
 
 def with_summary(values: dict[str, Any], main_ordering: str | None, batch_size: int | None = None) -> dict[str, Any]:
-    """The values with the head of the page, which judges one ordering at one window size."""
+    """Add the head of the page to the values; it judges one ordering at one window size."""
     corpus, packing, clusters = values["corpus"], values["packing"], values["clusters"]
     documents, tokens = words.compact(corpus["num_documents"]), words.compact(corpus["num_tokens"])
     sequences, length = words.compact(packing["num_sequences"]), packing["sequence_length"]
@@ -153,7 +158,7 @@ def summary_values(
     main_ordering: str | None,
     batch_size: int | None,
 ) -> dict[str, Any]:
-    """The head of a page: sentences and key numbers (label, number, detail), including the verdict's."""
+    """Return the head of a page: sentences and key numbers (label, number, detail), including the verdict."""
     main = main_verdicts(values["verdicts"], main_ordering, batch_size or 256)
     about = [words.headline(main), words.gap_sentence(main)] if main else [words.nothing_to_compare(values)]
     judged = []

@@ -1,4 +1,4 @@
-"""The report's sentences, made from its values; they also state negative results."""
+"""Write the sentences of the report from its values; they also state negative results."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def counted(number: int, noun: str) -> str:
 
 
 def compact(number: int) -> str:
-    """A short form of a number: `9,999,999`, from ten million on `18.2 M`, then `B` and `T`."""
+    """A short form of a number: `9,999,999`; from ten million on, units are used: `18.2 M`, then `B` and `T`."""
     if number < 10_000_000:
         return f"{number:,}"
     return _scaled(number / 1e6, ("M", "B", "T"))
 
 
 def _scaled(size: float, units: Sequence[str]) -> str:
-    """A size in the first unit in which it has at most three digits; each unit is 1,000 of the one before."""
+    """A size in the first unit in which it has at most three digits; each unit is 1,000 times the previous unit."""
     *units, largest = units
     for unit in units:
         if size < 999.95:
@@ -89,7 +89,7 @@ def families_sentence(characterized: Mapping[str, Any]) -> str:
 
 
 def purity_sentence(counts: Mapping[str, Any], embedding: str) -> str:
-    """The share of documents in a cluster of their own label, and the share that one cluster would give."""
+    """The share of documents with the majority label of their cluster, and the share that one cluster would give."""
     label = counts["label_field"]
     if counts["num_labels"] < 2:
         return f"The documents have fewer than two values of `{label}`, so clusters cannot be compared with it."
@@ -105,7 +105,7 @@ def purity_sentence(counts: Mapping[str, Any], embedding: str) -> str:
 
 
 def verdict_sentence(verdict: Mapping[str, Any]) -> str:
-    """One ordering against the baseline, by one family, at one window size."""
+    """Compare one ordering with the baseline, by one family, at one window size."""
     worst, best = against(verdict["worst"], verdict["baseline_best"])
     mean, baseline_mean = against(verdict["mean"], verdict["baseline_mean"])
     start = (
@@ -149,7 +149,7 @@ def _pair(verdict: Mapping[str, Any]) -> str:
 
 
 def gap_sentence(verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """The shares of the gap between baseline and floor that the ordering's mean closes."""
+    """The shares of the gap between baseline and floor that are closed by the ordering's mean."""
     first = verdicts[0]
     shuffle = _shuffle(first)
     known = [verdict for verdict in verdicts if verdict["gap_closed"] is not None]
@@ -168,7 +168,7 @@ def gap_sentence(verdicts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def percent(share: float | int) -> str:
-    """A share in whole per cent, small ones with a decimal; 100 % only for exactly 1."""
+    """A share in whole per cent, small shares with a decimal; 100 % only for exactly 1."""
     if 0.995 <= share < 1:
         return "over 99 %"
     digits = 1 if abs(share) < 0.005 else 0
@@ -200,7 +200,7 @@ def training_sentence(run: Mapping[str, Any]) -> str:
     if not parts:
         return f"The run on `{run['ordering']}` has no finite loss.{warning}"
     steps = counted(run["num_steps"], "step")
-    return f"In {steps} on `{run['ordering']}`, {listing(parts)} nats a token.{warning}"
+    return f"In {steps} on `{run['ordering']}`, {listing(parts)} nats per token.{warning}"
 
 
 def _course(name: str, curve: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ _makers: dict[Path, Maker[Any]] = {}
 
 
 class _Stopped(Exception):
-    """Ends the thread at the end of its process."""
+    """Raised in the thread to end it when its process ends."""
 
 
 class Maker(threading.Thread, Generic[Made]):
@@ -71,7 +71,7 @@ class Maker(threading.Thread, Generic[Made]):
         except BaseException as error:
             self.error = error
         finally:
-            self._steps.close()  # releases the folder
+            self._steps.close()  # this releases the lock of the folder
             self._first.set()
             atexit.unregister(self.stop)
 

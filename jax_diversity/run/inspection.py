@@ -1,4 +1,4 @@
-"""The documents of a step's batch, and the positions at which a run reads a document.
+"""Find the documents in the batch of a step, and the positions at which a run reads a document.
 
 Only the run's positions, the records of the batch, and the table rows of their documents are read.
 """
@@ -45,8 +45,8 @@ class SegmentView:
 class SequenceView:
     """One row of the global batch: the origin of its sequence, and the sequence's segments in their order.
 
-    `position` is the position in the run, `dataset` the number of the dataset, `path` its folder or address,
-    `sequence_index` the sequence in it, `epoch` how often the sequence was read before.
+    `position` is the position in the run. `dataset` is the number of the dataset, and `path` its folder or address.
+    `sequence_index` is the number of the sequence in the dataset. `epoch` is how often the sequence was read before.
     """
 
     row: int
@@ -62,6 +62,8 @@ class SequenceView:
 class FamilyView:
     """The shares of the groups of one family in the tokens of a batch, and in the corpus (the target).
 
+    A family is one kind of characteristics, such as topic clusters or sources; a group is one value of the family.
+
     `measures.windows.total_variation` defines the total variation.
     """
 
@@ -71,19 +73,20 @@ class FamilyView:
     names: tuple[str, ...]
 
     def largest_differences(self, number: int) -> list[tuple[str, float, float]]:
-        """The groups with the largest difference between share and target: (name, share, target); ties to the first."""
+        """The groups with the largest difference between share and target, as (name, share, target)."""
         groups = np.argsort(-np.abs(self.share - self.target), kind="stable")[:number]
         return [(self.names[group], float(self.share[group]), float(self.target[group])) for group in groups]
 
 
 @dataclass(frozen=True)
 class BatchView:
-    """The batch of one step, of one host or of all hosts.
+    """The batch of one step: the rows of one host or of all hosts.
 
     Steps count from 0 over all epochs; `position` is the global position of the first row. `run` is the name of the
-    ordering or of the stored run, `version` the version of a stored run. The target of a family is the shares of the
-    groups in the whole run, or in its only dataset. `num_repeats` is the number of sequences after the first one of
-    each document, `num_copies` the number of copies after the first one of each text.
+    ordering or of the stored run, and `version` the version of a stored run. The target of a family is the shares of
+    the groups in the whole run, or in its only dataset. If a document has several sequences in the batch, all except
+    the first count for `num_repeats`. If a text has several copies in the batch, all except the first count for
+    `num_copies`.
     """
 
     run: str
@@ -100,8 +103,8 @@ class BatchView:
 class DocumentUse:
     """A part of a document that training reads: `num_tokens` tokens, from the token `document_offset` on.
 
-    `position` is the position in the run, `step` the step that reads it, `row` its row of the global batch; `dataset`,
-    `path` and `epoch` are as in `SequenceView`. For a run of one epoch, only the first epoch is listed.
+    `position` is the position in the run, `step` the step that reads it, and `row` the row of the global batch.
+    `dataset`, `path` and `epoch` are as in `SequenceView`. For a run of one epoch, only the first epoch is listed.
     """
 
     sequence_index: int
@@ -120,7 +123,7 @@ class Inspector:
 
     Args:
         run: the run.
-        global_batch_size: B, sequences of a batch over all hosts.
+        global_batch_size: B, the number of sequences in a batch over all hosts.
 
     Raises:
         UserError: the batch is larger than the run.
@@ -186,13 +189,13 @@ class Inspector:
         }
 
     def uses(self, document: str) -> list[DocumentUse]:
-        """All places where the run reads the document with an id, in the order of training.
+        """Return all places where the run reads a document, in the order of training; `document` is its id.
 
         Several datasets may have a document with this id. The list is empty if the document is in the validation set,
         is left out, or is not in the run.
 
         Raises:
-            UserError: no dataset has a document of this id.
+            UserError: no dataset has a document with this id.
         """
         found = [find_document(dataset, document) for dataset in self.run.datasets]
         if all(index is None for index in found):
@@ -203,7 +206,7 @@ class Inspector:
             parts: dict[int, list[tuple[int, int]]] = {}
             for sequence, offset, length in () if number is None else document_parts(dataset, number):
                 parts.setdefault(sequence, []).append((offset, length))
-            # One pass over the run finds the positions: a table of them by sequence would be as large as the run.
+            # One pass over the run finds the positions: a table from sequences to positions would be too large.
             wanted = np.array([*parts], np.int64) + self.run.offsets[index]
             positions = np.flatnonzero(np.isin(self.run.indices, wanted))
             origins = self.run.origins(positions)
@@ -247,7 +250,7 @@ def _stored_shares(dataset: Dataset, family: str) -> Float64[np.ndarray, " group
 
 
 def host_rows(global_batch_size: int, host_index: int, num_hosts: int) -> Int64[np.ndarray, " row"]:
-    """The rows of the global batch that a host holds; raises a `UserError` if the hosts do not divide the batch."""
+    """The rows of the global batch that a host reads; raises a `UserError` if the hosts do not divide the batch."""
     if num_hosts < 1 or global_batch_size % num_hosts or not 0 <= host_index < num_hosts:
         raise UserError(
             f"Expected a host index below a number of hosts that divides the global batch of {global_batch_size}, "
@@ -259,11 +262,11 @@ def host_rows(global_batch_size: int, host_index: int, num_hosts: int) -> Int64[
 
 
 def sequence_segments(dataset: Dataset, sequences: Int64[np.ndarray, " row"]) -> list[tuple[SegmentView, ...]]:
-    """The segments of some sequences, with their documents."""
+    """For each sequence, its segments with their documents."""
     records = dataset.records.read(dataset.records.places_of(sequences), expected=sequences)
     segments = [record_segments(record) for record in records]
     wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *(documents for documents, _ in segments)]))
-    # Every document's row is read once, however many segments it has in the batch.
+    # The row of a document is read once, even if the document has several segments in the batch.
     rows_of = [_take_rows(path, wanted) for path in (documents_file(dataset.stored), codes_file(dataset.stored))]
     known = dict(zip(wanted.tolist(), zip(*rows_of, strict=True), strict=True))
     return [
@@ -296,7 +299,7 @@ def document_parts(dataset: Dataset, document_index: int) -> list[tuple[int, int
 
 
 def _take_rows(path: Path, indices: Int64[np.ndarray, " row"]) -> list[dict[str, Any]]:
-    """Some rows of a Parquet file, ascending; only their row groups are read."""
+    """Read rows of a Parquet file; `indices` are ascending. Only the row groups with these rows are read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -5,7 +5,8 @@ The weights w are normalised, steps i count from 0, and `count_d` is the number 
     nearest:   next = arg max_d  w_d (i + 1) - count_d         ties to the lowest index
     megatron:  next = arg max_d  w_d max(i, 1) - count_d       ties to the lowest index
 
-The rule `nearest` computes the lag at the *end* of the step. The rule `megatron` is that of Megatron-LM's blended
+The lag of a dataset is the difference that is maximised: its wanted minus its actual number of positions. The rule
+`nearest` computes the lag at the *end* of the step. The rule `megatron` is that of Megatron-LM's blended
 datasets (`build_blending_indices` in its `helpers.cpp`), which computes the lag at the beginning: deviations from the
 shares are larger (in trials of 3 to 20 datasets up to 1.8 positions instead of 1.2). If weights change during training,
 the share of a dataset after t positions is the running sum of its weights, `Σ_{i<t} w_d(i)`, instead of `w_d t`. Unlike
@@ -36,11 +37,11 @@ from jax_diversity.ordering.deviation import rounded_size
 from jax_diversity.run.weights import Weights, phases_of
 
 Rule = Literal["nearest", "megatron"]
-"""How the lags of datasets are computed."""
+"""The name of the rule that computes the lags of the datasets."""
 _LOOKAHEAD: dict[Rule, int] = {"nearest": 1, "megatron": 0}
 """Rule -> the number of steps after the current one at which the lag is computed, with the current weights."""
 
-# Shorter plans use a loop in NumPy, which takes 2 µs a step and needs no compilation.
+# Shorter plans use a loop in NumPy, which takes 2 µs per step and needs no compilation.
 _SHORT = 1 << 18
 _STEPS_PER_ADVANCE = 1 << 16
 _STEPS_PER_CALL = 1 << 20
@@ -55,8 +56,8 @@ def interleave(
 ) -> Int64[np.ndarray, " position"]:
     """The dataset at every position: always the dataset that is furthest below its share.
 
-    The rule `megatron` gives the sequence of Megatron-LM, position by position. A position takes .05 µs with ten
-    datasets, .9 µs with 1,000, and 2 µs in plans of less than 260,000 positions. When weights change, the lags are
+    The rule `megatron` gives the sequence of Megatron-LM, position by position. A position takes 0.05 µs with ten
+    datasets, 0.9 µs with 1,000, and 2 µs in plans of fewer than 260,000 positions. When weights change, the lags are
     kept, so that they are still corrected.
 
     Example:

@@ -21,18 +21,19 @@ _NUMBERED = "duplicate"
 def joined_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
     """The token counts of the sequences of all datasets, end to end, in the families that all datasets have.
 
-    Groups with the same name in a family are one group. The caller must make sure that a name has the same meaning in
-    all datasets: the names of clusters are numbers, and cluster 3 of one clustering is not cluster 3 of another. Groups
-    of equal texts are left out, because their names are always numbers.
+    A family is one kind of characteristics, such as topic clusters; a group is one value of the family. Groups with the
+    same name in a family are one group. The caller must make sure that a name has the same meaning in all datasets: the
+    names of clusters are numbers, and cluster 3 of one clustering is not cluster 3 of another. Groups of equal texts
+    are left out, because their names are always numbers.
 
     Args:
         datasets: at least one.
 
     Returns:
         Characteristics with one row per sequence (dataset after dataset) and one column per group (in the order in
-        which the names first appear). The families are those that all datasets balance, with the order and the weights
-        of the first dataset. The sequence length is the largest one. Documents and groups of copies belong to one
-        dataset each. If there is only one dataset, its characteristics are returned unchanged.
+        which the names first appear). The result has the families that all datasets balance, with the order and the
+        weights of the first dataset. The sequence length is the largest one. Each document and each group of copies
+        belongs to one dataset. If there is only one dataset, its characteristics are returned unchanged.
 
     Raises:
         UserError: there is no dataset, or no common family.
@@ -51,8 +52,8 @@ def joined_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
     if not families:
         found = "; ".join(", ".join(each.families) for each in counts)
         raise UserError(
-            f"Expected a family that all datasets balance, found none ({found}); name one in characteristics.families "
-            "of each, and characterize them again."
+            f"Expected a family that all datasets balance, found none ({found}); name a common one in "
+            "characteristics.families of each dataset, and characterize the datasets again."
         )
     return Characteristics.from_counts(
         {family: _stacked(datasets, family) for family in families},
@@ -80,8 +81,8 @@ def comparable_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
     kept = {family: counts for family, counts in joined.counts.items() if family not in clusterings}
     if not kept:
         raise UserError(
-            "Expected datasets of one feature space, or with a family besides clusterings that all balance, found "
-            f"{', '.join(joined.families)} alone; build them with features_from, or give token counts of your own."
+            "Expected datasets of one feature space, or with a common family that is not a clustering, found only "
+            f"{', '.join(joined.families)}; build the datasets with features_from, or pass your own token counts."
         )
     return replace(joined, counts=kept, weights={family: joined.weights[family] for family in kept})
 
@@ -92,7 +93,7 @@ def joined_groups(datasets: Sequence[Dataset], family: str) -> tuple[str, ...]:
 
 
 def _stacked(datasets: Sequence[Dataset], family: str) -> Any:
-    """The counts of a family, dataset below dataset, with one column per name."""
+    """The counts of a family for the sequences of all datasets, one after another, with one column per group name."""
     column = {name: index for index, name in enumerate(joined_groups(datasets, family))}
     parts = []
     for dataset in datasets:

@@ -45,7 +45,7 @@ from jax_diversity.run.stored import (
 from jax_diversity.schema import Characteristics, Ordering
 
 _SHORTEST_PART = 1 << 16
-"""The smallest number of positions of a part: half a megabyte."""
+"""The smallest number of positions in a part: half a megabyte of numbers."""
 _ORDER_SETTINGS = ("method", "seed", "objective", "targets")
 
 
@@ -61,7 +61,7 @@ def create_schedule(
     """Make a run of several epochs or datasets and store it.
 
     Args:
-        path: a folder for the run, such as `out/schedules/run`; it must not hold a run yet.
+        path: a folder for the run, such as `out/schedules/run`; it must not contain a run yet.
         datasets: a built dataset, its folder or address, or several. All datasets with a weight above zero must have
             the same sequence length.
         ordering: the order of the first epoch, for a run of one dataset: an ordering, or the name of a stored one.
@@ -78,10 +78,10 @@ def create_schedule(
             target shares of every epoch; their phases are positions within an epoch.
 
     Raises:
-        UserError: the folder holds a run, or another process writes to it; an unknown setting; datasets of unequal
-            sequence lengths; both `num_epochs` and `num_positions`; datasets of several feature spaces in a joint
-            order; a weight with an unknown name, or shares that whole sequences cannot reach; a limit on repetitions
-            that cannot be kept; settings that `order` refuses.
+        UserError: the folder already contains a run, or another process writes to it; an unknown setting; datasets of
+            unequal sequence lengths; both `num_epochs` and `num_positions`; datasets of several feature spaces in a
+            joint order; a weight with an unknown name, or shares that whole sequences cannot reach; a limit on
+            repetitions that cannot be kept; settings that `order` refuses.
 
     Example:
         >>> run = create_schedule("run", ["web", "code"], weights=[3, 1], num_positions=1_000_000)
@@ -126,7 +126,7 @@ def extend_schedule(
 
     Args:
         schedule: the last version of a stored run.
-        position: the first position that changes, such as a checkpoint's; None takes the end.
+        position: the first position that changes, such as a checkpoint's; None means the end of the run.
         datasets: datasets to add; from the position on, sequences may have another length.
         background: see `create_schedule`.
         advance: see `create_schedule`.
@@ -261,7 +261,7 @@ class _Orders:
 
     def epochs(self, dataset: Dataset, used: Int64[np.ndarray, " used"]) -> Iterator[Int64[np.ndarray, " position"]]:
         """Yield the rest of a dataset's current epoch after the sequences `used`, then all later epochs."""
-        # Epochs are counted for each sequence: in a joint order, groups can be in different epochs.
+        # Each sequence has its own number of epochs: in a joint order, groups can be in different epochs.
         before = times_before(used)
         epoch = int(np.bincount(used, minlength=dataset.num_sequences).min())
         previous = used[before == epoch - 1] if epoch else None
@@ -272,7 +272,7 @@ class _Orders:
             previous, epoch = np.concatenate([consumed, rest]), epoch + 1
 
     def epoch(self, dataset: Dataset, epoch: int, previous: Any, consumed: Any = ()) -> Int64[np.ndarray, " position"]:
-        """The rest of an epoch after its beginning (`consumed`); `previous` is the order of the epoch before."""
+        """Order the rest of an epoch after its beginning (`consumed`); `previous` is the order before."""
         if epoch == 0 and self.first is not None:  # only in a new schedule, where nothing was consumed
             return self.first.indices
         settings = {} if self.targets is None else {"targets": self.targets}
@@ -280,13 +280,13 @@ class _Orders:
             settings |= {"previous": None if previous is None else Ordering(previous)}
             settings |= {"consumed": consumed} if len(consumed) else {}
         elif len(consumed):
-            METHODS.check_takes(self.method, "plan", "go on from the middle of an epoch")
+            METHODS.check_takes(self.method, "plan", "continue from the middle of an epoch")
         return self._made(dataset.characteristics, epoch, settings)[len(consumed) :]
 
     def part(self, chars: Characteristics, num_before: int, number: int) -> Int64[np.ndarray, " position"]:
-        """The order of the sequences from number `num_before` on.
+        """Order the sequences from number `num_before` on.
 
-        The sequences before it were already read, in the order of their numbers.
+        The sequences with smaller numbers were already read, in the order of their numbers.
         """
         before = np.arange(num_before)
         rest = np.arange(num_before, chars.num_sequences)
@@ -379,12 +379,12 @@ def _stored(
 
 
 def _unchanged(schedule: StoredRun) -> Content:
-    """The content of the run's file; refused if another version was added since the run was opened."""
+    """The content of the run's file; raises a `UserError` if a version was added after the run was opened."""
     content = Content.read(schedule.root / FILE)
     if content.id != schedule.content.id or len(content.versions) != schedule.version:
         raise UserError(
             f"Expected version {schedule.version} to be the last of the schedule at {schedule.root}, found "
-            f"{len(content.versions)}; open it again, and look at the changes."
+            f"{len(content.versions)}; open the schedule again, and look at the changes."
         )
     return content
 

@@ -1,4 +1,7 @@
-"""Compare runs with one another and with a uniform shuffle, for tables and for JSON."""
+"""Compare runs with one another and with a uniform shuffle, for tables and for JSON.
+
+TV means total variation: half the L1 distance between two mixtures of groups.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,11 @@ from jax_diversity.schema.orderings import Positions
 
 
 class FamilyCurves(NamedTuple):
-    """Curves of one ordering in one family: prefix deviation, and TV of aligned windows by size (100 points each)."""
+    """Curves of one ordering in one family, with at most 100 points each.
+
+    They are the prefix deviation, and the TV of aligned windows (windows that begin at multiples of their size) by
+    size.
+    """
 
     prefix_l2: Mapping[str, Sequence[float]]
     window_tv: Mapping[int, Mapping[str, Sequence[float]]]
@@ -75,7 +82,7 @@ def choose_orderings(
     families: Sequence[str] = (),
     targets: str | None = None,
 ) -> Chosen:
-    """The runs of a dataset to measure.
+    """Choose the runs of a dataset to measure.
 
     `names` are names of the dataset's orderings or .npy files, `files` are more .npy files. The defaults are all
     orderings of the dataset, the window sizes in its settings that fit at least twice, and the families that it
@@ -95,7 +102,7 @@ def choose(
     families: Sequence[str] = (),
     targets: str | None = None,
 ) -> Chosen:
-    """The token counts, windows and reference for the comparison of some runs.
+    """Choose the token counts, windows and reference for the comparison of some runs.
 
     Runs of one dataset are measured against its shares, and compared with a uniform shuffle of the dataset. A run of
     several datasets is measured against the shares of the whole run, in the families whose groups have the same meaning
@@ -137,7 +144,7 @@ def choose(
 
 
 def run_shares(characteristics: Characteristics, run: Run) -> dict[str, Float64[np.ndarray, " group"]]:
-    """The shares to compare a run with: those of its only dataset, or for several datasets those of the whole run."""
+    """The shares to compare a run with: the shares of its only dataset, or of the whole run if it has several."""
     return target_shares(characteristics, own_shares(characteristics, run) if len(run.datasets) > 1 else {})
 
 
@@ -160,14 +167,14 @@ def _followed(dataset: Dataset, name: str, chars: Characteristics) -> FollowedTa
     about = dataset.find_ordering(name).info.get("targets")
     if about is None:
         raise UserError(
-            f"Expected --targets to name an ordering that followed targets, found {name!r}, which has none; make one "
-            "with `jax-diversity order --targets.shares`."
+            f"Expected --targets to name an ordering that followed targets, found {name!r}, which followed "
+            "none; make one with `jax-diversity order --targets.shares`."
         )
     shares = {family: np.array(phases) for family, phases in about["shares"].items() if family in chars.families}
     if not shares:
         raise UserError(
             f"Expected to measure a family with targets ({', '.join(about['shares'])}), found "
-            f"{', '.join(chars.families)}; name it after --families."
+            f"{', '.join(chars.families)}; name the family after --families."
         )
     return FollowedTargets(name, Targets(tuple(about["starts"]), shares))
 

@@ -1,4 +1,8 @@
-"""Mix the datasets of a run: each dataset in its own epochs, or jointly, in one order of all sequences."""
+"""Mix the datasets of a run: each dataset in its own epochs, or jointly, in one order of all sequences.
+
+A family is one kind of characteristics, such as topic clusters or sources; a group is one value of a family. A stratum
+is the set of sequences in which a group has the largest number of tokens.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ DATASET = "dataset"
 _DATASET_WEIGHT = 0.3
 """λ of this family in joint orders, equal to the default λ of sources."""
 _MOST_POSITIONS = 2**37
-"""The largest length of a run: a terabyte of numbers."""
+"""The largest number of positions of a run: a terabyte of numbers."""
 _OWN_ORDER = 1 / 32
 """A stratum with at least this share of the positions has its own order, from which its parts are chosen."""
 
@@ -39,7 +43,7 @@ Epochs = Callable[[Dataset, Numbers], Iterator[Numbers]]
 EpochOrder = Callable[[Dataset, int, Numbers | None], Numbers]
 """Orders an epoch of a dataset, from the epoch's number and the sequences that were read before it, in order."""
 PartOrder = Callable[[Characteristics, int, int], Numbers]
-"""Orders sequences except the first ones, which were already read; the numbers are how many, and a seed's offset."""
+"""Orders sequences. Its numbers are how many of the first sequences were already read, and an offset for the seed."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,8 @@ class Mixture:
     temperature: Any = 1.0
     """Without weights, the shares are proportional to `size^(1/temperature)`."""
     max_repeats: Any = None
-    """The largest number of times that the run may read a sequence. Weights that need more are refused. With a
-    temperature, the other groups share the part that a group may not have."""
+    """The largest number of times that the run may read a sequence. Weights that need more reads raise an error. With
+    a temperature, the other groups get the positions that a group loses by this limit."""
     joint: bool = False
     """Whether one joint order is made for the sequences of all datasets; weights are then shares of the tokens.
     Otherwise each dataset has its own order, and datasets are mixed by position. A joint order needs datasets of one
@@ -87,7 +91,7 @@ class Mixture:
         if self.max_repeats is not None:
             object.__setattr__(self, "max_repeats", as_whole_number("max_repeats", self.max_repeats, 1))
         if self.weights is not None and self.temperature != 1:
-            raise UserError("Expected weights or a temperature, found both: a temperature gives the weights.")
+            raise UserError("Expected weights or a temperature, found both: a temperature defines weights.")
         others = (self.weights is not None, self.temperature != 1, self.max_repeats is not None, self.is_joint)
         if self.interleaving != "nearest" and (self.is_joint or self.consecutive):
             raise UserError(
@@ -96,7 +100,7 @@ class Mixture:
             )
         if self.consecutive and any(others):
             raise UserError(
-                "Expected consecutive alone, found it with weights, a temperature, max_repeats or a joint order; "
+                "Expected only consecutive, found it with weights, a temperature, max_repeats or a joint order; "
                 "consecutive datasets are not mixed."
             )
 
@@ -124,7 +128,7 @@ class Mixture:
         if not 0 < epochs * size < _MOST_POSITIONS:
             raise UserError(f"Expected num_epochs above zero, found {self.num_epochs!r}.")
         if round(epochs * size) < 1:
-            raise UserError(f"Expected num_epochs of at least one of {size} sequences, found {self.num_epochs!r}.")
+            raise UserError(f"Expected num_epochs to give at least one of {size} sequences, found {self.num_epochs!r}.")
         return round(epochs * size)
 
     @property
@@ -169,8 +173,8 @@ class Mixture:
         epochs = np.array([int(own.min()) if len(own) else 0 for own in times])
         if any(np.ptp(own) for own in times if len(own)):
             raise UserError(
-                "Expected a position at which no dataset is within an epoch, found one within; extend the schedule "
-                "there, or give weights in place of consecutive."
+                "Expected a position between two epochs, found a position within the epoch of a dataset; extend the "
+                "schedule between two epochs, or give weights instead of consecutive."
             )
         before = None
         if len(history):
@@ -214,7 +218,7 @@ class Mixture:
     def _phases(
         self, names: Sequence[str], tokens: Float64[np.ndarray, " group"], count: int
     ) -> tuple[tuple[int, ...], Float64[np.ndarray, "phase group"]]:
-        """The start and the shares of every phase of `count` positions."""
+        """The start and the shares of each phase of the next `count` positions."""
         weights = self.weights
         if weights is None:
             return (0,), tempered(tokens, self.temperature)[None]
@@ -265,7 +269,7 @@ class NumberQueue:
         self._pieces, self._left = pieces, np.zeros(0, np.int64)
 
     def take(self, count: int) -> Numbers:
-        """The next `count` numbers."""
+        """Return the next `count` numbers and remove them from the queue."""
         taken = [self._left]
         while sum(map(len, taken)) < count:
             taken.append(next(self._pieces))
@@ -285,7 +289,7 @@ def _as_read(dataset: Dataset, other: Dataset, numbers: Numbers) -> Numbers | No
     own, read = dataset.characteristics.documents, other.characteristics.documents
     if documents[0] != documents[1] or own is None or read is None:
         return None
-    # The sequences of a document get the places of its sequences in the other packing, the last place first.
+    # The sequences of a document get the places of the same document in the other packing, the last place first.
     places = np.lexsort((-np.arange(len(numbers)), read[numbers]))
     in_order = np.argsort(own, kind="stable")
     width = max(len(own), len(read))
@@ -297,7 +301,7 @@ def _as_read(dataset: Dataset, other: Dataset, numbers: Numbers) -> Numbers | No
 
 
 def _numbered(ascending: Numbers, width: int) -> Numbers:
-    """A unique number for every member of ascending groups of at most `width` members: from group and place in it."""
+    """Numbers for the members of ascending groups of at most `width` members: group * width + place in the group."""
     return (ascending + 1) * width + np.arange(len(ascending)) - np.searchsorted(ascending, ascending)
 
 
@@ -350,8 +354,8 @@ def _check_lengths(datasets: Sequence[Dataset]) -> None:
     lengths = sorted({dataset.sequence_length for dataset in datasets})
     if len(lengths) > 1:
         raise UserError(
-            f"Expected datasets of a weight above zero to have sequences of one length, found lengths {lengths}; give "
-            "datasets of another length weight 0, and extend the schedule with them afterwards."
+            "Expected datasets with a weight above zero to have sequences of one length, found lengths "
+            f"{lengths}; give datasets of another length weight 0, and extend the schedule with them afterwards."
         )
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Positioned = Int64[np.ndarray, " row"]
-"""A whole number for each of the given positions."""
+"""One whole number for each given position."""
 Datasets = str | Path | Dataset | Sequence[str | Path | Dataset]
 """A built dataset, its folder or its address; or several."""
 
@@ -80,7 +80,7 @@ class Run(ABC):
 
     @property
     def identity(self) -> str:
-        """Hash of the contents of the sequences; a checkpoint is valid for this content only."""
+        """Hash of the contents of the sequences; a checkpoint is valid only for these contents."""
         return identity_of(self.datasets)
 
     @property
@@ -146,7 +146,7 @@ class Run(ABC):
 
     def locate(self, numbers: Positioned) -> tuple[Positioned, Positioned]:
         """Convert numbers that count sequences over all datasets to datasets, and to sequences within the datasets."""
-        # "right": an empty dataset has the same offset as the next dataset, which owns the number.
+        # "right": an empty dataset has the same offset as the next dataset, and the number belongs to the next one.
         dataset = np.searchsorted(self.offsets, numbers, side="right") - 1
         return dataset, numbers - self.offsets[dataset]
 
@@ -167,7 +167,7 @@ class Run(ABC):
         return numbers, times_before(numbers)
 
     def continues(self, position: int, of: str) -> bool:
-        """Whether training on the run with the fingerprint `of` can continue with this run at a position."""
+        """Whether training on another run, with the fingerprint `of`, can continue with this run at a position."""
         return of == self.fingerprint
 
     def __repr__(self) -> str:
@@ -182,8 +182,8 @@ class Run(ABC):
         """The documents that training read before a position, over all epochs.
 
         Args:
-            position: how many positions were trained on; None takes all.
-            path: a Parquet file that the table is also written to.
+            position: the number of positions that were read; None means all.
+            path: a Parquet file; the table is also written to it.
 
         Returns:
             One row for each document that was read, by dataset and then in stored order: `dataset` (its number), `id`,
@@ -266,7 +266,7 @@ def make_run(
     positions: Any = None,
     cache_folder: str | Path | None = None,
 ) -> Run:
-    """The run that follows an ordering of one or more datasets.
+    """Make the run of an ordering of one or more datasets.
 
     Args:
         datasets: a built dataset, its folder or its address on an object store; or several, whose sequences are
@@ -278,7 +278,7 @@ def make_run(
         cache_folder: where files of a dataset on an object store are kept, see `open_dataset`.
 
     Raises:
-        UserError: a dataset does not exist; the ordering is unknown, has another number of sequences, or lies in the
+        UserError: a dataset does not exist; the ordering is unknown, has another number of sequences, or is in the
             folder of another dataset; the datasets have different sequence lengths.
 
     A warning is shown if the ordering and the dataset's own orderings were made from different token counts, for
@@ -318,7 +318,7 @@ def make_run(
     order = _as_ordering(ordering, num_sequences) if path is None else load_ordering(path, num_sequences)
     if len(opened) == 1:
         opened[0].check_origin(order, path)
-    # Memory-mapped if the file's format allows it: a pickle then contains only the file's name.
+    # The file is memory-mapped if its format allows it: a pickle then contains only its name.
     mapped = None if path is None else OrderingFile.of(path, order)
     name = str(order.info.get("method", "ordering") if path is None else ordering)
     return OrderedRun(opened, mapped or order, name, order.info, counts)
@@ -377,7 +377,7 @@ def times_before(numbers: Int64[np.ndarray, " position"]) -> Int64[np.ndarray, "
 
 
 def _named_run(dataset: Dataset, name: str) -> OrderedRun:
-    # Memory-mapped: an ordering of a hundred million sequences is 800 MB.
+    # The file is memory-mapped, because an ordering of a hundred million sequences is 800 MB.
     path, found = dataset.ordering_file(name)
     file = OrderingFile(path.absolute(), str(found), dataset.num_sequences)
     return OrderedRun((dataset,), file, name, {"method": dataset.counts(f"order/{name}").get("method", name)})

@@ -30,8 +30,8 @@ class ScheduleConfig:
     its name, as in Megatron's lists: `3 web 1 code`. All datasets that a pattern such as `web-*` matches share its
     weight. Without weights the sizes are used."""
     moving_weights: TargetsConfig = TargetsConfig()
-    """Shares of `family` that change during the run, in place of `weights`; starts count from the first position that
-    these settings make."""
+    """Shares of `family` that change during the run, in place of `weights`; the starts of the phases count from the
+    first position that these settings make."""
     family: str = "dataset"
     """The weights apply to the datasets, or to the groups of a family, such as `source`. Groups need a joint order."""
     temperature: float = 1.0
@@ -49,11 +49,11 @@ class ScheduleConfig:
     """The settings that order every epoch. The first epoch uses the seed, the next one the seed + 1, and so on. For a
     change, the default seed is the seed of the previous version."""
     ordering: str | None = None
-    """Name of an ordering, which is used for the first epoch of a run of one dataset."""
+    """Name of an ordering. It is used for the first epoch of a run of one dataset."""
     background: bool = False
     """Store every part as soon as it is ordered, so that training can begin while the others are made."""
     position: int | None = None
-    """For an existing run: the first position that changes; -1 is its end. Without it nothing is changed."""
+    """For an existing run: the first position that changes; -1 means the end. Without it nothing is changed."""
     skip: tuple[int, ...] = ()
     """For an existing run: the first position to leave out, and the first later position to keep."""
 
@@ -103,7 +103,7 @@ class ScheduleConfig:
         return replace(objective, family_weights=tuple({**chars.weights, **self.order.weights}.values()))
 
     def check(self, exists: bool) -> None:
-        """Refuse settings that contradict one another, or that do not fit a run that exists (or does not exist).
+        """Raise a `UserError` if settings contradict one another, or do not fit a new (or existing) run.
 
         A job that restarts may repeat the command that made a run: the repeated command must not change the run.
         """
@@ -121,7 +121,7 @@ class ScheduleConfig:
             raise UserError(f"Expected --position >= 0, or -1 for the end, found {self.position}.")
         if exists and self.ordering is not None:
             raise UserError(
-                f"Expected ordering only for a new schedule, found {self.ordering} for the one at {self.path}."
+                f"Expected ordering only for a new schedule, found {self.ordering} for the existing one at {self.path}."
             )
         if self.weights and self.moving_weights.shares:
             raise UserError("Expected weights or moving_weights, found both; choose one.")

@@ -1,4 +1,4 @@
-"""The sequences of a run by number, read from the records of its datasets."""
+"""Read the sequences of a run by number, from the records of its datasets."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ ORIGIN_FIELDS = ("dataset_index", "sequence_index")
 class SequenceSource:
     """A run's sequences by number, each a dict of arrays (L,): a `RandomAccessDataSource` for `grain.DataLoader`.
 
-    The sequences of several datasets are numbered end to end. Reading a row is one range read, which takes the same
-    time in a file of any size. Any number of threads may read rows. A pickle contains only names. A forked process
-    opens the files again.
+    The sequences of several datasets are numbered end to end. A row is read with one range read, whose
+    time does not depend on the size of the file. Any number of threads may read rows. A pickle contains only names. A
+    forked process opens the files again.
 
     With several datasets, and with stored runs, rows also have `dataset_index` (int32) and `sequence_index` (int64),
     the number of the sequence within its dataset.
@@ -110,7 +110,7 @@ class SequenceSource:
         if self._process != os.getpid():
             # At the fork, another thread of the parent may have held a lock of the readers: they are opened again.
             self.readers, self._process = pickle.loads(pickle.dumps(self.readers)), os.getpid()
-        # "right": an empty dataset has the same offset as the next dataset, which owns the rows.
+        # "right": an empty dataset has the same offset as the next dataset, and the rows belong to the next one.
         ends = (sequences.min(), sequences.max()) if len(self._bounds) > 2 else (0, 0)
         first, last = (bisect_right(self._bounds, int(end)) - 1 for end in ends)
         if first == last:  # all rows are of one dataset

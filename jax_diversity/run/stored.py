@@ -1,9 +1,9 @@
 """Stored runs: parts that are never changed, and versions that are slices of them.
 
-A folder holds `schedule.json` and a file of sequence numbers for each part. The sequences of all datasets are numbered
-end to end, in the order in which the datasets were added. Datasets are never removed, so that a number means the same
-sequence in every version. A version is a list of slices of parts. A change adds parts and a version; earlier versions
-are not changed.
+A folder contains `schedule.json` and a file of sequence numbers for each part. The sequences of all datasets are
+numbered end to end, in the order in which the datasets were added. Datasets are never removed, so that a number means
+the same sequence in every version. A version is a list of slices of parts. A change adds parts and a version; earlier
+versions are not changed.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Member:
 
 @dataclass(frozen=True)
 class Part:
-    """A file with the numbers of sequences, which all have one length.
+    """A file with numbers of sequences; all these sequences have the same length.
 
     `key` is a random text from the time when the part was planned; it identifies the part in a version's fingerprint.
-    `fingerprint` is the hash of the numbers; it is empty until the part is made.
+    `fingerprint` is the hash of the numbers, or an empty text until the part is made.
     """
 
     file: str
@@ -110,7 +110,7 @@ class Content:
                 return content
             reason = "it was changed after it was written"
             if plain["format"] != _FORMAT:
-                reason = f"it has the format {plain['format']}, this version reads {_FORMAT}"
+                reason = f"it has the format {plain['format']}, but this version reads {_FORMAT}"
         except FileNotFoundError:
             raise UserError(
                 f"Expected a schedule at {path.parent}, found no {FILE}; make one with `jax-diversity schedule`."
@@ -123,7 +123,7 @@ class Content:
         )
 
     def check(self) -> None:
-        """Check the types and ranges of all values; a `UserError` for the first that cannot be followed."""
+        """Check the types and ranges of all values; raises a `UserError` for the first invalid value."""
         for each in (self, *self.datasets, *self.parts, *self.versions):
             for field in fields(each):
                 if (kind := _KINDS.get(str(field.type))) is not None:
@@ -150,7 +150,7 @@ class Content:
 
 _KINDS: Mapping[str, type] = {"str": str, "int": int}
 _MOST_POSITIONS = 2**48
-"""More than any run has; sums of such numbers fit into 64 bits."""
+"""More positions than any run has; sums of such numbers fit into 64 bits."""
 _MOST_FILES = 32
 """The largest number of parts that are open at once; each needs two file handles."""
 _WAIT = 0.05
@@ -165,7 +165,8 @@ class StoredRun(Run):
         root: the folder.
         content: the content of its file when it was opened.
         version: the number of this version, from 1 on.
-        given: the first datasets, as the user gave them; the others (all for None) are opened at their stored paths.
+        given: the first datasets, as the user gave them; the others (all if `given` is None) are opened at their stored
+            paths.
 
     Datasets are opened when they are first needed. A pickle contains the folder, the version and the given datasets.
     """
@@ -200,7 +201,7 @@ class StoredRun(Run):
 
     @property
     def identity(self) -> str:
-        """The run's own identity, which stays the same when datasets are added."""
+        """The identity of the stored run; it stays the same when datasets are added."""
         return self.content.id
 
     @property
@@ -295,9 +296,9 @@ class StoredRun(Run):
         return self._files[part]
 
     def _made(self, part: int) -> Part:
-        """A part that is ready; waits while it is being made in the background."""
+        """Return a finished part; waits while the part is being made in the background."""
         while not (about := self.content.parts[part]).fingerprint:
-            # The lock is checked before the file is read: if it is free, the file already holds all finished parts.
+            # The lock is checked before the file is read: if it is free, the file already lists all finished parts.
             at_work = is_locked(self.root)
             found = Content.read(inside(self.root, FILE))
             if found.id != self.content.id:
@@ -393,7 +394,7 @@ def open_schedule(
 
     Args:
         path: its folder.
-        version: the version to open; None means the last.
+        version: the version to open; None means the last one.
         datasets: the datasets or their current folders, in the order of the run. The run opens all others at their
             stored paths, which are relative to its folder.
 
@@ -434,7 +435,7 @@ def _opened(given: str | Path | Dataset, member: Member) -> Dataset:
         dataset = given if isinstance(given, Dataset) else open_dataset(given)
     except UserError as error:
         raise UserError(
-            f"A dataset of the schedule is not where it was: {error} Give the folders of the datasets with "
+            f"A dataset of the schedule is not at its stored path: {error} Give the folders of the datasets with "
             "open_schedule(path, datasets=[...])."
         ) from None
     if dataset.fingerprint != member.fingerprint:

@@ -1,15 +1,16 @@
 """Mixtures of groups or datasets: the share of each, and the sequences in each part of a run.
 
-A mixture gives every group of one family (or every dataset) a share of the tokens. A sequence belongs to the *stratum*
-of the group that has most of its tokens. `T[s, g]` is the mean number of tokens of group g in a sequence of stratum s.
+A family is one kind of characteristics, such as sources; a group is one value of a family. A mixture gives every group
+of one family (or every dataset) a share of the tokens. A sequence belongs to the *stratum* of the group that has the
+largest number of its tokens. `T[s, g]` is the mean number of tokens of group g in a sequence of stratum s.
 The numbers of positions `x[s]` of the strata solve `T' x = τ Σ T' x` with `x >= 0` (non-negative least squares): a
 sequence with several groups counts for each of them.
 
-If the sequences of a stratum are read more than once, the next one is always the sequence that was read least often;
-among these, the one that was read longest ago. The run is divided into parts so that a part contains at most half of
-the sequences of any stratum. Two consecutive parts then contain no sequence twice. The distance between a sequence and
-its repetition is therefore at least the length of the shortest part between them. Each part is ordered jointly, over
-all strata, and takes the part before it into account.
+If the sequences of a stratum are read more than once, the next one is always the sequence that was read least often.
+If there are several such sequences, the one that was read longest ago comes next. The run is divided into parts so that
+a part contains at most half of the sequences of any stratum. Two consecutive parts then contain no sequence twice. The
+distance between a sequence and its repetition is therefore at least the length of the shortest part between them. Each
+part is ordered jointly, over all strata, and takes the part before it into account.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 """The golden ratio: the fractional parts of its multiples are spread evenly between 0 and 1."""
 
 PartOrder = Callable[[Int64[np.ndarray, " recent"], Int64[np.ndarray, " part"]], Int64[np.ndarray, " part"]]
-"""Orders the sequences of a part, given the sequences before it, latest last; no sequence is in both."""
+"""Orders the sequences of a part. It gets the sequences before the part (latest last); no sequence is in both."""
 
 
 @dataclass
@@ -75,12 +76,12 @@ class History:
 
 @dataclass(frozen=True)
 class Strata:
-    """The sequences by the group that has most of their tokens, and the tokens of every stratum.
+    """The sequences by the group that has the largest number of their tokens, and the tokens of each stratum.
 
     Attributes:
-        of_sequence: the stratum of every sequence, the number of its group.
-        sizes: sequences of every stratum.
-        tokens: all tokens of every group in every stratum.
+        of_sequence: the stratum of each sequence, which is the number of a group.
+        sizes: the number of sequences in each stratum.
+        tokens: the number of tokens of each group in each stratum.
         names: the names of the groups.
         family: the family of the groups.
     """
@@ -104,7 +105,7 @@ class Strata:
 
     @property
     def group_tokens(self) -> Float64[np.ndarray, " group"]:
-        """All tokens of every group."""
+        """The number of tokens of each group, over all strata."""
         return self.tokens.sum(axis=0)
 
     def positions(self, shares: Float64[np.ndarray, " group"], num_positions: int) -> Int64[np.ndarray, " stratum"]:
@@ -121,8 +122,8 @@ class Strata:
         if shares[worst] - reached[worst] > _TOLERANCE:
             raise UserError(
                 f"Expected shares that whole sequences can have, found {shares[worst]:.3f} for {self.family} "
-                f"{self.names[worst]!r}, which has at best {reached[worst]:.3f} because sequences mix it with others; "
-                "choose a smaller share, or pack the documents of a group together."
+                f"{self.names[worst]!r}, which can get only {reached[worst]:.3f} because sequences mix it with other "
+                "groups; choose a smaller share, or pack the documents of a group together."
             )
         return rounded(found / found.sum() * num_positions, num_positions)
 
@@ -151,13 +152,13 @@ def parts(
         strata: the strata.
         asked: the number of positions of every stratum; their sum is the length of the run.
         history: the sequences that were read before.
-        rank: the order of sequences that were read equally often and last in the same turn; any slice of it should
-            have the mixture of all.
+        rank: the order of sequences that were read equally often and last in the same turn; any slice of this order
+            should have the mixture of the whole order.
     """
     members = np.split(np.argsort(strata.of_sequence, kind="stable"), np.cumsum(strata.sizes)[:-1])
     fresh = np.array([int((history.times[own] == 0).sum()) for own in members])
     num_parts = 1
-    if (asked > fresh).any():  # sequences repeat: a part then holds at most half of a stratum
+    if (asked > fresh).any():  # sequences repeat: a part then contains at most half of a stratum
         num_parts = max(-(-2 * int(number) // len(own)) for number, own in zip(asked, members, strict=True) if len(own))
     # Every stratum has its own offset for rounding: with a common offset all small strata would be read late.
     fractions = (np.arange(len(members)) * _GOLDEN) % 1

@@ -29,7 +29,7 @@ def phases_of(
         return (0,), _as_weights(weights, sizes, family)[None]
     if set(weights.shares) != {family}:
         raise UserError(
-            f"Expected a run's weights to be of one family, {family!r}, found {sorted(weights.shares)}; give "
+            f"Expected the weights of a run to be of one family, {family!r}, found {sorted(weights.shares)}; give "
             f"Targets(starts, {{{family!r}: weights}})."
         )
     shares = weights.shares[family]
@@ -75,7 +75,8 @@ def named_weights(
     Args:
         weights: name -> weight; or Megatron's list, with each weight before its name (or before a path that ends with
             the name). A name may be a pattern such as `web-*`: all matching groups share its weight in proportion to
-            their tokens, except groups that another entry names exactly. If several patterns match, the first counts.
+            their tokens, except groups that another entry names exactly. If several patterns match, the first one is
+            used.
         names: the names of the groups.
         tokens: the tokens of the groups.
         family: the family of the groups, for messages.
@@ -107,8 +108,8 @@ def named_weights(
         meant = [index for index in fitting if index not in taken and (own or index not in reserved)]
         if not meant:
             raise UserError(
-                f"Expected a group of {family} for every name, found that all groups of {quoted(rule.text)} have a "
-                "weight by another name; give the narrower patterns first."
+                f"Expected a group of {family} for every name, found that all groups of {quoted(rule.text)} have "
+                "a weight from another name; put the narrower patterns first."
             )
         taken.update(meant)
         held = tokens[meant]
@@ -130,7 +131,7 @@ def _pairs(given: Any) -> list[tuple[str, float]]:
 
 
 def _groups(rule: WeightRule, names: Sequence[str], fit: Callable[[str, str], bool]) -> list[int]:
-    """The groups that a rule names, as it is written, without its family, or by the last part of its path."""
+    """The groups that a rule names: by the full name, without the family, or by the last part of a path."""
     readings = (rule.value, rule.value.removeprefix(f"{rule.name}="), PurePath(rule.value).name)
     found = ([index for index, name in enumerate(names) if fit(name, each)] for each in readings)
     return next(filter(None, found), [])
@@ -156,7 +157,7 @@ def tempered(tokens: Float64[np.ndarray, " group"], temperature: float) -> Float
         return tokens / tokens.sum()
     shares = np.zeros(len(tokens))
     held = tokens > 0
-    # The division by the largest prevents an overflow at small temperatures.
+    # Dividing by the largest number prevents an overflow at small temperatures.
     shares[held] = (tokens[held] / tokens.max()) ** (1 / value)
     return shares / shares.sum()
 
@@ -177,8 +178,8 @@ def limited(
     """
     if (total := float(most[shares > 0].sum())) < 1 - 1e-12:
         raise UserError(
-            f"Expected max_repeats that the run can keep, found one that allows {total:.3f} of its positions: the run "
-            f"is {1 / max(total, 1e-9):.2f} times too long; raise the limit or shorten the run."
+            f"Expected max_repeats that the run can keep, found a limit that allows {total:.3f} of its positions: the "
+            f"run is {1 / max(total, 1e-9):.2f} times too long; raise the limit or shorten the run."
         )
     found, free = np.zeros(len(shares)), shares > 0
     while free.any():
@@ -200,10 +201,10 @@ def check_limit(
     names: Sequence[str],
     family: str,
 ) -> None:
-    """Refuse positions that repeat a group's sequences more often than `most` times in the whole run.
+    """Raise a `UserError` if positions read the sequences of a group more than `most` times in the whole run.
 
     Args:
-        most: the limit.
+        most: the largest number of reads of a sequence.
         asked: the number of positions of every group.
         given: the number of positions that every group had before.
         sizes: the number of sequences of every group.

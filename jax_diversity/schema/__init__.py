@@ -1,9 +1,9 @@
-"""The values that stages exchange; this folder imports only `foundation`.
+"""The values that stages exchange. This folder imports only `foundation`.
 
     documents -> tokens -> segments -> sequences -> characteristics -> ordering
 
-Every value is immutable. Arrays are NumPy's; a stage that uses an accelerator copies them to it. Names are imported
-when they are first used, so that SciPy is loaded only with `Characteristics`.
+Every value is immutable. Arrays are NumPy arrays; a stage that uses an accelerator copies them to the accelerator.
+Names are imported at their first use, so that SciPy is loaded only with `Characteristics`.
 """
 
 import lazy_loader

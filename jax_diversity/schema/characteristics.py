@@ -1,4 +1,8 @@
-"""Token counts of sequences, per family of groups: the input of every ordering method and measure."""
+"""Token counts of sequences: the input of every ordering method and measure.
+
+A *family* is a kind of characteristics, such as topic clusters, document lengths or sources. A *group* is one value of
+a family, such as one cluster.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +22,26 @@ from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.schema.orderings import as_integers
 
 MADE_BY = "Characteristics; make them with jd.Characteristics.from_counts"
-"""The end of the error for an argument that is not a `Characteristics`."""
+"""The end of the error message for an argument that is not a `Characteristics`."""
 
 
 @dataclass(frozen=True)
 class Characteristics:
-    """Token counts of every sequence, per family of groups: the only input of an ordering method.
+    """Token counts of every sequence in every group of every family: the only input of an ordering method.
 
     Attributes:
         counts: family name -> CSR matrix (sequence, group) of int64 token counts.
-        weights: family name -> λ, which weighs squared deviations.
-        sequence_length: L, the unit of every measure, in tokens.
-        documents: the document of every sequence, as any number; negative if a sequence holds several documents. None
-            if unknown. Orderings keep the sequences of one document apart.
-        copies: the groups of copies (equal or nearly equal documents) that have parts in every sequence, as any
-            distinct numbers; unused places are negative. None if unknown. Orderings keep the sequences of one group
-            apart.
-        turns: for sequences of one document with equal counts, numbers that give their order in training;
-            negative for all others. None if any order will do.
+        weights: family name -> λ, the weight of the family's squared deviations.
+        sequence_length: L in tokens, the unit of every measure.
+        documents: for every sequence, the number of its document (any number). It is negative if the sequence contains
+            several documents. None if unknown. Orderings place the sequences of one document far from each other.
+        copies: for every sequence, the groups of copies (equal or nearly equal documents) that it has parts of. The
+            numbers of groups may be any distinct numbers; unused places are negative. None if unknown. Orderings place
+            the sequences of one group far from each other.
+        turns: for sequences of one document with equal counts, numbers that give their order in training. Negative for
+            all other sequences. None if their order does not matter.
 
-    Build one with `Characteristics.from_counts`. Pickles and copies are read-only too.
+    Use `Characteristics.from_counts` to make a value of this class. Pickles and copies are read-only too.
     """
 
     counts: Mapping[str, csr_array]
@@ -48,9 +52,10 @@ class Characteristics:
     turns: Int64[np.ndarray, " sequence"] | None = None
 
     def __post_init__(self) -> None:
-        # SciPy's matrices cannot be made read-only themselves, only their three arrays.
+        # A SciPy matrix cannot be made read-only, only its three arrays.
         for matrix in self.counts.values():
-            _check_indices(matrix)  # also without `from_counts`: compiled code reads wherever these point
+            # We check the indices also without `from_counts`, because compiled code reads wherever they point.
+            _check_indices(matrix)
             for part in (matrix.data, matrix.indices, matrix.indptr):
                 part.setflags(write=False)
         for groups in (self.documents, self.copies, self.turns):
@@ -73,21 +78,21 @@ class Characteristics:
         """Check and freeze a user's own count matrices.
 
         Args:
-            counts: family name -> scipy sparse or dense matrix (sequence, group), token counts >= 0. Every
-                family counts the same sequences' tokens: row totals agree between families.
-            weights: λ >= 0 per family; 1.0 if not given.
-            sequence_length: L in tokens; None takes the largest row total.
-            documents: the document of every sequence, whole numbers; negative if a sequence holds several.
-            copies: the groups of copies that every sequence holds, whole numbers (sequence, member) or, with one group
-                per sequence, (sequence,); unused places are negative.
-            turns: for sequences of one document with equal counts, whole numbers that give their order in training;
-                negative for all others.
+            counts: family name -> SciPy sparse or dense matrix (sequence, group) with token counts >= 0. Every family
+                must count all tokens of the same sequences, so a row has the same total in all families.
+            weights: family name -> λ >= 0. Families without an entry have 1.0.
+            sequence_length: L in tokens. None means the largest row total.
+            documents: for every sequence, the number of its document; negative if the sequence contains several.
+            copies: for every sequence, the numbers of the groups of copies that it has parts of; unused places are
+                negative. The shape is (sequence, member) or, with one group per sequence, (sequence,).
+            turns: for sequences of one document with equal counts, whole numbers that give their order in training.
+                Negative for all other sequences.
 
         Raises:
-            ValueError: not a mapping, no family; negative, NaN, infinite, fractional or enormous counts; families that
-                disagree in the number of sequences or in a row's total; weights that are negative, all zero or of an
-                unknown family; a sequence length below the largest row total; documents, copies or turns of another
-                number of sequences; a group of copies that a sequence names twice.
+            ValueError: not a mapping, no family; counts that are negative, NaN, infinite, fractional or too large;
+                families with different numbers of sequences or different totals of a row; weights that are negative,
+                all zero or of an unknown family; a sequence length below the largest row total; documents, copies or
+                turns of another number of sequences; a sequence with the same group of copies twice.
 
         Example:
             >>> chars = Characteristics.from_counts({"topic": [[3, 1], [0, 4]]})
@@ -123,7 +128,7 @@ class Characteristics:
             if len(documents) != len(first_totals):
                 raise UserError(
                     f"Expected the documents of {len(first_totals)} sequences, found {len(documents)}; give one number "
-                    "per sequence, negative if it holds several documents."
+                    "per sequence, negative if the sequence contains several documents."
                 )
         if copies is not None:
             copies = _as_copies(copies, len(first_totals))
@@ -137,10 +142,10 @@ class Characteristics:
         return cls(matrices, _as_weights(weights, matrices), length, documents, copies, turns)
 
     def with_weights(self, weights: Mapping[str, float]) -> Characteristics:
-        """The same counts with other weights.
+        """Return the same counts with other weights.
 
         Args:
-            weights: λ >= 0 per family; 1.0 if not given.
+            weights: family name -> λ >= 0. Families without an entry have 1.0.
 
         Raises:
             ValueError: weights that are negative, all zero or of an unknown family.
@@ -148,7 +153,9 @@ class Characteristics:
         return replace(self, weights=_as_weights(weights, self.counts))
 
     def take(self, rows: Int64[np.ndarray, " row"]) -> Characteristics:
-        """The characteristics of some sequences, in the given order; groups, weights and document numbers stay.
+        """Return the characteristics of some sequences, in the given order.
+
+        Groups, weights and document numbers stay the same.
 
         Example:
             >>> chars = Characteristics.from_counts({"topic": [[3, 1], [0, 4], [2, 2]]})
@@ -161,7 +168,7 @@ class Characteristics:
         return type(self)(counts, self.weights, self.sequence_length, *members)
 
     def __reduce__(self) -> tuple[type[Characteristics], tuple[Any, ...]]:
-        # A proxy cannot be pickled.
+        # A `MappingProxyType` cannot be pickled, so we make dicts.
         of_sequences = (self.documents, self.copies, self.turns)
         return type(self), (dict(self.counts), dict(self.weights), self.sequence_length, *of_sequences)
 
@@ -172,17 +179,17 @@ class Characteristics:
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The families' names; the objectives use the norm of the first."""
+        """Names of the families. Objectives use the norm of the first family's counts."""
         return tuple(self.counts)
 
     @property
     def tokens(self) -> Int64[np.ndarray, " sequence"]:
         """Number of tokens of every sequence, without padding."""
-        # The first family's: all families count the same tokens (`from_counts`).
+        # We use the first family, because all families count the same tokens (`from_counts`).
         return np.asarray(next(iter(self.counts.values())).sum(axis=1)).ravel().astype(np.int64)
 
     def target_share(self, family: str) -> Float64[np.ndarray, " group"]:
-        """τ: every group's share of all tokens, float64 (group,)."""
+        """Return τ: every group's share of all tokens."""
         totals = np.asarray(self.counts[family].sum(axis=0)).ravel().astype(np.float64)
         # For a corpus without tokens all shares are 0, not NaN.
         return totals / max(totals.sum(), 1.0)
@@ -190,7 +197,7 @@ class Characteristics:
     @property
     def fingerprint(self) -> str:
         """Hash of the counts, weights, sequence length, documents, copies and turns."""
-        # int64 for every stored index type: SciPy chooses int32 or int64 by size, which must not change the hash.
+        # We convert all arrays to int64. SciPy chooses int32 or int64 by size; this choice must not change the hash.
         digest = hashlib.sha256(json.dumps([dict(self.weights), self.sequence_length]).encode())
         for name, matrix in self.counts.items():
             digest.update(f"{name} {matrix.shape}".encode())
@@ -209,57 +216,57 @@ class Characteristics:
         return f"Characteristics({self.num_sequences} sequences of {self.sequence_length}; {families})"
 
 
-_MAX_COUNT = 2**53  # float64 holds every whole number up to it
+_MAX_COUNT = 2**53  # float64 represents all whole numbers up to this value exactly
 
 
 def _as_counts(name: str, matrix: Any) -> csr_array:
     try:
         entries: Any = matrix if issparse(matrix) else np.asarray(matrix)
         if entries.ndim == 2 and issparse(entries):
-            # Before the first conversion: SciPy's compiled code reads and writes wherever indices point.
+            # We check before the first conversion: SciPy's compiled code reads and writes wherever the indices point.
             _check_indices(entries)
-        # Entries are checked first: a conversion to CSR would add up the entries of one place, in the user's own type,
-        # in which uint8 counts overflow.
+        # We do not convert to CSR yet, because the conversion adds up several entries of the same place. It does this
+        # in the user's type, in which for example uint8 counts overflow.
         if entries.ndim == 2 and not (issparse(entries) and entries.format == "csr"):
             entries = entries.tocoo() if issparse(entries) else coo_array(entries)
             _check_indices(entries)
-    except Exception as error:  # other libraries' arrays raise various errors when NumPy converts them
+    except Exception as error:  # arrays of other libraries raise various errors when NumPy converts them
         reason = in_one_line(error)
         raise UserError(f"Family {name!r} must be a matrix (sequence, group) of token counts: {reason}.") from None
     if entries.ndim != 2 or entries.shape[1] == 0:
         raise UserError(f"Family {name!r} must have the shape (sequence, group >= 1), found {entries.shape}.")
     values = entries.data
     if values.dtype.kind not in "iuf":
-        raise UserError(f"Family {name!r} must hold integer token counts, found the type {values.dtype}.")
+        raise UserError(f"Family {name!r} must contain integer token counts, found the type {values.dtype}.")
     if values.dtype.kind == "f" and (bad := (values != np.floor(values)) | ~np.isfinite(values)).any():
         raise UserError(
-            f"Family {name!r} must hold whole token counts, found {values[bad][0]}; "
+            f"Family {name!r} must contain whole token counts, found {values[bad][0]}; "
             "multiply shares by the number of tokens and round first."
         )
     if len(values) and values.min() < 0:
-        raise UserError(f"Family {name!r} must hold token counts >= 0, found {values.min()}.")
+        raise UserError(f"Family {name!r} must contain token counts >= 0, found {values.min()}.")
     if len(values) and values.max() > _MAX_COUNT:
-        raise UserError(f"Family {name!r} must hold token counts up to 2^53, found {values.max()}.")
+        raise UserError(f"Family {name!r} must contain token counts up to 2^53, found {values.max()}.")
     data = values.astype(np.int64)
-    # Copies: later changes of the user's matrix must not change the checked one, nor the reverse.
+    # We copy the arrays: a later change of the user's matrix must not change the checked matrix, and vice versa.
     if entries.format == "csr":
         rows = csr_array((data, entries.indices.copy(), entries.indptr.copy()), shape=entries.shape)
     else:
         rows = csr_array((data, (entries.row, entries.col)), shape=entries.shape)
-    # One canonical form: equal counts give equal fingerprints, however the user stored them.
+    # All matrices get one canonical form, so that equal counts have equal fingerprints.
     rows.sum_duplicates()
     rows.eliminate_zeros()
-    # Checked in float64, which does not overflow; then the sums of int64 below are right.
+    # We check in float64, which does not overflow. After this check, sums in int64 are right.
     largest = np.asarray(rows.astype(np.float64).sum(axis=1)).max(initial=0.0)
     if largest > _MAX_COUNT:
-        raise UserError(f"Family {name!r} must hold at most 2^53 tokens per sequence, found {largest:.0f}.")
+        raise UserError(f"Family {name!r} must have at most 2^53 tokens per sequence, found {largest:.0f}.")
     return rows
 
 
 def _as_copies(copies: Any, num_sequences: int) -> Int64[np.ndarray, "sequence member"]:
     try:
         groups = np.asarray(copies)
-    except ValueError as error:  # rows of many lengths
+    except ValueError as error:  # rows of different lengths
         raise UserError(f"Expected the groups of copies as an array (sequence, member): {in_one_line(error)}") from None
     if groups.ndim not in (1, 2) or len(groups) != num_sequences:
         raise UserError(
@@ -279,12 +286,12 @@ def _as_copies(copies: Any, num_sequences: int) -> Int64[np.ndarray, "sequence m
 
 
 def _check_indices(matrix: Any) -> None:
-    """Raise a ValueError for indices outside a sparse matrix or of another number than its values."""
+    """Raise a ValueError if a sparse matrix has indices outside its shape, or not as many indices as values."""
     if matrix.format in ("csr", "csc", "bsr"):
         parts = (matrix.data, matrix.indices, matrix.indptr)
         if any(part.dtype.kind not in "iu" for part in parts[1:]):
             raise ValueError(f"its indices are {matrix.indices.dtype} and {matrix.indptr.dtype}, expected integers")
-        # A shallow copy: the check itself removes the values beyond the last entry.
+        # We check a shallow copy, because the check removes the values beyond the last entry.
         type(matrix)(parts, shape=matrix.shape, copy=False).check_format(full_check=True)
     elif matrix.format == "coo":
         for places, size in zip((matrix.row, matrix.col), matrix.shape, strict=True):

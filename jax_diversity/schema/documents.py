@@ -1,4 +1,4 @@
-"""Documents, and the segments of them that packing makes."""
+"""Documents, and the segments into which packing divides them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int64
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text and its metadata; `metadata` keeps every field of the source."""
+    """One text and its metadata. `metadata` contains every field of the source."""
 
     id: str
     text: str
@@ -24,23 +24,23 @@ class Document:
 
 @dataclass(frozen=True)
 class Segments:
-    """The result of packing: the runs of documents' tokens in every sequence, as columns of one table.
+    """The result of packing, as columns of one table. A segment is a run of one document's tokens in one sequence.
 
-    Rows are sorted by (`sequence_index`, `position`). Places that no segment takes are padding, which
-    belongs to no document.
+    Rows are sorted by (`sequence_index`, `position`). Places without a segment are padding, which belongs to no
+    document.
 
     Attributes:
-        sequence_index: the sequence that holds the segment.
+        sequence_index: the sequence that contains the segment.
         position: where in the sequence the segment begins, in tokens.
         document_index: the document's index in the stored order of the corpus.
         document_offset: where in the document the segment begins, in tokens.
-        length: number of tokens, with the end token if the segment reaches it.
-        ends_with_eos: whether the segment's last token is an end token: its document's own, or, where the segment
-            does not reach its document's end, one that packing inserted after the segment's other tokens.
-        num_sequences: number of sequences, empty ones included.
-        sequence_length: tokens a sequence can hold.
-        overlap: how many tokens a sequence shares with the next one (Megatron's samples: 1), so that training sees
-            `sequence_length - overlap` positions; 0 for all other methods.
+        length: number of tokens, including the end token if the segment reaches it.
+        ends_with_eos: whether the segment's last token is an end token. If the segment reaches the end of its document,
+            this is the document's own end token. If not, packing inserted it after the segment's other tokens.
+        num_sequences: number of sequences, including empty sequences.
+        sequence_length: the largest number of tokens in a sequence.
+        overlap: number of tokens that a sequence shares with the next sequence (1 for Megatron's samples). Training
+            then uses `sequence_length - overlap` positions. It is 0 if sequences do not overlap.
     """
 
     sequence_index: Int64[np.ndarray, " segment"]
@@ -66,11 +66,11 @@ class Segments:
         return bool((self.position != np.where(begins, 0, before)).any())
 
     def inserted_ends(self, document_lengths: Int64[np.ndarray, " document"]) -> Bool[np.ndarray, " segment"]:
-        """Which segments end with an end token that packing inserted and the document does not have there.
+        """Return which segments end with an end token that packing inserted.
 
         Args:
-            document_lengths: tokens of every document of the corpus, its end token included.
+            document_lengths: number of tokens of every document of the corpus, including its end token.
         """
-        # An end token where the document ends is the document's own; before that, packing inserted it.
+        # An end token at the end of the document is the document's own. Before the end, packing inserted it.
         stop = self.document_offset + self.length
         return self.ends_with_eos & (stop < document_lengths[self.document_index])

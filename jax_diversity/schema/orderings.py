@@ -1,7 +1,7 @@
-"""Orderings: the sequence at every position; every sequence occurs once.
+"""Orderings: an ordering gives the sequence at every position of training. Every sequence occurs once.
 
-An ordering is stored as `NAME.npy`, which any program can read, and `NAME.json` with how it was made and a
-fingerprint that shows whether the array was changed since it was saved.
+An ordering is stored in two files. `NAME.npy` is an array that any program can read. `NAME.json` says how the ordering
+was made. It also has a fingerprint, which shows whether the array was changed after it was saved.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from jax_diversity.foundation.artifacts import write_array, write_text
 from jax_diversity.foundation.checks import check_type
 from jax_diversity.foundation.errors import UserError, in_one_line
 
-# The .json holds these besides `info`; entries of `info` with these names are not stored.
+# The .json contains these values besides `info`. Entries of `info` with these names are not stored.
 _DERIVED = ("num_sequences", "fingerprint")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ordering:
-    """A bijection from positions of training to sequence indices; usable as the array of these indices.
+    """A bijection from positions of training to sequence indices. It can be used like the array of these indices.
 
     Attributes:
         indices: the sequence at every position, read-only.
-        info: how it was made (method, objective, seed, fingerprint of the characteristics ...), for people
-            and for checks; never needed to use the ordering.
+        info: how the ordering was made (method, objective, seed, fingerprint of the characteristics ...). It is for
+            people and for checks; the ordering can be used without it.
 
     Pickles and copies are read-only too.
 
@@ -54,15 +54,15 @@ class Ordering:
         indices = as_integers("an ordering's indices", self.indices)
         num_sequences = len(indices)
         indices = as_integers("an ordering's indices", indices, below=num_sequences)
-        # As many indices as sequences, all in range: if none is repeated, none is missing.
+        # There are as many indices as sequences, and all are in range. So if none is repeated, none is missing.
         times = np.bincount(indices, minlength=num_sequences)
         if times.max(initial=0) > 1:
             repeated = int(times.argmax())
             raise UserError(
-                f"An ordering of {num_sequences} sequences must hold each once, found {repeated} {times[repeated]} "
-                "times; positions that repeat sequences are a run: make_run(dataset, positions=...)."
+                f"An ordering of {num_sequences} sequences must have each once, found {repeated} {times[repeated]} "
+                "times; to repeat sequences, make a run: make_run(dataset, positions=...)."
             )
-        # A copy: the user's array stays writable, and later changes of it do not change this value.
+        # We copy the user's array. It stays writable, and later changes of it do not change this ordering.
         indices = np.array(indices)
         indices.setflags(write=False)
         object.__setattr__(self, "indices", indices)
@@ -71,7 +71,7 @@ class Ordering:
     def __len__(self) -> int:
         return len(self.indices)
 
-    # An ordering reads as the array of its indices: functions that take a sequence or an array accept it.
+    # An ordering behaves like the array of its indices: functions for sequences or arrays accept it.
     def __getitem__(self, position: Any) -> Any:
         return self.indices[position]
 
@@ -82,7 +82,7 @@ class Ordering:
         return np.array(self.indices, dtype, copy=copy)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Ordering, (self.indices, dict(self.info))  # a proxy cannot be pickled
+        return Ordering, (self.indices, dict(self.info))  # a `MappingProxyType` cannot be pickled
 
     def __repr__(self) -> str:
         method = self.info.get("method", "unknown method")
@@ -99,37 +99,38 @@ class Ordering:
         return hashlib.sha256(self.indices.tobytes()).hexdigest()
 
     def save(self, path: str | Path) -> None:
-        """Write `path` (.npy, readable by any program) and, beside it, a .json with `info` and the fingerprint.
+        """Write `path` (.npy, readable by any program) and a .json with `info` and the fingerprint in the same folder.
 
-        Each file is replaced atomically; `load` refuses a new .npy beside an old .json.
+        Each file is replaced atomically. If one file is new and the other is old, `load` raises an error.
 
         Raises:
-            ValueError: the name does not end in .npy; `info` holds values that JSON cannot store; nothing is written.
+            ValueError: the name does not end in .npy; `info` has values that JSON cannot store. Nothing is written.
         """
         path = Path(path)
         if path.suffix != ".npy":
             raise UserError(f"An ordering's file name must end in .npy, found {path.name!r}.")
         info = {key: value for key, value in self.info.items() if key not in _DERIVED}
         about = {**info, "num_sequences": len(self), "fingerprint": self.fingerprint}
-        # The text is made first: an `info` that cannot be stored must not replace the array.
+        # We make the text first: if `info` cannot be stored, the old array must stay.
         try:
             text = json.dumps(about, indent=2, sort_keys=True, default=_plain_value) + "\n"
         except (TypeError, ValueError) as error:
-            raise UserError(f"Expected an ordering's info to hold JSON values, found: {error}.") from None
-        # A kill between the two leaves an old fingerprint beside the new array, which `load` finds.
+            raise UserError(f"Expected an ordering's info to have JSON values, found: {error}.") from None
+        # If the process is killed between the two writes, the array is new and the fingerprint old. `load` finds this.
         write_array(path, self.indices)
         write_text(path.with_suffix(".json"), text)
 
     @classmethod
     def load(cls, path: str | Path) -> Ordering:
-        """Read the files of `save`, or any one-axis .npy of integers without a .json beside it.
+        """Read the files of `save`, or any .npy with one axis of integers, without a .json.
 
         Raises:
-            ValueError: not such a file, not a bijection, changed since it was saved, or the .json of another ordering.
+            ValueError: another kind of file; not a bijection; the array was changed after it was saved, or the .json is
+                from another ordering.
         """
         path = Path(path)
         try:
-            # Not np.load: it treats other files as pickles and advises to allow pickles.
+            # We do not use np.load: it treats other files as pickles and advises to allow pickles.
             values = np.lib.format.open_memmap(path, mode="r")
         except FileNotFoundError:
             raise UserError(f"Expected an ordering at {path}, found no such file.") from None
@@ -141,7 +142,7 @@ class Ordering:
             loaded = cls(indices, {key: value for key, value in about.items() if key not in _DERIVED})
         except ValueError as error:
             raise UserError(f"Expected an ordering (.npy) at {path}: {error}") from None
-        # Also finds a .npy that a killed `save` replaced while the .json still belongs to the earlier array.
+        # This also finds the result of a `save` that was killed: the .npy is new, but the .json is from the old array.
         if about and about["fingerprint"] != loaded.fingerprint:
             raise UserError(
                 f"{path} was changed after it was saved: its fingerprint is {loaded.fingerprint[:16]}, "
@@ -151,19 +152,19 @@ class Ordering:
 
 
 class Positions:
-    """The sequence at every position of a run, which may repeat and leave out sequences.
+    """The sequence at every position of a run. A run may repeat sequences and leave sequences out.
 
     Attributes:
         indices: the sequence at every position, read-only.
-        num_sequences: the number of sequences that `indices` refer to.
-        info: how they were made.
+        num_sequences: the number of sequences of the dataset; indices are below it.
+        info: how the positions were made.
 
     Raises:
-        UserError: `indices` is not an axis of integers, or holds one outside 0 .. num_sequences - 1.
+        UserError: `indices` is not one axis of integers, or has an integer outside 0 .. num_sequences - 1.
     """
 
     def __init__(self, indices: Any, num_sequences: int, info: Mapping[str, Any] | None = None) -> None:
-        # A copy: the user's array stays writable, and later changes of it do not change this value.
+        # We copy the user's array. It stays writable, and later changes of it do not change this value.
         self.indices = np.array(as_integers("positions", indices, below=num_sequences))
         self.indices.setflags(write=False)
         self.num_sequences, self.info = num_sequences, dict(info or {})
@@ -172,7 +173,8 @@ class Positions:
         return len(self.indices)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Positions, (self.indices, self.num_sequences, self.info)  # an array's pickle is writable
+        # `__init__` makes the array read-only again: an array from a pickle is writable.
+        return Positions, (self.indices, self.num_sequences, self.info)
 
     @property
     def fingerprint(self) -> str:
@@ -183,17 +185,17 @@ class Positions:
 
 
 def check_ordering(name: str, value: Any) -> None:
-    """Refuse an argument that is not an `Ordering`."""
+    """Raise an error for an argument that is not an `Ordering`."""
     check_type(name, value, Ordering, "an Ordering; make one with jd.order")
 
 
 def as_integers(name: str, values: Any, least: int = 0, below: int = 2**63) -> Int64[np.ndarray, " value"]:
-    """Check that a user's values are one axis of integers; they are not copied if they are int64 already."""
+    """Check that a user's values are one axis of integers, and return them as int64. An int64 array is not copied."""
     try:
         values = np.asarray(values)
     except Exception as error:  # rows of different lengths; errors of other libraries' arrays
         raise UserError(f"Expected {name} to be one axis of integers, found: {in_one_line(error)}.") from None
-    # An empty axis may be of any type: an empty list is float64 to NumPy.
+    # An empty axis may have any type: NumPy makes a float64 array of an empty list.
     if values.ndim != 1 or (values.dtype.kind not in "iu" and values.size):
         raise UserError(f"Expected {name} to be one axis of integers, found {values.dtype} of shape {values.shape}.")
     outside = (values < least) | (values >= below)
@@ -205,7 +207,7 @@ def as_integers(name: str, values: Any, least: int = 0, below: int = 2**63) -> I
 
 
 def _plain_value(value: Any) -> Any:
-    """NumPy's numbers and arrays as JSON can hold them."""
+    """Convert mappings and NumPy's numbers and arrays to values that JSON can store."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, np.generic | np.ndarray):
@@ -214,7 +216,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def _read_about(path: Path) -> dict[str, Any]:
-    """The content of the .json beside an ordering; empty if there is none."""
+    """Return the content of an ordering's .json; empty if there is no such file."""
     try:
         about = json.loads(path.read_bytes())
     except FileNotFoundError:

@@ -1,4 +1,7 @@
-"""Rules that give weights: the language of `packing.weights`, of the step `weight`, and of a run's weights."""
+"""Rules that give weights to documents or groups.
+
+They are used in the setting `packing.weights`, in the step `weight`, and in the weights of a run.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from jax_diversity.foundation.checks import as_weight, reads_as_number
 from jax_diversity.foundation.errors import UserError, quoted
 
 LARGEST = 1000
-"""The maximum of appearances of a document in one packing; more are treated as a mistake."""
+"""The largest weight: a document is packed at most this number of times. A larger weight is treated as a mistake."""
 _RULE = re.compile(r"(?P<name>[^<>=@]+?)(@(?P<family>[^<>=@]+?))?(?P<sign>>=|<=|!=|=|<|>)(?P<value>.*)", re.DOTALL)
 _COMPARE: dict[str, Callable[..., Any]] = {">=": operator.ge, "<=": operator.le, "<": operator.lt, ">": operator.gt}
 
@@ -26,10 +29,11 @@ class WeightRule:
     Attributes:
         text: the rule as in the settings, such as `source=web-*`, `quality>=0.8`, `quality@cluster>=0.8`.
         name: `source`, `language`, a clustering or a metadata field.
-        family: the groups whose mean of the field is compared; None compares each document's own value.
-        sign: `=` and `!=` compare texts, in which `*` matches any characters; other signs compare numbers.
+        family: if it is given, the rule compares the mean of the field over each group of this family. With None, it
+            compares each document's own value.
+        sign: `=` and `!=` compare texts, in which `*` matches any characters. Other signs compare numbers.
         value: the value to compare with.
-        factor: the factor of the weights.
+        factor: the weights are multiplied by this number.
     """
 
     text: str
@@ -45,11 +49,11 @@ class WeightRule:
         return self.sign in _COMPARE
 
     def compare(self, numbers: Any) -> Any:
-        """Compare a number, or an array of numbers, with the rule's value; NaN never matches."""
+        """Compare a number, or an array of numbers, with the rule's value. NaN never matches."""
         return _COMPARE[self.sign](numbers, float(self.value))
 
     def matches(self, value: Any) -> bool:
-        """Whether the rule matches a document's own value. Only `!=` matches None.
+        """Return whether the rule matches a document's own value. Only `!=` matches None.
 
         Example:
             >>> [rule] = parse_rules({"source=web-*": 2.5}, "weights")
@@ -67,9 +71,9 @@ def parse_rules(weights: Mapping[str, float], where: str, family: str | None = N
 
     Args:
         weights: rule -> factor.
-        where: the name of the setting, for messages.
-        family: the family that all rules are about; every rule is then the name of a group, or a pattern of names, and
-            a factor is a share in any unit.
+        where: the name of the setting, for error messages.
+        family: the family that all rules refer to. Each rule is then the name of a group, or a pattern of names, and
+            each factor is a share in any unit.
 
     Raises:
         UserError: a rule that cannot be read; a factor that is not finite, below 0, or (without `family`) above 1,000.
@@ -105,10 +109,10 @@ def parse_rules(weights: Mapping[str, float], where: str, family: str | None = N
 
 
 def fits(text: str, pattern: str) -> bool:
-    """Whether a text is a pattern's own text, or matches it; `*` matches any characters."""
+    """Return whether a text equals a pattern or matches it; `*` matches any characters."""
     return text == pattern or fnmatchcase(text, pattern)
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value of the metadata is a number; True and False are not."""
+    """Return whether a value of the metadata is a number. True and False are not numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,1 +1,1 @@
-"""Tokens on disk: Megatron's indexed dataset, written and read, alone or blended from many."""
+"""Write and read tokens in Megatron's indexed dataset format, as one dataset or as a blend of several."""

@@ -1,4 +1,7 @@
-"""Blends of Megatron datasets in the syntax of Megatron's command line: prefixes, alone or after their weights."""
+"""Read blends of Megatron datasets as on Megatron's command line: a list of prefixes, or of weights and prefixes.
+
+A prefix is the path of a pair of files `prefix.bin` and `prefix.idx`, without the ending.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,12 @@ def read_blend(arguments: Sequence[str]) -> Blend:
     """Open the datasets of Megatron's `--data-path`.
 
     Args:
-        arguments: prefixes of `.bin` and `.idx` files, each after its weight (in any unit) or all without; then
-            the numbers of tokens are the weights.
+        arguments: prefixes of `.bin` and `.idx` files. Either each prefix comes after its weight (in any unit), or
+            there are no weights; then the numbers of tokens are the weights.
 
     Raises:
-        UserError: no prefixes, weights for some prefixes only, a weight that is not above zero, a repeated prefix,
-            no tokens if they are the weights, or a file that `TokenFile` refuses.
+        UserError: there are no prefixes; only some prefixes have weights; a weight is not above zero; a prefix is
+            repeated; there are no weights and no tokens; `TokenFile` refuses a file.
 
     Example:
         >>> blend = read_blend(["30", "tokens/web", "70", "tokens/books"])
@@ -48,18 +51,19 @@ def read_blend(arguments: Sequence[str]) -> Blend:
     """
     words = [str(argument).strip() for argument in arguments]
     if not words or "" in words:
-        raise UserError(f"Expected prefixes of .bin and .idx files, found {words or 'none'}; name at least one.")
+        raise UserError(f"Expected prefixes of .bin and .idx files, found {words or 'none'}; name at least one prefix.")
     weights = [_weight(word) for word in words[::2]]
     weighted = len(words) % 2 == 0 and None not in weights
     prefixes = words[1::2] if weighted else words
     # A prefix may look like a number, such as 2024 for `./2024.idx`.
     if not weighted and any(_weight(word) is not None and not Path(f"{word}.idx").exists() for word in words):
         raise UserError(
-            f"Expected prefixes alone, or a weight before each, found {' '.join(words)}; give all a weight or none."
+            f"Expected prefixes only, or a weight before each prefix, found {' '.join(words)}; give weights to all "
+            "prefixes or to no prefix."
         )
     if len(set(prefixes)) != len(prefixes):
         twice = next(prefix for prefix in prefixes if prefixes.count(prefix) > 1)
-        raise UserError(f"Expected every prefix once, found {twice} repeated; add up its weights.")
+        raise UserError(f"Expected every prefix once, found {twice} repeated; give it once, with the sum of weights.")
     files = tuple(TokenFile(Path(prefix)) for prefix in prefixes)
     if weighted:
         shares = np.array(weights, np.float64)

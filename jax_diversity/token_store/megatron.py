@@ -1,12 +1,13 @@
-"""Tokens on disk: Megatron's indexed dataset, a `.bin` of raw tokens and an `.idx` with the documents' places.
+"""Write and read Megatron's indexed datasets: a `.bin` with raw tokens and an `.idx` with the documents' places.
 
 Little-endian layout of the `.idx`: the magic `MMIDIDX` and two zero bytes, u64 version 1, u8 dtype code, u64 number
 of sequences S, u64 length of the document indices (documents + 1); then i32[S] lengths, i64[S] byte offsets in the
 `.bin`, i64[documents + 1] document indices, and for multimodal data i8[S] modes, which are skipped. Megatron
-calls a stored run of tokens a sequence; a document is one or several of them. This package writes a document as one.
+calls a stored run of tokens a sequence; a document consists of one or more sequences. This package writes each document
+as one sequence.
 
-If only some tokens count towards the loss, as in chats, a third file lists them: `prefix.loss_mask.npy`, int64, the
-begins and ends of their runs in the `.bin`, in tokens: begin, end, begin, end ...
+If only some tokens count towards the loss, as in chats, a third file, `prefix.loss_mask.npy` (int64), lists them. It
+contains the start and end positions of their runs in the `.bin`, in tokens: start, end, start, end ...
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ _LONGEST = 2**31 - 1
 
 
 class TokenWriter:
-    """Write documents' tokens as `prefix.bin` and `prefix.idx`, in a stream.
+    """Write the tokens of documents to `prefix.bin` and `prefix.idx`, one document after another.
 
-    Both files get their names when the block ends without an error, the `.idx` last: an `.idx` is always complete.
-    Four bytes per document are held in memory.
+    Both files get their names when the block ends without an error. The `.idx` is renamed last, so an `.idx` is always
+    complete. Memory: four bytes per document.
 
     Args:
         prefix: path without `.bin` and `.idx`.
@@ -46,7 +47,7 @@ class TokenWriter:
         with_loss_mask: whether to write `prefix.loss_mask.npy` too.
 
     Raises:
-        UserError: the format does not have the type, or tokens do not fit it.
+        UserError: the format does not have this type, or token ids do not fit the type.
 
     Example:
         >>> with TokenWriter(Path("tokens/tokens-00000"), np.dtype(np.uint16)) as writer:
@@ -58,17 +59,17 @@ class TokenWriter:
         codes = [code for code, known in _DTYPES.items() if known == self.dtype and known.kind in "iu"]
         if not codes:
             known = ", ".join(str(known) for known in _DTYPES.values() if known.kind in "iu")
-            raise UserError(f"Expected a token type that .bin files can hold ({known}), found {self.dtype}.")
+            raise UserError(f"Expected a token type of .bin files ({known}), found {self.dtype}.")
         self._code = codes[0]
-        self._lengths = array("i")  # grows in place; a list would hold an object per document
+        self._lengths = array("i")  # grows in place; a list would need an object per document
         self._loss_runs = array("q") if with_loss_mask else None
         self._num_tokens = 0
         self._files = ExitStack()
-        self._bin: BinaryIO | None = None  # until the block is entered
+        self._bin: BinaryIO | None = None  # None until the block is entered
 
     def __enter__(self) -> TokenWriter:
         self.prefix.parent.mkdir(parents=True, exist_ok=True)
-        # An ExitStack ends its contexts in reverse order: the .bin is closed, renamed, and then the .idx is renamed.
+        # An ExitStack ends its contexts in reverse order: the .bin is closed and renamed, and then the .idx is renamed.
         self._index_path = self._files.enter_context(atomic_path(_path(self.prefix, ".idx")))
         bin_path = self._files.enter_context(atomic_path(_path(self.prefix, ".bin")))
         self._bin = self._files.enter_context(bin_path.open("wb"))
@@ -78,7 +79,7 @@ class TokenWriter:
         if error[0] is not None:  # both temporary files are removed
             self._files.__exit__(*error)
             return
-        if self._loss_runs is not None:  # before the .idx: if it exists, the others are complete
+        if self._loss_runs is not None:  # before the .idx: if the .idx exists, the other files are complete
             write_array(_path(self.prefix, LOSS_MASK), np.array(self._loss_runs, "<i8"))
         lengths = np.frombuffer(self._lengths, np.intc).astype("<i4")
         with self._files, self._index_path.open("wb") as file:  # an error in the index removes both files
@@ -89,7 +90,7 @@ class TokenWriter:
 
     @property
     def num_documents(self) -> int:
-        """Documents added so far."""
+        """Number of documents added so far."""
         return len(self._lengths)
 
     def add_document(self, tokens: Integer[np.ndarray, " token"]) -> None:
@@ -101,9 +102,10 @@ class TokenWriter:
         documents: Sequence[Integer[np.ndarray, " _"]],
         loss_runs: Sequence[Sequence[tuple[int, int]]] | None = None,
     ) -> None:
-        """Append documents: one conversion and one write for all of them.
+        """Append documents with one conversion and one write for all of them.
 
-        `loss_runs`, with `with_loss_mask`, has for each document the begins and ends of the tokens that count.
+        If the writer has `with_loss_mask`, `loss_runs` contains for each document the start and end positions of the
+        runs of tokens that count towards the loss.
         """
         if (loss_runs is None) != (self._loss_runs is None):
             raise ValueError("Expected loss_runs if and only if the writer was made with_loss_mask.")
@@ -120,16 +122,16 @@ class TokenWriter:
             self.add_runs(np.concatenate(documents), np.array([len(tokens) for tokens in documents], np.int64))
 
     def add_runs(self, tokens: Integer[np.ndarray, " token"], lengths: Int64[np.ndarray, " document"]) -> None:
-        """Append documents that follow one another.
+        """Append several documents whose tokens are end to end in one array.
 
         Args:
-            tokens: all of their tokens.
-            lengths: each one's number of tokens, `len(tokens)` in all.
+            tokens: the tokens of all these documents.
+            lengths: the number of tokens of each document; the sum is `len(tokens)`.
         """
         if self._bin is None:
-            raise ValueError("A TokenWriter writes inside its `with` block only.")
+            raise ValueError("A TokenWriter can write only inside its `with` block.")
         if lengths.sum() != len(tokens):
-            raise ValueError(f"Expected lengths of {len(tokens)} tokens in all, found {lengths.sum()}.")
+            raise ValueError(f"Expected lengths with the sum {len(tokens)}, found {lengths.sum()}.")
         longest = lengths.max(initial=0)
         if longest > _LONGEST:
             raise UserError(f"Expected documents of at most {_LONGEST} tokens, found {longest}; split the document.")
@@ -139,24 +141,26 @@ class TokenWriter:
             if low < bounds.min or high > bounds.max:
                 bad = low if low < bounds.min else high
                 raise UserError(f"Expected token ids that fit {self.dtype}, found {bad}; choose a wider token type.")
-        # The type was checked above, so that this conversion never wraps around.
+        # The values were checked above, so this conversion never overflows.
         self._bin.write(np.ascontiguousarray(tokens, self.dtype).data)
         self._lengths.frombytes(lengths.astype(np.intc).tobytes())
         self._num_tokens += len(tokens)
 
 
 class TokenFile:
-    """One `.bin` and `.idx`, checked when opened; it pickles as its path and is opened again where it is read.
+    """One pair of `.bin` and `.idx` files, checked when it is opened.
+
+    A pickle contains only the path: the process that unpickles it opens the files again.
 
     Args:
         prefix: path without `.bin` and `.idx`.
 
     Attributes:
         dtype: type of the stored tokens.
-        starts: where each document begins in the `.bin`, in tokens, and where the last ends.
+        starts: where each document begins in the `.bin`, in tokens, and where the last document ends.
 
     Raises:
-        UserError: a file is absent or contradicts itself; the sentence names the file and the fault.
+        UserError: a file is absent or contradicts itself; the message names the file and the fault.
     """
 
     def __init__(self, prefix: Path) -> None:
@@ -185,7 +189,8 @@ class TokenFile:
     def sequence_lengths(self) -> Int64[np.ndarray, " sequence"]:
         """Number of tokens of every stored sequence in Megatron's sense, read from the file.
 
-        Equal to `lengths` unless documents consist of several sequences; `GPTDataset` treats each one as a document.
+        They are equal to `lengths`, unless documents consist of several sequences. Megatron's `GPTDataset` treats each
+        sequence as a document.
         """
         content = _read_bytes(_path(self.prefix, ".idx"))
         return np.frombuffer(content, "<i4", _HEADER.unpack_from(content)[3], _HEADER.size).astype(np.int64)
@@ -198,28 +203,28 @@ class TokenFile:
 
     @cached_property
     def tokens(self) -> Integer[np.ndarray, " token"]:
-        """All tokens, mapped from the file, read-only."""
+        """All tokens, as a read-only array that is mapped from the file."""
         if not self.num_tokens:
             return np.zeros(0, self.dtype)  # an empty file cannot be mapped
-        # A view as a plain array: slices of a memmap are memmaps, which are slower to make.
+        # We return a plain array: slices of a memmap are memmaps, which are slower to make.
         mapped = np.memmap(_path(self.prefix, ".bin"), self.dtype, mode="r", shape=(self.num_tokens,))
         return mapped.view(np.ndarray)
 
     @property
     def has_loss_mask(self) -> bool:
-        """Whether there is a loss mask; without one all tokens count."""
+        """Whether there is a loss mask; without a loss mask all tokens count towards the loss."""
         return _path(self.prefix, LOSS_MASK).exists()
 
     def loss_mask(self, places: Int64[np.ndarray, " token"]) -> Bool[np.ndarray, " token"]:
-        """Whether the tokens at some places of the `.bin` count towards the loss."""
-        # Up to such a token there is one more begin than ends.
+        """Whether the tokens at these places of the `.bin` count towards the loss."""
+        # Up to a token that counts, there is one more start than ends.
         return (np.searchsorted(self._loss_runs, places, "right") & 1).astype(np.bool_)
 
     def num_loss_tokens_before(self, places: Int64[np.ndarray, " place"]) -> Int64[np.ndarray, " place"]:
-        """How many tokens before some places of the `.bin` count towards the loss."""
+        """For each of these places of the `.bin`: the number of earlier tokens that count towards the loss."""
         behind = np.searchsorted(self._loss_runs, places, "right")
         whole = _starts(self._loss_runs[1::2] - self._loss_runs[::2])[behind // 2]
-        begun = np.concatenate([self._loss_runs, [0]])[behind - 1]  # only read where a run has begun and not ended
+        begun = np.concatenate([self._loss_runs, [0]])[behind - 1]  # only used for places inside a run
         return whole + np.where(behind & 1, places - begun, 0)
 
     @cached_property
@@ -234,13 +239,13 @@ class TokenFile:
 
 
 class TokenStore:
-    """Several token files as one corpus, documents counted through in the order of the files.
+    """Several token files as one corpus; documents are numbered from the first file to the last.
 
     Args:
         prefixes: paths without `.bin` and `.idx`.
 
     Raises:
-        UserError: no files, or one that `TokenFile` refuses.
+        UserError: there are no files, or `TokenFile` refuses a file.
 
     Example:
         >>> store = TokenStore([Path("tokens/tokens-00000"), Path("tokens/tokens-00001")])
@@ -252,7 +257,7 @@ class TokenStore:
         if not prefixes:
             raise UserError("Expected at least one pair of .bin and .idx files, found none; tokenize the corpus first.")
         self.files = [TokenFile(Path(prefix)) for prefix in prefixes]
-        # The first document of every file, and the number of documents.
+        # The number of the first document of each file, and the number of all documents.
         self.first_documents = _starts(np.array([file.num_documents for file in self.files], np.int64))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -260,7 +265,7 @@ class TokenStore:
 
     @property
     def num_documents(self) -> int:
-        """Documents of all files."""
+        """Number of documents of all files."""
         return int(self.first_documents[-1])
 
     @cached_property
@@ -270,12 +275,12 @@ class TokenStore:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all documents."""
+        """Number of tokens of all documents."""
         return sum(file.num_tokens for file in self.files)
 
     @property
     def dtype(self) -> np.dtype:
-        """The narrowest type that holds every file's tokens."""
+        """The smallest type that can represent the tokens of all files."""
         return np.result_type(*(file.dtype for file in self.files))
 
     def document(self, document_index: int) -> Integer[np.ndarray, " token"]:
@@ -292,20 +297,20 @@ class TokenStore:
         document_offset: Int64[np.ndarray, " run"],
         length: Int64[np.ndarray, " run"],
     ) -> Integer[np.ndarray, " token"]:
-        """Runs of documents' tokens, one after another, without a Python loop over them.
+        """Read runs of tokens, end to end, without a Python loop over the runs; a run is a part of a document.
 
-        Takes some 20 bytes of memory a token: ask for a few million tokens at a time.
+        This needs about 20 bytes of memory per token: read at most a few million tokens at a time.
 
         Args:
             document_index: the document of every run.
-            document_offset: where in its document the run begins, in tokens.
-            length: the run's number of tokens.
+            document_offset: where each run begins in its document, in tokens.
+            length: the number of tokens of each run.
 
         Returns:
-            The tokens, of `dtype`, `length.sum()` of them.
+            The `length.sum()` tokens, as `dtype`.
 
         Raises:
-            UserError: a run is not in its document, so the runs belong to other tokens.
+            UserError: a run is not inside its document, so the runs belong to other tokens.
         """
         return self._gather(
             self.dtype, lambda file, places: file.tokens[places], document_index, document_offset, length
@@ -313,7 +318,7 @@ class TokenStore:
 
     @property
     def has_loss_mask(self) -> bool:
-        """Whether the files have loss masks; without them all tokens count."""
+        """Whether the files have loss masks; without loss masks all tokens count towards the loss."""
         return any(file.has_loss_mask for file in self.files)
 
     @property
@@ -327,7 +332,7 @@ class TokenStore:
         document_offset: Int64[np.ndarray, " run"],
         length: Int64[np.ndarray, " run"],
     ) -> Bool[np.ndarray, " token"]:
-        """Which tokens of some runs count towards the loss, in the order of `gather`; it defines runs."""
+        """Whether each token of these runs counts towards the loss, in the order of `gather`, which defines runs."""
         return self._gather(np.dtype(np.bool_), TokenFile.loss_mask, document_index, document_offset, length)
 
     def num_loss_tokens_of(
@@ -336,7 +341,7 @@ class TokenStore:
         document_offset: Int64[np.ndarray, " run"],
         length: Int64[np.ndarray, " run"],
     ) -> Int64[np.ndarray, " run"]:
-        """How many tokens of every run count towards the loss, without reading each; runs as in `gather`."""
+        """How many tokens of each run count towards the loss, without reading the tokens; runs as in `gather`."""
         self._check_runs(document_index, document_offset, length)
         counts = np.zeros(len(length), np.int64)
         for file, runs, first in self._runs_of_files(document_index, document_offset):
@@ -351,7 +356,7 @@ class TokenStore:
         document_offset: Int64[np.ndarray, " run"],
         length: Int64[np.ndarray, " run"],
     ) -> np.ndarray:
-        """The results of `take` for the places of the runs' tokens in each file's `.bin`, in the order of the runs."""
+        """Call `take` for each file with the places of the runs' tokens in its `.bin`; results in the runs' order."""
         self._check_runs(document_index, document_offset, length)
         # One index array gathers all runs of a file.
         target = _starts(length)
@@ -366,7 +371,7 @@ class TokenStore:
     def _runs_of_files(
         self, document_index: Int64[np.ndarray, " run"], document_offset: Int64[np.ndarray, " run"]
     ) -> Iterator[tuple[TokenFile, Int64[np.ndarray, " own"], Int64[np.ndarray, " own"]]]:
-        """Every file with some of the runs, which runs, and where in its `.bin` they begin."""
+        """Yield each file that contains runs, the numbers of these runs, and where they begin in its `.bin`."""
         file_index = np.searchsorted(self.first_documents, document_index, "right") - 1
         for index in np.unique(file_index):
             file, runs = self.files[index], np.flatnonzero(file_index == index)
@@ -386,12 +391,12 @@ class TokenStore:
             begin, number = int(document_offset[run]), int(document_index[run])
             raise UserError(
                 f"Expected runs inside the {self.num_documents} stored documents, found tokens {begin} .. "
-                f"{begin + int(length[run])} of document {number}; the segments belong to other tokens, pack again."
+                f"{begin + int(length[run])} of document {number}; the segments belong to other tokens; pack again."
             )
 
 
 def _starts(lengths: np.ndarray) -> np.ndarray:
-    """Where each of several consecutive runs begins, and where the last ends."""
+    """Where each of several consecutive runs begins, and where the last run ends."""
     starts = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     return starts
@@ -399,48 +404,48 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
 
 def run_positions(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
     """`begin[0], begin[0] + 1, ...` for `length[0]` positions, then the positions of the next run, and so on."""
-    # `arange` counts through all runs: a run's first position is `ends - length` there, and must become `begin`.
+    # `arange` numbers the positions of all runs: a run begins at `ends - length` there, and must begin at `begin`.
     ends = np.cumsum(length)
     return np.repeat(begin - ends + length, length) + np.arange(length.sum())
 
 
 def _path(prefix: Path, ending: str) -> Path:
-    return prefix.with_name(prefix.name + ending)  # not with_suffix: a prefix may have a dot
+    return prefix.with_name(prefix.name + ending)  # `with_suffix` is wrong here: a prefix may contain a dot
 
 
 def _read_index(index_path: Path, bin_path: Path) -> tuple[np.dtype, Int64[np.ndarray, " boundary"]]:
-    """Token type and document starts (in tokens) of an `.idx`, checked against itself and the size of the `.bin`."""
+    """Token type and document starts (in tokens) of an `.idx`. It is checked, also against the size of the `.bin`."""
     content = _read_bytes(index_path)
 
     def check(good: bool | np.bool_, what: str) -> None:
         if not good:
-            raise UserError(f"{index_path} is damaged as a Megatron index: {what}; restore the file or tokenize again.")
+            raise UserError(f"{index_path} is not a valid Megatron index: {what}; restore the file or tokenize again.")
 
     check(len(content) >= _HEADER.size, f"expected at least {_HEADER.size} bytes, found {len(content)}")
     magic, version, code, num_runs, num_bounds = _HEADER.unpack_from(content)
-    check(magic == MAGIC, f"expected it to begin with {MAGIC!r}, found {magic!r}")
+    check(magic == MAGIC, f"expected the file to begin with {MAGIC!r}, found {magic!r}")
     check(version == VERSION, f"expected version {VERSION}, found {version}")
     check(code in _DTYPES, f"expected a dtype code of 1 to 8, found {code}")
     dtype = _DTYPES[code]
     check(dtype.kind in "iu", f"expected integer tokens, found {dtype}")
     size = _HEADER.size + 12 * num_runs + 8 * num_bounds
     check(
-        len(content) in (size, size + num_runs),  # the second: with modes
+        len(content) in (size, size + num_runs),  # the second size is with modes
         f"expected {size} bytes for {num_runs} sequences and {num_bounds} document indices, found {len(content)}",
     )
-    # From here on the sizes agree, so that no read goes beyond the content. Lengths are summed in 64 bits.
+    # The sizes are correct, so no read below goes beyond the content. Lengths are summed in 64 bits.
     lengths = np.frombuffer(content, "<i4", num_runs, _HEADER.size).astype(np.int64)
     offsets = np.frombuffer(content, "<i8", num_runs, _HEADER.size + 4 * num_runs)
     bounds = np.frombuffer(content, "<i8", num_bounds, _HEADER.size + 12 * num_runs)
-    check(not num_runs or int(lengths.min()) >= 0, "expected lengths of zero and more, found a negative one")
+    check(not num_runs or int(lengths.min()) >= 0, "expected lengths >= 0, found a negative length")
     starts = _starts(lengths)
-    # Lengths determine offsets: if they differ, the file is damaged.
+    # The lengths determine the offsets: if the stored offsets differ, the file is damaged.
     begins = starts[:-1] * dtype.itemsize
     if (wrong := offsets != begins).any():
         run = int(np.argmax(wrong))
         check(False, f"expected sequence {run} at byte {begins[run]}, found byte {offsets[run]}")
     check(num_bounds > 0 and bounds[0] == 0 and bounds[-1] == num_runs, f"expected document indices 0 to {num_runs}")
-    check((np.diff(bounds) >= 0).all(), "expected document indices that never fall")
+    check((np.diff(bounds) >= 0).all(), "expected document indices in ascending order")
     num_tokens, num_bytes = int(starts[-1]), int(starts[-1]) * dtype.itemsize
     try:
         found = bin_path.stat().st_size

@@ -158,9 +158,9 @@ def test_a_field_of_numbers_is_binned_and_one_of_names_is_not() -> None:
         ([], "found none among 0"),
         (["a", ["b"], "c"], r"found \['b'\] in document 1"),
         ([{"deep": 1}], "in document 0"),
-        ([1, 10**400], "found one of 401 digits in document 1"),
-        ([1, 2.5, 3, 4, 5, -(10**400)], "found one of 402 digits in document 5"),
-        ([f"id {index}" for index in range(100)], "100 different values in 100 documents, as an id has"),
+        ([1, 10**400], "found a number of 401 digits in document 1"),
+        ([1, 2.5, 3, 4, 5, -(10**400)], "found a number of 402 digits in document 5"),
+        ([f"id {index}" for index in range(100)], "100 different values in 100 documents, like an id"),
     ],
 )
 def test_fields_that_make_no_groups_are_refused(values: list, sentence: str) -> None:

@@ -151,7 +151,7 @@ def test_a_stage_alone_does_not_take_other_stages_settings(built: Path) -> None:
         recorded_config(built), cluster=ClusterConfig(num_clusters=3, also=(2,), options={"max_iterations": 10})
     )
     before = (built / "manifest.json").read_bytes()
-    with pytest.raises(jd.UserError, match=r"cluster\.num_clusters=3 where stage 'cluster' was made with 4; run"):
+    with pytest.raises(jd.UserError, match=r"cluster\.num_clusters=3, but stage 'cluster' was made with 4; run"):
         Build(config).run_stage("characterize")
     assert (built / "manifest.json").read_bytes() == before
     also = dataclasses.replace(

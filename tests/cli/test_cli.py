@@ -160,7 +160,7 @@ def test_verify(built: Path, capsys: pytest.CaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["bild"], "Unknown verb 'bild': expected one of .*did you mean 'build'"),
+        (["bild"], "Unknown command 'bild': expected one of .*did you mean 'build'"),
         (["build"], "corpus.paths"),
         (["build", "--config"], "Expected a value after --config"),
         (["build", "--config", "absent.yaml"], "absent.yaml"),
@@ -214,7 +214,7 @@ SLIPS = [
         ["build", "--packing.document-order", "shufle"],
         r"one of shuffle, corpus, spacing after --packing.document-order, found shufle; did you mean shuffle\?",
     ),
-    (["--out", "x", "measure"], "Expected a verb first, as in .*found the option --out"),
+    (["--out", "x", "measure"], "Expected a command first, as in .*found the option --out"),
     (["build", "--config", "bad.yaml"], "bad.yaml: line 2, column 1 is not YAML: "),
     (
         ["build", "--config", "slip.yaml"],

@@ -71,5 +71,5 @@ def test_what_is_no_mesh_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         row_mesh("eight devices")
     shared = jax.make_mesh((1,), ("rows",))
     monkeypatch.setattr(jax, "process_index", lambda: 3)
-    with pytest.raises(UserError, match=r"devices of this process, number 3, found those of \[0\]"):
+    with pytest.raises(UserError, match=r"devices of this process, number 3, found devices of processes \[0\]"):
         row_mesh(shared)

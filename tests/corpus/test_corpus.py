@@ -353,6 +353,14 @@ def test_a_time_that_python_cannot_hold_breaks_its_row_alone(tmp_path: Path) -> 
     assert report.num_broken_records == 1
 
 
+def test_an_unknown_time_zone_breaks_its_rows_alone(tmp_path: Path) -> None:
+    times = pa.array([0, None], pa.timestamp("us", tz="Mars/Phobos"))
+    pq.write_table(pa.table({"text": ["a", "b"], "t": times}), tmp_path / "x.parquet")
+    documents, report = read(tmp_path / "x.parquet")
+    assert [document.text for document in documents] == ["b"]
+    assert report.problems == ["x.parquet:1: unreadable row: 'Mars/Phobos'"]
+
+
 def test_parquet_faults_name_the_file(tmp_path: Path) -> None:
     pq.write_table(pa.table({"body": ["a"], "n": [1]}), tmp_path / "x.parquet")
     with pytest.raises(UserError, match=r"x\.parquet, found only body, n"):

@@ -103,6 +103,24 @@ def test_code_in_c_ends_with_its_worker(tmp_path: Path) -> None:
     assert account["steps"][2] == without["steps"][2]
 
 
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_a_document_that_crashes_its_process_is_a_row(tmp_path: Path, seconds: float) -> None:
+    documents = documents_with("raising", "crashing", "crashing")
+    left, account = run(tmp_path, documents, 2, seconds)
+    assert len(left) == 37
+    assert account["steps"][1]["removed"] == {"raised": 3}
+    assert account["steps"][1]["found"]["Segmentation fault"] == 2
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_process_that_was_paused_once_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAUSED", str(tmp_path / "paused"))
+    left, account = run(tmp_path / "run", documents_with("pausing"), 2, 0.5)
+    assert (tmp_path / "paused").exists()
+    assert len(left) == 40
+    assert account["steps"][1]["removed"] == {}
+
+
 def test_a_continued_run_knows_the_documents_that_took_too_long(tmp_path: Path) -> None:
     """The second run of an interrupted run has the bytes of an uninterrupted one, and ends no process again."""
     documents = documents_with("raising", "deaf")

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -164,13 +165,21 @@ def test_every_refusal_of_the_system_is_a_sentence(
 def test_refusals_without_a_number_and_full_memory(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    for error in (OSError("a stream\nended"), OSError(), MemoryError("Unable to allocate 8 TiB")):
+    full = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Unable to allocate 9 bytes.")
+    for error in (OSError("a stream\nended"), OSError(), MemoryError("Unable to allocate 8 TiB"), full):
 
         def run(verb: str, arguments: list[str], error: Exception = error) -> None:
             raise error
 
         monkeypatch.setattr(command_line, "_run", run)
         assert re.search("a stream ended|OSError|Unable to allocate", refusal(["build"], capsys))
+
+    def fail(verb: str, arguments: list[str]) -> None:
+        raise jax.errors.JaxRuntimeError("INTERNAL: another")
+
+    monkeypatch.setattr(command_line, "_run", fail)
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        main(["build"])
 
 
 # ---- Settings that are too large, too deep, or no names.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,13 @@ def test_hostile_descriptions_of_a_folder_tell_nothing(tmp_path: Path, name: str
     (tmp_path / name).write_text(content)
     (document,), report = read(tmp_path / "a.py", format="code")
     assert report.num_problems == 0
+    assert not document.metadata
+
+
+def test_a_named_pipe_is_not_read_for_a_licence(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("print('a program')")
+    os.mkfifo(tmp_path / "LICENSE")
+    (document,), _ = read(tmp_path / "a.py", format="code")
     assert not document.metadata
 
 

@@ -771,9 +771,9 @@ def test_the_funnel_is_printed(corpus: Path, tmp_path: Path, capsys: pytest.Capt
             "[{step: words}, {step: words, options: {least: many}}]",
             r"steps\[1\]: Expected the option 'least' to be a whole number",
         ),
-        ("[{step: gopher, options: {thresholds: {most_bullet_lines: .nan}}}]", "to be names with a number each"),
+        ("[{step: gopher, options: {thresholds: {most_bullet_lines: .nan}}}]", "to be a number for each name"),
         ("[{step: gopher, options: {thresholds: {most_bulet_lines: 1}}}]", "did you mean 'most_bullet_lines'"),
-        ("[{step: gopher, options: {thresholds: [most_words]}}]", "to be names with a number each, found"),
+        ("[{step: gopher, options: {thresholds: [most_words]}}]", "to be a number for each name, found"),
         ("[{step: language, options: {probability: .nan}}]", "to be a number, found nan"),
         ("[{step: minhash, options: {precedence: {web: 3}}}]", "'precedence' to be a list of texts"),
         ("[{step: c4, options: {without: [all]}}]", "Expected without to be one of terminal_punctuation"),
@@ -781,7 +781,7 @@ def test_the_funnel_is_printed(corpus: Path, tmp_path: Path, capsys: pytest.Capt
         ("[{step: words, options: {scratch: x}}]", "has no option 'scratch'"),
         ("[{step: minhash, options: {bands: 0}}]", r"steps\[0\]: Expected bands to be a whole number >= 1"),
         ("[{step: python}]", "needs the option 'function'"),
-        ("[{step: python, options: {function: nowhere}}]", r"a function in it, `module:name`, found 'nowhere'"),
+        ("[{step: python, options: {function: nowhere}}]", r"a function in it, as `module:name`, found 'nowhere'"),
         ("[{step: python, options: {function: 'no_such_module_at_all:f'}}]", "No module named 'no_such_module_at_all'"),
         ("[{step: python, options: {function: 'json:no_such'}}]", "module 'json' has no attribute 'no_such'"),
         ("[{step: words, options: {least: 100000}}]", "removed all 220 .220 by words.words."),
@@ -805,6 +805,6 @@ def test_settings_that_do_not_fit_together(corpus: Path, tmp_path: Path, capsys:
     assert "did you mean 'fineweb'?" in refused("--preparation.recipe", "finewb")
     assert "found both (recipe gopher)" in refused(*recipe, "--preparation.steps", "[{step: words}]")
     assert "found corpus.format tokens" in refused(*recipe, "--corpus.format", "tokens", "--tokenizer.kind", "stored")
-    assert "Expected steps to try, found none" in refused("--dry-run")
+    assert "Expected steps to try, found no steps" in refused("--dry-run")
     assert "Expected --sample to be a whole number >= 1, found 0" in refused("--dry-run", "--sample", "0")
     assert "Expected --sample only together with --dry-run" in refused("--sample", "3")

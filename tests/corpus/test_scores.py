@@ -452,10 +452,10 @@ def test_weights_of_a_score_of_the_same_chain(examples: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"weights": {}}, "Expected rules in the option 'weights', found none"),
-        ({"weights": "web"}, "'weights' to be names with a number each, found 'web'"),
-        ({"weights": "{web: many}"}, "'weights' to be names with a number each"),
-        ({"weights": "{web: 1, web: 2}"}, "line 1, column 10 has 'web', which has come before"),
+        ({"weights": {}}, "Expected rules in the option 'weights', found no rule"),
+        ({"weights": "web"}, "'weights' to be a number for each name, found 'web'"),
+        ({"weights": "{web: many}"}, "'weights' to be a number for each name"),
+        ({"weights": "{web: 1, web: 2}"}, "line 1, column 10 has 'web' again"),
         ({"weights": {"source=web": -1}}, "Expected weights of 'source=web' to be finite and >= 0, found -1"),
         ({"weights": {"web": 2}}, "Expected rules such as source=web-.* in weights, found 'web'"),
         ({"weights": {"q@source>=1": 2}}, "found the mean of a group, 'q@source>=1'; give it as packing.weights"),

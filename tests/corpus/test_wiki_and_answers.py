@@ -410,7 +410,7 @@ def test_a_page_at_which_the_parser_fails_is_counted(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(("step", "library"), [("mediawiki", "mwparserfromhell"), ("stack_exchange", "resiliparse")])
 def test_an_absent_library_is_told(monkeypatch: pytest.MonkeyPatch, step: str, library: str) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(UserError, match=rf"Expected the library {library}, found none .*; pip install"):
+    with pytest.raises(UserError, match=rf"Expected the library {library}, found no library .*; pip install"):
         Chain([(step, {})])
 
 

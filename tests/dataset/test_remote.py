@@ -224,7 +224,7 @@ def test_an_absent_driver_names_its_extra(monkeypatch, scheme, extra, tmp_path):
 
 
 def test_an_unknown_address_is_a_sentence(tmp_path):
-    with pytest.raises(UserError, match="address that fsspec knows, found nowhere://out"):
+    with pytest.raises(UserError, match="address that fsspec supports, found nowhere://out"):
         jd.open_dataset("nowhere://out", cache_folder=tmp_path)
 
 

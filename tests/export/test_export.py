@@ -89,9 +89,9 @@ def test_an_ordering_that_is_written_to_in_place_is_not_followed(tmp_path: Path)
         lambda: asyncio.run(levanter.get_batch([0])),
         lambda: write_maxtext(named, tmp_path / "m"),
     ):
-        with pytest.raises(UserError, match=r"balance\.npy as it was when it was opened, found it written to since"):
+        with pytest.raises(UserError, match=r"balance\.npy to be unchanged since it was opened, found"):
             follow()
-    with pytest.raises(UserError, match=r"own\.npy as it was when it was opened"):
+    with pytest.raises(UserError, match=r"own\.npy to be unchanged since it was opened"):
         owned.at(positions)
     with pytest.raises(UserError, match=r"ordering of fingerprint .*own\.npy, found"):
         pickle.loads(pickle.dumps(owned))

@@ -179,7 +179,7 @@ def test_settings_that_were_changed_after_packing_are_found(built: Dataset, targ
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     manifest["settings"]["packing"]["seed"] = SEED + 1
     (tmp_path / "out" / "manifest.json").write_text(json.dumps(signed(manifest)))
-    with pytest.raises(UserError, match="found others: the settings were changed"):
+    with pytest.raises(UserError, match="found other sequences: the settings were changed"):
         export(jd.make_run(tmp_path / "out"), settings(target), QUIET)
     manifest["settings"]["packing"]["method"] = "concat"
     (tmp_path / "out" / "manifest.json").write_text(json.dumps(signed(manifest)))
@@ -292,7 +292,7 @@ def test_descriptions_of_something_else(tmp_path: Path, change: dict[str, Any], 
         read_description(path, sequence_length=4, num_positions=8)
     for broken in ("[]", "{}", "no JSON"):
         path.write_text(broken)
-        with pytest.raises(UserError, match="found none"):
+        with pytest.raises(UserError, match="found no description"):
             read_description(path, sequence_length=4, num_positions=8)
 
 

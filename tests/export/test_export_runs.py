@@ -105,7 +105,7 @@ def test_maxtext_reads_the_run(
     assert main(command) == 0
     shown = capsys.readouterr().out
     assert f"{len(run):,} records" in shown
-    assert f"each of the {run.offsets[-1]:,} sequences is written as often as it comes" in shown
+    assert f"each of the {run.offsets[-1]:,} sequences is written as often as it occurs in the run" in shown
     expected = [tokens_of(tinies, run, position) for position in range(len(run))]
     assert read_as_maxtext(tmp_path / "maxtext.yml") == expected
 
@@ -163,7 +163,7 @@ def test_megatron_reads_the_run(one: Any, tmp_path: Path) -> None:
         (["--to", "megatron"], "a run of one dataset, for Megatron's cache"),
         (["--documents"], "a run of one dataset, for documents"),
         (["--to", "olmo"], "give --olmo.global-batch-size"),
-        (["--to", "olmo", "--olmo.global-batch-size", "8", "--olmo.num-epochs", "2"], "holds its own epochs"),
+        (["--to", "olmo", "--olmo.global-batch-size", "8", "--olmo.num-epochs", "2"], "has its own epochs"),
         (["--ordering", "balance"], "no ordering, because the run in"),
         (["--version", "7"], "version to be a whole number >= 1 and <= 4"),
     ],
@@ -184,4 +184,4 @@ def test_a_dataset_that_is_not_where_it_was_is_named(
     (tmp_path / "away" / "deep").mkdir(parents=True)
     moved = run.root.rename(tmp_path / "away" / "deep" / "run")
     for verb in (["inspect"], ["measure"], ["export", "--to", "maxtext", "--target", str(tmp_path / "target")]):
-        assert "A dataset of the schedule is not where it was" in refused(capsys, *verb, "--out", str(moved))
+        assert "A dataset of the schedule is not at its stored path" in refused(capsys, *verb, "--out", str(moved))

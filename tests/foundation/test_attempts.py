@@ -41,6 +41,39 @@ def test_a_failure_names_type_and_line_never_the_message() -> None:
     assert attempt(lambda: bytes(2**62)) == Failure("raised", "MemoryError")
 
 
+class Panic(BaseException):
+    """An exception like those of libraries in Rust."""
+
+
+def panic() -> None:
+    raise Panic
+
+
+def test_an_exception_of_any_type_is_a_failure() -> None:
+    assert attempt(panic).what.startswith("Panic at ")
+
+
+def test_the_clock_does_not_tick_while_an_exception_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = Failure.of
+
+    def slow(error: BaseException) -> Failure:
+        time.sleep(0.5)
+        return of(error)
+
+    monkeypatch.setattr(Failure, "of", slow)
+    with time_limit(0.2):
+        assert attempt(fail, "").rule == "raised"
+
+
+def test_an_attempt_within_an_attempt_does_not_stop_the_outer_clock() -> None:
+    def work() -> None:
+        assert attempt(int, "7") == 7
+        time.sleep(100)
+
+    with time_limit(0.2):
+        assert attempt(work).rule == "took_too_long"
+
+
 def interrupt() -> None:
     raise KeyboardInterrupt
 

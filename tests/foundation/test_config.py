@@ -91,7 +91,7 @@ def test_what_a_file_leaves_out_keeps_its_default(tmp_path: Path) -> None:
         ("packing: {shuffle_documents: true}", "Unknown setting packing.shuffle_documents"),
         ("packing: {sequence_lenght: 3}", r"sequence_lenght; expected one of .*; did you mean 'sequence_length'\?"),
         ("a: [", "line 1, column 5 is not YAML: expected the node content"),
-        ("- 1", "Expected settings by their names, such as `out: dataset`, found"),
+        ("- 1", "Expected settings as names and values, such as `out: dataset`, found"),
     ],
 )
 def test_broken_files(text: str, sentence: str, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_settings_survive_json(config: BuildConfig) -> None:
             "targets.shares of 2 phases in every family, found 1 of 'length'",
         ),
         ("orders: [{targets: {shares: {cluster: [[-1]]}}}]", "every share .* finite and >= 0, found -1.0"),
-        ("orders: [{targets: {shares: {cluster: [[0]]}}}]", r"shares.cluster\[0\] to hold a share above zero"),
+        ("orders: [{targets: {shares: {cluster: [[0]]}}}]", r"shares.cluster\[0\] to have a share above zero"),
         ("orders: [{targets: {shares: {cluster: [{a: 0.7, b: 0.5}]}}}]", "add up to at most 1, found 1.2"),
         (
             "orders: [{targets: {shares: {cluster: [[1]]}, linear: true}}]",

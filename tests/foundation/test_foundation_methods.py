@@ -129,11 +129,11 @@ def test_a_method_may_be_a_class_of_fields(methods: Methods) -> None:
         ({"files": [3]}, "'files' to be a list of texts, found"),
         ({"files": "[3]"}, "'files' to be a list of texts, found"),
         ({"files": "[a"}, "line 1, column 3 is not YAML"),
-        ({"files": ["a"], "thresholds": ["a"]}, "'thresholds' to be names with a number each"),
-        ({"files": ["a"], "thresholds": {"most": "much"}}, "'thresholds' to be names with a number each"),
-        ({"files": ["a"], "thresholds": {"most": float("nan")}}, "'thresholds' to be names with a number each"),
+        ({"files": ["a"], "thresholds": ["a"]}, "'thresholds' to be a number for each name"),
+        ({"files": ["a"], "thresholds": {"most": "much"}}, "'thresholds' to be a number for each name"),
+        ({"files": ["a"], "thresholds": {"most": float("nan")}}, "'thresholds' to be a number for each name"),
         ({"files": ["a"], "thresholds": {"mots": 1}}, "Unknown name 'mots' .* of least, most; did you mean 'most'"),
-        ({"files": ["a"], "marks": {"one": 1}}, "'marks' to be names with a text each"),
+        ({"files": ["a"], "marks": {"one": 1}}, "'marks' to be a text for each name"),
     ],
 )
 def test_lists_and_mappings_that_do_not_fit(methods: Methods, options: dict[str, Any], sentence: str) -> None:

@@ -52,8 +52,10 @@ def test_a_build_follows_no_link(
 def test_the_sentence_names_the_link(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plant_link(copy, "embeddings", tmp_path)
     assert main(["embed", "--embedding.seed", "5", "--out", str(copy), "--quiet"]) == 2
-    assert f"Expected no links and devices in {copy}, found one at embeddings" in capsys.readouterr().err
-    with pytest.raises(UserError, match="found one at embeddings, which could lead to any file; remove it, or make a"):
+    assert f"Expected no links and devices in {copy}, found a link or device at embeddings" in capsys.readouterr().err
+    with pytest.raises(
+        UserError, match="found a link or device at embeddings, which could lead to any file; remove it, or make a"
+    ):
         _ = jd.open_dataset(copy).embeddings
 
 
@@ -79,7 +81,7 @@ def test_a_manifest_names_no_files_behind_a_link(copy: Path, tmp_path: Path) -> 
     sign_manifest(copy, lambda manifest: manifest["stages"]["embed"]["files"].update(entry))
     before = contents(elsewhere)
     assert main(["embed", "--embedding.seed", "5", "--out", str(copy), "--quiet"]) == 2
-    with pytest.raises(UserError, match="found one at embeddings/extra"):
+    with pytest.raises(UserError, match="found a link or device at embeddings/extra"):
         OutputFolder(copy).withdraw("embed")
     assert "embed" in OutputFolder(copy).stages
     assert contents(elsewhere) == before
@@ -87,14 +89,14 @@ def test_a_manifest_names_no_files_behind_a_link(copy: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x"])
 def test_names_lead_nowhere_else(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="which leads out of it"):
+    with pytest.raises(UserError, match="which is outside it"):
         inside(tmp_path, name)
 
 
 def test_loops_and_dangling_links_are_refused(tmp_path: Path) -> None:
     for name, target in (("loop", "loop"), ("nowhere", "absent")):
         (tmp_path / name).symlink_to(target)
-        with pytest.raises(UserError, match=f"found one at {name}, "):
+        with pytest.raises(UserError, match=f"found a link or device at {name}, "):
             refuse_links(tmp_path)
         (tmp_path / name).unlink()
 
@@ -132,7 +134,7 @@ def test_a_named_pipe_is_not_waited_for(name: str, copy: Path) -> None:
     os.mkfifo(copy / name)
     assert main(["order", "--name", "again", "--out", str(copy), "--quiet"]) in (0, 2)
     if name == "manifest.json":
-        with pytest.raises(UserError, match="found one at manifest"):
+        with pytest.raises(UserError, match="found a link or device at manifest"):
             OutputFolder(copy)
 
 
@@ -141,7 +143,7 @@ def test_a_named_pipe_in_a_run_is_not_waited_for(copy: Path, tmp_path: Path) -> 
     for name in (run.content.parts[0].file, "schedule.json"):
         (tmp_path / "run" / name).unlink()
         os.mkfifo(tmp_path / "run" / name)
-        with pytest.raises(UserError, match=f"found one at {name}"):
+        with pytest.raises(UserError, match=f"found a link or device at {name}"):
             jd.open_schedule(tmp_path / "run").history(3)
 
 
@@ -164,5 +166,5 @@ def test_a_run_follows_no_link(copy: Path, tmp_path: Path) -> None:
     part = tmp_path / "run" / run.content.parts[0].file
     part.rename(tmp_path / "elsewhere.npy")
     part.symlink_to(tmp_path / "elsewhere.npy")
-    with pytest.raises(UserError, match="found one at part-"):
+    with pytest.raises(UserError, match="found a link or device at part-"):
         jd.open_schedule(tmp_path / "run").history(3)

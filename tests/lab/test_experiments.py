@@ -262,8 +262,8 @@ def test_a_loss_that_is_no_number_is_a_row(experiment, material):
         ("paths: [tale.txt]", "paths: []", "tasks.tale.paths to name files"),
         ("batch_size: 4", "batch_sise: 4", "trial.batch_sise"),
         ("num_steps: 6", "num_steps: 0", "num_steps"),
-        ("  balance: {order: {method: balance}}", "  balance: {}", "two whose settings are the same"),
-        ("num_steps: 6", "evaluate_at: [0.5]", "evaluate_at to hold 1"),
+        ("  balance: {order: {method: balance}}", "  balance: {}", "two arms with the same settings"),
+        ("num_steps: 6", "evaluate_at: [0.5]", "evaluate_at to contain 1"),
         ("num_steps: 6", "model: lstm", "layout of contiguous or rotated"),
         ("arms: [balance]}", "arms: [balanse]}", "the arms of claim 1"),
         ("title: Small", "title: Small\nvary: {batch: [1]}", "vary.batch"),
@@ -285,7 +285,7 @@ def test_mistakes_on_the_command_line_are_one_sentence(place, tmp_path, capsys):
 
     assert "lab run FILE" in answer("lab")
     assert "found go after lab" in answer("lab", "go")
-    assert "found none" in answer("lab", "run")
+    assert "found no file" in answer("lab", "run")
     assert "Expected the file of an experiment at nowhere.yaml" in answer("lab", "run", "nowhere.yaml")
     file = str(place / "small.yaml")
     assert "found none; run `jax-diversity lab run`" in answer("lab", "show", file, "--out", str(tmp_path))
@@ -304,7 +304,7 @@ def test_a_design_that_is_too_small_is_told_before_it_runs(tmp_path):
     (tmp_path / "small.yaml").write_text(FILE)
     sentence, is_enough = design_sentence(read_experiment(tmp_path / "small.yaml"))
     assert is_enough
-    assert "it asks for 0.5" in sentence
+    assert "it should find 0.5" in sentence
 
 
 def test_an_empty_task_is_refused(material, experiment, tmp_path):

@@ -210,7 +210,7 @@ def test_without_the_extra_nothing_is_begun(dataset, tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_made_is_a_sentence(dataset, tmp_path, begin):
     (tmp_path / "file").write_text("words")
     for folder in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(UserError, match=r"folder that can be written, found .*choose another one"):
+        with pytest.raises(UserError, match=r"folder that can be written, found .*choose another folder"):
             begin(dataset, folder)
     assert (tmp_path / "file").read_text() == "words"
 

@@ -160,7 +160,7 @@ def test_a_lost_log_and_a_lost_checkpoint(dataset, whole, tmp_path):
     (folder / "log.jsonl").unlink()
     run = train(dataset, CONFIG, folder)
     assert (run.num_steps, run.loss, run.validation_loss, run.tokens_per_second) == (12, None, None, None)
-    assert str(run) == "Trained 7,248 parameters on 'balance' for 12 steps; the log of their losses is gone."
+    assert str(run) == "Trained 7,248 parameters on 'balance' for 12 steps; the log of the losses is lost."
     assert run.input_wait_share == 0
     header, steps = read_log(folder / "log.jsonl")
     assert header["dataset"] == dataset.fingerprint
@@ -218,7 +218,7 @@ def test_a_damaged_checkpoint_is_named_and_refused(dataset, whole, copied, damag
     DAMAGES[damage](path)
     faults = [fault.file for fault in verify_training(copied.parents[1])]
     assert any(file.startswith("training/run/checkpoints/12/") for file in faults)
-    sentence = rf"as it was written at {path}, found .*; delete it to go on from the state after 8 steps\.$"
+    sentence = rf"as it was written at {path}, found .*; delete it to continue from the state after 8 steps\.$"
     with pytest.raises(UserError, match=sentence):
         train(dataset, CONFIG, copied)
     if damage.startswith("flipped"):  # and the advice of the sentence helps

@@ -64,7 +64,10 @@ def test_watched_batches_are_shared_too(tiny: TinyDataset) -> None:
 def test_an_iterator_is_not_copied(tiny: TinyDataset, duplicate: Callable[[Any], Any]) -> None:
     iterator = iter(jd.make_loader(tiny.root, global_batch_size=4))
     expected = [numbers(batch) for batch in jd.make_loader(tiny.root, global_batch_size=4)]
-    with pytest.raises(UserError, match=r"both would give the same batches; make another iterator with iter\(loader\)"):
+    with pytest.raises(
+        UserError,
+        match=r"original would give the same batches; make another iterator with iter\(loader\)",
+    ):
         duplicate(iterator)
     assert [numbers(batch) for batch in iterator] == expected
 

@@ -320,9 +320,9 @@ def test_what_is_no_permutation_is_refused_and_a_schedule_named(tiny: TinyDatase
     number = tiny.segments.num_sequences
     indices = np.arange(number)
     indices[3] = {"repeat": 2, "negative": -1, "too large": number}[damage]
-    sentence = f"indices >= 0.*, found {indices[3]}|must hold each .*once, found {indices[3]}"
+    sentence = f"indices >= 0.*, found {indices[3]}|must have each .*once, found {indices[3]}"
     if damage == "repeat":
-        sentence = f"An ordering of {number} sequences must hold each .*once, found 2 2 times; positions that repeat"
+        sentence = f"An ordering of {number} sequences must have each .*once, found 2 2 times; to repeat sequences"
     np.save(tmp_path / "mine.npy", indices)
     for given in (indices, indices.tolist(), tmp_path / "mine.npy", str(tmp_path / "mine.npy")):
         with pytest.raises(UserError, match=sentence):

@@ -70,7 +70,7 @@ def test_an_ordering_that_lies_in_another_dataset_is_refused(tiny: TinyDataset, 
     path = other / "orderings" / "balance.npy"
     make_loader(tiny.root, ordering=path, global_batch_size=4)  # packed alike: a copy
     edit_manifest(other, "pack", fingerprint="ab" * 32)
-    sentence = rf"of this dataset's sequences .* found {re.escape(str(path))} of a dataset packed otherwise \(abab"
+    sentence = rf"of this dataset's sequences .* found {re.escape(str(path))} of a dataset with another packing \(abab"
     for use in (
         lambda: make_loader(tiny.root, ordering=path, global_batch_size=4),
         lambda: make_loader(tiny.root, ordering=str(path), global_batch_size=4),
@@ -93,7 +93,7 @@ def test_an_ordering_of_other_token_counts_is_warned_of(tmp_path: Path) -> None:
     foreign = jd.Ordering(np.arange(dataset.num_sequences), {"characteristics": "ef" * 32})
     foreign.save(tmp_path / "foreign.npy")
     for given in (foreign, tmp_path / "foreign.npy"):
-        with pytest.warns(UserWarning, match=r"fingerprint efefefefefefefef, none .* was \(cdcdcdcdcdcdcdcd\)"):
+        with pytest.warns(UserWarning, match=r"counts \(efefefefefefefef\) than the .* \(cdcdcdcdcdcdcdcd\)"):
             make_loader(root, ordering=given, global_batch_size=4)
     own = jd.order(dataset.characteristics, "uniform_shuffle")
     known = jd.Ordering(foreign.indices, {"characteristics": "cd" * 32})
@@ -177,7 +177,7 @@ def test_types_by_whatever_names_them(tiny: TinyDataset) -> None:
 def test_a_type_that_jax_would_narrow_is_refused(tiny: TinyDataset) -> None:
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     settings = {"global_batch_size": 4, "sharding": sharding}
-    with pytest.raises(UserError, match="found int64, which JAX converts to int32; take int32, or call"):
+    with pytest.raises(UserError, match="found int64, which JAX converts to int32; use int32, or call"):
         make_loader(tiny.root, dtype="int64", **settings)
     assert next(iter(make_loader(tiny.root, dtype="float32", **settings)))["inputs"].dtype == np.float32
 

@@ -302,7 +302,7 @@ def test_clusters_of_several_feature_spaces_are_left_out(tiny, tmp_path):
     for place, features in enumerate(("one", "another")):
         write_tiny_dataset(tmp_path / features, group_names={"cluster": "ab"}, seed=place, features=features)
     size = sum(jd.open_dataset(tmp_path / features).num_sequences for features in ("one", "another"))
-    with pytest.raises(UserError, match=r"a family besides clusterings .* found cluster alone"):
+    with pytest.raises(UserError, match=r"a common family that is not a clustering, found only cluster"):
         jd.BatchMetrics([tmp_path / "one", tmp_path / "another"], np.arange(size), global_batch_size=7)
 
 
@@ -361,7 +361,7 @@ def test_values_are_plain_numbers(tiny):
 
 def test_what_cannot_be_watched_is_a_sentence(tiny):
     loader = jd.make_loader(tiny, global_batch_size=4)
-    with pytest.raises(UserError, match=f"run's {tiny.num_sequences} sequences, found those of {NUM_SEQUENCES}"):
+    with pytest.raises(UserError, match=f"run's {tiny.num_sequences} sequences, found the counts of {NUM_SEQUENCES}"):
         jd.watch_batches(loader, print, characteristics=random_counts())
     with pytest.raises(UserError, match="every to be a whole number >= 1, found 0"):
         jd.watch_batches(loader, print, every=0)

@@ -431,7 +431,7 @@ def test_a_target_that_does_not_move_is_measured_as_always(from_yaml: Path) -> N
 def test_measure_follows_the_targets_of_an_ordering(from_yaml: Path, capsys: pytest.CaptureFixture) -> None:
     arguments = ["measure", "--out", str(from_yaml), "--quiet", "--targets", "phases"]
     assert main([*arguments, "--orderings", "phases", "balance"]) == 0
-    table = capsys.readouterr().out.split("Against the targets of phases, each window with those of its positions")[1]
+    table = capsys.readouterr().out.split("Against the targets of phases, each window with its positions' targets")[1]
     assert [line.split()[2] for line in table.strip().splitlines()[1:4]] == ["uniform_shuffle", "phases", "balance"]
     assert main([*arguments, "--orderings", "phases", "--markdown"]) == 0
     assert "| cluster |      8 | phases " in capsys.readouterr().out

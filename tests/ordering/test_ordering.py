@@ -165,7 +165,7 @@ def test_info_that_json_cannot_hold_changes_no_file(info: dict, tmp_path) -> Non
     path = tmp_path / "mine.npy"
     Ordering(np.arange(3)).save(path)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    with pytest.raises(ValueError, match="Expected an ordering's info to hold JSON values"):
+    with pytest.raises(ValueError, match="Expected an ordering's info to have JSON values"):
         Ordering(np.array([2, 1, 0]), info).save(path)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 

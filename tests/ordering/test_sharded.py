@@ -70,7 +70,7 @@ def test_what_is_no_mesh_is_refused() -> None:
 def test_a_mesh_of_other_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = jax.make_mesh((1,), ("sequences",))
     monkeypatch.setattr(jax, "process_index", lambda: 3)
-    with pytest.raises(UserError, match=r"devices of this process, number 3, found those of \[0\]"):
+    with pytest.raises(UserError, match=r"devices of this process, number 3, found devices of processes \[0\]"):
         mesh.flat_mesh(shared)
 
 
@@ -183,7 +183,7 @@ def test_hosts_mistakes_are_explained() -> None:
         merge_orderings([])
     with pytest.raises(UserError, match="part 1's ordering to have its 2 sequences, found 3"):
         merge_orderings([([0, 1, 2], three), ([3, 4], three)])
-    with pytest.raises(UserError, match=r"each sequence in one of them: .* found 2 2 times"):
+    with pytest.raises(UserError, match=r"with each sequence in one part: .* found 2 2 times"):
         merge_orderings([([0, 1, 2], three), ([2, 3, 4], three)])
     with pytest.raises(UserError, match=r"all parts of one corpus, .* below 6, found"):
         merge_orderings([([0, 1, 2], three), ([5, 6, 7], three)])

@@ -258,7 +258,7 @@ def test_what_other_tries_left_is_removed(corpus: Path, tmp_path: Path) -> None:
         ({"objective": "f1", "weights": {"length": 2.0}}, r"families of f1 \(cluster\), found length"),
         (
             {"weights": dict.fromkeys(("cluster", "length", "source", "language"), 0.0)},
-            r"orders\[0\]\.weights to hold a weight above zero",
+            r"orders\[0\]\.weights to have a weight above zero",
         ),
         (
             {"options": {"pool_sise": 64}},

@@ -76,7 +76,7 @@ def test_a_map_gives_the_bytes_that_array_record_gives(tmp_path_factory, sizes: 
             assert found.tobytes() == row.tobytes() == library.read(place, place + 1)[0][:num_bytes]
         unmapped = RecordFile(path, len(sizes), num_bytes, memory_map=False)
         np.testing.assert_array_equal(unmapped.bodies(places), rows)
-    with pytest.raises(UserError, match=f"at least {min(sizes) + 1} bytes expected, one of {min(sizes)} found"):
+    with pytest.raises(UserError, match=f"at least {min(sizes) + 1} bytes expected, a record of {min(sizes)} found"):
         RecordFile(path, len(sizes), min(sizes) + 1)
 
 

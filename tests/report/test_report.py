@@ -387,12 +387,12 @@ def test_the_band_of_shuffles_holds_every_seed():
     ("losses", "said"),
     [
         ([6.7114], "In 1 step on `greedy`, the training loss, measured once"),
-        ([6.7114], "the validation loss, measured once, was 6.711 nats a token."),
-        ([6.7, 6.7], "the validation loss stayed at 6.700 nats a token."),
+        ([6.7114], "the validation loss, measured once, was 6.711 nats per token."),
+        ([6.7, 6.7], "the validation loss stayed at 6.700 nats per token."),
         ([6.7, math.nan, 6.5], "In 3 steps on `greedy`"),
         (
             [6.7, math.nan, 6.5],
-            "the validation loss went from 6.700 to 6.500 nats a token. 1 of its losses was not finite.",
+            "the validation loss went from 6.700 to 6.500 nats per token. 1 of its losses was not finite.",
         ),
     ],
 )

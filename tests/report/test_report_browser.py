@@ -106,7 +106,7 @@ def test_too_little_for_a_figure_becomes_a_sentence(browser, pages):
     instead = browser.ask("instead()")
     assert instead["ranks"] == "There is nothing to draw: a curve needs at least two points, and there is one."
     assert instead["prefix"] == instead["drift"] == "There is nothing to draw: all values are zero."
-    assert "two stretches of training" in instead["heat"]
+    assert "two parts of training" in instead["heat"]
     assert not browser.evaluate("document.getElementById('prefix').checkVisibility()")
     shown = "[...document.querySelectorAll('figure:has(#prefix) [data-format]')].filter(e => e.checkVisibility())"
     savers = f"{shown}.length"

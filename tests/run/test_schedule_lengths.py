@@ -190,9 +190,9 @@ def test_a_state_goes_on_with_another_batch_size_where_it_fits(run: jd.Run, rows
 
 
 def test_a_batch_of_two_lengths_is_refused(tiny: list[TinyDataset], run: jd.Run, rows: list, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"position 40, where sequences of 32 tokens follow those of 16.* divides 40,"):
+    with pytest.raises(UserError, match=r"position 40, where sequences of 32 tokens follow .* 16.* divides 40,"):
         loader(run, global_batch_size=16)
-    with pytest.raises(UserError, match=r"position 64, where sequences of 16 tokens follow those of 32.* divides 56,"):
+    with pytest.raises(UserError, match=r"position 64, where sequences of 16 tokens follow .* 32.* divides 56,"):
         loader(run, global_batch_size=16, start_position=8)
     assert_batches(list(loader(run, global_batch_size=16, start_position=48)), rows, 48, 16)
     # A batch that is dropped holds no sequences.
@@ -216,7 +216,7 @@ def test_the_length_that_a_model_expects(run: jd.Run, rows: list) -> None:
 
 def test_an_element_spec_is_of_one_length(run: jd.Run) -> None:
     spec = grain.experimental.get_element_spec
-    with pytest.raises(UserError, match="16 tokens at position 0 and of 32 from position 40 on; look at the shape"):
+    with pytest.raises(UserError, match="16 tokens at position 0 and of 32 from position 40 on; use the shape"):
         spec(loader(run))
     last = loader(run.with_version(2), start_position=FIRST)
     assert {name: (each.shape, each.dtype) for name, each in spec(last).items()} == {

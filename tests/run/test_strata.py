@@ -111,7 +111,7 @@ def test_shares_are_those_of_tokens_where_sequences_mix_groups() -> None:
     asked = strata.positions(np.array([0.5, 0.5]), 1000)
     tokens = asked @ (strata.tokens / strata.sizes[:, None])
     np.testing.assert_allclose(tokens / tokens.sum(), [0.5, 0.5], atol=1e-3)
-    with pytest.raises(UserError, match=r"0\.950 for source 'a', which has at best 0\.700"):
+    with pytest.raises(UserError, match=r"0\.950 for source 'a', which can get only 0\.700"):
         strata.positions(np.array([0.95, 0.05]), 1000)
 
 
@@ -171,7 +171,7 @@ def test_weights_by_name() -> None:
     for given_weights, sentence in (
         ({"mail": 1}, "found 'mail'; there are web-0"),
         ({"quality>=0.8": 1}, "name groups of source, found .quality>=0.8.; there are web-0"),
-        ({"web-*": 1, "web-?": 1}, r"all groups of 'web-\?' have a weight by another name"),
+        ({"web-*": 1, "web-?": 1}, r"all groups of 'web-\?' have a weight from another name"),
         ({"code": -1}, "weights of 'code' to be finite and >= 0"),
         ({"code": 0}, "above zero"),
         ({}, "above zero"),

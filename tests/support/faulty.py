@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import signal
 import time
+from pathlib import Path
 
 from jax_diversity.schema import Document
 
@@ -43,7 +45,21 @@ def deaf() -> None:
     ctypes.CDLL(None).sleep(1000)
 
 
-FAULTS = {each.__name__: each for each in (raising, leaving, recursing, filling, sleeping, spinning, deaf)}
+def crashing() -> None:
+    """A fault of code in C that ends the process."""
+    ctypes.string_at(0)
+
+
+def pausing() -> None:
+    """Once, a pause of the whole process, after which the timer in C is due; then work that takes no time."""
+    mark = Path(os.environ["PAUSED"])
+    if not mark.exists():
+        mark.touch()
+        deaf()
+
+
+_ALL = (raising, leaving, recursing, filling, sleeping, spinning, deaf, crashing, pausing)
+FAULTS = {each.__name__: each for each in _ALL}
 
 
 def act(document: Document) -> None:

@@ -23,8 +23,8 @@ BOMB = "a: &a [x, x]\n" + "".join(
 
 # Files of settings.
 SETTINGS = {
-    "the same key twice": ("out: a\nout: b\n", "line 2, column 1 has 'out', which has come before"),
-    "the same key twice below": ("packing: {method: pad, method: concat}", "has 'method', which has come before"),
+    "the same key twice": ("out: a\nout: b\n", "line 2, column 1 has 'out' again"),
+    "the same key twice below": ("packing: {method: pad, method: concat}", "has 'method' again"),
     "an alias": ("packing: &a {method: pad}\ntrain: *a\n", "line 2, column 8 is an alias"),
     "a bomb of aliases": (BOMB, "line 2, column 8 is an alias"),
     "nested 5,000 deep": ("corpus: " + "[" * 5000, "is nested more than 16 levels deep"),
@@ -33,8 +33,8 @@ SETTINGS = {
     "a huge value": (f"out: [{'x' * 500_000}]", "Expected out to be str, found"),
     "a long name of a setting": (f"{'x' * 1000}: 1", "Unknown setting x"),
     "a huge name of a setting": (f"{'x' * 500_000}: 1", "column 500001 is not YAML"),
-    "a list": ("[1, 2]", "Expected settings by their names"),
-    "a text": ("words", "Expected settings by their names, .* found 'words'"),
+    "a list": ("[1, 2]", "Expected settings as names and values"),
+    "a text": ("words", "Expected settings as names and values, .* found 'words'"),
     "a date without such a day": ("out: 2020-13-45", "month must be in 1..12"),
     "a number that is none": ("out: !!int many", "expected YAML with values that exist"),
     "a truth that is none": ("out: !!bool perhaps", "expected YAML with values that exist"),
@@ -50,7 +50,7 @@ SETTINGS = {
     "NUL in an ordering's name": ('orders: [{name: "a\\0b"}]', "orders.name to be a text that can name a file"),
     "a long name of an ordering": (f"orders: [{{name: {LONG}}}]", "a plain file name of at most 200 bytes, found 'nnn"),
     "a line end in an ordering's name": ('orders: [{name: "a\\nb"}]', "a plain file name of at most 200 bytes"),
-    "a long name of a family": (f"characteristics: {{families: [{LONG}]}}", "cannot be a family's name"),
+    "a long name of a family": (f"characteristics: {{families: [{LONG}]}}", "cannot be the name of a family"),
     "NUL in a family's name": ('characteristics: {families: ["a\\0"]}', "families to be a text that can name a file"),
     "bins without end": ("characteristics: {length_bins: 4611686018427387904}", "length_bins .* <= 1048576"),
     "a vocabulary of 10^11": ("tokenizer: {vocab_size: 100000000000}", "vocab_size >= 257 .* and <= 16777216"),
@@ -171,7 +171,7 @@ SCHEDULES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "a part elsewhere": (
         lambda plain: plain["parts"][0].update(file="../web/orderings/balance.npy"),
-        "which leads out of it",
+        "which is outside it",
     ),
     "a seed that is a text": (lambda plain: plain["versions"][-1].update(seed="x"), "cannot be followed"),
 }

@@ -104,7 +104,7 @@ FAULTS = {
     "offset": ({"offsets": struct.pack("<3q", 0, 8, 10)}, "sequence 1 at byte 6, found byte 8"),
     "first bound": ({"bounds": struct.pack("<4q", 1, 1, 2, 3)}, "document indices 0 to 3"),
     "last bound": ({"bounds": struct.pack("<4q", 0, 1, 2, 4)}, "document indices 0 to 3"),
-    "falling": ({"bounds": struct.pack("<4q", 0, 2, 1, 3)}, "never fall"),
+    "falling": ({"bounds": struct.pack("<4q", 0, 2, 1, 3)}, "in ascending order"),
     "other type": ({"code": b"\x01"}, "sequence 1 at byte 3"),
 }
 
@@ -275,7 +275,7 @@ def test_a_damaged_genuine_index_never_crashes(tmp_path_factory: pytest.TempPath
 
 def test_runs_and_their_lengths_agree(tmp_path: Path) -> None:
     with (
-        pytest.raises(ValueError, match="lengths of 3 tokens in all, found 4"),
+        pytest.raises(ValueError, match="lengths with the sum 3, found 4"),
         TokenWriter(tmp_path / "t", np.dtype(np.uint16)) as writer,
     ):
         writer.add_runs(np.array([1, 2, 3]), np.array([2, 2]))
@@ -313,8 +313,8 @@ def test_a_prefix_may_be_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         ([], "found none"),
         (["0.3", ""], "name at least one"),
-        (["0.3", "SHORT", "LONG"], "give all a weight or none"),
-        (["0.3", "SHORT", "LONG", "0.7"], "give all a weight or none"),
+        (["0.3", "SHORT", "LONG"], "give weights to all prefixes or"),
+        (["0.3", "SHORT", "LONG", "0.7"], "give weights to all prefixes or"),
         (["0", "SHORT", "1", "LONG"], "above zero, found 0.0 for .*short"),
         (["-1", "SHORT", "1", "LONG"], "above zero"),
         (["nan", "SHORT", "1", "LONG"], "above zero"),

@@ -1,1 +1,1 @@
-"""Passes: documents go through the steps in parts and phases, and every removal is recorded."""
+"""Passes: documents go through the steps of a preparation, in parts and phases. Every removal is recorded."""

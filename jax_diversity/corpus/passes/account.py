@@ -17,14 +17,14 @@ from jax_diversity.corpus.steps.base import Candidate
 
 _FIGURES = ("documents_in", "words_in", "bytes_in", "documents_out", "words_out", "bytes_out")
 _Place = tuple[str, str]
-"""Source and language; documents without a language have ``""``."""
+"""Source and language. The language of a document without a language is ``""``."""
 _EXAMPLES = 10
 
 
 class Account:
     """Counts of one step by source and language, with examples of removed and edited documents.
 
-    Hashes of the ids choose the examples, so that the choice does not depend on the division of the work.
+    Examples are chosen by the hash of their id, so that the choice does not depend on the division of the work.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Account:
         self._removed: dict[_Place, Counter[str]] = {}
         self.found = Counter[str]()
         self.num_edited = 0
-        self._examples: dict[str, list[tuple[int, dict[str, Any]]]] = {}  # by rule; edited documents by ""
+        self._examples: dict[str, list[tuple[int, dict[str, Any]]]] = {}  # rule -> examples; "" -> edited documents
 
     def add(self, candidate: Candidate, before: str) -> None:
         """Count a document after the step; `before` was its text before the step."""
@@ -64,7 +64,7 @@ class Account:
         key = xxhash.xxh3_64_intdigest(document.id.encode())
         if len(known) == _EXAMPLES and key >= known[-1][0]:
             return
-        # Texts stay as they are until the last ten are known: only these are masked and compared.
+        # We do not mask the text now: only the ten examples that remain at the end are masked and compared.
         example: dict[str, Any] = {"id": document.id, "source": document.source}
         if removed is None:
             example |= {"before": before[:EDITED_CHARACTERS], "after": candidate.text[:EDITED_CHARACTERS]}
@@ -91,13 +91,13 @@ class Account:
             del known[_EXAMPLES:]
 
     def plain(self) -> list[Any]:
-        """The account as values for JSON."""
+        """Return the account as JSON values."""
         figures, removed = self._figures.items(), self._removed.items()
         return [[*figures], [*removed], self.found, self.num_edited, self._examples]
 
     @classmethod
     def of_plain(cls, plain: list[Any]) -> Account:
-        """The account of `plain`."""
+        """Make an account from the result of `plain`."""
         figures, removed, found, num_edited, examples = plain
         account = cls()
         account._figures = {(source, language): [*map(int, numbers)] for (source, language), numbers in figures}
@@ -107,7 +107,7 @@ class Account:
         return account
 
     def total(self) -> dict[str, Any]:
-        """Figures of all documents, removed documents by rule, finds by kind, and the number of edited documents."""
+        """Return the numbers of documents, words and bytes, removals by rule, finds by kind, and edited documents."""
         figures = [sum(column) for column in zip(*self._figures.values(), strict=True)] or [0] * len(_FIGURES)
         removed = sum(self._removed.values(), Counter[str]())
         return {
@@ -118,7 +118,7 @@ class Account:
         }
 
     def by(self, part: int) -> dict[str, dict[str, Any]]:
-        """Figures and removed documents by source (0) or by language (1)."""
+        """Return the numbers of documents, words and bytes, and removals, by source (`part` 0) or language (1)."""
         accounts: dict[str, Account] = {}
         for place, figures in self._figures.items():
             one = accounts.setdefault(place[part], Account())
@@ -128,11 +128,11 @@ class Account:
         return {key: {name: total[name] for name in (*_FIGURES, "removed")} for key, total in totals.items()}
 
     def removed_examples(self) -> dict[str, list[dict[str, Any]]]:
-        """Examples of removed documents by rule, with personal data masked."""
+        """Return rule -> examples of removed documents, with personal data masked."""
         return {
             rule: [shown_removed(each) for _, each in known] for rule, known in sorted(self._examples.items()) if rule
         }
 
     def edited_examples(self) -> list[dict[str, Any]]:
-        """Examples of edited documents with personal data masked, as lines with a sign."""
+        """Return examples of edited documents, as lines with a sign. Personal data are masked."""
         return [shown_edited(each) for _, each in self._examples.get("", [])]

@@ -1,4 +1,4 @@
-"""Files of an unfinished preparation: compressed blocks with hashes. Reading them never runs code from them."""
+"""Files of an unfinished preparation: compressed blocks with hashes. Reading a file never runs code from the file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError
 
 _CODEC = "lz4"
-_LARGEST_RATIO = 256  # of LZ4
+_LARGEST_RATIO = 256  # LZ4 makes data at most about 255 times smaller
 _HEAD = struct.Struct("<QQQ")
 """The size of a block, the size of its compressed bytes, and their hash."""
 
 
 def write_blocks(path: Path, *blocks: bytes | bytearray) -> None:
-    """Store blocks, all or none."""
+    """Store all blocks in a file. If this fails, no file is written."""
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
         for block in blocks:
             stored = pa.compress(block, _CODEC, asbytes=True)
@@ -29,7 +29,7 @@ def write_blocks(path: Path, *blocks: bytes | bytearray) -> None:
 
 
 def read_blocks(path: Path, number: int) -> Iterator[memoryview]:
-    """The first `number` blocks of a file; a `ValueError` for a damaged file."""
+    """Yield the first `number` blocks of a file. A damaged file is a `ValueError`."""
     with open(path, "rb") as file:
         for _ in range(number):
             size, num_stored, digest = _HEAD.unpack(file.read(_HEAD.size))
@@ -44,7 +44,7 @@ def damage_as_error(path: Path) -> Iterator[None]:
     """Turn the exceptions of reading a damaged or hostile file into a `UserError`."""
     try:
         yield
-    # A file that others wrote may have a valid hash and any content.
+    # A file from another program may have a valid hash and arbitrary content.
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         reason = type(error).__name__
     except (MemoryError, OSError, RecursionError, struct.error, pa.ArrowException) as error:
@@ -52,6 +52,6 @@ def damage_as_error(path: Path) -> Iterator[None]:
     else:
         return
     raise UserError(
-        f"Expected a file of an unfinished preparation at {path}, found a damaged one ({reason}); delete the folder "
+        f"Expected a file of an unfinished preparation at {path}, found a damaged file ({reason}); delete the folder "
         f"{path.parent}, and run the stage again."
     )

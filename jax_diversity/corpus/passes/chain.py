@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from jax_diversity.corpus.passes.account import Account
 from jax_diversity.corpus.passes.notes import gather
-from jax_diversity.corpus.passes.overdue import overdue_files
 from jax_diversity.corpus.passes.parts import read_part, split
 from jax_diversity.corpus.passes.phases import (
     Phases,
@@ -25,6 +24,7 @@ from jax_diversity.corpus.passes.phases import (
     resolved_folder,
     run_phase,
 )
+from jax_diversity.corpus.passes.tracking import ended_files
 from jax_diversity.corpus.settings import SECONDS_PER_DOCUMENT
 from jax_diversity.corpus.steps.base import Candidate, LearningStep, Step
 from jax_diversity.foundation.artifacts import atomic_folder, copy_file, read_json, write_json
@@ -35,7 +35,7 @@ from jax_diversity.schema import Document
 
 Engine = Literal["processes", "ray"]
 Task = Callable[[str, int | None, str], AbstractContextManager[Advance]]
-"""Shows progress: name, size and unit of the work."""
+"""A function that shows progress. Its arguments are the name, size and unit of the work."""
 
 
 class Chain:
@@ -45,11 +45,12 @@ class Chain:
         steps: names and options, in their order.
         engine: processes of this machine, or tasks of a Ray cluster.
         num_processes: number of parts that are processed at a time; 0 means the number of cores. With the engine
-            `processes`, a corpus of one part is processed in the calling process. The result does not depend on it.
-        seconds_per_document: the time limit of a step for a document; 0 is no limit.
+            `processes`, a corpus of one part is processed in the calling process. The result does not depend on this
+            number.
+        seconds_per_document: the time limit of a step for a document; 0 means no limit.
 
     Raises:
-        UserError: an unknown step, or options that it does not take.
+        UserError: an unknown step, or options that the step does not have.
 
     Example:
         >>> chain = Chain([("words", {"least": 3})])
@@ -84,7 +85,7 @@ class Chain:
         return tuple(f"{spec.label}_group" for spec, step in pairs if getattr(step, "mark", False))
 
     def identities(self) -> list[tuple[str, Any]]:
-        """The inputs of the steps that are not options, such as hashes of files, as pairs (name of the step, input)."""
+        """Return pairs (name of the step, input) for the inputs that are not options, such as hashes of files."""
         pairs = zip(self._specs, self._steps, strict=True)
         found = ((spec.name, step.identity()) for spec, step in pairs)
         return [(name, identity) for name, identity in found if identity is not None]
@@ -137,7 +138,7 @@ class Chain:
         shutil.rmtree(work)
 
     def _keep_learned(self, work: Path, folder: Path) -> None:
-        """Keep the `kept_files` of every step that learns."""
+        """Copy the `kept_files` of every step that learns."""
         for spec, step in zip(self._specs, self._steps, strict=True):
             for name in step.kept_files if isinstance(step, LearningStep) else ():
                 path = learned_folder(work, spec.label) / name
@@ -154,7 +155,7 @@ class Chain:
         return True
 
     def _passes(self, documents: Iterable[Document], work: Path, task: Task | None) -> Iterator[Candidate]:
-        """Run all phases on all parts; yields the candidates of the last phase."""
+        """Run all phases on all parts, and yield the candidates of the last phase."""
         for spec, step in zip(self._specs, self._steps, strict=True):
             learned = learned_folder(work, spec.label)
             if isinstance(step, LearningStep) and not learned.exists():
@@ -187,7 +188,7 @@ class Chain:
             yield 0, index, [] if is_finished else part, 0
 
     def _run(self, phases: Phases, work: Path, jobs: Iterator[tuple]) -> Iterator[int]:
-        """Run a phase on parts; yields their numbers in order."""
+        """Run a phase on parts, and yield the parts' numbers in order."""
         first = [*islice(jobs, 2)]
         jobs = chain(first, jobs)
         specs = json.dumps(self._specs)
@@ -199,10 +200,10 @@ class Chain:
         num_processes = self._num_processes or num_cores()
         if len(first) < 2 or num_processes == 1:
             return (phases.run(*job) for job in jobs)
-        known = set(overdue_files(work))
+        known = set(ended_files(work))
 
-        def ended_itself() -> bool:
-            new = set(overdue_files(work)) - known
+        def ended_at_a_document() -> bool:
+            new = set(ended_files(work)) - known
             known.update(new)
             return bool(new)
 
@@ -212,11 +213,11 @@ class Chain:
             num_processes,
             what="preparing",
             setting="preparation.num_processes",
-            restarts=ended_itself,
+            restarts=ended_at_a_document,
         )
 
     def _resolve(self, phases: Phases, phase: int, work: Path) -> list[int]:
-        """Resolve the notes of a survey; returns, for every part, the number of its first document in the survey."""
+        """Resolve the notes of a survey. Return, for every part, the number of its first document in the survey."""
         resolved = resolved_folder(work, phases.survey_labels[phase])
         paths = [notes_path(work, phase, index) for index in range(self._num_parts)]
         if not resolved.exists():
@@ -229,13 +230,13 @@ class Chain:
         return read_json(resolved / "starts.json", "prepare")
 
     def funnel(self) -> list[dict[str, Any]]:
-        """For every step: documents, words and bytes in and out, documents removed by each rule, and other counts."""
+        """Return, for every step: documents, words and bytes in and out, removals by rule, and other counts."""
         return [
             {"step": spec.label, **account.total()} for spec, account in zip(self._specs, self._accounts, strict=True)
         ]
 
     def account(self) -> dict[str, Any]:
-        """The funnel, in total and by source and language."""
+        """Return the funnel, for all documents, by source and by language."""
         parts = {
             name: {spec.label: account.by(part) for spec, account in zip(self._specs, self._accounts, strict=True)}
             for part, name in enumerate(("source", "language"))
@@ -243,11 +244,11 @@ class Chain:
         return {"read": self.num_read, "kept": self.num_kept, "steps": self.funnel(), **parts}
 
     def examples(self) -> dict[str, Any]:
-        """Up to ten removed documents for each rule, and up to ten edited documents for each step.
+        """Return up to ten removed documents for each rule, and up to ten edited documents for each step.
 
-        They are chosen by hash; personal data are masked. `removed` maps `step.rule` to ids, the measured value, the
-        threshold and the beginning of the text. `edited` maps a step to lines, each with a sign: a space (kept),
-        - (removed) or + (added).
+        The documents are chosen by hash; personal data are masked. `removed` maps `step.rule` to documents: each has
+        the id, the measured value, the threshold and the beginning of the text. `edited` maps a step to documents: each
+        has lines with a sign, which is a space (kept), - (removed) or + (added).
         """
         removed, edited = {}, {}
         for spec, account in zip(self._specs, self._accounts, strict=True):
@@ -258,7 +259,7 @@ class Chain:
         return {"removed": removed, "edited": edited}
 
     def counts(self) -> dict[str, Any]:
-        """The counts of the stage: the stored documents, the fields that steps added, and the funnel."""
+        """Return the counts of the stage: the stored documents, the fields that steps added, and the funnel."""
         fields = sorted(self._fields)
         preparation = {"num_documents_read": self.num_read, "fields": fields, "steps": self.funnel()}
         return {"num_documents": self.num_kept, "text_bytes": self.kept_bytes, "preparation": preparation}

@@ -1,4 +1,4 @@
-"""Decisions as Parquet files: one row a document read, in the order of reading."""
+"""Decisions as Parquet files: one row for each document that was read, in the order of reading."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCHEMA = pa.schema(
         pa.field("duplicate_of", pa.string()),
     ]
 )
-"""`step` .. `threshold` are null for kept documents; `measured` is by `step.rule`."""
+"""The columns `step` to `threshold` are null for kept documents. `measured` maps `step.rule` to the measured value."""
 _GROUP_ROWS = 10_000
 _FILE_ROWS = 1_000_000
 
@@ -40,7 +40,7 @@ class _Write(Protocol):
 
 @contextmanager
 def decisions_writer(folder: Path) -> Iterator[_Write]:
-    """A function that stores the decision on one document; up to ten thousand rows are in memory."""
+    """Yield a function that stores the decision on one document. Up to ten thousand rows are in memory."""
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[tuple] = []
     num_rows = 0

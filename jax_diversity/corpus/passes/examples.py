@@ -1,4 +1,4 @@
-"""Examples of removed and edited documents: personal data are masked first, then the texts are cut and compared."""
+"""Examples of removed and edited documents. First personal data are masked, then the texts are cut and compared."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ from jax_diversity.corpus.steps.personal_data import masked, masked_versions
 from jax_diversity.foundation.errors import shortened
 
 _EXCERPT = 2000
-"""Characters of a removed text that are shown."""
+"""Number of characters of a removed text that are shown."""
 _COMPARED_LINES, _SHOWN_LINES, _LINE = 300, 40, 300
 _MARGIN = 25_000
-"""Characters that are masked, but not shown, at the end of a cut text; no find is longer."""
+"""Number of characters at the end of a cut text that are masked but not shown. No find is longer than this."""
 REMOVED_CHARACTERS = _EXCERPT + _MARGIN
 EDITED_CHARACTERS = _COMPARED_LINES * _LINE + _MARGIN
 
 
 def shown_removed(example: Mapping[str, Any]) -> dict[str, Any]:
-    """An example with the beginning of its masked text; `text` holds at most `REMOVED_CHARACTERS` of the document."""
+    """Return an example with the beginning of its masked text.
+
+    The given `text` has at most `REMOVED_CHARACTERS` characters of the document.
+    """
     text = example["text"]
     return {**_about(example), "text": _whole(masked(text), text, REMOVED_CHARACTERS)[:_EXCERPT]}
 
 
 def shown_edited(example: Mapping[str, Any]) -> dict[str, Any]:
-    """An example with `lines` in place of its two texts; each holds at most `EDITED_CHARACTERS` of the document."""
+    """Return an example in which `lines` replaces the two texts.
+
+    The given texts each have at most `EDITED_CHARACTERS` characters of the document.
+    """
     versions = example["before"], example["after"]
     about = {key: value for key, value in example.items() if key not in ("before", "after")}
     lines = [
@@ -41,14 +47,14 @@ def _about(example: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whole(shown: str, text: str, most: int) -> str:
-    """A masked text without its end, where the document was cut in the middle of a find."""
+    """Return a masked text; if the document was cut, without the end, because the cut may be within a find."""
     return shown if len(text) < most else shown[:-_MARGIN]
 
 
 def _difference(old: list[tuple[str, str]], new: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """The changed lines with one line around each, from pairs of a line and the masked line.
+    """Yield the changed lines, with one line before and after each. The inputs are pairs (line, masked line).
 
-    The lines themselves are compared: the edits of `personal_data` are lines that are equal when masked.
+    We compare the lines, not the masked lines: lines that the step `personal_data` edited are equal if they are masked.
     """
     matcher = difflib.SequenceMatcher(None, [line for line, _ in old], [line for line, _ in new])
     for group in matcher.get_grouped_opcodes(1):

@@ -1,4 +1,4 @@
-"""The notes of a survey on all documents: stored part by part in the first pass, then gathered."""
+"""The notes of a survey on all documents. The first pass stores them part by part; then they are gathered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jax_diversity.corpus.steps.base import Candidate
 
 
 class NoteBook:
-    """The notes of one part, while it passes."""
+    """The notes of one part during its pass."""
 
     def __init__(self) -> None:
         self._ids: list[str] = []
@@ -34,7 +34,7 @@ class NoteBook:
         self._data += note
 
     def write(self, path: Path) -> None:
-        """Store the notes, whole or not at all."""
+        """Store all notes. If this fails, no file is written."""
         plain = (self._ids, (self._sources, self._languages, self._lengths))
         write_blocks(path, *(json.dumps(each).encode() for each in plain), self._data)
 
@@ -44,12 +44,12 @@ class Notes:
     """The notes of all documents that reached a survey, in the order of reading.
 
     Attributes:
-        data: all notes end to end; may be a memory map.
-        lengths: bytes of every document's note.
+        data: the bytes of all notes, one note after another; it may be a memory map.
+        lengths: number of bytes of every document's note.
         sources: the documents' sources.
-        languages: the languages that the previous steps left; None if unknown.
+        languages: the documents' languages after the previous steps; None if unknown.
         paths: the files of the parts.
-        starts: the number of every part's first document, and at the end the number of documents.
+        starts: the number of every part's first document, then the number of all documents.
     """
 
     data: UInt8[np.ndarray, " byte"]
@@ -73,12 +73,12 @@ class Notes:
         return np.flatnonzero(self.lengths)
 
     def ranks(self, precedence: Sequence[str]) -> Int64[np.ndarray, " document"]:
-        """The rank of every document's source in a list; sources outside the list come last."""
+        """Return the rank of every document's source in a list. Sources that are not in the list come last."""
         places = {source: place for place, source in enumerate(precedence)}
         return np.array([places.get(source, len(places)) for source in self.sources], np.int64)
 
     def ids(self, documents: Int64[np.ndarray, " chosen"]) -> list[str]:
-        """The ids of documents with ascending numbers; the ids of one part are in memory at a time."""
+        """Return the ids of some documents, given by ascending numbers. Only one part's ids are in memory at a time."""
         ids: list[str] = []
         for index, path in enumerate(self.paths):
             low, high = np.searchsorted(documents, self.starts[index : index + 2])
@@ -91,11 +91,11 @@ class Notes:
 
 
 def gather(paths: Sequence[Path], folder: Path) -> Notes:
-    """Gather the notes of all parts; their bytes go to a file in `folder`, which is mapped into memory."""
+    """Gather the notes of all parts. Their bytes are written to a file in `folder`, which is mapped into memory."""
     sources: list[str] = []
     languages: list[str | None] = []
     lengths: list[np.ndarray] = []
-    names: dict[str | None, str | None] = {}  # one object for each name, for any number of documents
+    names: dict[str | None, str | None] = {}  # so that each name is one object, for any number of documents
 
     def named(values: Sequence) -> Iterator:
         return (names.setdefault(value, value) for value in values)

@@ -1,7 +1,7 @@
-"""Parts of a corpus between the phases, as files: documents with the steps' findings, and accounts.
+"""Parts of a corpus between the phases, as files: documents with the results of the steps, and accounts.
 
-A part is some megabytes of text. It is written as a whole or not at all, so that a killed run continues after the
-finished parts.
+A part has a few megabytes of text. Its file is written atomically, so that a killed run continues after the finished
+parts.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from jax_diversity.schema import Document
 _PART_BYTES = 8 * 2**20
 _PART_DOCUMENTS = 8192
 _SIZES = 5
-"""Stored for every document: bytes of its text, words and bytes at the start of its step, and now."""
+"""Number of sizes that are stored for a document: bytes of its text, words and bytes before its step, and after it."""
 
 
 def split(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Documents in parts of some megabytes; the division does not depend on the number of processes."""
+    """Divide documents into parts of a few megabytes. The division does not depend on the number of processes."""
     part: list[Document] = []
     size = 0
     for document in documents:
@@ -63,7 +63,7 @@ def write_part(path: Path, accounts: Sequence[Account], candidates: Sequence[Can
                 candidate.is_edited,
             )
         )
-    columns = [*zip(*rows, strict=True)]  # JSON reads few long lists faster than many short ones
+    columns = [*zip(*rows, strict=True)]  # JSON reads a few long lists faster than many short lists
     plain = json.dumps([[account.plain() for account in accounts], [*rules], columns])
     write_blocks(path, plain.encode(), b"".join(texts), sizes.tobytes(), values.tobytes())
 
@@ -72,7 +72,7 @@ def read_part(path: Path) -> tuple[list[Account], list[Candidate]]:
     """Read a stored part.
 
     Raises:
-        UserError: a damaged file.
+        UserError: the file is damaged.
     """
     with damage_as_error(path):
         plain, texts, sizes, values = read_blocks(path, 4)

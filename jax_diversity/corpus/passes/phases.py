@@ -1,13 +1,13 @@
-"""The way of one part of the corpus through the steps, in any process.
+"""How one part of the corpus goes through the steps, in any process.
 
-The steps run in phases. A survey, which compares all documents, ends a phase and begins the next one:
+The steps run in phases. A survey is a step that compares all documents. It ends a phase and begins the next phase:
 
     part 0 - steps - survey notes                        survey judges - steps - part 0
     part 1 - steps - survey notes  -> survey resolves -> survey judges - steps - part 1
     part 2 - steps - survey notes                        survey judges - steps - part 2
 
-In a phase every part passes independently, and its result is a file. An exception in a step, or a step that takes too
-long, removes the document (rules `raised` and `took_too_long`).
+In a phase every part is processed independently, and its result is a file. If a step raises an exception or takes too
+long, the document is removed (rules `raised` and `took_too_long`).
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from typing import Any, NamedTuple
 
 from jax_diversity.corpus.passes.account import Account
 from jax_diversity.corpus.passes.notes import NoteBook
-from jax_diversity.corpus.passes.overdue import Tracker, forget, tracking
 from jax_diversity.corpus.passes.parts import read_part, write_part
+from jax_diversity.corpus.passes.tracking import Tracker, forget, tracking
 from jax_diversity.corpus.steps.base import METHODS, Candidate, LearningStep, Measured, Step, Survey, at_least
-from jax_diversity.foundation.attempts import Failure, attempt, time_limit, took_too_long
+from jax_diversity.foundation.attempts import Failure, attempt, time_limit
 from jax_diversity.schema import Document
 
 
 class StepSpec(NamedTuple):
-    """A step of the settings, with a label of its own: its name, and a number from the second use on."""
+    """A step of the settings, with a unique label: its name, and from the second use on also a number."""
 
     label: str
     name: str
     options: Mapping[str, Any]
 
     def make(self) -> Step:
-        """The step; a `UserError` for wrong options."""
+        """Make the step. Wrong options are a `UserError`."""
         return METHODS.find(self.name)(**METHODS.complete(self.name, self.options))
 
 
 def labelled(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[StepSpec, ...]:
-    """Steps with different labels."""
+    """Give the steps different labels."""
     uses = Counter[str]()
     specs = []
     for name, options in steps:
@@ -52,22 +52,22 @@ def labelled(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[StepSpec, 
 
 
 def learned_folder(work: Path, label: str) -> Path:
-    """The folder of the files that a step has learned."""
+    """Return the folder of the files that a step has learned."""
     return work / f"learned-{label}"
 
 
 def resolved_folder(work: Path, label: str) -> Path:
-    """The folder of the files that a survey has resolved."""
+    """Return the folder of the files that a survey has resolved."""
     return work / f"resolved-{label}"
 
 
 def part_path(work: Path, phase: int, index: int) -> Path:
-    """The file of a part after a phase."""
+    """Return the file of a part after a phase."""
     return work / f"part-{phase}-{index:06d}"
 
 
 def notes_path(work: Path, phase: int, index: int) -> Path:
-    """The file of the notes of a phase's survey on a part."""
+    """Return the file of a phase's survey notes on a part."""
     return work / f"notes-{phase}-{index:06d}"
 
 
@@ -77,12 +77,12 @@ class Phases:
     Args:
         specs: the steps.
         work: the folder of the run's files.
-        seconds: the time limit of a step for a document; 0 is no limit.
-        is_worker: whether this process may end itself if code in C exceeds the limit.
+        seconds: the time limit of a step for a document; 0 means no limit.
+        is_worker: whether another process repeats a part after the end of this one.
     """
 
     def __init__(self, specs: Sequence[StepSpec], work: Path, seconds: float, *, is_worker: bool = False) -> None:
-        self._specs, self._work, self._seconds, self._is_worker = specs, work, seconds, is_worker and seconds > 0
+        self._specs, self._work, self._seconds, self._is_worker = specs, work, seconds, is_worker
         self._steps = [spec.make() for spec in specs]
         for spec, step in zip(specs, self._steps, strict=True):
             if isinstance(step, LearningStep):
@@ -95,13 +95,13 @@ class Phases:
         self._resolved_phase = 0
 
     def run(self, phase: int, index: int, documents: Sequence[Document], first_number: int) -> int:
-        """Let a part pass a phase, unless its result exists. Returns the part's index.
+        """Run a phase on a part, unless its result exists. Return the part's index.
 
         Args:
             phase: the phase.
             index: the part's number.
             documents: in the first phase, the documents of the part; empty if this part was already written.
-            first_number: in later phases, the number of the part's first document in the survey's count.
+            first_number: in later phases, the number of the part's first document among all documents of the survey.
         """
         result = part_path(self._work, phase, index)
         before = part_path(self._work, phase - 1, index)
@@ -144,17 +144,14 @@ class Phases:
         for position, candidate in enumerate(candidates):
             if candidate.removed is not None:
                 continue
-            if phase:  # the candidate has entered the survey in the previous phase
+            if phase:  # the previous phase has already given the candidate to the survey
                 candidate.number = number
                 number += 1
             for place in range(first if phase else 0, stop):
                 if place != first:
                     candidate.enter(self._specs[place].label)
                 text = candidate.text
-                if tracker.reaches((position, place)):
-                    failure = attempt(_judge, candidate, self._steps[place], text)
-                else:
-                    failure = took_too_long(self._seconds)
+                failure = tracker.begin((position, place)) or attempt(_judge, candidate, self._steps[place], text)
                 if failure is not None:
                     self._remove(candidate, failure)
                 accounts[place].add(candidate, text)
@@ -162,8 +159,7 @@ class Phases:
                     break
             if survey is not None and notes is not None and candidate.removed is None:
                 candidate.enter(self._specs[stop].label)
-                reaches = tracker.reaches((position, stop))
-                note = attempt(survey.note, candidate) if reaches else took_too_long(self._seconds)
+                note = tracker.begin((position, stop)) or attempt(survey.note, candidate)
                 if isinstance(note, Failure):
                     self._remove(candidate, note)
                     accounts[stop].add(candidate, candidate.text)
@@ -175,14 +171,14 @@ class Phases:
         if failure.rule == "raised":
             candidate.found[failure.what] += 1
             candidate.judge(Measured(failure.rule, 1, 0, passes=False))
-        else:  # the limit, not the time: the same input gives the same rows
+        else:  # we record the limit, not the measured time, so that the same input gives the same rows
             candidate.judge(Measured(failure.rule, self._seconds, self._seconds, passes=False))
 
 
 def _judge(candidate: Candidate, step: Step, text: str) -> None:
-    # Without an edit `text` is the same object: the comparison costs nothing.
+    # Without an edit, `text` is the same object, so this comparison is fast.
     if all(map(candidate.judge, step.judge(candidate))) and candidate.text is not text:
-        # Raises if the step has left half of a surrogate pair, which cannot be stored.
+        # `encode` raises an error if the step has left half of a surrogate pair, which cannot be stored.
         _ = candidate.text.isascii() or candidate.text.encode()
         _ = candidate.text.strip() or candidate.judge(at_least("empty", 0, 1))
 
@@ -193,5 +189,5 @@ def _phases(specs: str, work: Path, seconds: float) -> Phases:
 
 
 def run_phase(specs: str, work: Path, seconds: float, *job: Any) -> int:
-    """`Phases.run` in a process that makes the steps once; `specs` is their JSON."""
+    """Call `Phases.run` in a process that makes the steps only once. `specs` is the JSON of the steps."""
     return _phases(specs, work, seconds).run(*job)

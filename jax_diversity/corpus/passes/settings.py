@@ -29,33 +29,34 @@ class StepConfig:
     step: str = "words"
     """The step's name; docs/preparation.md lists all steps."""
     options: Options = field(default_factory=dict)
-    """The step's own options, such as `least: 50`, `languages: [en, de]` or `thresholds: {least_words: 20}`; an option
-    that is not given has its default."""
+    """The step's own options, such as `least: 50`, `languages: [en, de]` or `thresholds: {least_words: 20}`. Other
+    options keep their defaults."""
 
 
 @dataclass(frozen=True)
 class PreparationConfig:
-    """The steps between reading and storing documents; without steps or recipe every document is stored unchanged."""
+    """The steps between reading and storing documents. Without steps and recipe every document is stored unchanged."""
 
     steps: tuple[StepConfig, ...] = ()
     """The steps, in their order."""
     recipe: str | None = None
-    """The name of a list of steps in configs/preparation, such as `fineweb`; replaces `steps`."""
+    """The name of a list of steps in configs/preparation, such as `fineweb`. It replaces `steps`."""
     options: Options = field(default_factory=dict)
-    """Options that replace the steps' own, as STEP.OPTION, such as `perplexity.reference wiki.txt`. Lists and mappings
-    are YAML, such as `perplexity.thirds '[head, middle]'`. The second use of a step is STEP_2."""
+    """Options that replace the options in `steps` or in the recipe, as STEP.OPTION, such as `perplexity.reference
+    wiki.txt`. Lists and mappings are YAML, such as `perplexity.thirds '[head, middle]'`. The second use of a step is
+    STEP_2."""
     engine: Literal["processes", "ray"] = "processes"
-    """Processes of this machine, or tasks of a Ray cluster, whose machines must share the file system of `out`."""
+    """`processes` of this machine, or tasks of a `ray` cluster; its machines must share the file system of `out`."""
     num_processes: int = 0
-    """Number of parts of the corpus at a time; 0 takes the number of cores, or this process alone if one part of some
-    megabytes holds the whole corpus. The result does not depend on it."""
+    """Number of parts of the corpus that are processed at a time; 0 means the number of cores. A corpus of a few
+    megabytes is a single part, which this process handles itself. The result does not depend on this number."""
     seconds_per_document: float = SECONDS_PER_DOCUMENT
-    """Time limit for reading a document, and of every step for it; 0 is no limit. A slower document is left out: the
-    reading counts it, and the rule `took_too_long` of the step removes it. A step that calls a large model may need
-    more."""
+    """Time limit for reading a document, and for every step of a document; 0 means no limit. A slower document is left
+    out: the counts of reading contain it, or the rule `took_too_long` of the step removes it. A step that calls a large
+    model may need more time."""
 
     def check(self) -> None:
-        """Refuse unknown steps and recipes, and options that do not fit their step, with a `UserError`."""
+        """Raise a `UserError` for unknown steps and recipes, and for options that do not fit their step."""
         if self.steps and self.recipe is not None:
             raise UserError(
                 f"Expected preparation.steps or preparation.recipe, found both (recipe {self.recipe}); leave one out."
@@ -65,7 +66,7 @@ class PreparationConfig:
         self.chain()
 
     def check_corpus(self, format: str) -> None:
-        """Refuse documents without text, with a `UserError`."""
+        """Raise a `UserError` for a corpus without texts."""
         if format in ("megatron", "tokens") and self.listed():
             raise UserError(
                 f"Expected a corpus of texts for the steps of preparation, found corpus.format {format}; leave "
@@ -73,7 +74,7 @@ class PreparationConfig:
             )
 
     def listed(self) -> tuple[StepConfig, ...]:
-        """The steps that are given or that the recipe lists, with `options` applied."""
+        """Return the given steps or the recipe's steps, with `options` applied."""
         steps = self.steps if self.recipe is None else _recipe_steps(self.recipe)
         if not self.options:
             return steps
@@ -94,7 +95,7 @@ class PreparationConfig:
         )
 
     def made_of(self) -> dict[str, Any]:
-        """The settings that decide the stored documents, as plain values; the time limit only if it was changed."""
+        """Return the settings that decide the stored documents, as JSON values. An unchanged time limit is left out."""
         from jax_diversity.corpus.steps.base import METHODS
 
         steps = [{"step": each.step, "options": METHODS.complete(each.step, each.options)} for each in self.listed()]
@@ -103,13 +104,13 @@ class PreparationConfig:
         return ({"preparation": steps} if steps else {}) | changed
 
     def fingerprint_with(self, corpus: str) -> str:
-        """The fingerprint of a corpus, with all that the steps depend on besides their options."""
+        """Return the fingerprint of a corpus, together with the steps' inputs that are not options."""
         chain = self.chain()
         identities = [] if chain is None else chain.identities()
         return fingerprint(corpus, identities) if identities else corpus
 
     def chain(self) -> Chain | None:
-        """The steps, ready to run; None if none is listed."""
+        """Return the steps, ready to run; None if there are no steps."""
         steps = self.listed()
         if not steps:
             return None
@@ -128,7 +129,7 @@ class PreparationConfig:
 
 
 def _recipe_steps(name: str) -> tuple[StepConfig, ...]:
-    """The steps of a recipe; a `UserError` with all recipes for an unknown name."""
+    """Return the steps of a recipe. An unknown name is a `UserError` that lists all recipes."""
     known = sorted(path.stem for path in RECIPES.glob("*.yaml"))
     if name not in known:
         near = did_you_mean(name, known)

@@ -1,1 +1,1 @@
-"""Readers: files of one format each become documents."""
+"""Readers: each reader makes documents from files of one format."""

@@ -1,4 +1,4 @@
-"""ArrayRecord files of token ids: records of `tf.train.Example`, decoded without TensorFlow, or arrays.
+"""ArrayRecord files of token ids. Records are arrays or `tf.train.Example`s, which are decoded without TensorFlow.
 
 An Example is a protocol buffer: a map from names to lists of bytes, floats or 64-bit integers
 (https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/feature.proto).
@@ -26,7 +26,7 @@ _Feature = Int64[np.ndarray, " value"] | list[float] | list[bytes]
 
 
 def read_array_records(file: InputFile, config: CorpusConfig, advance: Advance) -> Found:
-    """Read the documents of the records, about 8 MB at a time; for progress all records have equal size."""
+    """Read the documents of the records, about 8 MB at a time. Progress assumes that all records have equal size."""
     return TOKENS.documents(file, config, _records(file, config, advance))
 
 
@@ -37,8 +37,8 @@ def _records(file: InputFile, config: CorpusConfig, advance: Advance) -> Records
     with reading_faults(file):
         size = os.stat(path).st_size
     try:
-        # Read-ahead and threads would hold several chunks of the file; one chunk is read at a time.
-        # The library takes every file name only as bytes.
+        # With read-ahead and threads, several chunks of the file would be in memory; we read one chunk at a time.
+        # The library accepts every file name only as bytes.
         reader = array_record_module.ArrayRecordReader(os.fsencode(path), "readahead_buffer_size:0,max_parallelism:0")
         num_records = reader.num_records()
         step = int(min(max(_READ_BYTES * num_records // max(size, 1), 1), _READ_RECORDS))
@@ -46,7 +46,7 @@ def _records(file: InputFile, config: CorpusConfig, advance: Advance) -> Records
             end = min(begin + step, num_records)
             for row, record in enumerate(reader.read(begin, end), begin + 1):  # rows are counted from 1
                 yield Place(file, row), converted(_fields, record, config)
-            # Differences of rounded parts add up to the exact file size.
+            # These differences of rounded values add up to the exact file size.
             advance(size * end // num_records - size * begin // num_records)
     except (ValueError, RuntimeError, IndexError) as error:
         what = str(error).partition("\n")[0]
@@ -62,12 +62,12 @@ def _fields(record: bytes, config: CorpusConfig) -> dict[str, Any] | Problem:
             return {config.tokens_field: np.frombuffer(record, dtype)}
         features = decode_example(record)
         return {name: values if name == config.tokens_field else _plain(values) for name, values in features.items()}
-    except ValueError as error:  # UnicodeDecodeError included
+    except ValueError as error:  # a UnicodeDecodeError is a ValueError
         return Problem("num_broken_records", str(error))
 
 
 def _plain(values: _Feature) -> Any:
-    """A feature as in other formats: a list of one value as the value, UTF-8 bytes as text."""
+    """Convert a feature as in other formats: a list of one value becomes the value, UTF-8 bytes become text."""
     plain = values.tolist() if isinstance(values, np.ndarray) else [_text(value) for value in values]
     return plain[0] if len(plain) == 1 else plain
 
@@ -80,7 +80,10 @@ def _text(value: float | bytes) -> Any:
 
 
 def decode_example(record: bytes) -> dict[str, _Feature]:
-    """The features of one Example: integers as an array, floats and bytes as lists; ValueError for other bytes."""
+    """Decode the features of one Example: integers as an array, floats and bytes as lists.
+
+    If the bytes are not an Example, a ValueError is raised.
+    """
     features: dict[str, _Feature] = {}
     for _, content in _parts(record, (1,), "it has"):
         for _, entry in _parts(content, (1,), "its features have"):
@@ -93,7 +96,7 @@ def decode_example(record: bytes) -> dict[str, _Feature]:
 
 
 def _parts(message: bytes | memoryview, numbers: tuple[int, ...], owner: str) -> Iterator[tuple[int, memoryview]]:
-    """The fields of a message that contains only texts or messages with these numbers."""
+    """Yield the fields of a message. It may contain only texts or messages with these field numbers."""
     for number, kind, value in read_fields(message):
         if number not in numbers or kind != BYTES or isinstance(value, int):
             raise ValueError(f"not a tf.train.Example: {owner} a field {number}")

@@ -1,12 +1,12 @@
-"""Records with the turns of a chat, or with an instruction and its answer -> documents with the places of the answers.
+"""Convert records with a chat, or with an instruction and its answer, to documents with the places of the answers.
 
-Each record may have other fields for its turns: `messages` (OpenAI), `conversations` (ShareGPT), or a pair such as
-`instruction` and `output` (Alpaca). Contents are text; in a list of parts only text parts count.
+Each record may have different fields for its turns: `messages` (OpenAI), `conversations` (ShareGPT), or a pair such as
+`instruction` and `output` (Alpaca). Contents are text; in a list of parts only the text parts are used.
 
-The places of the answers are counted in characters, so that an edit of the text invalidates them. After the steps of
-preparation `with_loss_spans` compares every text with the text that was read. In an edited text it finds the turns
-again by the template's own text between them; otherwise no answer of the document counts, and the document is
-counted.
+The places of the answers are counted in characters, so an edit of the text makes them wrong. After the steps of
+preparation, `with_loss_spans` compares every text with the text that was read. In an edited text it searches for the
+turns again, by the template's text between them. If this fails, no answer of the document counts towards the loss, and
+the number of such documents is reported.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _BrokenError(Exception):
 
 
 def chat_form(config: CorpusConfig) -> RecordForm:
-    """Records with turns, written with the template of the settings."""
+    """Return the form of records with turns; texts are written with the template of the settings."""
     return _ChatForm("format", "turns", partial(_make_chat, load_template(config.chat_template)))
 
 
@@ -74,9 +74,9 @@ class _ChatForm(RecordForm):
 
 
 def with_loss_spans(documents: Iterable[Document], config: CorpusConfig, counts: dict[str, int]) -> Iterator[Document]:
-    """Add the places of turns and answers to the metadata of chats; other documents stay unchanged.
+    """Add the places of turns and answers to the metadata of chats. Other documents stay unchanged.
 
-    `counts` gets the number of chats, and the number of edited chats whose turns could not be found again.
+    The number of chats, and the number of edited chats whose turns were not found again, are written into `counts`.
     """
     template = load_template(config.chat_template)
     counts |= {"num_chats": 0, "num_chats_without_turns": 0}
@@ -98,14 +98,14 @@ def with_loss_spans(documents: Iterable[Document], config: CorpusConfig, counts:
 
 def _current_turns(document: Document, read: Mapping[str, Any], template: ChatTemplate) -> Sequence[TurnSpan] | None:
     if _text_mark(document.text) == read["text"]:
-        return [TurnSpan(*turn) for turn in read["turns"]]  # a stored part keeps lists
-    # If the content contains template markers, a step may have removed the template's own, and the others would be
-    # found.
+        return [TurnSpan(*turn) for turn in read["turns"]]  # a stored part has lists
+    # If the content contains template markers, a step may have removed the template's own markers. Then the search
+    # would find the markers in the content.
     return template.find(document.text, document.metadata["roles"]) if read["is_clear"] else None
 
 
 def _text_mark(text: str) -> str:
-    # A step may have left a lone surrogate, which is reported when the document is stored.
+    # A step may have left a lone surrogate. It is reported when the document is stored.
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -153,7 +153,7 @@ def _take_pair(fields: dict[str, Any]) -> list[Turn]:
     for asked, answered in _PAIRS:
         if asked in fields and answered in fields:
             question, answer = fields.pop(asked), fields.pop(answered)
-            if isinstance(question, list) and isinstance(answer, list):  # both as turns
+            if isinstance(question, list) and isinstance(answer, list):  # the two fields are lists of turns
                 return _turns(question, asked) + _turns(answer, answered)
             question, answer = _content(question, asked), _content(answer, answered)
             for name in _INPUTS:
@@ -187,7 +187,7 @@ def _turn(entry: Any, name: str) -> Turn:
 
 
 def _content(content: Any, name: str) -> str:
-    """The content of a turn: a text, or the text parts of a list."""
+    """Return the content of a turn: a text, or the text parts of a list."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -204,7 +204,7 @@ def _content(content: Any, name: str) -> str:
 
 
 def _calls(entry: Mapping[str, Any], name: str) -> list[str]:
-    """Tool calls, each a line of JSON with name and arguments."""
+    """Return the tool calls; each is a line of JSON with name and arguments."""
     calls = entry.get("tool_calls") or ([{"function": entry["function_call"]}] if entry.get("function_call") else [])
     if not isinstance(calls, list):
         raise _broken(f"tool_calls of {name} are {_kind(calls)}, expected a list")

@@ -1,4 +1,4 @@
-"""Templates: the turns of a chat -> one text, and the places of the answers in it.
+"""Templates: they convert the turns of a chat to one text with the places of the answers.
 
 A template has a pattern for each role, such as `<|im_start|>user\\n{content}<|im_end|>{end}\\n`. `{content}` is the
 content, the turn ends at `{end}`, and the text after it separates this turn from the next. Patterns are never
@@ -21,7 +21,7 @@ ANSWERS = "assistant"
 """The role whose turns count towards the loss."""
 
 _CONTENT, _END = "{content}", "{end}"
-_MOST_BYTES = 2**20
+_MAX_BYTES = 2**20
 _HEADER = "<|start_header_id|>{}<|end_header_id|>\n\n{{content}}<|eot_id|>"
 BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "chatml": {role: f"<|im_start|>{role}\n{{content}}<|im_end|>{{end}}\n" for role in ROLES},
@@ -71,7 +71,7 @@ class ChatTemplate:
         return json.dumps({role: list(pattern) for role, pattern in self.patterns.items()}, sort_keys=True)
 
     def render(self, turns: Sequence[Turn]) -> tuple[str, list[TurnSpan]]:
-        """The text of turns, and the place of each turn in it.
+        """Return the text of turns, and the place of each turn in this text.
 
         Raises:
             KeyError: the template has no pattern for a role.
@@ -95,7 +95,7 @@ class ChatTemplate:
         return "".join(parts), spans
 
     def find(self, text: str, roles: Sequence[str]) -> list[TurnSpan] | None:
-        """The places of turns in an edited text, by their roles; None if they are not certain.
+        """Find the places of turns in an edited text, by their roles. Return None if the places are not certain.
 
         The template's text between the contents must occur in order and unambiguously: a search from the left and a
         search from the right must find the same places.
@@ -140,9 +140,9 @@ def _patterns_of_file(path: Path) -> Iterator[tuple[str, _Pattern]]:
     known = f"one of {', '.join(BUILT_IN)} or a file"
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise UserError(f"Expected a template of at most {_MOST_BYTES} bytes at {path}, found a longer file.")
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise UserError(f"Expected a template of at most {_MAX_BYTES} bytes at {path}, found a longer file.")
         patterns = parse_yaml(content.decode("utf-8-sig"))
     except (OSError, ValueError) as error:  # a path with a zero byte, a file that is not UTF-8
         if isinstance(error, UserError):

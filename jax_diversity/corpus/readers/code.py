@@ -1,4 +1,4 @@
-"""Source code: one document a file, with its licence."""
+"""Source code: one document per file, with its licence."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from jax_diversity.text.licences import all_of, licence_named, licence_of_source
 _LICENCE_FILE = re.compile(r"(?:un)?licen[cs]es?(?:[-_. ].*)?$|copying(?:[-_.].*)?$", re.IGNORECASE)
 _PLAIN = re.compile(r"(?:un)?licen[cs]e(?:\.(?:txt|md|rst))?$|copying(?:\.(?:txt|md|rst|lesser))?$", re.IGNORECASE)
 _OF_PARTS = re.compile(r"third|3rd|external|bundled|vendor|\.(?:json|ya?ml|toml|html?|spdx)$", re.IGNORECASE)
-# The standard parser of TOML takes quadratic time for keys of many parts; no description of a package has them.
+# Python's parser of TOML takes quadratic time for keys of many parts. Descriptions of packages do not have such keys.
 _LONG_KEY = re.compile(r"""(?<![\w"'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32}""")
-_LONGEST_RECORD = 2**26  # of the files of an installed package
+_LONGEST_RECORD = 2**26  # maximum size of the RECORD file of an installed package
 
 
 class Licences:
-    """The licences of files, from their folders. Every folder is read once."""
+    """Finds the licences of files in their folders. Every folder is read once."""
 
     def __init__(self) -> None:
         self._folders: dict[str, tuple[bool, str | None]] = {}
         self._installed: dict[str, dict[str, str | None]] = {}
 
     def of(self, file: InputFile) -> str | None:
-        """The SPDX expression of the nearest folder with a licence, up to the fixed folder of the file's glob."""
+        """Return the SPDX expression of the nearest folder with a licence, up to the fixed folder of the glob."""
         tree = _Tree(file)
         folder = posixpath.dirname(file.address)
         for _ in range(file.name.count("/") + 1):
             if folder not in self._folders:
                 found, installed = attempt(tree.licence_in, folder), attempt(tree.licences_of_installed, folder)
-                # Files that cannot be read tell nothing; they are not read again for every file of the folder.
+                # Files that cannot be read are ignored. They are not read again for every file of the folder.
                 self._folders[folder] = (False, None) if isinstance(found, Failure) else found
                 self._installed[folder] = {} if isinstance(installed, Failure) else installed
             known = self._installed[folder]
@@ -59,8 +59,8 @@ class Licences:
 def read_code(file: InputFile, licences: Licences, advance: Advance) -> Found:
     """Read the file as one document, as in `read_text`, with its licence in the field `licence`.
 
-    The licence comes from the file's first comments, otherwise from the licence files of the nearest folder, otherwise
-    from its package description. Without a licence there is no such field.
+    We look for the licence in the file's first comments, then in the licence files of the nearest folder, then in the
+    folder's package description. If there is no licence, there is no such field.
     """
     for place, found in read_text(file, advance):
         yield place, converted(_with_licence, found, licences, file) if isinstance(found, Document) else found
@@ -93,7 +93,7 @@ class _Tree:
             return ""
 
     def licence_in(self, folder: str) -> tuple[bool, str | None]:
-        """Whether a folder names a licence, and its identifier if it is known."""
+        """Return whether a folder names a licence, and the licence's identifier if it is known."""
         names = self._names(folder)
         files = [name for name in names if _LICENCE_FILE.match(name)]
         texts = self._texts(folder, files)
@@ -117,7 +117,7 @@ class _Tree:
         return {name: text for name in named if (text := self._read(folder, name))}
 
     def licences_of_installed(self, folder: str) -> dict[str, str | None]:
-        """The licences of a folder of installed Python packages by file, from the packages' records."""
+        """Return file -> licence for a folder of installed Python packages, from the packages' RECORD files."""
         found: dict[str, str | None] = {}
         for name in self._names(folder):
             if name.endswith(".dist-info"):
@@ -135,9 +135,9 @@ def _of_texts(texts: dict[str, str]) -> str | None:
     known = sorted({licence for licence in found.values() if licence})
     if first := next(filter(None, (found[name] for name in plain)), None):
         return first
-    if all(map(_LICENCE_FILE.match, found)):  # LICENSE-MIT and LICENSE-APACHE: a choice
+    if all(map(_LICENCE_FILE.match, found)):  # such as LICENSE-MIT and LICENSE-APACHE: users may choose one licence
         return " OR ".join(known) or None
-    # MIT.txt and Apache-2.0.txt: the licences of all files of the tree.
+    # Such as MIT.txt and Apache-2.0.txt: together they are the licences of all files of the tree.
     return all_of(known) if all(found.values()) else None
 
 

@@ -9,6 +9,7 @@ import io
 import itertools
 import os
 import re
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.libraries import missing_driver
 
 MAX_DOCUMENT_BYTES = 2**30
-"""Longest line or text file; a string of an Arrow column can hold a little more."""
+"""Maximum size of a line or a text file. A string of an Arrow column can be only a little longer."""
 
 _COMPRESSIONS = (".gz", ".bz2", ".zst")
 _PART = re.compile(r"[-._]\d{3,}-of-\d{3,}$")
@@ -43,10 +44,11 @@ _NAMES: dict[TextFormat, re.Pattern] = {
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file of a corpus; `filesystem` is the fsspec file system of a remote file.
+    """One file of a corpus. `filesystem` is the fsspec file system of a remote file.
 
     `name` is the part of the address that is equal in every copy of the corpus: the path below the fixed folders of the
-    glob, or the base name. If two files of a corpus would share a name, all names are paths below the common folder.
+    glob, or the base name. If two files of a corpus would have the same name, all names are paths below the common
+    folder.
     """
 
     address: str
@@ -61,13 +63,13 @@ class InputFile:
 
     @property
     def folder(self) -> str:
-        """The name of its folder, which is the source of files with one document each."""
+        """The name of the file's folder. It is the source of documents for files with one document each."""
         path = os.path.abspath(self.address) if self.filesystem is None else self.address.partition("://")[2]
         return valid_name(PurePosixPath(path).parent.name) or self.stem
 
     @property
     def format(self) -> TextFormat:
-        """The format by the name; text for unknown names."""
+        """The format that the file's name says; `text` for unknown names."""
         base = PurePosixPath(without_compression(self.name)).name
         for name, pattern in _NAMES.items():
             if pattern.search(base):
@@ -76,12 +78,15 @@ class InputFile:
 
     @property
     def stores_array_records(self) -> bool:
-        """Whether the name is that of an ArrayRecord file."""
+        """Whether the file has the name of an ArrayRecord file."""
         return _PART.sub("", PurePosixPath(self.name).name).endswith((".array_record", ".arrayrecord"))
 
     def open(self) -> io.BufferedReader:
-        """The file's stored bytes."""
+        """Open the file's stored bytes."""
         if self.filesystem is None:
+            # Opening a named pipe waits for another program.
+            if stat.S_ISFIFO(os.stat(self.address).st_mode):
+                raise OSError("a named pipe")
             return open(self.address, "rb")
         return io.BufferedReader(self.filesystem.open(self.address, "rb"))
 
@@ -89,11 +94,11 @@ class InputFile:
         """Number of stored bytes."""
         if self.filesystem is None:
             return os.stat(self.address).st_size
-        return int(self.filesystem.size(self.address) or 0)  # some servers give None
+        return int(self.filesystem.size(self.address) or 0)  # some servers return None
 
     @contextmanager
     def stream(self) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
-        """The stored bytes, and the content, decompressed by the file's ending; faults are `UserError`s."""
+        """Yield the stored bytes and the content, decompressed as the file's ending says. Faults are `UserError`s."""
         if self.name.endswith(".7z"):
             raise UserError(
                 f"Expected a plain file, .gz, .bz2 or .zst, found the 7z archive {self.address}; unpack it with "
@@ -101,16 +106,16 @@ class InputFile:
             )
         with reading_faults(self), self.open() as stored:
             if self.name.endswith(_COMPRESSIONS):
-                if not stored.read(1):  # the decompressors accept an empty file
+                if not stored.read(1):  # we check this, because the decompressors accept an empty file
                     raise EOFError("no bytes")
                 stored.seek(0)
-            # A buffer in C splits lines; GzipFile and pyarrow's stream would run Python code for each line.
+            # A buffer in C splits the lines. GzipFile and pyarrow's stream would run Python code for each line.
             if self.name.endswith(".gz"):
                 with gzip.GzipFile(fileobj=stored) as content:
                     yield stored, io.BufferedReader(content, 1 << 18)  # type: ignore[arg-type]
             elif self.name.endswith((".bz2", ".zst")):
-                # pyarrow's streams raise for a truncated frame and for trailing bytes. The stream of the package
-                # zstandard just ends, and Python's stream for bz2 ignores trailing bytes.
+                # pyarrow's streams raise an error for a truncated frame and for trailing bytes. The stream of the
+                # package zstandard ends without an error, and Python's stream for bz2 ignores trailing bytes.
                 kind = "bz2" if self.name.endswith(".bz2") else "zstd"
                 with pa.CompressedInputStream(pa.PythonFile(stored, "r"), kind) as content:
                     yield stored, io.BufferedReader(content, 1 << 18)
@@ -120,12 +125,12 @@ class InputFile:
 
 @contextmanager
 def reading_faults(file: InputFile) -> Iterator[None]:
-    """Turn the exceptions of reading a damaged or absent file into a `UserError` that names it."""
+    """Convert the exceptions of reading a damaged or absent file to a `UserError` that names the file."""
     try:
         yield
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise UserError(f"Expected a readable file at {file.address}, found: {error.strerror or error}.") from None
-    # UnicodeDecodeError: names in a Parquet file's schema; records that are not UTF-8 are counted separately.
+    # UnicodeDecodeError comes from names in a Parquet file's schema. Records that are not UTF-8 are counted separately.
     except (EOFError, gzip.BadGzipFile, zlib.error, pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise UserError(
             f"{file.address} is cut off, damaged or not what its name says ({in_one_line(error)}); "
@@ -134,7 +139,7 @@ def reading_faults(file: InputFile) -> Iterator[None]:
 
 
 def local_path(file: InputFile) -> Path:
-    """The path of a file; a `UserError` if it is not on this machine."""
+    """Return the path of a file; a `UserError` if the file is not on this machine."""
     if file.filesystem is not None:
         raise UserError(
             f"Expected Megatron and ArrayRecord files on this machine, found {file.address}; copy them first."
@@ -143,7 +148,7 @@ def local_path(file: InputFile) -> Path:
 
 
 def find_files(config: CorpusConfig) -> list[InputFile]:
-    """All files of `config.paths`, each once, sorted by address."""
+    """Find all files of `config.paths`. Each file is returned once, sorted by address."""
     found: dict[str, InputFile] = {}
     for pattern in (path for path in config.paths if path != PYTHON_ENVIRONMENT):
         prefix = pattern.removesuffix(".idx").removesuffix(".bin")
@@ -163,7 +168,7 @@ def find_files(config: CorpusConfig) -> list[InputFile]:
 
 
 def _with_own_names(files: dict[str, InputFile]) -> list[InputFile]:
-    """The files with different names, because ids of documents contain names."""
+    """Give the files different names, because the ids of documents contain these names."""
     if len({file.name for file in files.values()}) == len(files):
         return list(files.values())
     parts = [address.split("/") for address in files]
@@ -176,13 +181,13 @@ def _with_own_names(files: dict[str, InputFile]) -> list[InputFile]:
 
 
 def find_local(pattern: str) -> list[InputFile]:
-    """The files of a path or glob on this machine; none if there are none."""
+    """Return the files of a path or glob on this machine; the list may be empty."""
     path = os.path.expanduser(pattern)
     if os.path.isfile(path):
         return [InputFile(path, valid_name(os.path.basename(path)))]
     if os.path.isdir(path):
         raise UserError(f"Expected files, found the folder {pattern}; name its files, as in '{path.rstrip('/')}/*'.")
-    root = _fixed_folder(path)  # not part of names: the same files in another folder have the same names
+    root = _fixed_folder(path)  # it is not part of names, so that the same files in another folder have the same names
     matches = [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)]
     return [InputFile(match, valid_name(Path(os.path.relpath(match, root or ".")).as_posix())) for match in matches]
 
@@ -198,7 +203,7 @@ def _find_remote(pattern: str) -> list[InputFile]:
     except ImportError as error:
         raise missing_driver(protocol, error) from None
     except ValueError as error:
-        raise UserError(f"Expected an address that fsspec knows, found {pattern}: {error}.") from None
+        raise UserError(f"Expected an address that fsspec supports, found {pattern}: {error}.") from None
     except Exception as error:  # every driver has its own exceptions
         raise UserError(f"Could not list {pattern}: {in_one_line(error)}.") from None
     root = _fixed_folder(path)
@@ -209,17 +214,17 @@ def _find_remote(pattern: str) -> list[InputFile]:
 
 
 def _fixed_folder(pattern: str) -> str:
-    """The folder of a path, or of a glob before its first wildcard."""
+    """Return the folder of a path; for a glob, the folder before its first wildcard."""
     return (_MAGIC.split(pattern, maxsplit=1)[0]).rpartition("/")[0]
 
 
 def without_compression(name: str) -> str:
-    """A file's name without the ending of its compression."""
+    """Return a file's name without the ending of its compression."""
     for ending in _COMPRESSIONS:
         name = name.removesuffix(ending)
     return name
 
 
 def valid_name(name: str) -> str:
-    """A file's name as text that can be stored; names on disk may be any bytes."""
+    """Return a file's name as text that can be stored. Names on disk may contain any bytes."""
     return os.fsencode(name).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""JSON Lines, plain or compressed: one record a line, read line by line."""
+"""JSON Lines, plain or compressed: one record per line, read line by line."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def read_jsonl(file: InputFile, config: CorpusConfig, advance: Advance, form: Re
 
 
 def read_objects(file: InputFile, advance: Advance) -> Records:
-    """The lines as JSON objects; blank lines are left out."""
+    """Yield the lines as JSON objects; blank lines are left out."""
     number, position, num_lines, num_objects = 0, 0, 0, 0
     with file.stream() as (stored, content):
-        # `readline` has a limit: a file without line ends would be read into memory as a whole.
+        # We give `readline` a limit. Without it, a file without line ends would be read into memory as a whole.
         while line := content.readline(MAX_DOCUMENT_BYTES + 1):
             number += 1
             if len(line) > MAX_DOCUMENT_BYTES:

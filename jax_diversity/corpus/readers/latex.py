@@ -1,6 +1,7 @@
-r"""LaTeX as arXiv ships it: plain files, archives of a paper, archives of papers. Every paper is one document.
+r"""LaTeX as arXiv distributes it: single files, archives of one paper, archives of papers. Every paper is one document.
 
-Archives are read as a stream from beginning to end. Nothing is unpacked to disk; names in archives are never paths.
+Archives are read as a stream from beginning to end. Nothing is unpacked to disk. A name in an archive is never used as
+a path on disk.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from jax_diversity.schema import Document
 
 MEDIA_TYPE = "text/x-tex"
 MAX_UNPACKED_BYTES = 2**28
-"""Largest size of a paper with its figures."""
+"""Maximum size of a paper with its figures."""
 MAX_TEXT_BYTES = 2**25
-"""Largest size of a paper's LaTeX, and of all that is read to join its main files with their included files."""
+"""Maximum size of a paper's LaTeX, and of all text that is read to join its main files with their included files."""
 
 _MAIN_ENDINGS = (".tex", ".ltx", ".latex")
 _TEXT_ENDINGS = (*_MAIN_ENDINGS, ".bbl", ".tikz", ".pgf")
@@ -40,10 +41,13 @@ _INPUT = re.compile(
     r"\\[\\%]|%[^\n]*|\\(?:input|include|subfile|subfileinclude)(?![a-zA-Z@])\s*(?:\{([^{}\n]*)\}|([^\s{}\\%]+))"
     r"|\\(?:sub)?(?:import|includefrom|inputfrom)\*?\s*\{([^{}\n]*)\}\s*\{([^{}\n]*)\}"
 )
-_MOST_LEVELS = 16
-_MOST_MAINS = 32
+_MAX_LEVELS = 16
+_MAX_MAIN_FILES = 32
 _PART_COST = 4096
-"""Characters that every inclusion counts besides its file, so that inclusion of absent or empty files ends too."""
+"""Every inclusion counts as this many characters, besides the characters of its file.
+
+So even endless inclusion of absent or empty files reaches the limit.
+"""
 _COMMENT = re.compile(r"(?<!\\)%[^\n]*\n?")
 _TITLE = re.compile(r"\\title\s*+(?:\[[^\]]{0,300}\])?\s*+\{(.{0,500})", re.DOTALL)
 
@@ -52,7 +56,7 @@ def read_latex(file: InputFile, advance: Advance) -> Found:
     r"""Read a .tex file, plain or compressed, or an archive (.tar, .tar.gz, .gz) of one paper or of many papers.
 
     The content decides the file type. The text of a paper is its main file with its included files (`\input` and
-    similar commands). Papers without LaTeX (a PDF alone) are counted as records without text.
+    similar commands). Papers without LaTeX (such as a single PDF) are counted as records without text.
     """
     position = 0
     with file.stream() as (stored, content):
@@ -76,7 +80,7 @@ class _TooLargeError(Exception):
 
 
 class _Bounded:
-    """Content that is read up to a limit. Its first bytes decide the type."""
+    """Content that is read up to a limit. The type of the content is decided by its first bytes."""
 
     def __init__(self, content: _Readable) -> None:
         self._content, self._block, self._block_start = content, b"", 0
@@ -88,7 +92,7 @@ class _Bounded:
         self._left = MAX_UNPACKED_BYTES
 
     def read(self, size: int) -> bytes:
-        """The next `size` bytes; fewer only at the end."""
+        """Return the next `size` bytes. Only at the end there may be fewer."""
         self._block_start += len(self._block)
         self._block, self._ahead = self._ahead[:size], self._ahead[size:]
         if len(self._block) < size:
@@ -99,7 +103,7 @@ class _Bounded:
         return self._block
 
     def is_archive(self) -> bool:
-        """Tell whether the content begins as an archive."""
+        """Return whether the content begins like an archive."""
         try:
             tarfile.TarInfo.frombuf(self.head, "utf-8", "replace")
         except tarfile.HeaderError:
@@ -107,22 +111,22 @@ class _Bounded:
         return True
 
     def members(self) -> Iterator[tuple[str, _Readable]]:
-        """The files of an archive, each to be read before the next."""
+        """Yield the files of an archive. Each file must be read before the next file."""
         with tarfile.open(fileobj=cast(Any, self), mode="r|", encoding="utf-8", errors="replace") as opened:
             archive: Any = opened
             while (member := archive.next()) is not None:
-                archive.members.clear()  # otherwise it would remember millions of empty files
+                archive.members.clear()  # without this, `archive` would keep the headers of millions of empty files
                 content = archive.extractfile(member) if member.isreg() else None
                 if content is not None:
                     yield valid_name(member.name), content
-            # An empty block ends an archive; tarfile also ends at a damaged block.
+            # An archive ends with an empty block. tarfile also stops at a damaged block.
             start = archive.offset - self._block_start
             if start < 0 or self._block[start : start + tarfile.BLOCKSIZE] != bytes(tarfile.BLOCKSIZE):
                 raise EOFError("an archive without its end")
 
 
 def _unpacked(content: _Readable) -> _Bounded:
-    """The content, decompressed once if it is compressed."""
+    """Return the content; if it is compressed, it is decompressed once."""
     bounded = _Bounded(content)
     if bounded.head.startswith(_GZIP):
         return _Bounded(cast(Any, gzip.GzipFile(fileobj=cast(Any, bounded))))
@@ -130,7 +134,7 @@ def _unpacked(content: _Readable) -> _Bounded:
 
 
 def _papers(file: InputFile, content: _Bounded) -> Found:
-    """The papers of a file: one, or those of an archive."""
+    """Yield the papers of a file: one paper, or the papers of an archive."""
     place, texts, without_text, num_papers = Place(file, None), _Texts(file.folder), list[Place](), 0
     try:
         if not content.is_archive():
@@ -154,7 +158,7 @@ def _papers(file: InputFile, content: _Bounded) -> Found:
     except _TooLargeError as error:
         yield place, Problem("num_broken_records", str(error))
         return
-    if document is not None:  # then the other files are its figures
+    if document is not None:  # the file is one paper, and the other files in it are its figures
         yield place, document
     elif without_text or not num_papers:
         for inner in without_text or [place]:
@@ -162,7 +166,7 @@ def _papers(file: InputFile, content: _Bounded) -> Found:
 
 
 def _paper_within(place: Place, source: str, content: _Readable) -> Document | Problem | None:
-    """A paper of an archive of papers; None without LaTeX."""
+    """Read a paper of an archive of papers; None if it has no LaTeX."""
     texts = _Texts(source)
     try:
         unpacked = _unpacked(content)
@@ -187,7 +191,7 @@ class _Texts(dict[str, str]):
         self._source, self._left = source, MAX_TEXT_BYTES
 
     def add(self, name: str, content: _Readable) -> None:
-        """Read a file; other types, such as PostScript, are left out."""
+        """Read a file. Files of other types, such as PostScript, are left out."""
         stored = content.read(self._left + 1)
         self._take(len(stored))
         if stored.startswith(_OTHERS) or b"\0" in stored:
@@ -199,7 +203,10 @@ class _Texts(dict[str, str]):
         self[posixpath.normpath(name)] = text.replace("\r\n", "\n").replace("\r", "\n")
 
     def document(self, place: Place) -> Document | Problem | None:
-        """The paper, None without LaTeX. The main file is the longest file with a class, its parts included."""
+        r"""Return the paper; None if it has no LaTeX.
+
+        The main file is the file with a `\documentclass` that is longest after its parts are included.
+        """
         try:
             return self._document(place)
         except _TooLargeError as error:
@@ -211,7 +218,7 @@ class _Texts(dict[str, str]):
         found = ""
         main = ""
         self._left = MAX_TEXT_BYTES
-        for name in sorted(names, key=lambda name: (name.count("/"), name))[:_MOST_MAINS]:
+        for name in sorted(names, key=lambda name: (name.count("/"), name))[:_MAX_MAIN_FILES]:
             text = "".join(self._with_parts(name, ()))
             if len(text) > len(found):
                 main, found = name, text
@@ -226,12 +233,12 @@ class _Texts(dict[str, str]):
         )
 
     def _with_parts(self, name: str, above: tuple[str, ...]) -> Iterator[str]:
-        """The text of a file with its included files; a file is never included within itself."""
+        """Yield the text of a file with its included files, in pieces. A file is never included within itself."""
         text, last = self[name], 0
         self._take(len(text))
         if end := _END.search(text):
             text = text[: end.end() - len(r"\endinput")]
-        if above and _BEGIN in text:  # a part that can also be typeset alone
+        if above and _BEGIN in text:  # a part that is also a complete LaTeX document
             text = text.partition(_BEGIN)[2].rpartition(_CLOSE)[0]
         above = (*above, name)
         for match in _INPUT.finditer(text):
@@ -245,10 +252,10 @@ class _Texts(dict[str, str]):
             yield "\n"
 
     def _find(self, match: re.Match, above: tuple[str, ...]) -> str | None:
-        """The file that a command includes; None for other matches and for files outside the archive."""
+        """Return the name of the file that a command includes; None for other matches and files outside the archive."""
         braced, bare, folder, within = match.groups()
         target = (braced or bare or posixpath.join(folder or "", within or "")).strip().strip('"')
-        if not target or len(above) >= _MOST_LEVELS:
+        if not target or len(above) >= _MAX_LEVELS:
             return None
         self._take(_PART_COST)
         for base in dict.fromkeys((posixpath.dirname(above[0]), posixpath.dirname(above[-1]), "")):
@@ -265,7 +272,7 @@ class _Texts(dict[str, str]):
 
 
 def _title(text: str) -> str | None:
-    """The title, in one line, without its notes."""
+    """Return the title, in one line, without its notes (`\\thanks`)."""
     match = _TITLE.search(text)
     if match is None:
         return None

@@ -1,8 +1,8 @@
 """Dumps of MediaWiki: XML with one page after another, read page by page.
 
-A page is cut out at its tags and parsed alone: one page is in memory, and a broken page does not affect later pages.
-Wiki text is escaped in a dump, so that it never contains these tags. Entities cannot expand: only the text before the
-first page could declare them, and a document type there is refused.
+Each page is cut out at its tags and parsed separately. So only one page is in memory, and a broken page does not affect
+later pages. Wiki text is escaped in a dump, so it never contains these tags. Entities cannot expand: only the text
+before the first page could declare them, and a document type in this text is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from jax_diversity.schema import Document
 _PIECE_BYTES = 1 << 20
 _BEGIN, _END = b"<page>", b"</page>"
 _ROOT = re.compile(r"\s*+(?:<\?xml[^>]*>)?\s*+<mediawiki[\s>]")
-# The last mark is the end: what follows it needs no search.
+# The lookaheads accept only words, and only addresses without spaces. `.*` is greedy, so that the second match ends at
+# the last `/` or `title=`.
 _OF_DATABASE = re.compile(r"(?=\w+\Z)([a-z]{2,3}(?:_[a-z_]+)?)wik\w")
 _BEFORE_TITLE = re.compile(r"(?=\S+\Z)https?://.*(?:/|title=)")
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
@@ -35,7 +36,7 @@ class _Wiki(NamedTuple):
     name: str
     language: str | None
     pages: str | None
-    """The beginning of the pages' addresses."""
+    """The beginning of the addresses of pages."""
 
 
 def read_mediawiki(file: InputFile, advance: Advance) -> Found:
@@ -44,7 +45,7 @@ def read_mediawiki(file: InputFile, advance: Advance) -> Found:
     Redirects and pages of other namespaces are left out. A page that is not XML or not UTF-8 is a `Problem`.
 
     Raises:
-        UserError: a truncated dump, another file, or a dump that declares a document type.
+        UserError: the dump is truncated or declares a document type, or the file is not a dump.
     """
     wiki = None
     for number, part in enumerate(_parts(file, advance), 1):
@@ -61,7 +62,7 @@ def read_mediawiki(file: InputFile, advance: Advance) -> Found:
 
 
 def _parts(file: InputFile, advance: Advance) -> Iterator[bytes]:
-    """The content in parts, each up to the end of a page."""
+    """Yield the content in parts. Each part ends at the end of a page."""
     buffer, position = bytearray(), 0
     with file.stream() as (stored, content):
         while piece := content.read(_PIECE_BYTES):
@@ -93,7 +94,7 @@ def _read_head(file: InputFile, head: bytes) -> _Wiki:
             )
         if not _ROOT.match(text):
             raise _no_dump(file, quoted(text[:60]))
-        # In a string the parser ignores the declared encoding.
+        # We give a string to the parser, so that it ignores the declared encoding.
         root = ElementTree.fromstring(text if "</mediawiki>" in text else f"{text}</mediawiki>")
     except (UnicodeDecodeError, ElementTree.ParseError) as error:
         raise _no_dump(file, in_one_line(error)) from None

@@ -13,9 +13,9 @@ from jax_diversity.token_store.megatron import TokenFile
 
 
 def read_megatron(file: InputFile, advance: Advance) -> Found:
-    """Read the documents of an `.idx` and its `.bin`; the `.bin` alone, also a file of the corpus, gives none.
+    """Read the documents of an `.idx` file and its `.bin` file. For a `.bin` file, which is also listed, yield nothing.
 
-    The source is the base name of the prefix, the id is prefix and number: `web_text_document:17`.
+    The source is the base name of the prefix. The id is the prefix and a number: `web_text_document:17`.
     """
     path = local_path(file)
     if path.suffix == ".bin":

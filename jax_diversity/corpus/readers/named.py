@@ -1,4 +1,4 @@
-"""Files that an option of a step names: the user's own texts, records and lists, read by the corpus's readers."""
+"""Files that are named in an option of a step: the user's texts, records and lists. The corpus's readers read them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from jax_diversity.foundation.progress import ignore
 
 
 def find_named(option: str, patterns: Sequence[str]) -> list[InputFile]:
-    """The files of an option's names and globs, each once, sorted by address.
+    """Find the files of an option's names and globs. Each file is returned once, sorted by address.
 
     Raises:
-        UserError: no pattern, or a pattern without a file.
+        UserError: there is no pattern, or a pattern matches no file.
     """
     if not patterns:
         raise UserError(f"Expected the option {option!r} to name files, found none.")
@@ -35,25 +35,25 @@ def find_named(option: str, patterns: Sequence[str]) -> list[InputFile]:
 
 
 def hash_named(option: str, patterns: Sequence[str]) -> list[str]:
-    """The hashes of the files' bytes."""
+    """Return the hashes of the files' bytes."""
     return [file_hash(Path(file.address)) for file in find_named(option, patterns)]
 
 
 def read_content(file: InputFile) -> str:
-    """The text of a plain or compressed file.
+    """Return the text of a plain or compressed file.
 
     Raises:
-        UserError: a file that cannot be read, is damaged, or is not UTF-8.
+        UserError: the file cannot be read, is damaged, or is not UTF-8.
     """
     with file.stream() as (_, content):
         return content.read().decode("utf-8-sig")
 
 
 def read_records(file: InputFile) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """The objects of a file of JSON Lines.
+    """Yield the objects of a JSON Lines file.
 
     Raises:
-        UserError: a line that is not a JSON object.
+        UserError: a line is not a JSON object.
     """
     for place, record in read_objects(file, ignore):
         if isinstance(record, Problem):
@@ -62,13 +62,13 @@ def read_records(file: InputFile) -> Iterator[tuple[Place, dict[str, Any]]]:
 
 
 def read_texts(option: str, patterns: Sequence[str]) -> Iterator[str]:
-    """The texts of the files; blank texts are left out.
+    """Yield the texts of the files; blank texts are left out.
 
-    JSON Lines and Parquet files hold texts in the field `text`. A single other file holds a text a line; of several
-    other files each is one text.
+    JSON Lines and Parquet files have the texts in the field `text`. If there is a single other file, each of its lines
+    is a text. If there are several other files, each file is one text.
 
     Raises:
-        UserError: a file that cannot be read or is damaged, or a record without a text.
+        UserError: a file cannot be read or is damaged, or a record has no text.
     """
     files = find_named(option, patterns)
     num_plain = sum(file.format not in ("jsonl", "parquet") for file in files)

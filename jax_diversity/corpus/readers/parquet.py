@@ -12,12 +12,14 @@ import pyarrow.parquet as pq
 from jax_diversity.corpus.readers.files import InputFile, reading_faults
 from jax_diversity.corpus.readers.records import TEXT, TOKENS, Found, Place, Problem, RecordForm
 from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.progress import Advance
 
 # Rows become Python objects one batch at a time; a row group may be larger than memory.
 _BATCH_BYTES = 8 * 2**20
 _BATCH_ROWS = 1000
+_UNREADABLE = (LookupError, ValueError, OverflowError, RecursionError, pa.ArrowException)
+"""Exceptions of Arrow for values that Python cannot hold; a LookupError for an unknown time zone."""
 
 
 def read_parquet(file: InputFile, config: CorpusConfig, advance: Advance, form: RecordForm = TEXT) -> Found:
@@ -52,15 +54,15 @@ def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Problem]:
     try:  # "lossy" keeps the last of equal keys of a map, as JSON does
         yield from batch.to_pylist(maps_as_pydicts="lossy")
         return
-    except (ValueError, OverflowError, RecursionError, pa.ArrowException):
+    except _UNREADABLE:
         pass  # Arrow converts a whole batch or fails: convert row by row to find the broken rows
     for index in range(len(batch)):
         try:
             yield from batch.slice(index, 1).to_pylist(maps_as_pydicts="lossy")
         except UnicodeDecodeError as error:
             yield Problem.of_unicode(error)
-        except (ValueError, OverflowError, RecursionError, pa.ArrowException) as error:
-            yield Problem("num_broken_records", f"unreadable row: {error}")
+        except _UNREADABLE as error:
+            yield Problem("num_broken_records", f"unreadable row: {in_one_line(error)}")
 
 
 def _columns_with_ids(file: InputFile, schema: pa.Schema, column: str) -> list[str]:

@@ -1,8 +1,8 @@
 """The installed Python packages as a corpus that exists on every machine.
 
-Four kinds of documents: modules' source, their docstrings (one document a module), packages' READMEs and licences. A
-part is chosen by a hash of the documents' ids: the same packages give the same part on every machine, every package has
-its share, and only the chosen files are read.
+There are four kinds of documents: the source of modules, their docstrings (one document per module), the READMEs of
+packages, and licences. If only a part is needed, it is chosen by a hash of the documents' ids. So the same packages
+give the same part on every machine, every package has its share, and only the chosen files are read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ MAX_FILE_BYTES = 400_000
 _LONGEST_ROW = 10_000
 _SKIPPED_FOLDERS = {"test", "tests", "_tests"}
 _LICENCE_NAMES = ("LICENSE", "LICENCE", "COPYING", "NOTICE")
-# Share of docstrings in source by size, measured on some 600 modules; it estimates sizes without reading files.
+# The share of docstrings in the size of source files, measured on about 600 modules. With it we estimate sizes without
+# reading files.
 _DOCSTRING_SHARE = 0.2
 
 
@@ -52,12 +53,12 @@ class Package:
     @cached_property
     def files(self) -> list[tuple[str, int]]:
         """Installed files below site-packages with their sizes in bytes, sorted by path."""
-        # RECORD holds the sizes, so that no file is read. Paths outside of site-packages begin with `..`.
+        # RECORD contains the sizes, so we read no other file. Paths outside of site-packages begin with `..`.
         record = self.distribution.read_text("RECORD")
         if record is not None:
             rows = ((row[0], number_in_data(row[2])) for row in record_rows(record) if len(row) == 3)
             sizes = {path: size for path, size in rows if size is not None}
-        else:  # older or distribution-made installs
+        else:  # old installations, and packages of Linux distributions
             paths = {str(path): str(self.distribution.locate_file(path)) for path in self.distribution.files or ()}
             sizes = {path: os.path.getsize(at) if os.path.exists(at) else 0 for path, at in paths.items()}
         return sorted((path, size) for path, size in sizes.items() if not path.startswith(("..", "/")))
@@ -65,7 +66,8 @@ class Package:
     @cached_property
     def readme(self) -> str:
         """The long description; empty if there is none."""
-        payload = self.message.get_payload()  # newer metadata hold the description there, older metadata in a field
+        # New metadata have the description in the payload, old metadata in a field.
+        payload = self.message.get_payload()
         text = self.message.get("Description") or (payload if isinstance(payload, str) else "")
         return "" if text.strip() == "UNKNOWN" else text
 
@@ -87,27 +89,27 @@ class PackageText(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The id, equal on every machine."""
+        """The id, which is equal on every machine."""
         return f"{self.package.name}/{self.kind}/{self.path}".rstrip("/")
 
 
 def record_rows(record: str) -> Iterator[list[str]]:
-    """The rows of a package's RECORD (path, hash, size); lines longer than any path are left out."""
+    """Yield the rows of a package's RECORD (path, hash, size). Lines that are too long for a path are left out."""
     for line in record.splitlines():
         if 0 < len(line) <= _LONGEST_ROW:
-            yield from csv.reader([line])  # alone: an unclosed quote ends with its line
+            yield from csv.reader([line])  # each line separately, so that an unclosed quote ends with its line
 
 
 def find_packages() -> list[Package]:
-    """Installed distributions, sorted by name; the first on the path if there are several versions."""
+    """Find the installed distributions, sorted by name. Of several versions, the first on the path is used."""
     found: dict[str, Package] = {}
-    # Read once as `message`: the property `metadata` parses the file at every access.
+    # We access `metadata` only once and store the result in `message`: the property parses the file at every access.
     for distribution in importlib.metadata.distributions():
         try:
             message: Any = distribution.metadata
         except UnicodeDecodeError:
             continue
-        if not message or not message.get("Name"):  # a folder left behind by a broken uninstall
+        if not message or not message.get("Name"):  # a folder that remains after a broken uninstall
             continue
         name = re.sub(r"[-_.]+", "-", message["Name"]).lower()  # PEP 503
         # Files of this package and of editable installs change between builds.
@@ -117,10 +119,10 @@ def find_packages() -> list[Package]:
 
 
 def select_documents(max_bytes: int | None) -> list[PackageText]:
-    """The documents to read, sorted by package, kind and path.
+    """Return the documents to read, sorted by package, kind and path.
 
-    With `max_bytes`: one document of every package, then more by the hash of their ids until the estimated sizes reach
-    it.
+    With `max_bytes`, we choose one document of every package, then more documents by the hash of their ids, until the
+    sum of the estimated sizes reaches `max_bytes`.
     """
     candidates = [candidate for package in find_packages() for candidate in _candidates(package)]
     if max_bytes is not None:
@@ -129,7 +131,7 @@ def select_documents(max_bytes: int | None) -> list[PackageText]:
 
 
 def read_python_environment(max_bytes: int | None, advance: Advance) -> Found:
-    """Read documents of about `max_bytes` of text, or all; `advance` gets the estimated text bytes."""
+    """Read documents with about `max_bytes` of text, or all documents. `advance` gets the estimated text bytes."""
     for candidate in select_documents(max_bytes):
         path = Path(str(candidate.package.distribution.locate_file(candidate.path)))
         place = Place(InputFile(str(path), candidate.id), None)
@@ -140,12 +142,12 @@ def read_python_environment(max_bytes: int | None, advance: Advance) -> Found:
 
 
 def _read(candidate: PackageText, path: Path) -> Document | Problem | None:
-    """A document; None for a short one."""
+    """Read a document; None if it is too short."""
     try:
         text = _text(candidate, path)
     except UnicodeDecodeError as error:
         return Problem.of_unicode(error)
-    except OSError as error:  # listed, but deleted
+    except OSError as error:  # for example, the file is listed but was deleted
         return Problem("num_broken_records", f"unreadable: {error.strerror}")
     return _document(candidate, text) if len(text) >= MIN_CHARACTERS else None
 
@@ -167,7 +169,7 @@ def _candidates(package: Package) -> Iterator[PackageText]:
 
 
 def _choose(candidates: list[PackageText], max_bytes: int) -> list[PackageText]:
-    # A hash, not a random draw: another package does not change the choice among the other packages.
+    # We choose by hash and not at random, so that a further package does not change the choice in other packages.
     by_hash = sorted(candidates, key=lambda candidate: hashlib.blake2b(candidate.id.encode()).digest())
     firsts = {candidate.package.name: candidate for candidate in reversed(by_hash)}
     chosen, total = [], 0
@@ -188,10 +190,10 @@ def _text(candidate: PackageText, path: Path) -> str:
 
 
 def _docstrings(source: str, module: str) -> str:
-    """The docstrings of a module, each after its dotted name; empty if the source is not valid in this Python."""
+    """Return a module's docstrings, each after its dotted name; empty if the source is not valid in this Python."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in other people's source
+            warnings.simplefilter("ignore")  # the source may contain invalid escapes
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
@@ -203,7 +205,7 @@ def _walk_docstrings(
 ) -> Iterator[tuple[str, str]]:
     if docstring := ast.get_docstring(node):
         yield name, docstring
-    # Functions inside functions are not an interface.
+    # Functions inside functions are left out: they are not part of an interface.
     for child in node.body if isinstance(node, ast.Module | ast.ClassDef) else ():
         named = isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if named and not child.name.startswith("_"):

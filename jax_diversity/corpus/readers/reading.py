@@ -1,7 +1,7 @@
-"""Files or the installed Python packages -> documents, one at a time in memory.
+"""Read files, or the installed Python packages, as documents. One document is in memory at a time.
 
-Every format has a reader, `read_FORMAT`. It reports the stored bytes to `advance`, and raises `UserError` for a file
-that is damaged or not what its name says. A broken record is a `Problem`, which is counted or raised here.
+Every format has a reader, `read_FORMAT`. It reports the stored bytes to `advance`. It raises a `UserError` if a file is
+damaged or does not have the type that its name says. A broken record is a `Problem`, which is counted or raised here.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ _READERS: dict[str, Callable[[InputFile, Advance], Found]] = {
     "warc": read_warc,
 }
 """The readers of files without configurable fields."""
-_TOKEN_BYTES = 4  # of a stored token
+_TOKEN_BYTES = 4  # number of bytes of a stored token
 _REMOTE_TAGS = ("ETag", "etag", "md5Hash", "content_md5", "crc32c", "generation")
 
 
 def read_documents(config: CorpusConfig, report: ReadReport, advance: Advance = ignore) -> Iterator[Document]:
-    """Read a corpus: files sorted by address, their documents in order, then the Python environment's.
+    """Read a corpus: files sorted by address, their documents in order, then documents of the Python environment.
 
-    `report` is new and gets the counts. `advance` gets the stored bytes, which sum up to about `input_size(config)`.
+    Give a new `report`; the counts are written into it. `advance` is called with numbers of stored bytes; their sum is
+    about `input_size(config)`.
     """
     yield from _documents(_read_sources(config, report, advance), config, report)
 
@@ -57,9 +58,10 @@ def read_documents(config: CorpusConfig, report: ReadReport, advance: Advance = 
 def sample_documents(
     config: CorpusConfig, number: int, report: ReadReport, advance: Advance = ignore
 ) -> Iterator[Document]:
-    """The first documents of each file, equally many of each: at most `number` together.
+    """Read the first documents of each file: equally many of each file, and at most `number` documents together.
 
-    Of more files than `number`, files at even distances are read. Other arguments as in `read_documents`.
+    If there are more files than `number`, files at equal distances in the list are read. See `read_documents` for the
+    other arguments.
     """
     files = find_files(config)
     num_sources = len(files) + (PYTHON_ENVIRONMENT in config.paths)
@@ -82,7 +84,7 @@ def sample_documents(
 
 
 def _documents(readings: Found, config: CorpusConfig, report: ReadReport) -> Iterator[Document]:
-    """The documents with unique ids; other records are counted."""
+    """Yield the documents, with unique ids. Other records are counted."""
     ids = IdRegistry()
     # `_read_sources` compares `max_bytes` with the counts of this loop. They are up to date there because a generator
     # runs only when the next value is requested.
@@ -115,7 +117,7 @@ def _documents(readings: Found, config: CorpusConfig, report: ReadReport) -> Ite
 
 
 def input_size(config: CorpusConfig) -> int:
-    """About the number of stored bytes that `read_documents` reports, for a progress bar."""
+    """Estimate the number of stored bytes that `read_documents` reports, for a progress bar."""
     size = sum(file.size() for file in find_files(config))
     if PYTHON_ENVIRONMENT in config.paths:
         size += sum(candidate.text_bytes for candidate in select_documents(config.max_bytes))
@@ -123,20 +125,20 @@ def input_size(config: CorpusConfig) -> int:
 
 
 def input_fingerprint(config: CorpusConfig, cache: Path | None = None, advance: Advance = ignore) -> str:
-    """Hash of the input files' names, sizes and contents, and of the Python environment's packages and version.
+    """Hash the names, sizes and contents of the input files, and the packages and version of the Python environment.
 
-    Folders and settings are left out: the same files elsewhere have the same fingerprint, and the caller adds the
-    settings. The tag of its store (ETag, checksum, generation) stands for the content of a remote file. `cache` is a
-    small JSON file of content hashes by path, size and time of change.
+    Folders are left out, so that the same files in another folder have the same fingerprint. Settings are left out,
+    because the caller adds them. For a remote file we use a tag of its store (ETag, checksum, generation) instead of
+    the content. `cache` is a small JSON file of content hashes by path, size and time of change.
     """
-    memory = HashMemory(cache)  # hashing takes as long as reading: only changed files are read again
+    memory = HashMemory(cache)  # hashing takes as long as reading, so only changed files are hashed again
     files, licences = [], Licences()
     for file in find_files(config):
         with reading_faults(file):
             size = file.size()
             content = memory.hash(file.address) if file.filesystem is None else _remote_tag(file)
         files.append([file.name, size, content])
-        if config.format == "code":  # licence files need not be among the files that are read
+        if config.format == "code":  # the licence may be in a file that is not among the files of the corpus
             files[-1].append(licences.of(file))
         advance(size)
     memory.save()
@@ -157,13 +159,13 @@ def _read_sources(config: CorpusConfig, report: ReadReport, advance: Advance) ->
                 return
             yield place, found
     if PYTHON_ENVIRONMENT in config.paths:
-        # The packages' documents are chosen by hash before reading; they get the rest of the limit.
+        # The documents of packages are chosen by hash before reading. They may have the remaining bytes of the limit.
         remaining = None if config.max_bytes is None else config.max_bytes - report.text_bytes
         yield from read_python_environment(remaining, advance)
 
 
 def _read_file(file: InputFile, config: CorpusConfig, licences: Licences, advance: Advance) -> Found:
-    """The documents of a file; if its reader raises an exception outside one record, a problem for the rest."""
+    """Yield the documents of a file. If the reader raises an exception outside of a record, the rest is a problem."""
     try:
         yield from _reader(file, config, licences, advance)
     except UserError:
@@ -210,17 +212,17 @@ def _is_empty(document: Document) -> bool:
 def _with_other_id(
     document: Document, place: Place, ids: IdRegistry, config: CorpusConfig, report: ReadReport
 ) -> Document:
-    """A document with a repeated id, renamed with a number; a `UserError` if the settings do not allow this."""
+    """Rename a document with a repeated id: add a number. If the settings do not allow this, raise a `UserError`."""
     if config.duplicate_ids == "rename":
         report.num_renamed_ids += 1
         return dataclasses.replace(document, id=ids.add_renamed(document.id))
-    # Only hashes of ids are kept. Reading again finds the first place; this is slow, but the build ends with this
-    # error.
+    # We store only hashes of ids. To find the first document with this id, we read the corpus again. This is slow, but
+    # the build ends with this error.
     readings = _read_sources(dataclasses.replace(config, max_bytes=None), ReadReport(), ignore)
     first = next(
         at for at, other in readings if isinstance(other, Document) and other.id == document.id and not _is_empty(other)
     )
-    if first == place:  # not a duplicate: two ids with one hash
+    if first == place:  # the id is not a duplicate: two different ids have the same hash
         return document
     raise UserError(
         f"Expected every document to have its own id, found {document.id!r} at {first} and again at {place}; "

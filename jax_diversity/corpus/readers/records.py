@@ -1,4 +1,4 @@
-"""Records with named fields (JSON lines, rows, examples) -> documents of text or token ids, or a problem."""
+"""Convert records with named fields (JSON lines, rows, examples) to documents of text or token ids, or to problems."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ MAX_PROBLEMS = 20
 TURN_SPANS = "turn_spans"
 """The metadata field of a stored chat: the places of contents in its text, as pairs of start and stop in characters.
 
-The template has written the text between them.
+The text between these places is from the template.
 """
 LOSS_SPANS = "loss_spans"
 """The metadata field of a stored chat: the places of the answers with their endings, as pairs of the same kind."""
 _LARGEST_ID = 2**31 - 1
-_MOST_FIELDS = 100
-_MOST_LEVELS = 64
-"""Largest depth of nested fields; Python's reader and writer of JSON allow some hundreds of levels."""
+_MAX_FIELDS = 100
+_MAX_LEVELS = 64
+"""Maximum depth of nested fields. Python's reader and writer of JSON allow a few hundred levels."""
 
 
 class Place(NamedTuple):
-    """The place of a record: its file and its line or row, counted from 1 (None: the file is one document)."""
+    """The place of a record: its file and its line or row, counted from 1. None means that the file is one document."""
 
     file: InputFile
     line: int | None
 
     @property
     def name(self) -> str:
-        """The place without the folder of the corpus, equal on every machine."""
+        """The place without the folder of the corpus, so that it is equal on every machine."""
         return self.file.name if self.line is None else f"{self.file.name}:{self.line}"
 
     def __str__(self) -> str:
@@ -66,18 +66,18 @@ class Problem(NamedTuple):
 
     @classmethod
     def of_unicode(cls, error: UnicodeDecodeError | UnicodeEncodeError) -> Problem:
-        """The problem of bytes that are not UTF-8, or of a string that cannot be encoded as UTF-8."""
+        """Make the problem for bytes that are not UTF-8, or for a string that cannot be encoded as UTF-8."""
         unit = "byte" if isinstance(error, UnicodeDecodeError) else "character"
         return cls("num_invalid_utf8", f"invalid UTF-8: {error.reason} at {unit} {error.start + 1}")
 
     @classmethod
     def of_failure(cls, failure: Failure) -> Problem:
-        """The problem of a reader that raised an exception, or that took too long."""
+        """Make the problem for a reader that raised an exception or took too long."""
         return cls("num_raised" if failure.rule == "raised" else "num_took_too_long", failure.what)
 
     @classmethod
     def of_xml(cls, content: bytes, error: ParseError) -> Problem:
-        """The problem of bytes that are not XML."""
+        """Make the problem for bytes that are not XML."""
         try:
             content.decode("utf-8")
         except UnicodeDecodeError as no_utf8:
@@ -87,18 +87,18 @@ class Problem(NamedTuple):
 
 @dataclass
 class ReadReport:
-    """Counts that grow while a corpus is read; a skipped record is counted in exactly one of them."""
+    """Counts that grow while a corpus is read. A skipped record is counted in exactly one of the counts."""
 
     num_documents: int = 0
     text_bytes: int = 0
     num_tokens: int = 0  # stored tokens; 0 for a corpus of texts
-    num_empty_documents: int = 0  # blank texts and records without a token included
+    num_empty_documents: int = 0  # including blank texts and records without a token
     num_broken_records: int = 0  # not a JSON object, unreadable rows, missing or invalid token ids
     num_without_text: int = 0
     num_text_not_string: int = 0
-    num_invalid_utf8: int = 0  # lone surrogates ("\ud800" in JSON) included
-    num_raised: int = 0  # by code that reads one record; only for faults that no other count names
-    num_took_too_long: int = 0  # to read
+    num_invalid_utf8: int = 0  # including lone surrogates ("\ud800" in JSON)
+    num_raised: int = 0  # records for which the reading code raised an exception that no other count includes
+    num_took_too_long: int = 0  # records that took too long to read
     num_renamed_ids: int = 0
     problems: list[str] = field(default_factory=list)  # the first ones, as `file:line: what`
 
@@ -108,7 +108,7 @@ class ReadReport:
         return sum(getattr(self, kind) for kind in get_args(_Kind))
 
     def skip(self, place: Place, problem: Problem) -> None:
-        """Count a skipped record; its sentence may quote the record, so that personal data are masked in it."""
+        """Count a skipped record. Its sentence may quote the record, so personal data in the sentence are masked."""
         setattr(self, problem.kind, getattr(self, problem.kind) + 1)
         if len(self.problems) < MAX_PROBLEMS:
             from jax_diversity.corpus.steps.personal_data import masked
@@ -117,7 +117,7 @@ class ReadReport:
 
 
 def converted(make: Callable[..., Result], *arguments: Any) -> Result | Problem:
-    """The result of `make(*arguments)` for one record; a problem if it raises an exception or takes too long."""
+    """Return `make(*arguments)` for one record; a problem if the call raises an exception or takes too long."""
     found = attempt(make, *arguments)
     return Problem.of_failure(found) if isinstance(found, Failure) else found
 
@@ -130,7 +130,7 @@ Records = Iterator[tuple[Place, dict[str, Any] | Problem]]
 
 @dataclass(frozen=True, slots=True)
 class TokenDocument(Document):
-    """A document of token ids; its text is empty unless the corpus also holds the text."""
+    """A document of token ids. Its text is empty if the corpus does not contain the text."""
 
     tokens: Int32[np.ndarray, " token"] = field(default_factory=lambda: np.zeros(0, np.int32), compare=False)
 
@@ -144,25 +144,25 @@ class RecordForm:
     make: Callable[[dict[str, Any], Place, CorpusConfig], Document | Problem]
 
     def field(self, config: CorpusConfig) -> str:
-        """The field's name."""
+        """Return the name of the field."""
         return getattr(config, self.setting)
 
     def is_in(self, fields: Iterable[str], config: CorpusConfig) -> bool:
-        """Whether the required field is among these fields."""
+        """Return whether the required field is among these fields."""
         return self.field(config) in fields
 
     def document(self, record: dict[str, Any], place: Place, config: CorpusConfig) -> Document | Problem:
-        """The document of a record."""
+        """Make the document of a record."""
         return converted(self._made, record, place, config)
 
     def _made(self, record: dict[str, Any], place: Place, config: CorpusConfig) -> Document | Problem:
         try:
             return self.make(record, place, config)
         except _TooDeepError:
-            return Problem("num_broken_records", f"fields nested more than {_MOST_LEVELS} levels deep")
+            return Problem("num_broken_records", f"fields nested more than {_MAX_LEVELS} levels deep")
 
     def missing(self, file: InputFile, config: CorpusConfig, fields: Iterable[str]) -> UserError:
-        """The error for a file in which no record has the field."""
+        """Make the error for a file in which no record has the field."""
         found = ", ".join(sorted(fields)) or "no fields"
         return UserError(
             f"Expected {self.content} in field {self.field(config)!r} of {file.address}, found only {found}; "
@@ -170,7 +170,7 @@ class RecordForm:
         )
 
     def documents(self, file: InputFile, config: CorpusConfig, records: Records) -> Found:
-        """The documents of a file's records; a `UserError` if no record has the field."""
+        """Yield the documents of a file's records. If no record has the field, this is a `UserError`."""
         num_records, num_with_field = 0, 0
         fields_found: dict[str, None] = {}
         for place, record in records:
@@ -180,7 +180,7 @@ class RecordForm:
             num_records += 1
             num_with_field += self.is_in(record, config)
             # For the error message; records may have different fields.
-            if not num_with_field and len(fields_found) < _MOST_FIELDS:
+            if not num_with_field and len(fields_found) < _MAX_FIELDS:
                 fields_found.update(dict.fromkeys(record))
             yield place, self.document(record, place, config)
         if num_records and not num_with_field:
@@ -218,7 +218,7 @@ TOKENS = RecordForm("tokens_field", "token ids", _make_token_document)
 
 
 def token_ids(values: Any) -> Int32[np.ndarray, " token"]:
-    """Token ids from a list of Python integers or an integer array; a ValueError for other values."""
+    """Convert a list of Python integers or an integer array to token ids. Other values are a ValueError."""
     if isinstance(values, list | tuple):
         if not set(map(type, values)) <= {int}:  # `True` is an int for isinstance, but not a token
             bad = next(value for value in values if type(value) is not int)
@@ -230,7 +230,7 @@ def token_ids(values: Any) -> Int32[np.ndarray, " token"]:
             raise ValueError(_out_of_range(bad)) from None
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
         raise ValueError(f"expected a list of token ids, found {'null' if values is None else repr(values)[:40]}")
-    if len(values):  # the smallest and the largest id suffice, without an array of comparisons
+    if len(values):  # we check only the smallest and the largest id, so that we need no array of comparisons
         for bad in (int(values.min()), int(values.max())):
             if not 0 <= bad <= _LARGEST_ID:
                 raise ValueError(_out_of_range(bad))
@@ -253,7 +253,7 @@ def _are_numbers(value: Any) -> bool:
 
 
 def labels(fields: dict[str, Any], place: Place, config: CorpusConfig) -> dict[str, Any]:
-    """Id, source, language and title of a document, removed from `fields`, and all other fields as metadata."""
+    """Remove id, source, language and title from `fields`, and return them with all other fields as metadata."""
     return {
         "id": _take_label(fields, config.id_field) or place.name,
         "source": _take_label(fields, config.source_field) or place.file.stem,
@@ -264,7 +264,7 @@ def labels(fields: dict[str, Any], place: Place, config: CorpusConfig) -> dict[s
 
 
 def _take_label(fields: dict[str, Any], name: str | None) -> str | None:
-    """Remove and return a field with a word or a whole number; other values stay as metadata."""
+    """Remove and return a field if it is a string or a whole number. Other values stay in the metadata."""
     value = fields.get(name) if name is not None else None
     if name is None or isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         return None
@@ -272,11 +272,11 @@ def _take_label(fields: dict[str, Any], name: str | None) -> str | None:
 
 
 class _TooDeepError(Exception):
-    """The value exceeds the largest depth."""
+    """The value is nested too deeply."""
 
 
-def _plain_value(value: Any, levels: int = _MOST_LEVELS) -> Any:
-    """A value for JSON: NaN and infinities as null, decimals and unknown types as text."""
+def _plain_value(value: Any, levels: int = _MAX_LEVELS) -> Any:
+    """Convert a value for JSON: NaN and infinities become null, decimals and unknown types become text."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):

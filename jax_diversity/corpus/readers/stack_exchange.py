@@ -1,12 +1,12 @@
 """Posts.xml of Stack Exchange: a question with its answers is one document.
 
 Answers may appear anywhere after their question. Posts are sorted by question, then by score, with an external sort:
-runs of 64 MB are sorted, written to a temporary file and merged. The dump is read once, in nearly constant memory, and
-its texts are copied to disk once, into the folder that TMPDIR names. SQLite's sort gives the same order, but takes a
-third more time and twice the disk space.
+runs of 64 MB are sorted, written to a temporary file and merged. The dump is read once, in nearly constant memory. Its
+texts are copied to disk once, into the folder that TMPDIR names. SQLite's sort gives the same order, but takes a third
+more time and twice the disk space.
 
-A dump has one row a line, and each row is parsed alone: a broken row does not affect other rows, and no row can declare
-entities.
+A dump has one row per line, and each row is parsed separately. So a broken row does not affect other rows, and no row
+can declare entities.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from jax_diversity.foundation.progress import Advance
 from jax_diversity.schema import Document
 
 _RUN_BYTES = 64 * 2**20
-_POST_BYTES = 500  # memory of a post besides its text
-_BLOCK_POSTS = 32  # posts of each run in memory during the merge
+_POST_BYTES = 500  # memory of a post without its text
+_BLOCK_POSTS = 32  # number of posts of each run that are in memory during the merge
 _LINES_PER_STEP = 64
 _QUESTION, _ANSWER = "1", "2"
 _ARTICLE = "<article data-score="
 """The mark of an answer in the text."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _FRAME = re.compile(rb"(?:<\?xml[^>]*\?>)?\s*+(?:<posts>)?\s*+(?P<end></posts>|<posts\s*/>)?")
-# Synthetic posts in dumps since July 2025.
+# The ids of synthetic posts, which dumps contain since July 2025.
 _MADE_UP = ("1000000001", "1000000010")
 
 
@@ -48,7 +48,7 @@ class _Post(NamedTuple):
     """A question or an answer."""
 
     order: tuple[int, bool, int, int]
-    """Number of the question, whether the post is an answer, minus its score, its own number: the sort key."""
+    """The sort key: number of the question, whether the post is an answer, minus its score, its own number."""
     line: int
     body: str
     title: str
@@ -64,7 +64,7 @@ def read_stack_exchange(file: InputFile, advance: Advance) -> Found:
     are `Problem`s. The source is the site: the name of the file's folder.
 
     Raises:
-        UserError: a truncated file, a file without rows, or a disk without room for the posts.
+        UserError: the file is truncated or has no rows, or the disk has no room for the posts.
     """
     site = _site(file)
     with tempfile.TemporaryFile(prefix="jax-diversity-") as spool:
@@ -157,7 +157,7 @@ class _SortedPosts:
             self._write()
 
     def merged(self) -> Iterator[_Post]:
-        """All posts in their order."""
+        """Return all posts in their order."""
         self._write()
         return heapq.merge(*map(self._read, (0, *self._ends), self._ends), key=attrgetter("order"))
 
@@ -183,7 +183,7 @@ class _SortedPosts:
 
 
 def _body(post: _Post) -> str:
-    """The body without the mark of an answer: only marks of this reader count."""
+    """Return the body with escaped marks of answers, so that only this reader can write such marks."""
     return post.body.replace(_ARTICLE, escape(_ARTICLE, quote=False))
 
 
@@ -210,7 +210,7 @@ def _document(site: str, question: _Post, answers: list[_Post]) -> Document:
 
 
 def _site(file: InputFile) -> str:
-    """The site: the folder of `SITE/Posts.xml`, or the beginning of the name of `SITE-Posts.xml`."""
+    """Return the site: the folder of `SITE/Posts.xml`, or the beginning of the name of `SITE-Posts.xml`."""
     path = os.path.abspath(file.address) if file.filesystem is None else file.address.partition("://")[2]
     before = re.sub(r"-?posts\.xml$", "", PurePosixPath(without_compression(path)).name, flags=re.IGNORECASE)
     return valid_name(before.removesuffix(".xml") or PurePosixPath(path).parent.name) or file.stem

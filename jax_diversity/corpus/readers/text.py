@@ -1,4 +1,4 @@
-"""Text and source files: one document a file, or one from each match of a pattern to the next."""
+"""Text and source files: one document per file, or one document from each match of a pattern to the next match."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LANGUAGE_OF_ENDING = dict(re.findall(r"(\S+):(\S+)", _LANGUAGES))
 
 
 def read_text(file: InputFile, advance: Advance, begins: str | None = None) -> Found:
-    """Read the file as one document, or, with a pattern, as documents that begin with each matching line.
+    """Read the file as one document. With a pattern, a new document begins at each matching line.
 
-    Text before the first matching line is a document, too; blank lines at the ends of documents are dropped. The id is
-    the file's name below the fixed folders of the glob, with a number if the file has several documents; the title is
-    the name. Files with endings of programming languages have languages such as `code:python`.
+    Text before the first matching line is a document, too. Blank lines at the ends of documents are dropped. The id is
+    the file's name below the fixed folders of the glob, with a number if the file has several documents. The title is
+    the name. Files with the ending of a programming language have a language such as `code:python`.
     """
     place = Place(file, None)
     with file.stream() as (stored, content):
@@ -46,7 +46,7 @@ def read_text(file: InputFile, advance: Advance, begins: str | None = None) -> F
     parts, number = _parts(text, begins), 0
     while (part := converted(_next, parts)) is not None:
         number += 1
-        if isinstance(part, Problem):  # the generator ends with it
+        if isinstance(part, Problem):  # after an exception the generator has ended
             yield place, part._replace(what=f"{part.what}; the rest of the file is left out")
         else:
             name = f"{place.name}#{number}"
@@ -70,7 +70,7 @@ def _next(parts: Iterator[str]) -> str | None:
 
 
 def is_source(name: str) -> bool:
-    """Tell whether a file has the ending of source code."""
+    """Return whether a file has the ending of source code."""
     return _programming_language(name) is not None
 
 

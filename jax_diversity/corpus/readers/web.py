@@ -1,8 +1,8 @@
-"""Web pages: archives of crawls (WARC) and HTML files, unchanged; a step extracts the text.
+"""Web pages: archives of crawls (WARC) and HTML files. Pages stay unchanged; a step extracts the text.
 
 A WARC file (ISO 28500) is a sequence of records: header lines, an empty line, and a block of Content-Length bytes. The
-block of a `response` is a server's HTTP answer. The records are read here and not by FastWARC, which does not notice a
-truncated file.
+block of a `response` is a server's HTTP answer. We read the records here and do not use FastWARC, because it does not
+detect a truncated file.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from jax_diversity.schema import Document
 from jax_diversity.text.entities import unescaped
 
 MAX_PAGE_BYTES = 100 * 2**20
-"""Longest page; a small record can decompress to any size."""
-_MOST_HEADERS = 1000
+"""Maximum size of a page. Without a limit, a small record could be decompressed to any size."""
+_MAX_HEADERS = 1000
 _LONGEST_LINE = 2**16
 _PIECE_BYTES = 2**20
 _HTML = ("text/html", "application/xhtml+xml")
 _CHARSET = re.compile(r"""charset\s*+=\s*+["']?\s*+([\w.:+-]+)""", re.IGNORECASE)
 _DECLARED_IN = 2048
-"""Characters that are searched for a page's encoding; HTML requires it within the first 1,024 bytes."""
+"""Number of bytes in which we search for a page's encoding. HTML requires it within the first 1,024 bytes."""
 _TITLE = re.compile(r"<title\b", re.IGNORECASE)
 _TITLE_END = re.compile("</title", re.IGNORECASE)
 _TITLE_IN = 2**16
@@ -51,10 +51,11 @@ def read_warc(file: InputFile, advance: Advance) -> Found:
     """Read the HTML pages and plain texts among the responses of a crawl, and the texts of a WET file.
 
     Other kinds of records, other statuses than 200 and other types are left out. A record that is broken or too long is
-    a `Problem`, and so is the place where a file is truncated or damaged; documents before it are kept.
+    a `Problem`. The place where a file is truncated or damaged is also a `Problem`; documents before this place are
+    kept.
 
     Raises:
-        UserError: a file without any record.
+        UserError: the file has no record.
     """
     number = position = 0
     with file.stream() as (stored, content):
@@ -82,7 +83,10 @@ def read_warc(file: InputFile, advance: Advance) -> Found:
 
 
 class _Decompressed(io.RawIOBase):
-    """The decompressed bytes of a file, with the fault of a damaged file: a buffer would lose its content."""
+    """The decompressed bytes of a file. The exception of a damaged file is stored in `fault`.
+
+    If it were raised at once, a buffer would lose the content before the fault.
+    """
 
     def __init__(self, content: io.BufferedReader) -> None:
         self._content = content.raw if isinstance(content.raw, gzip.GzipFile) else content
@@ -118,13 +122,14 @@ def _page(whole: bytes, place: Place) -> Document:
 
 
 def _records(content: io.BufferedReader) -> Iterator[_Record | Problem]:
-    """The records of a file; after a broken record the next one is searched."""
+    """Yield the records of a file. After a broken record we search for the next record."""
     was_found = False
     while line := content.readline(_LONGEST_LINE):
         if not line.strip():
             continue
         if not line.startswith(b"WARC/"):
-            # Only the first line between two records is reported; a file without records is not a WARC file.
+            # We report only the first line between two records. Before the first record we report nothing: if there is
+            # no record at all, the file is not a WARC file.
             if was_found:
                 yield Problem("num_broken_records", "expected a WARC record, found other bytes")
                 was_found = False
@@ -147,7 +152,7 @@ def _records(content: io.BufferedReader) -> Iterator[_Record | Problem]:
 
 def _headers(content: io.BufferedReader | io.BytesIO) -> dict[str, str]:
     headers: dict[str, str] = {}
-    for _ in range(_MOST_HEADERS):
+    for _ in range(_MAX_HEADERS):
         line = content.readline(_LONGEST_LINE)
         if not line.strip():
             break
@@ -193,9 +198,9 @@ def _document(record: _Record, place: Place) -> Document | Problem | None:
 
 
 def _decompressed(body: bytes, headers: Mapping[str, str]) -> bytes:
-    """The body before chunking and compression by the server; a ValueError for a damaged body.
+    """Return the body as it was before chunking and compression by the server. A damaged body is a ValueError.
 
-    Common Crawl and other crawls store it so already and rename the headers.
+    Common Crawl and other crawls already store this body and rename the headers.
     """
     if headers.get("transfer-encoding", "").lower() == "chunked":
         body = _joined(body)
@@ -219,7 +224,7 @@ def _decompressed(body: bytes, headers: Mapping[str, str]) -> bytes:
 
 
 def _joined(body: bytes) -> bytes:
-    """The pieces of a chunked body; the body itself if it is not chunked."""
+    """Join the pieces of a chunked body; a body that is not chunked is returned unchanged."""
     pieces, rest = [], io.BytesIO(body)
     while True:
         size = rest.readline(_LONGEST_LINE).partition(b";")[0].strip()
@@ -233,8 +238,8 @@ def decoded(page: bytes, declared: str | None) -> str:
     """Decode a page by its byte order mark, as UTF-8, by the declared encoding, or by detection.
 
     Args:
-        page: the bytes. What cannot be decoded is replaced.
-        declared: the encoding that the server named; None where it named none. Then the page's own word counts.
+        page: the bytes. Bytes that cannot be decoded are replaced.
+        declared: the encoding that the server named. With None, the encoding that the page names is used.
     """
     for mark, name in ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")):
         if page.startswith(mark):
@@ -258,12 +263,12 @@ def decoded(page: bytes, declared: str | None) -> str:
 
 
 def _as_text(page: bytes, encoding: str) -> str:
-    # On the web Latin 1 means Windows-1252 (WHATWG).
+    # On the web, Latin 1 means Windows-1252 (WHATWG standard).
     if encoding.lower().replace("_", "-") in ("iso-8859-1", "latin-1", "latin1", "ascii", "us-ascii"):
         encoding = "windows-1252"
     try:
         text = page.decode(encoding, "replace")
-    except (LookupError, ValueError):  # an unknown name, or not an encoding of text
+    except (LookupError, ValueError):  # the name is unknown, or not an encoding of text
         text = page.decode(_detected(page), "replace")
     # Some encodings give lone surrogates, which cannot be stored.
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "")
@@ -278,7 +283,10 @@ def _detected(page: bytes) -> str:
 
 
 def _title(text: str) -> str | None:
-    """The title, in one line. If the first one has no end, no later one has: only the first is searched."""
+    """Return the title, in one line.
+
+    We search only for the first title: if it has no end, no later title has an end.
+    """
     tag = _TITLE.search(text, 0, _TITLE_IN)
     start = text.find(">", tag.end(), _TITLE_IN) + 1 if tag else 0
     end = _TITLE_END.search(text, start, _TITLE_IN) if start else None

@@ -1,1 +1,1 @@
-"""Steps of preparation: each module holds one step, which keeps, edits or removes documents."""
+"""Steps of preparation: each module contains one step, which keeps, edits or removes documents."""

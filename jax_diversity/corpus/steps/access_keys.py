@@ -1,4 +1,4 @@
-"""Keys, tokens and passwords in code and configurations, by their services' forms and by their names."""
+"""Find keys, tokens and passwords in code and configurations, by the services' formats and by the names of values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from itertools import pairwise
 from jax_diversity.corpus.steps.base import Span
 from jax_diversity.corpus.steps.replacing import Find, by_pattern
 
-# Service -> words of which each key contains one, and the form of its keys.
+# Service -> words (each key contains one of these words), and the pattern of the service's keys.
 _FORMS = {
     "private_key": (
         "PRIVATE",
-        # Up to the last line; without it, up to the last run of characters in base 64.
+        # Up to the last line. Without a last line, up to the last run of base 64 characters.
         r"-----BEGIN (?:[A-Z0-9]+ ){0,2}PRIVATE KEY(?: BLOCK)?-----"
         r"(?:(?:(?!-----)[\s\S]){16,20000}+-----END [A-Z0-9 ]{0,30}-----"
         r"|(?:\s{0,3}[A-Z][A-Za-z-]{2,20}: [^\n]{1,100}){0,5}+(?:[\s\\\"'>#*|,]{1,12}+[A-Za-z0-9+/=]{16,}+)++"
@@ -54,7 +54,7 @@ _FORMS = {
     ),
 }
 
-# A value assigned to a name that ends here or a little later. Computed values are not secrets.
+# A value that is assigned to a name. The name ends here or a little later. Computed values are not secrets.
 _NAMES = ("password", "passwd", "passphrase", "pwd", "secret", "credential", "key", "token")
 _WRITTEN = tuple(form for name in _NAMES for form in (name, name.capitalize(), name.upper()))
 _OF_ACCESS = re.compile(
@@ -71,7 +71,7 @@ _NO_SECRET = re.compile(
 
 
 def access_keys() -> dict[str, Find]:
-    """Keys and tokens by service, passwords in addresses, and values assigned to names of secrets."""
+    """Return the searches: keys and tokens by service, passwords in addresses, values assigned to names of secrets."""
     found = {name: by_pattern(re.compile(pattern), marks=marks) for name, (marks, pattern) in _FORMS.items()}
     return found | {"assigned": _assigned}
 
@@ -79,7 +79,7 @@ def access_keys() -> dict[str, Find]:
 def _assigned(text: str) -> list[Span]:
     spans: set[Span] = set()
     for name in _WRITTEN:
-        start = text.find(name)  # many times as fast as a pattern
+        start = text.find(name)  # this is many times as fast as a pattern
         while start >= 0:
             match = _GIVEN.match(text, start + len(name))
             if match and _names_a_secret(name, text[max(start - 12, 0) : start], match) and _is_random(match):
@@ -89,33 +89,36 @@ def _assigned(text: str) -> list[Span]:
 
 
 def _names_a_secret(name: str, before: str, match: re.Match) -> bool:
-    """Whether the name is one of a secret: `key`, and `token` before a short value, need a word such as `api`."""
+    """Return whether the name is that of a secret.
+
+    `key`, and `token` before a short value, need a word such as `api` before them.
+    """
     least = {"key": math.inf, "token": _LONG_VALUE}.get(name.lower(), 0)
     return len(match[str(match.lastgroup)]) >= least or _OF_ACCESS.search(before) is not None
 
 
 def _is_random(match: re.Match) -> bool:
-    """Whether a value looks random: letters and digits, not words, with many different characters.
+    """Return whether a value looks random: it has letters and digits, no words, and many different characters.
 
-    Keys are long; passwords are short and contain marks. A short value without quotes may be a variable.
+    Keys are long. Passwords are short and contain marks. A short value without quotes may be a variable.
     """
     value = match[str(match.lastgroup)]
     if _NO_SECRET.search(value) or not re.search(r"\d", value) or not re.search(r"[A-Za-z]", value):
         return False
     bits = _bits(value)
     if len(value) >= _LONG_VALUE:
-        # Joined words have few digits, which stand together.
+        # Joined words have few digits, and these digits are neighbours.
         return bits >= (3.0 if re.fullmatch("[0-9a-fA-F]+", value) else 3.5) and _changes(value) >= len(value) / 5
     classes = sum(bool(re.search(each, value)) for each in ("[a-z]", "[A-Z]", r"\d", r"[^\w\s]"))
     return match.lastgroup != "bare" and classes >= 3 and bits >= 2.75
 
 
 def _bits(value: str) -> float:
-    """Shannon entropy of the characters, in bits a character."""
+    """Return the Shannon entropy of the characters, in bits per character."""
     return -sum(number / len(value) * math.log2(number / len(value)) for number in Counter(value).values())
 
 
 def _changes(value: str) -> int:
-    """Number of neighbours of different classes: capitals, small letters, digits, marks."""
+    """Count the neighbouring characters of different classes: capital letters, small letters, digits, marks."""
     classes = ["A" if each.isupper() else "a" if each.islower() else "0" if each.isdigit() else each for each in value]
     return sum(one != other for one, other in pairwise(classes))

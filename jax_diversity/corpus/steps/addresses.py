@@ -1,7 +1,7 @@
-"""Unwanted web addresses: blocked lists, scored words, and sources that the corpus takes separately.
+"""Remove unwanted web addresses: block lists, words with scores, and sources that the corpus gets from elsewhere.
 
-After RefinedWeb (Penedo et al. 2023, arXiv:2306.01116, appendix G.1): one strong word blocks a page; one weak word, as
-in the address of a medical page, does not.
+We follow RefinedWeb (Penedo et al. 2023, arXiv:2306.01116, appendix G.1): one strong word blocks a page. One weak word,
+as in the address of a medical page, does not block it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _WEAK_WORDS = (
 _STRONG, _WEAK = frozenset(_STRONG_WORDS.split()), frozenset(_WEAK_WORDS.split())
 _WORD = re.compile(r"[a-z]+")
 _STRONG_PART = re.compile("porn|hentai|xvideo|camgirl|blowjob")
-"""Parts of host names that occur in no harmless word."""
-_MOST_WEAK_WORDS = 1
+"""Parts of host names. No harmless word contains them."""
+_MAX_WEAK_WORDS = 1
 _LONGEST_HOST = 253  # characters (RFC 1035)
 
 
 @dataclass
 class Addresses(Step):
-    """Removes pages by the field `url`; documents without this field pass.
+    """Removes pages by the field `url`. Documents without this field pass.
 
-    `blocked` names files with a domain or the beginning of an address (such as `example.org/shop`) a line; subdomains
-    of a blocked domain are blocked too. `left_out` lists domains that the corpus takes from another source. One strong
-    word or two weak ones remove a page.
+    `blocked` names files. Each of their lines has a domain or the beginning of an address (such as `example.org/shop`).
+    Subdomains of a blocked domain are blocked too. `left_out` lists domains that the corpus gets from another source.
+    One strong word or two weak words remove a page.
     """
 
     blocked: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Addresses(Step):
         self._left_out = frozenset(map(str.lower, self.left_out))
 
     def identity(self) -> list[str]:
-        """The hashes of the lists."""
+        """Return the hashes of the lists."""
         return hash_named("blocked", self.blocked) if self.blocked else []
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
@@ -74,11 +74,11 @@ class Addresses(Step):
         found = _WORD.findall(url.lower())
         strong = len(_STRONG.intersection(found)) or bool(_STRONG_PART.search(host))
         yield at_most("strong_words", int(strong), 0)
-        yield at_most("weak_words", len(_WEAK.intersection(found)), _MOST_WEAK_WORDS)
+        yield at_most("weak_words", len(_WEAK.intersection(found)), _MAX_WEAK_WORDS)
 
 
 def _split(url: str) -> tuple[str, str]:
-    """Host and path of an address, with or without `http://`."""
+    """Return host and path of an address, which may begin with `http://`."""
     url = url.strip().lower()
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -89,7 +89,7 @@ def _split(url: str) -> tuple[str, str]:
 
 
 def _domains_of(host: str) -> list[str]:
-    """The host and the domains above it; of a text that is too long for a host, the last domains."""
+    """Return the host and the domains above it. If the text is too long for a host, only its last domains."""
     labels = host[-_LONGEST_HOST:].split(".")
     return [".".join(labels[place:]) for place in range(len(labels))]
 
@@ -107,7 +107,7 @@ def _most_folders(beginnings: frozenset[str]) -> int:
 
 @cache
 def _read(addresses: tuple[str, ...]) -> tuple[frozenset[str], frozenset[str]]:
-    """Domains, and beginnings of addresses; cached because a step is made several times."""
+    """Read the domains and the beginnings of addresses. The result is cached, because a step is made several times."""
     domains, beginnings = set[str](), set[str]()
     for address in addresses:
         num_before = len(domains) + len(beginnings)

@@ -1,16 +1,16 @@
-"""What all steps have in common: documents in, decisions out.
+"""The common parts of all steps. A step reads documents and decides which documents are removed.
 
-A step is a dataclass whose fields are its options; `__post_init__` checks them. `judge` measures one document and
-yields what each rule measured. It may edit the document's `text`, set its `language` and add `scores`, which become
-fields of the stored metadata. Evaluation of a document stops at the first failed rule.
+A step is a dataclass. Its fields are its options; `__post_init__` checks them. `judge` measures one document and yields
+a value for each rule. It may edit the document's `text`, set its `language` and add `scores`, which become fields of
+the stored metadata. The evaluation of a document stops at the first failed rule.
 
 Three kinds of steps do more:
 
-- A `Survey` compares all documents. In a first pass it notes something of each document, then it resolves all notes
-into
-  a small artifact, and in a second pass it judges.
+- A `Survey` compares all documents. In a first pass it makes a note about each document. Then it resolves all notes
+  into a small artifact. In a second pass it judges the documents.
 - A `LearningStep` learns from files before documents are read.
-- A step whose decisions depend on more than its options, such as a file or a library, returns that as its `identity`.
+- If the decisions of a step depend on more than its options, such as a file or a library, the step returns this as its
+  `identity`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ METHODS = Methods(
         "words": "words",
     },
 )
-"""Name -> module below this package. A new step is a class in its module, and one line here."""
+"""Name -> module in this package. For a new step, write a class in a module, and add a line here."""
 
 Span = tuple[int, int]
 """Begin and end of a part of a text."""
@@ -72,20 +72,20 @@ _SPACES_AND_OTHERS = bytes(ord(" ") if byte in b"\t\n\v\f\r " else ord("x") for 
 
 
 def size_of(text: str) -> tuple[int, int]:
-    """The numbers of words (separated by spaces) and of UTF-8 bytes of a text.
+    """Return the numbers of words (separated by spaces) and of UTF-8 bytes of a text.
 
     Example:
         >>> size_of("It costs 3.50 \\N{EURO SIGN}")
         (4, 17)
     """
-    # A text may hold a lone surrogate while a step edits it.
+    # During the edits of a step, a text may contain a lone surrogate.
     encoded = text.encode(errors="surrogatepass")
     marked = encoded.translate(_SPACES_AND_OTHERS)
     return marked.count(b" x") + marked.startswith(b"x"), len(encoded)
 
 
 class Measured(NamedTuple):
-    """What a rule measured of one document."""
+    """The value that a rule measured for one document."""
 
     rule: str
     value: float
@@ -94,12 +94,12 @@ class Measured(NamedTuple):
 
 
 def at_least(rule: str, value: float, threshold: float) -> Measured:
-    """A rule that removes documents below its threshold."""
+    """Return the result of a rule that removes documents below its threshold."""
     return Measured(rule, value, threshold, value >= threshold)
 
 
 def at_most(rule: str, value: float, threshold: float) -> Measured:
-    """A rule that removes documents above its threshold."""
+    """Return the result of a rule that removes documents above its threshold."""
     return Measured(rule, value, threshold, value <= threshold)
 
 
@@ -114,21 +114,21 @@ class Removal(NamedTuple):
 
 @dataclass(slots=True)
 class Candidate:
-    """A document while it passes the steps, with the steps' findings.
+    """A document during the steps, with the results of the steps.
 
     Attributes:
         document: the document as it was read.
-        language: its language; a step may set it if the document names none.
-        scores: fields to add to its metadata.
-        measured: the rules' values, by `step.rule`.
-        removed: the rule that removed it; None while it is kept.
-        duplicate_group: a number that all duplicates of one another share, from the last step that looked for
-            duplicates; None for a document without duplicates.
-        duplicate_of: the id of the kept document of that group.
-        number: the position in the count of the survey that judges it now, from 0.
+        language: the document's language. A step may set it if the document has no language.
+        scores: fields to add to the document's metadata.
+        measured: `step.rule` -> the value that the rule measured.
+        removed: the rule that removed the document; None while the document is kept.
+        duplicate_group: the number of the group of duplicates, from the last step that searched for duplicates; None
+            for a document without duplicates.
+        duplicate_of: the id of the kept document of the group.
+        number: the document's number, from 0, among the documents of the survey that judges it now.
         step: the label of the current step.
-        entered: its words and bytes at the start of the current step.
-        is_edited: whether a step has changed its text.
+        entered: the numbers of words and bytes at the start of the current step.
+        is_edited: whether a step has changed the text.
     """
 
     document: Document
@@ -150,7 +150,7 @@ class Candidate:
 
     @property
     def text(self) -> str:
-        """The text as the previous steps left it."""
+        """The text after the previous steps."""
         return self.document.text if self._text is None else self._text
 
     @text.setter
@@ -197,20 +197,19 @@ class Candidate:
         self.step, self.entered, self._found = step, self.size, None
 
     def forget_words(self) -> None:
-        """Free the memory of the split words; they are split again if needed."""
+        """Free the memory of the split words. If words are needed again, the text is split again."""
         self._words = self._proper_words = None
 
     def judge(self, measured: Measured) -> bool:
-        """Record the value of a rule of the current step; False if the rule removes the document."""
-        value = self.measured[f"{self.step}.{measured.rule}"] = float(
-            measured.value
-        )  # raises for an int beyond all floats
+        """Record the value of a rule of the current step. Return False if the rule removes the document."""
+        value = float(measured.value)  # raises an error for an int that is too large
+        self.measured[f"{self.step}.{measured.rule}"] = value
         if not measured.passes:
             self.removed = Removal(self.step, measured.rule, value, measured.threshold)
         return measured.passes
 
     def finished(self) -> Document:
-        """The document to store."""
+        """Return the document to store."""
         if self._text is None and not self.scores and self.language == self.document.language:
             return self.document
         metadata = {**self.document.metadata, **self.scores}
@@ -222,23 +221,23 @@ class Step(ABC):
 
     @property
     def compares_documents(self) -> bool:
-        """Whether all documents are noted before the first is judged, as in a `Survey`."""
+        """Whether the step makes notes about all documents before it judges the first document, as a `Survey` does."""
         return False
 
     def identity(self) -> Any:
-        """What the decisions depend on besides the options, as plain values; None if nothing."""
+        """Return the inputs of the decisions that are not options, as JSON values; None if there are no such inputs."""
         return None
 
     @abstractmethod
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
-        """Measure a document, one rule after another; the iteration ends at the first failed rule."""
+        """Measure a document, one rule after another. The iteration ends at the first failed rule."""
 
 
 class LearningStep(Step):
     """A step that learns from files before documents are read."""
 
     kept_files: ClassVar[tuple[str, ...]] = ()
-    """Learned files that stay in the dataset."""
+    """The names of learned files that are stored in the dataset."""
 
     @abstractmethod
     def learn(self, folder: Path) -> None:
@@ -250,20 +249,20 @@ class LearningStep(Step):
 
 
 class Survey(Step):
-    """A step that compares all documents; its count leaves out documents that earlier steps removed."""
+    """A step that compares all documents. Documents that earlier steps removed do not take part."""
 
     @property
     def compares_documents(self) -> bool:
-        """Whether all documents are noted before the first is judged."""
+        """Whether the step makes notes about all documents before it judges the first document."""
         return True
 
     @abstractmethod
     def note(self, candidate: Candidate) -> bytes:
-        """First pass: the note of a document; empty if there is nothing to note."""
+        """First pass: return the note about a document. It may be empty."""
 
     @abstractmethod
     def resolve(self, notes: Notes, folder: Path) -> None:
-        """Between the passes: turn all notes into files that the second pass reads."""
+        """Between the passes: convert all notes to files that the second pass reads."""
 
     @abstractmethod
     def load_resolved(self, folder: Path) -> None:
@@ -271,5 +270,5 @@ class Survey(Step):
 
 
 def entries(**values: float | str) -> Any:
-    """The default of an option that is a mapping: every step gets its own copy."""
+    """Return the default of an option that is a mapping. Every step gets its own copy."""
     return field(default_factory=lambda: dict(values))

@@ -1,4 +1,4 @@
-"""C4's rules (Raffel et al. 2020, JMLR 21(140), section 2.2, and the code that came with the paper)."""
+"""C4's rules for lines and documents (Raffel et al. 2020, JMLR 21(140), section 2.2, and the code of the paper)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RULES = ("terminal_punctuation", "citations", "javascript", "policy", "lorem_ip
 
 @dataclass
 class C4(Step):
-    """Removes lines that are not sentences, then documents with few sentences left, dummy text or code.
+    """Removes lines that are not sentences, then documents with too few remaining sentences, dummy text or code.
 
     A line is removed if it does not end a sentence (`terminal_punctuation`), has few words or a word that is too long,
     or mentions Javascript (`javascript`) or terms and cookies (`policy`). Citation marks are cut out (`citations`).

@@ -1,4 +1,7 @@
-"""Source code by LLaMA's rules (Touvron et al. 2023, arXiv:2302.13971, section 2.1); thresholds are RedPajama's."""
+"""Filter source code by LLaMA's rules (Touvron et al. 2023, arXiv:2302.13971, section 2.1).
+
+The thresholds are those of RedPajama.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,12 @@ _MINIFIED = re.compile(r"[.-]min\.[a-z]+$")
 
 @dataclass
 class Code(Step):
-    """Removes generated source files and files with long lines or few letters and digits; cuts out notices.
+    """Removes generated source files, and files with long lines or few letters and digits. Cuts out notices.
 
-    The thresholds are the mean and the largest number of characters of a line, and the share of letters and digits. A
-    file is generated if one of its first ten lines says so, or if its name says that it is minified. Comments at the
-    beginning with a notice of copyright or licence are cut out; lines that name interpreter and encoding stay.
-    Documents whose language does not begin with `code:` pass, unless `always`.
+    The thresholds are the mean and the largest number of characters in a line, and the share of letters and digits. A
+    file is removed as generated if one of its first ten lines says so, or if its name says that it is minified.
+    Comments with a notice of copyright or licence at the beginning are cut out. Lines that name the interpreter or the
+    encoding stay. If the language of a document does not begin with `code:`, the document passes, except with `always`.
     """
 
     thresholds: Mapping[str, float] = entries(most_mean_line=100, longest_line=1000, least_alphanumeric=0.25)
@@ -62,7 +65,7 @@ def _is_generated(candidate: Candidate, text: str) -> bool:
 
 
 def _without_notices(text: str) -> tuple[str, int]:
-    """The text without notices in the comments at its beginning, and the number of notices."""
+    """Return the text without notices in the comments at its beginning, and the number of notices."""
     parts: list[str] = []
     number = position = 0
     for start, end in header_comments(text):

@@ -1,4 +1,4 @@
-"""Documents that contain evaluation data, by runs of words (Brown et al. 2020, arXiv:2005.14165, appendix C)."""
+"""Find documents with evaluation data, by runs of words (Brown et al. 2020, arXiv:2005.14165, appendix C)."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _WORD = re.compile(rf"[{UNSPACED}]|(?:[^\W_{UNSPACED}]|[\u0300-\u036f])+")
 _ASCII_WORD = re.compile("[a-z0-9]+")
 _PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
 _FACTOR = 0x9E3779B97F4A7C15
-"""A run's hash is the polynomial in this odd number whose coefficients are the hashes of its words, modulo 2^64."""
+"""The hash of a run is a polynomial in this odd number, modulo 2^64. Its coefficients are the hashes of the words."""
 _AROUND = 200
-"""Characters that are cut out on both sides of a run, as in GPT-3; shorter pieces are cut out too."""
-_MOST_PIECES = 10
+"""Number of characters that are cut out on both sides of a run, as in GPT-3. Shorter pieces are cut out too."""
+_MAX_PIECES = 10
 
 
 @dataclass
 class Decontaminate(Step):
-    """Removes documents that contain `run` words in a row of an evaluation example, or cuts these words out.
+    """Removes documents that contain `run` consecutive words of an evaluation example, or cuts these words out.
 
-    `files` names evaluation files, of JSON Lines or text, plain or compressed. An example is a record (the texts of
-    `fields`, or of all fields) or a paragraph of text. Case, punctuation and spaces do not count. Shorter examples of
+    `files` names evaluation files: JSON Lines or text, plain or compressed. An example is a record (the texts of
+    `fields`, or of all fields) or a paragraph of text. Case, punctuation and spaces are ignored. Shorter examples with
     at least `shortest` words are searched as a whole. A document is removed if more than `most_share` of its words
-    belong to such runs. With `cut`, the runs and 200 characters on both sides are cut out, remaining pieces below 200
-    characters too, and a document that is split into more than ten pieces is removed.
+    belong to such runs. With `cut`, the runs and 200 characters on both sides are cut out. Remaining pieces below 200
+    characters are cut out too. A document that is split into more than ten pieces is removed.
     """
 
     files: tuple[str, ...]
@@ -59,7 +59,7 @@ class Decontaminate(Step):
         self._examples = _examples(files, self.fields, self.run, self.shortest)
 
     def identity(self) -> str:
-        """The hashes of the evaluation files."""
+        """Return the hashes of the evaluation files."""
         return " ".join(hash_named("files", self.files))
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
@@ -71,30 +71,30 @@ class Decontaminate(Step):
             yield at_most("share", float(found.inside.mean()) if found.examples else 0.0, self.most_share)
         elif found.examples:
             pieces = _pieces(candidate.text, found.inside)
-            yield at_most("pieces", len(pieces), _MOST_PIECES)
+            yield at_most("pieces", len(pieces), _MAX_PIECES)
             candidate.text = "\n\n".join(pieces)
 
 
 class _Found(NamedTuple):
-    """The examples in a document, as `file:line`, and which of its words belong to their runs."""
+    """The examples in a document, as `file:line`, and which words of the document belong to runs of the examples."""
 
     examples: list[str]
     inside: Bool[np.ndarray, " word"]
 
 
 class _Examples:
-    """The runs of words of evaluation examples, as sorted hashes, each with its example.
+    """The runs of words in evaluation examples, as sorted hashes. Each hash has the number of its example.
 
     Args:
         names: `file:line` of every example.
         texts: the normalised words of every example.
-        run: words of a run.
-        shortest: words of the shortest example that is searched as a whole.
+        run: number of words in a run.
+        shortest: number of words of the shortest example that is searched as a whole.
     """
 
     def __init__(self, names: Sequence[str], texts: Sequence[list[str]], run: int, shortest: int) -> None:
         self._names = names
-        # The code of a word outside all examples is 0: runs with such a word are skipped.
+        # A word that is in no example has the code 0. Runs with such a word are skipped.
         self._codes = {word: _hash(word) for words in texts for word in words}
         self._runs: dict[int, tuple[UInt64[np.ndarray, " run"], Int64[np.ndarray, " run"]]] = {}
         by_length: dict[int, list[tuple[UInt64[np.ndarray, " run"], int]]] = {}
@@ -130,7 +130,7 @@ class _Examples:
 
 
 def _words(text: str) -> list[str]:
-    """The words in lower case and in Unicode's form NFKC."""
+    """Return the words in lower case and in the Unicode form NFKC."""
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())
     return [word.lower() if word.isascii() else normal_form("NFKC", word.lower()) for word in _WORD.findall(text)]
@@ -143,7 +143,7 @@ def _hash(word: str) -> int:
 def _hashes(
     codes: UInt64[np.ndarray, " word"], starts: Int64[np.ndarray, " run"], length: int
 ) -> UInt64[np.ndarray, " run"]:
-    """A hash of each run of `length` words."""
+    """Compute a hash of each run of `length` words."""
     hashes = np.zeros(len(starts), np.uint64)
     for offset in range(length):
         hashes = hashes * np.uint64(_FACTOR) + codes[starts + offset]
@@ -151,7 +151,7 @@ def _hashes(
 
 
 def _pieces(text: str, inside: Bool[np.ndarray, " word"]) -> list[str]:
-    """The pieces of a text that are left without the runs and their surroundings."""
+    """Return the pieces of a text that remain if the runs and their surroundings are cut out."""
     pieces, end = [], 0
     for match, is_inside in zip(_WORD.finditer(text), inside.tolist(), strict=True):
         if is_inside:
@@ -162,7 +162,7 @@ def _pieces(text: str, inside: Bool[np.ndarray, " word"]) -> list[str]:
 
 
 def _state(file: InputFile) -> tuple[int, int]:
-    """Time of change and size, which change whenever a file is written."""
+    """Return a file's time of change and its size. They change whenever the file is written."""
     about = os.stat(file.address)
     return about.st_mtime_ns, about.st_size
 
@@ -171,7 +171,7 @@ def _state(file: InputFile) -> tuple[int, int]:
 def _examples(
     files: tuple[tuple[str, tuple[int, int]], ...], fields: tuple[str, ...], run: int, shortest: int
 ) -> _Examples:
-    """The examples of all files; cached because a step is made several times."""
+    """Read the examples of all files. The result is cached, because a step is made several times."""
     read = [InputFile(address, Path(address).name) for address, _ in files]
     has_own_names = len({file.name for file in read}) == len(read)
     names, texts = [], []
@@ -191,7 +191,7 @@ def _examples(
 
 
 def _read(file: InputFile, fields: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """The examples of a file, each with the line of its beginning."""
+    """Yield the examples of a file, each with the line where it begins."""
     if file.format == "text":
         yield from _paragraphs(read_content(file))
         return
@@ -219,7 +219,7 @@ def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts of a JSON value, in their order."""
+    """Yield all texts of a JSON value, in their order."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

@@ -1,7 +1,8 @@
-"""What the steps that remove copies of whole documents have in common.
+"""The common parts of the steps that remove copies of whole documents.
 
-Documents are put into groups, and one document of every group is kept: one of the first source that takes precedence.
-The first pass of `exact_duplicates` and `minhash` signs a document; the signatures decide the groups.
+Documents are divided into groups, and one document of every group is kept. It is from the source that comes first in
+`precedence`. In their first pass, `exact_duplicates` and `minhash` compute a signature of each document. The signatures
+decide the groups.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ class Groups(Survey):
 
     @abstractmethod
     def kept(self, notes: Notes, ranks: Int64[np.ndarray, " noted"]) -> Int64[np.ndarray, " noted"]:
-        """For every noted document the kept document of its group, which is itself if it is alone.
+        """Return, for every document with a note, the kept document of its group; for a single document, itself.
 
-        `ranks` are the ranks of the documents' sources; a document of the lowest rank of the group is kept.
+        `ranks` are the ranks of the documents' sources. The kept document has the lowest rank of its group.
         """
 
     def resolve(self, notes: Notes, folder: Path) -> None:
-        """Write every document's group (-1: no copies), the kept document of each group, and their ids."""
+        """Write every document's group (-1 without copies), the kept document of each group, and their ids."""
         noted = notes.noted
         kept_of = self.kept(notes, notes.ranks(self.precedence)[noted])
         has_copies = np.bincount(kept_of, minlength=len(notes))[kept_of] > 1
@@ -53,7 +54,7 @@ class Groups(Survey):
         self._ids = read_json(folder / "ids.json", "prepare")
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
-        """Set the document's group; remove the document if another one of the group is kept."""
+        """Set the document's group. Remove the document if another document of the group is kept."""
         group = int(self._group[candidate.number])
         if group >= 0:
             candidate.duplicate_group, candidate.duplicate_of = group, self._ids[group]
@@ -63,22 +64,22 @@ class Groups(Survey):
 
 
 class SignedGroups(Groups):
-    """Groups of documents by their signatures; the first document read of each group is kept."""
+    """Groups of documents by signatures. The kept document of a group is the one that was read first."""
 
     @abstractmethod
     def sign(self, candidate: Candidate) -> bytes:
-        """A document's signature, always of the same length; empty for a document without copies."""
+        """Return a document's signature, always of the same length; empty for a document that cannot have copies."""
 
     @abstractmethod
     def join(self, signatures: UInt8[np.ndarray, "signed byte"]) -> Int64[np.ndarray, " signed"]:
-        """A number for every signature; documents of one group share a number."""
+        """Return a number for every signature. Documents of one group have the same number."""
 
     def note(self, candidate: Candidate) -> bytes:
-        """The signature."""
+        """Return the signature."""
         return self.sign(candidate)
 
     def kept(self, notes: Notes, ranks: Int64[np.ndarray, " signed"]) -> Int64[np.ndarray, " signed"]:
-        """The first document of each group, by rank and then in the order of reading."""
+        """Return, for every document, the first document of its group, by rank and then in the order of reading."""
         signed = notes.noted
         if not len(signed):
             return signed

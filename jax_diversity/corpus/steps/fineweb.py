@@ -10,7 +10,7 @@ from jax_diversity.corpus.steps.repetition import duplicates
 from jax_diversity.text.sentences import TERMINALS
 
 _SHORT_LINE = 30
-"""Characters of the longest line that counts as short."""
+"""The largest number of characters of a short line."""
 
 
 @dataclass

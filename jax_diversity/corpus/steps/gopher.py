@@ -16,8 +16,8 @@ _BULLETS = ("•", "-")
 class Gopher(Step):
     """Removes texts that do not look like prose, by words, symbols, bullets, ellipses and stop words.
 
-    The ratios count punctuation marks as words; number and mean length of words do not. Shares of lines and words are
-    shares of all lines and words of the document. Stop words are English, in lower case.
+    The ratios count punctuation marks as words; the number and mean length of words do not include them. Shares of
+    lines and words are shares of all lines and words of the document. Stop words are English, in lower case.
     """
 
     thresholds: Mapping[str, float] = entries(

@@ -29,8 +29,8 @@ _LONGEST_HEADER = 50_000
 class Gutenberg(Step):
     """Removes the header, the names of volunteers and the licence that Project Gutenberg adds to a book.
 
-    A book stands between the lines that mark its beginning and its end; a text may hold several books. Documents
-    without such lines pass.
+    A book is the text between the lines that mark its beginning and its end. A text may contain several books.
+    Documents without such lines pass.
     """
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:

@@ -1,4 +1,4 @@
-"""The text of web pages, extracted by trafilatura (Barbaresi 2021, ACL demonstrations) or resiliparse.
+"""Extract the text of web pages with trafilatura (Barbaresi 2021, ACL demonstrations) or resiliparse.
 
 RefinedWeb and FineWeb use trafilatura (Penedo et al. 2023, 2024); DCLM and others use resiliparse (Li et al. 2024).
 """
@@ -17,11 +17,11 @@ from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least,
 from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.libraries import optional
 
-_MEDIA_TYPES = ("text/html", "application/xhtml+xml")  # not a set: the field may hold any value
+_MEDIA_TYPES = ("text/html", "application/xhtml+xml")  # not a set, because the field may have any type of value
 _MOST_CHARACTERS = 2_000_000
 _LEAST_CHECKED = 20_000
-"""Characters of a page whose markup is checked; shorter pages take little time, whatever they hold."""
-# The libraries take time that grows with the square of these numbers, without a return to Python.
+"""The markup is only checked from this number of characters on. Shorter pages take little time with any content."""
+# The time of the libraries grows with the square of these numbers, and they do not return to Python meanwhile.
 _MOST_ATTRIBUTES = 1000
 _MOST_LEVELS = 1000
 _MANY_ELEMENTS = 10_000
@@ -38,10 +38,11 @@ _BLOCK = re.compile(r"<(/?)(?:div|article)(?![\w-])", re.IGNORECASE)
 class Html(Step):
     """Extracts the text of a page, without menus, banners and comments.
 
-    The extractor trafilatura is more exact; resiliparse is some ten times as fast. Trafilatura compares several
-    extractions of a page, but makes only one of a page of more than 10,000 elements. A page is removed if it has more
-    than two million characters, 1,000 attributes in a tag or 1,000 levels of nested blocks (counted from 20,000
-    characters on), or if it has no text. Documents whose field `media_type` is not that of HTML pass, unless `always`.
+    The extractor trafilatura is more exact; resiliparse is about ten times as fast. Trafilatura compares several
+    extractions of a page, but makes only one of a page of more than 10,000 elements. A page is removed if it has no text
+    or more than two million characters. A page with at least 20,000 characters is also removed if it has more than
+    1,000 attributes in a tag or more than 1,000 levels of nested blocks. If the field `media_type` of a document is not
+    that of HTML, the document passes, except with `always`.
     """
 
     extractor: Literal["trafilatura", "resiliparse"] = "trafilatura"
@@ -53,7 +54,7 @@ class Html(Step):
         self._extract = _trafilatura() if self.extractor == "trafilatura" else _resiliparse()
 
     def identity(self) -> str:
-        """The library's version."""
+        """Return the version of the library."""
         return version(self.extractor)
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
@@ -68,7 +69,7 @@ class Html(Step):
 
 
 def markup_limits(page: str) -> Iterator[Measured]:
-    """The rules against markup that the libraries cannot read in reasonable time; none for other pages."""
+    """Yield the failed rules against markup that the libraries cannot read in reasonable time."""
     if len(page) < _LEAST_CHECKED:
         return
     if _MANY_ATTRIBUTES.search(page):
@@ -84,7 +85,7 @@ def _trafilatura() -> Callable[[str], str]:
     from trafilatura import extract
     from trafilatura.settings import use_config
 
-    # The step counts unreadable pages; the library would also log each of them.
+    # The step counts unreadable pages. The library would also log each of these pages.
     logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
     config = use_config()
     config.set("DEFAULT", "EXTRACTION_TIMEOUT", "0")  # it uses a signal, which needs the main thread

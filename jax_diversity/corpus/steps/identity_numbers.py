@@ -1,7 +1,7 @@
-"""Numbers of cards, accounts (IBAN) and persons, found by form and checksum (python-stdnum).
+"""Find numbers of cards, accounts (IBAN) and persons, by form and checksum (python-stdnum).
 
-A form and checksum that many other numbers share also need a word before the number. IBANs are checked here: the text
-has to be read up to the length of the country, and the checksum is one line.
+If many other numbers have the same form and checksum, a word before the number is also required. IBANs are checked
+here: the text must be read up to the length for the country, and the checksum is one line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jax_diversity.corpus.steps.base import Span
 from jax_diversity.corpus.steps.replacing import Find, before, by_pattern, holding
 
 HAS_CHECKSUMS = find_spec("stdnum") is not None
-"""Whether python-stdnum is installed; without it every number of the right form counts."""
+"""Whether python-stdnum is installed. Without it, every number of the right form is found."""
 
 # ---- Cards.
 _GROUPS = re.compile(r"\d(?<![\w.,-].)\d*(?:[ -]\d+)*(?![\w]|[.,-]\d)")
@@ -46,13 +46,13 @@ _IBAN_LENGTHS = {
 
 
 def cards() -> Find:
-    """Card numbers, in one run of digits or in groups."""
+    """Return the search for card numbers, in one run of digits or in groups."""
 
     def find(text: str) -> Iterator[Span]:
         for run in _GROUPS.finditer(text):
             if run.end() - run.start() < _SHORTEST_CARD:
                 continue
-            # Other numbers may stand before and after a card number; a row of many groups is not a card.
+            # There may be other numbers before and after a card number. A row of many groups is not a card.
             groups = [each.span() for each in re.finditer(r"\d+", run[0])]
             first = 0 if len(groups) <= _MOST_GROUPS else len(groups)
             while first < len(groups):
@@ -65,7 +65,7 @@ def cards() -> Find:
 
 
 def ibans() -> Find:
-    """IBANs, by the length of the country and the checksum modulo 97 (ISO 13616)."""
+    """Return the search for IBANs, by the length for the country and the checksum modulo 97 (ISO 13616)."""
 
     def find(text: str) -> Iterator[Span]:
         free = 0
@@ -91,7 +91,7 @@ def ibans() -> Find:
 
 
 def national_numbers() -> dict[str, Find]:
-    """National identity numbers by country."""
+    """Return country -> search for national identity numbers."""
     return {
         country: holding(_has_long_number, find) if country in _OF_DIGITS else find
         for country, find in _by_country().items()
@@ -109,7 +109,7 @@ _CHINESE_PROVINCE = r"(?<=1[1-5]|2[1-3]|3[1-7]|4[1-6]|5[0-4]|6[1-5]|71|8[1-3])"
 
 @lru_cache(maxsize=2)
 def _has_long_number(text: str) -> bool:
-    """Whether there are eight digits; cached because many kinds ask about a text and its copy with joined lines."""
+    """Return whether there are eight digits. Cached: many searches check a text and its copy with joined lines."""
     return _LONG.search(text) is not None
 
 
@@ -126,7 +126,7 @@ def _by_country() -> dict[str, Find]:
         ),
         "DE": _numbers(rf"[1-9]{_ALONE}\d( ?)\d{{3}}\1\d{{3}}\1\d{{3}}{_ENDS}", _valid("de.idnr")),
         "ES": _numbers(rf"[\dXYZ]{_ALONE}(?:(?<=\d)|-?)\d{{7}}-?[A-HJ-NP-TV-Z]{_ENDS}", _valid("es.dni", "es.nie")),
-        # Letters replace digits where two people would have the same code.
+        # If two people would have the same code, letters replace digits.
         "IT": _numbers(
             rf"[A-Z]{_ALONE}[A-Z]{{5}}{_ITALIAN}{{2}}[A-EHLMPRST]{_ITALIAN}{{2}}[A-Z]{_ITALIAN}{{3}}[A-Z]{_ENDS}",
             _valid("it.codicefiscale"),
@@ -157,7 +157,7 @@ _TELEPHONE = re.compile(r"(?i:phone|fax|tel)\W*$")
 
 
 def _either(*finds: Find) -> Find:
-    """The spans of several searches; a later search adds spans that do not overlap earlier ones."""
+    """Join several searches. A later search adds only spans that do not overlap earlier spans."""
 
     def find(text: str) -> Iterable[Span]:
         spans: list[Span] = []
@@ -173,11 +173,11 @@ def _numbers(pattern: str, *checks: Callable[[re.Match], bool]) -> Find:
 
 
 def _valid(*modules: str) -> Callable[[re.Match], bool]:
-    """The checks of modules of python-stdnum, one of which must pass; True for every form without the library."""
+    """Return a check by modules of python-stdnum, one of which must accept the number. Without the library: True."""
 
     def check(match: re.Match) -> bool:
         number = re.sub(r"[ .-]", "", match[0]).upper()
-        is_one_digit = len(set(number)) == 1  # passes the checksum of some countries
+        is_one_digit = len(set(number)) == 1  # such a number has a right checksum in some countries
         return not is_one_digit and any(_module(name).is_valid(number) for name in modules)
 
     return check if HAS_CHECKSUMS else lambda match: True
@@ -189,7 +189,7 @@ def _module(name: str) -> Any:
 
 
 def _has_chinese_birthday(match: re.Match) -> bool:
-    """Whether the date is one; stdnum.cn.ric would also refuse counties outside its list."""
+    """Return whether the date is valid. stdnum.cn.ric would also refuse counties outside its list."""
     try:
         date.fromisoformat(f"{match[0][6:10]}-{match[0][10:12]}-{match[0][12:14]}")
     except ValueError:
@@ -198,7 +198,7 @@ def _has_chinese_birthday(match: re.Match) -> bool:
 
 
 def _behind(words: str, characters: int = 50) -> Callable[[re.Match], bool]:
-    """Whether a word that names the kind of number precedes it closely."""
+    """Return a check whether a word that names the kind of number is shortly before the number."""
     pattern = re.compile(words, re.IGNORECASE)
     return lambda match: pattern.search(before(match, characters)) is not None
 
@@ -208,7 +208,7 @@ def _follows_no_telephone(match: re.Match) -> bool:
 
 
 def _is_card(text: str, groups: Sequence[Span]) -> bool:
-    """Whether groups of digits have the form of a card, an issuer's first digits, and Luhn's checksum."""
+    """Return whether groups of digits have the form of a card, the first digits of an issuer, and Luhn's checksum."""
     sizes = [end - start for start, end in groups]
     is_grouped = sizes in ([4, 6, 5], [4, 6, 4]) or (set(sizes[:-1]) <= {4} and (sizes[-1] <= 4 or len(sizes) == 1))
     digits = "".join(text[start:end] for start, end in groups)

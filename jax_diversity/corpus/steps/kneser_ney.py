@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float32, Float64, Int32, Int64, UInt64
 BEGIN, END = 0, 1
 """The tokens before and after every text."""
 _DISCOUNTS = (0.5, 1.0, 1.5)
-"""Used if the texts are too short to estimate discounts, as in KenLM."""
+"""Discounts that are used if the texts are too short to estimate them, as in KenLM."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class _Table:
     Attributes:
         hashes: sorted hashes of prefix and last token.
         starts: for every value of the first bits of a hash, its first n-gram.
-        log_probability: of the last token after the others.
+        log_probability: log-probability of the last token after the other tokens.
         log_back_off: factor of the n-gram as a context: for tokens unseen after it, it multiplies the probability after
             the shorter context.
     """
@@ -153,7 +153,7 @@ def train(texts: Sequence[Int64[np.ndarray, "_"]], num_tokens: int, order: int) 
     back_offs.append(np.ones(len(orders[-1].counts)))
     with np.errstate(divide="ignore"):
         log_probabilities = [np.log(values).astype(np.float32) for values in probabilities]
-        # The first is the share that the empty context leaves to unseen tokens.
+        # The first value is the share that the empty context leaves to unseen tokens.
         log_back_offs = [np.log(values).astype(np.float32) for values in back_offs[1:]]
     tables = [
         _Table(ngrams.hashes, _starts(ngrams.hashes), *logs)
@@ -219,6 +219,6 @@ def _discounted(
 
 
 def _starts(hashes: UInt64[np.ndarray, " ngram"]) -> Int32[np.ndarray, " start"]:
-    """For each value of the first bits the first hash that is not below it."""
+    """For each value of the first bits: the index of the first hash that is not below it."""
     bits = len(hashes).bit_length()
     return np.searchsorted(hashes, np.arange(2**bits, dtype=np.uint64) << np.uint64(64 - bits)).astype(np.int32)

@@ -1,4 +1,4 @@
-"""The language of a document, by py3langid (Lui and Baldwin 2012, *langid.py*; Barbaresi's fork) or by fastText."""
+"""Detect a document's language, with py3langid (Lui and Baldwin 2012, *langid.py*; Barbaresi's fork) or fastText."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from jax_diversity.foundation.errors import UserError, did_you_mean
 from jax_diversity.foundation.libraries import optional
 
 _CHARACTERS = 4000
-"""Characters from the start of a text that are read."""
+"""Number of characters at the start of a text that are read."""
 
 
 @dataclass
 class Language(Step):
     """Keeps documents whose most probable language has a probability of at least `probability`.
 
-    With `languages`, such as `[en, de]`, only these count. Documents get the fields `detected_language` and
-    `language_probability`; the detected language is also set if the document names none. The first 4,000 characters are
-    read. The threshold .65 is that of RefinedWeb and FineWeb. `model` is a file of fastText, such as lid.176.bin, that
-    detects languages in place of py3langid.
+    With `languages`, such as `[en, de]`, only these languages are considered. Documents get the fields
+    `detected_language` and `language_probability`. If a document has no language, the detected language is set. Only
+    the first 4,000 characters are read. RefinedWeb and FineWeb use the threshold .65, too. `model` is a file of
+    fastText, such as lid.176.bin, which is then used instead of py3langid.
     """
 
     languages: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Language(Step):
                 raise UserError(f"Expected languages among {', '.join(known)}, found {name!r}{near}")
 
     def identity(self) -> str:
-        """The hash of the model's file, or the version of py3langid, which contains its model."""
+        """Return the hash of the model's file, or the version of py3langid, which contains its model."""
         return file_hash(Path(self.model).expanduser()) if self.model else version("py3langid")
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:

@@ -68,10 +68,10 @@ class Latex(Step):
 
 def _without_comments(text: str) -> tuple[str, dict[int, str]]:
     """The text without comments, with numbered placeholders for verbatim text, and the verbatim text by number."""
-    text = text.replace("\0", "")  # which TeX ignores
+    text = text.replace("\0", "")  # TeX ignores NUL
     parts: list[str] = []
     quoted: dict[int, str] = {}
-    open_names: set[str] = set()  # environments without a further end
+    open_names: set[str] = set()  # environments that are not closed later
     position = 0
 
     def quote(start: int, end: int) -> int:
@@ -87,7 +87,7 @@ def _without_comments(text: str) -> tuple[str, dict[int, str]]:
             line_start = text.rfind("\n", position, start) + 1
             before = text[max(position, line_start) : start]
             at_start = line_start or text[position - 1 : position] in ("", "\n")
-            if at_start and not before.strip():  # the line holds only the comment
+            if at_start and not before.strip():  # the line contains only the comment
                 parts.append(text[position : start - len(before)])
                 position = end + 1
                 continue

@@ -17,10 +17,10 @@ _LONGEST_COUNTED = 60
 class Licence(Step):
     """Keeps documents under `allowed` licences (SPDX identifiers), by the metadata field `licence`.
 
-    The field may hold a name (`MIT License`), an expression (`MIT OR GPL-2.0-only`), of which one alternative must be
-    allowed, or a list, of which every entry must be allowed. If the field `licence` is absent, `license` or `licenses`
-    is read. A document without a known licence is removed, unless `unknown`. The field `licence` becomes the
-    expression, and documents are counted by it.
+    The field may be a name (`MIT License`), an expression (`MIT OR GPL-2.0-only`) or a list. One alternative of an
+    expression must be allowed; every entry of a list must be allowed. If the field `licence` is absent, `license` or
+    `licenses` is read. A document without a known licence is removed, except with `unknown`. The field `licence` is set
+    to the expression, and the counts of the step contain the number of documents for each expression.
     """
 
     allowed: tuple[str, ...] = ("Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "MIT")

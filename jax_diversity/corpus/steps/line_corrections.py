@@ -1,6 +1,7 @@
-"""Lines of web pages that are not text: buttons, counters, headings in capitals.
+"""Remove lines of web pages that are not text: buttons, counters, headings in capitals.
 
-After RefinedWeb (Penedo et al. 2023, arXiv:2306.01116, appendix G.2): text extraction leaves some of these lines.
+Text extraction leaves some of these lines. The rules follow RefinedWeb (Penedo et al. 2023, arXiv:2306.01116, appendix
+G.2).
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ _COUNTER = re.compile(
     re.IGNORECASE,
 )
 _SHORT = 10
-"""Words of the longest line that is searched for the words of buttons."""
+"""Lines with at most this number of words are searched for the words of buttons."""
 _MOST_CAPITALS = 0.5
 _MOST_EDITED = 0.05
-"""Share of the words of a document that removed lines may hold."""
+"""Largest allowed share of a document's words in removed lines."""
 _BEGINS = re.compile(r"\W*+(?:sign[- ]?(?:in|up)|log[- ]?(?:in|out)|subscribe|register|menu|skip to)\b", re.IGNORECASE)
 _ENDS = re.compile(r"\b(?:read more|show more|see more|load more|learn more|click here|view all)\W*+$", re.IGNORECASE)
 _HOLDS = re.compile(r"items? in cart|add to cart|all rights reserved|share (?:this|on)|cookie policy", re.IGNORECASE)
@@ -29,7 +30,7 @@ _HOLDS = re.compile(r"items? in cart|add to cart|all rights reserved|share (?:th
 
 @dataclass
 class LineCorrections(Step):
-    """Removes lines that are not text, and documents in which such lines hold more than 5 % of the words.
+    """Removes lines that are not text, and documents in which such lines contain more than 5 % of the words.
 
     A line is removed if more than half of its letters are capitals, if it is a number, a counter such as `3 likes` or a
     single word, or if it is short and has the words of a button, such as `sign in` or `read more`.

@@ -19,13 +19,13 @@ _LINE = re.compile(r"^[^\S\n]*\S.*", re.MULTILINE)
 
 @dataclass
 class Lines(Repeats):
-    """Removes lines that occur in at least two documents, except from the first of them.
+    """Removes lines that occur in at least two documents, except from the first of these documents.
 
-    Case, spaces and punctuation do not count, and all digits are equal. Lines with fewer than `least_letters` letters
+    Case, spaces and punctuation are ignored, and all digits are equal. Lines with fewer than `least_letters` letters
     and digits stay. With `everywhere`, as in CCNet, lines are also removed from the first document, and repeated lines
-    within one document are removed. Documents with a share of words below `least_left` left are removed. The first
-    document is the first one read, or one of the sources named first in `precedence`. `mark` changes no text: documents
-    get the share of words in such lines as the field `repeated_lines_share`.
+    within one document are removed. A document is removed if the remaining share of its words is below `least_left`.
+    The first document is from the source that comes first in `precedence`; otherwise it is the document that was read
+    first. `mark` changes no text: documents get the share of words in such lines as the field `repeated_lines_share`.
     """
 
     kind: ClassVar[str] = "lines"
@@ -40,18 +40,18 @@ class Lines(Repeats):
         as_whole_number("least_letters", self.least_letters)
 
     def hashes(self, candidate: Candidate) -> UInt64[np.ndarray, " line"]:
-        """A hash of every line."""
+        """Compute a hash of every line."""
         return line_hashes("\n".join(_LINE.findall(candidate.text)), self.least_letters)
 
     def spans(self, text: str) -> list[Span]:
-        """The lines."""
+        """Return the places of the lines."""
         return [match.span() for match in _LINE.finditer(text)]
 
     def repeated(
         self, begins: Bool[np.ndarray, " place"], documents: Int64[np.ndarray, " place"]
     ) -> Bool[np.ndarray, " place"]:
-        """Lines of several documents."""
-        # Places of one document are neighbours within a group.
+        """Return which lines are repeated in several documents."""
+        # Within a group of equal lines, the places of one document are neighbours.
         is_new = begins | (np.diff(documents, prepend=-1) != 0)
         group, firsts = np.cumsum(begins) - 1, np.flatnonzero(begins)
         repeated = (np.bincount(group, is_new) >= 2)[group]

@@ -1,8 +1,9 @@
-r"""Expansion of the TeX macros that a text defines.
+r"""Expand the TeX macros that a text defines.
 
-The text is read from beginning to end, as in TeX: the last definition before a use counts. The body of a macro is read
-again because it may contain macros; its last macro may take its arguments from the text after the use. Therefore the
-texts that are being read form a stack of frames: copying the rest of the text for each use would take quadratic time.
+The text is read from beginning to end, as in TeX: the last definition before a use is valid. The body of a macro is
+read again because it may contain macros; its last macro may take its arguments from the text after the use. Therefore
+the texts that are being read form a stack of frames: copying the rest of the text for each use would take quadratic
+time.
 
 Groups do not end a definition. Macros stay as they are if they compute (with `\if` and similar commands), have
 delimited parameters, are recursive, or are defined by `\let`.
@@ -24,7 +25,7 @@ _DEFINING = {
     **dict.fromkeys(("newcommand", "renewcommand", "providecommand", "DeclareRobustCommand"), _NEW),
     "DeclareMathOperator": _NEW,
     **dict.fromkeys(("def", "gdef", "edef", "xdef"), _DEF),
-    "let": None,  # only forgets the former meaning
+    "let": None,  # only the former meaning is removed
 }
 # Commands of a document's structure stay, even if the author has redefined them.
 _STRUCTURE = {
@@ -51,9 +52,9 @@ _LONGEST_OPTION = 300
 
 class _Macro(NamedTuple):
     num_parameters: int
-    default: str | None  # of the first parameter, if it is an option in brackets
+    default: str | None  # default of the first parameter, if it is an option in brackets
     body: str
-    commands: frozenset[str]  # in the body
+    commands: frozenset[str]  # the commands in the body
 
 
 class _Frame:
@@ -130,7 +131,7 @@ def expand_macros(text: str) -> tuple[str, Counter[str]]:
 
 
 class _Expansion:
-    """The known macros, and what the expansion of a text of `length` characters may still cost.
+    """The known macros, and the remaining budget for the expansion of a text of `length` characters.
 
     Expansion may add four times the text. Definitions within definitions are read again, and so are the commands of
     every macro on which a definition depends: together they may read 20 times the text.
@@ -140,7 +141,7 @@ class _Expansion:
         self.counts = Counter[str]()
         self._left = 4 * length + 20_000
         self._left_to_define = 20 * length + 1_000_000
-        self._macros: dict[str, _Macro] = {}  # none is recursive
+        self._macros: dict[str, _Macro] = {}  # no macro is recursive
 
     def of(self, text: str, level: int = 0) -> str:
         """The text without definitions and with all macros expanded."""
@@ -159,7 +160,7 @@ class _Expansion:
                 if not self._define(frame, name):
                     parts.append(match[0])
                 elif (not parts or parts[-1].endswith("\n")) and (end := _LINE_END.match(frame.text, frame.position)):
-                    frame.position = end.end()  # the definition was alone in its line
+                    frame.position = end.end()  # the line contained only the definition
                 continue
             body = self._body(frames, name, level)
             if body is None:
@@ -245,7 +246,7 @@ class _Expansion:
         return True
 
     def _learn(self, name: str, macro: _Macro) -> bool:
-        """Remember a macro; False if it is recursive, or depends on more macros than any author writes."""
+        """Store a macro; False if it is recursive, or depends on an unusually large number of macros."""
         waiting, seen = list(macro.commands), set(macro.commands)
         while waiting and name not in seen and len(seen) < _MOST_COMMANDS:
             further = self._macros.get(waiting.pop())
@@ -262,7 +263,7 @@ class _Expansion:
 
 
 def _filled(body: str, arguments: list[str]) -> str:
-    """The body with its arguments."""
+    """The body of a macro with its arguments inserted."""
     parts: list[str] = []
     last = 0
     for match in _PARAMETER.finditer(body):

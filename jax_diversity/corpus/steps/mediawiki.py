@@ -1,4 +1,4 @@
-"""Wiki text as plain text.
+"""Convert wiki text to plain text.
 
 A parser of wiki text scans to the end of the page at every unclosed template or tag: quadratic time, hours for some
 pages. Therefore most markup is removed first, in linear time: comments, references and formulas (elements whose content
@@ -23,7 +23,7 @@ _TYPE = "text/x-wiki"
 _MOST_NESTED = 40
 """Levels of templates, as in the parser."""
 _MOST_READ_AGAIN = 20e6
-"""Characters that the parser may scan again: some seconds."""
+"""The largest number of characters that the parser may scan again; this takes a few seconds."""
 
 # ---- Elements whose content is not wiki text, and comments.
 _KEPT = "nowiki pre syntaxhighlight source math chem ce"
@@ -79,7 +79,7 @@ _MOST_HEADINGS = 6
 """Levels of headings."""
 _MAGIC = re.compile(r"__[^\W\da-z_]+__")
 # Items of lists are hidden from the parser, whose time grows with the square of their number. So are lines that begin
-# as a heading and have 100 possible ends: the parser calls itself for each and crashes at some 100,000.
+# as a heading and have 100 possible ends: the parser calls itself for each end and crashes at about 100,000.
 _ITEM, _ITEM_MARK = re.compile(r"^(?=[*#:;]|(?:=++[^=\n]++){100})", re.MULTILINE), "\ue002"
 _LIST = re.compile(rf"{_ITEM_MARK}([*#:;]+)[ \t]*(.*)")
 _BRACKETS = re.compile(r"\[[^\[\]]*\]")
@@ -102,9 +102,9 @@ class Mediawiki(Step):
 
     Headings stay as separate lines, items of lists begin with `- ` or their number, and `formulas` keeps formulas as
     TeX between dollar signs. Sections such as See also, References and External links are left out in 20 languages,
-    unless `appendices`. Removed are wikis of other languages than `languages` (such as `[en, de]`), redirects,
-    disambiguation pages, and pages whose markup is so broken that the parser fails or needs hours. Documents whose
-    field `media_type` is not text/x-wiki pass unchanged, unless `always`.
+    unless `appendices`. The step removes pages of wikis in other languages than `languages` (such as `[en, de]`),
+    redirects, disambiguation pages, and pages whose markup is so broken that the parser fails or needs hours. Documents
+    whose field `media_type` is not text/x-wiki pass unchanged, unless `always`.
     """
 
     languages: tuple[str, ...] = ()
@@ -151,7 +151,7 @@ class Mediawiki(Step):
 def _without_elements(text: str, aside: list[str], formulas: bool) -> str:
     """The text without comments, references and similar elements; kept content (nowiki, code ...) goes to `aside`."""
     parts, position = [], 0
-    unclosed = set()  # not searched again: each search would scan the rest of the page
+    unclosed = set()  # these are not searched again: each search would scan the rest of the page
     for opening in _OPENING.finditer(text):
         name = (opening["name"] or "").lower()
         if opening.start() < position or name in unclosed:
@@ -251,7 +251,7 @@ def _heading(line: str) -> tuple[int, str]:
 
 
 def _num_unclosed(text: str) -> int:
-    """About the number of times that the parser scans to the end of the page in vain."""
+    """Approximately how often the parser scans to the end of the page without success."""
     num_tags = len(_ODD_TAG.findall(text))
     for _ in range(5):
         text, number = _BRACKETS.subn("", text)

@@ -25,7 +25,7 @@ from jax_diversity.foundation.checks import as_whole_number, share
 from jax_diversity.text.normal_forms import normal_form
 
 _LETTER, _DIGIT, _POINT, _ACCENT = 1, 2, 3, 4
-"""Kinds of characters; a point or comma between digits belongs to the number."""
+"""Kinds of characters. A point or comma between digits belongs to the number."""
 _BLOCK = 1024
 """Number of runs of words hashed at a time: the values of all hash functions fit into a processor's cache."""
 _NEIGHBOURS = 16
@@ -40,12 +40,13 @@ _INVERSE = np.uint64(pow(int(_BASE), -1, 2**64))
 class Minhash(SignedGroups):
     """Keeps one of the documents that share most of their runs of `run` words.
 
-    There are `bands` times `rows` hash functions: 14 times 8 find half of the pairs of similarity .68, 92 % of the
-    pairs of .8, .1 % of the pairs of .3. With `similarity`, the documents of a pair must also agree in this share of
-    all functions. Then you can use more bands with fewer rows: they find more pairs, and false pairs are removed. Case,
-    accents, punctuation and digits do not count. Groups are the connected components of all pairs. Documents of fewer
-    than `run` words have no duplicates. The kept document is the first one read; sources that are named earlier in
-    `precedence` come first. `mark` keeps all documents and sets the field `minhash_group`.
+    There are `bands` times `rows` hash functions. 14 times 8 functions find half of the pairs with similarity .68, 92 %
+    of the pairs with .8, and .1 % of the pairs with .3. With `similarity`, the documents of a pair must also agree in
+    this share of all functions. Then you can use more bands with fewer rows: they find more pairs, and false pairs are
+    removed. Case, accents, punctuation and digits are ignored. Groups are the connected components of all pairs.
+    Documents with fewer than `run` words have no duplicates. The kept document is from the source that comes first in
+    `precedence`; otherwise it is the document that was read first. `mark` keeps all documents and sets the field
+    `minhash_group`.
     """
 
     bands: int = 14
@@ -70,7 +71,7 @@ class Minhash(SignedGroups):
         self._row_factors = rng.integers(0, 2**63, self.rows, np.uint64) * np.uint64(2) + np.uint64(1)
 
     def sign(self, candidate: Candidate) -> bytes:
-        """The signature: 64 bits for each band; with `similarity`, the values of all functions."""
+        """Compute the signature: 64 bits for each band; with `similarity`, the values of all functions."""
         runs = _runs(candidate.text, self._run_factors)
         if runs is None:
             return b""
@@ -84,11 +85,11 @@ class Minhash(SignedGroups):
         return self._band(least.reshape(self.bands, self.rows)).tobytes()
 
     def _band(self, values: UInt32[np.ndarray, "*place row"]) -> UInt64[np.ndarray, "*place"]:
-        """A 64-bit hash of each band: the sum of its values times odd factors, with all bits mixed."""
+        """Compute a 64-bit hash of each band: the sum of its values times odd factors, with all bits mixed."""
         return _mixed((values.astype(np.uint64) * self._row_factors).sum(axis=-1))
 
     def join(self, signatures: UInt8[np.ndarray, "document byte"]) -> Int64[np.ndarray, " document"]:
-        """The connected components of the pairs that agree in a band."""
+        """Return the connected components of the pairs that agree in a band."""
         number = len(signatures)
         pairs = [np.empty((2, 0), np.int64)]
         least = np.ascontiguousarray(signatures).view(np.uint32 if self.similarity else np.uint64)
@@ -110,7 +111,7 @@ class Minhash(SignedGroups):
     def _are_similar(
         self, least: UInt32[np.ndarray, "document function"], pairs: Int64[np.ndarray, "2 pair"]
     ) -> Bool[np.ndarray, " pair"]:
-        """Whether pairs agree in enough functions; the share of functions estimates the Jaccard similarity."""
+        """Return whether pairs agree in enough functions. This share of functions estimates the Jaccard similarity."""
         shares = [
             (least[pairs[0, start : start + _PAIRS]] == least[pairs[1, start : start + _PAIRS]]).mean(axis=1)
             for start in range(0, pairs.shape[1], _PAIRS)
@@ -119,7 +120,7 @@ class Minhash(SignedGroups):
 
 
 def _runs(text: str, factors: UInt64[np.ndarray, " run"]) -> UInt32[np.ndarray, " place"] | None:
-    """A hash of each run of words; None for a text with fewer words than a run."""
+    """Compute a hash of each run of words; None for a text with fewer words than a run."""
     text = text.lower()
     if text.isascii():
         codes = np.frombuffer(text.encode(), np.uint8)
@@ -159,14 +160,14 @@ def _runs(text: str, factors: UInt64[np.ndarray, " run"]) -> UInt32[np.ndarray, 
 
 
 def _mixed(values: UInt64[np.ndarray, "..."]) -> UInt64[np.ndarray, "..."]:
-    """The finaliser of MurmurHash3: every bit depends on all bits."""
+    """Apply the finaliser of MurmurHash3: every bit of the result depends on all bits."""
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         values = (values ^ (values >> np.uint64(33))) * np.uint64(factor)
     return values ^ (values >> np.uint64(33))
 
 
 def _powers(number: int) -> tuple[UInt64[np.ndarray, " power"], UInt64[np.ndarray, " power"]]:
-    """At least `number` powers of the base and of its inverse."""
+    """Return at least `number` powers of the base and of its inverse."""
     return _made_powers(max(1 << (number - 1).bit_length(), 1 << 16))
 
 
@@ -182,7 +183,7 @@ def _made_powers(number: int) -> tuple[UInt64[np.ndarray, " power"], UInt64[np.n
 
 @cache
 def _kinds() -> UInt8[np.ndarray, " code"]:
-    """The kind of every character code; 0 for a character of none of the four kinds."""
+    """Return the kind of every character code; 0 for characters of other kinds."""
     kinds = np.zeros(sys.maxunicode + 1, np.uint8)
     for code in range(sys.maxunicode + 1):
         character = chr(code)

@@ -1,4 +1,4 @@
-"""The perplexity of documents under a language model of the user's own texts (CCNet; Wenzek et al. 2020, LREC).
+"""Measure the perplexity of documents under a language model of the user's own texts (CCNet; Wenzek et al. 2020, LREC).
 
 It is a model of words, which the chain has already split, with an open vocabulary: words that occur once in the
 reference stand for all unknown words. An unknown word also costs its spelling, under a model of the characters of
@@ -32,24 +32,24 @@ _UNKNOWN = 2
 """The token of unknown symbols; the tokens of the vocabulary follow it."""
 _NUM_CHARACTERS = sys.maxunicode + 1
 _LARGEST = 1e300
-"""Above the perplexity of any text: a word costs at most some 450 in natural logarithms."""
+"""A number above the perplexity of any text: a word costs at most about 450 in natural logarithms."""
 _THIRDS = ("head", "middle", "tail")
 _ORDER = 5
 _REFERENCE_WORDS = 10_000_000
 _MOST_REMEMBERED = 2**20
 _MOST_SPELLED = 20
-"""Characters of an unknown word that count; without a bound, one address would outweigh a paragraph."""
+"""Only this number of characters of an unknown word is read; otherwise one address could outweigh a paragraph."""
 
 
 @dataclass
 class Perplexity(LearningStep, Survey):
     """Keeps documents with a perplexity from `least` to `most` under a model of n-grams of the files `reference`.
 
-    The perplexity is that of a word, e to the mean negative log-probability; it becomes the field `perplexity`. The
-    first ten million words of the reference are learned, in n-grams of up to five words. With `languages`, such as
-    `[en, de]`, documents of other languages pass unmeasured. `thirds`, such as `[head, middle]`, compares all documents
-    of a language and keeps these thirds: the head has the lowest perplexities, then come middle and tail. The third
-    becomes the field `perplexity_third`.
+    The perplexity is per word: e to the power of the mean negative log-probability; it becomes the field `perplexity`.
+    The first ten million words of the reference are learned, in n-grams of up to five words. With `languages`, such as
+    `[en, de]`, documents of other languages pass and are not measured. `thirds`, such as `[head, middle]`, compares all
+    documents of a language and keeps these thirds: the head has the lowest perplexities, then come middle and tail. The
+    third becomes the field `perplexity_third`.
     """
 
     reference: tuple[str, ...]
@@ -67,7 +67,7 @@ class Perplexity(LearningStep, Survey):
 
     @property
     def compares_documents(self) -> bool:
-        """Thirds need the perplexities of all documents."""
+        """Whether all documents are noted first: thirds need the perplexities of all documents."""
         return bool(self.thirds)
 
     def identity(self) -> list[str]:
@@ -78,7 +78,7 @@ class Perplexity(LearningStep, Survey):
         """Train the models of words and of their spelling.
 
         Raises:
-            UserError: a reference without a word.
+            UserError: the reference contains no word.
         """
         numbers = _Numbers()
         texts, num_words = [], 0
@@ -90,10 +90,10 @@ class Perplexity(LearningStep, Survey):
                 break
         if not num_words:
             files = ", ".join(self.reference)
-            raise UserError(f"Expected words in the files of the option 'reference', found none in {files}.")
+            raise UserError(f"Expected words in the files of the option 'reference', found no word in {files}.")
         _learn(folder, "words", texts, numbers)
-        # Every word counts once: most unknown words are rare, and rare words share their spelling; frequent words are
-        # odd.
+        # Every word is used once. Most unknown words are rare, and their spelling is similar to that of other rare
+        # words; frequent words have an unusual spelling.
         characters = _Numbers()
         _learn(folder, "spelling", [characters.of(word[:_MOST_SPELLED]) for word in numbers], characters)
 
@@ -123,7 +123,7 @@ class Perplexity(LearningStep, Survey):
         self._bounds = read_json(folder / "bounds.json", "prepare")
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
-        """Compare the perplexity, which the first pass has measured if there are two."""
+        """Compare the perplexity. If there are two passes, the first pass has measured it."""
         value = candidate.scores.get("perplexity") if self.thirds else self._measure(candidate)
         if value is None:
             return
@@ -191,7 +191,7 @@ class _LanguageModel:
         return total
 
     def _spell(self, words: Iterable[str]) -> None:
-        """Remember the log-probabilities of words' spellings."""
+        """Store the log-probabilities of words' spellings."""
         words = sorted(words)
         if not words:
             return

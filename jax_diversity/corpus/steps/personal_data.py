@@ -1,4 +1,4 @@
-"""Personal data: replaced, and counted by kind. The finds themselves are never stored or shown."""
+"""Replace personal data and count it by kind. The data that was found is never stored or shown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOCAL = re.compile(r"[\w!$%*+^~-]+(?:\.[\w!$%*+^~-]+)*\Z")
 _DOMAIN = re.compile(
     r"@(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}(?!(?:png|jpe?g|gif|svg|webp|css|js)\b)[^\W\d_][\w-]{0,61}[^\W_](?!\()"
 )
-_LONGEST_LOCAL, _MOST_LOCAL = 64, 1024  # RFC 5321; longer ones in use
+_LONGEST_LOCAL, _MOST_LOCAL = 64, 1024  # RFC 5321; some addresses in use are longer
 # name [at] host [dot] org
 _SPELT_AT = re.compile(r"[\[({<] ?(?:at|AT) ?[\])}>]")
 _SPELT_LOCAL = re.compile(r"[\w+-]+(?:\.[\w+-]+)* ?\Z")
@@ -73,7 +73,7 @@ class PersonalData(Step):
     stored.
 
     `fields` are replaced too: the title, and fields of the metadata (texts, also in lists and mappings). Other metadata
-    stay. Ids stay, because they must be unique; those with personal data are counted as `left_in_id`.
+    stay. Ids are not changed, because they must be unique; ids with personal data are counted as `left_in_id`.
     """
 
     placeholders: Mapping[str, str] = entries(
@@ -136,7 +136,7 @@ class PersonalData(Step):
 
 
 def masked(text: str) -> str:
-    """The text with all kinds of personal data replaced, for excerpts that are shown; it replaces in doubt.
+    """The text with all kinds of personal data replaced, for excerpts that are shown; doubtful cases are replaced, too.
 
     Example:
         >>> masked("Write to jane@example.org or 10.0.0.1.")
@@ -150,8 +150,8 @@ def masked(text: str) -> str:
 def masked_versions(*texts: str) -> list[str]:
     """Versions of one text with all kinds of personal data replaced; the versions have as many lines as the texts.
 
-    What is found in one version is replaced in all, also its lines and words: an edit may remove the label before a
-    number, or a part of an address.
+    Data that is found in one version is replaced in all versions, also its lines and words: an edit may remove the
+    label before a number, or a part of an address.
 
     Example:
         >>> masked_versions("PESEL\n44051401359", "44051401359")
@@ -194,7 +194,7 @@ def _finds(
 
     def add(kind: str, found: Mapping[str, Find]) -> None:
         if placeholders[kind]:
-            # Every character of a secret counts: its kinds search the text itself.
+            # Every character of a secret matters: secrets are searched in the text itself, not in the plain copy.
             search = (lambda find: find) if kind == "secret" else in_plain_copy
             finds.extend((name, search(find), placeholders[kind]) for name, find in found.items())
 
@@ -252,7 +252,7 @@ def _is_address(match: re.Match, private_addresses: bool) -> bool:
 
 
 def _is_version(match: re.Match) -> bool:
-    """A number after a word such as *section*; small numbers, or 0 after a name, without a word such as *host*."""
+    """Whether it is a version: after a word such as *section*; or, without a word such as *host*, of small numbers."""
     first, second, *_ = map(int, match[0].split("."))
     words = before(match, 20)
     if _NUMBERED.search(words):

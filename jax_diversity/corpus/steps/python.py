@@ -1,4 +1,4 @@
-"""The user's own function."""
+"""A step that calls a function of the user."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from jax_diversity.foundation.own_functions import find_function, source_file
 class Python(Step):
     """Calls your own function `module:name`, from a module on Python's path or in the working folder.
 
-    The function takes the document, with the text as the previous steps left it. It returns whether to keep the
-    document, or a new text, or a dict of fields for its metadata. None keeps the document unchanged. If the function
-    raises an exception or `SystemExit`, or returns another value, the rule `raised` removes the document.
+    The argument of the function is the document, with the text after the previous steps. The function returns whether
+    to keep the document, or a new text, or a dict of fields for the metadata. None keeps the document unchanged. If the
+    function raises an exception or `SystemExit`, or returns another value, the rule `raised` removes the document.
     """
 
     function: str
@@ -27,14 +27,14 @@ class Python(Step):
         self._call = find_function(self.function, "the option 'function'")
 
     def identity(self) -> str:
-        """The hash of the module's file: the decisions may change with it."""
+        """Return the hash of the module's file, because the decisions may change if the file changes."""
         source = source_file(self.function)
         return "" if source is None else file_hash(source)
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Call the function and apply its answer."""
         answer = self._call(candidate.finished())
-        # Values that cannot be stored raise here, not when the document is written.
+        # Values that cannot be stored raise an error here, and not later when the document is written.
         if isinstance(answer, Mapping):
             json.dumps(dict(answer), allow_nan=False, ensure_ascii=False).encode()
             candidate.scores.update(answer)

@@ -1,8 +1,8 @@
-"""A classifier trained on the user's own good and bad texts.
+"""A classifier that is trained on the user's good and bad texts.
 
-Logistic regression on words and pairs of neighbouring words, hashed into a million features. GPT-3's filter of the
-Common Crawl is of this kind (Brown et al. 2020, arXiv:2005.14165, appendix A), and so is Skywork's, which predicts
-whether Wikipedia would cite a page (Wei et al. 2023, arXiv:2310.19341).
+It is a logistic regression on words and pairs of neighbouring words, which are hashed into a million features. GPT-3's
+filter of the Common Crawl is of this kind (Brown et al. 2020, arXiv:2005.14165, appendix A). Skywork's filter is too:
+it predicts whether Wikipedia would cite a page (Wei et al. 2023, arXiv:2310.19341).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST_TEXTS = 100_000
 _NUM_FEATURES = 2**20
 _PAIR_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _FEWEST = 20
-"""Smallest number of good or bad texts."""
+"""Minimum number of good texts, and of bad texts."""
 _MOST_REMEMBERED = 2**20
 
 
@@ -42,11 +42,11 @@ _MOST_REMEMBERED = 2**20
 class Quality(LearningStep):
     """Keeps documents that resemble your texts in the files `good` more than your texts in `bad`.
 
-    The metadata field `field` gets the probability that the text is good, if good and bad texts are equally frequent;
-    documents below `least` are removed. With `pareto`, such as GPT-3's 9, `least` does not count: a document is kept if
-    a draw of that Pareto distribution exceeds 1 - probability, so that some documents of low probability stay; the draw
-    depends on the document's id alone. `model` is a file that was learned before, in place of `good` and `bad`. At most
-    100,000 texts of each kind are learned, chosen by a hash.
+    The metadata field `field` gets the probability that the text is good; good and bad texts are assumed to be equally
+    frequent. Documents below `least` are removed. With `pareto`, such as 9 in GPT-3, `least` is not used: a document is
+    kept if a draw from this Pareto distribution exceeds 1 - probability. So some documents with a low probability stay.
+    The draw depends only on the document's id. `model` is a file that was learned before; it replaces `good` and `bad`.
+    At most 100,000 texts of each kind are learned; they are chosen by a hash.
     """
 
     kept_files: ClassVar[tuple[str, ...]] = (MODEL, _ABOUT)
@@ -74,19 +74,19 @@ class Quality(LearningStep):
             find_named("bad", self.bad)
 
     def identity(self) -> list[list[str]]:
-        """The hashes of the files."""
+        """Return the hashes of the files."""
         if self.model:
             return [[file_hash(Path(self.model).expanduser())]]
         return [hash_named("good", self.good), hash_named("bad", self.bad)]
 
     def learn(self, folder: Path) -> None:
-        """Train the classifier on four fifths of the texts, measure it on the others, and write it.
+        """Train the classifier on four fifths of the texts, measure it on the other texts, and write it.
 
-        `quality.json` holds the numbers of texts and the accuracy on the held-out texts: the mean of the shares of good
-        and bad texts that are classified correctly.
+        `quality.json` contains the numbers of texts and the accuracy on the held-out texts. The accuracy is the mean of
+        two shares: the share of good texts and the share of bad texts that are classified correctly.
 
         Raises:
-            UserError: too few texts, or a classifier that is hardly better than chance.
+            UserError: there are too few texts, or the classifier is hardly better than chance.
         """
         if self.model:
             copy_file(Path(self.model).expanduser(), folder / MODEL)
@@ -102,7 +102,8 @@ class Quality(LearningStep):
                 )
         features, is_good, held_out = [], [], []
         for name, own in texts.items():
-            for number, key in enumerate(sorted(own.keys() - both)):  # in the order of the hashes, every fifth
+            # In the order of the hashes, one of five texts is held out.
+            for number, key in enumerate(sorted(own.keys() - both)):
                 features.append(_features(split_words(own[key])))
                 is_good.append(name == "good")
                 held_out.append(number % 5 == 0)
@@ -137,31 +138,31 @@ class Quality(LearningStep):
 
 
 def pareto_draw(id: str, shape: float) -> float:
-    """A draw of the Pareto distribution from 0 (Lomax's, as in `numpy.random.pareto`), by a hash of an id."""
+    """Return a draw from the Lomax distribution (as `numpy.random.pareto`), computed from a hash of an id."""
     uniform = (xxhash.xxh3_64_intdigest(id.encode("utf-8", "surrogatepass"), seed=1) + 1) / 2.0**64
     return uniform ** (-1 / shape) - 1
 
 
 def _distinct(option: str, patterns: Sequence[str]) -> dict[int, str]:
-    """Different texts by their hashes: the texts with the least hashes."""
+    """Return hash -> text, without repeated texts: the texts with the smallest hashes."""
     hashes = ((xxhash.xxh3_64_intdigest(text.encode()), text) for text in read_texts(option, patterns))
     return dict(nsmallest(_MOST_TEXTS, hashes))
 
 
 def _train(features: Sequence[Int32[np.ndarray, "_"]], is_good: Any, held_out: Any) -> tuple[_Classifier, float]:
-    """A classifier, and its accuracy on the held-out texts."""
+    """Train a classifier. Return it and its accuracy on the held-out texts."""
     from scipy.sparse import csr_array
     from sklearn.linear_model import LogisticRegression
 
     lengths = np.array(list(map(len, features)))
     places = np.concatenate(features)
-    used = np.bincount(places, minlength=_NUM_FEATURES) > 0  # features of no text have weight 0
+    used = np.bincount(places, minlength=_NUM_FEATURES) > 0  # features that occur in no text have weight 0
     columns = (np.cumsum(used, dtype=np.int32) - 1)[places]
     values = np.repeat((1 / np.sqrt(np.maximum(lengths, 1))).astype(np.float32), lengths)
     matrix = csr_array((values, columns, np.concatenate([[0], np.cumsum(lengths)])), (len(features), used.sum()))
     fitted = LogisticRegression(C=10, class_weight="balanced", max_iter=1000).fit(matrix[~held_out], is_good[~held_out])
     scores = fitted.decision_function(matrix[held_out])
-    # Probabilities of learned texts are overconfident; held-out texts calibrate them (Platt 1999).
+    # The probabilities of learned texts are too close to 0 or 1. We calibrate with the held-out texts (Platt 1999).
     truth = is_good[held_out]
     calibrated = LogisticRegression(class_weight="balanced").fit(scores[:, None], truth)
     right = calibrated.predict(scores[:, None]) == truth
@@ -180,7 +181,7 @@ class _Classifier:
         self._weights, self._offset = weights, offset
 
     def probability(self, words: list[str]) -> float:
-        """The probability that a text is good."""
+        """Return the probability that a text is good."""
         features = _features(words)
         score = self._offset + float(self._weights[features].sum(dtype=np.float64)) / math.sqrt(max(len(features), 1))
         return round(1 / (1 + math.exp(-max(min(score, 50), -50))), 4)
@@ -198,7 +199,7 @@ class _Classifier:
 
     @classmethod
     def load(cls, path: Path) -> _Classifier:
-        """Read a saved classifier; a `UserError` for any other file."""
+        """Read a saved classifier. Any other file is a `UserError`."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 weights = np.zeros(_NUM_FEATURES, np.float32)
@@ -211,7 +212,7 @@ class _Classifier:
 
 
 def _features(words: list[str]) -> Int32[np.ndarray, " feature"]:
-    """The different features of a text: its words and pairs of neighbouring words."""
+    """Return the different features of a text: its words and pairs of neighbouring words."""
     hashes = _hashes()
     if len(hashes) > _MOST_REMEMBERED:
         hashes.clear()

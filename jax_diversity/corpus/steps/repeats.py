@@ -1,4 +1,4 @@
-"""What the steps that remove repeated parts of documents have in common.
+"""The base class of steps that remove repeated parts of documents.
 
 A document is a row of spans: lines, sentences or words. The first pass notes a hash of 64 bits for each run of a fixed
 number of spans. Between the passes equal hashes are grouped, in the order of documents: first the sources that take
@@ -37,14 +37,14 @@ _SHIFT = np.uint64(32)
 _NORMAL = bytes(range(256)).lower().translate(bytes.maketrans(b"123456789", b"000000000"))
 _LEFT_OUT = bytes({*range(33), 127, *string.punctuation.encode()} - {10})
 _SPACES = "\x80-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff"
-# Only the basic plane, which Python searches ten times as fast.
+# Only characters of the basic plane, which Python searches ten times as fast.
 _MARKS = "".join(sorted(mark for mark in SYMBOLS if "\x7f" < mark < "\U00010000"))
 _OTHERS = re.compile(f"[{_SPACES}{re.escape(_MARKS)}]+")
 _OTHER_DIGIT = re.compile(r"[^\D\x00-\x7f]")
 
 
 class Repeats(Survey):
-    """Cuts out runs of spans that came before, or marks documents with their share of words.
+    """Cuts out runs of spans that occurred before, or marks documents with the share of words in such runs.
 
     Subclasses declare the options `least_left`, `mark` and `precedence`.
     """
@@ -60,7 +60,7 @@ class Repeats(Survey):
 
     @property
     def run_length(self) -> int:
-        """Spans of a run."""
+        """Number of spans in a run."""
         return 1
 
     @abstractmethod
@@ -74,7 +74,7 @@ class Repeats(Survey):
     def repeated(
         self, begins: Bool[np.ndarray, " place"], documents: Int64[np.ndarray, " place"]
     ) -> Bool[np.ndarray, " place"]:
-        """Which places are cut out. Places with equal hashes are neighbours; `begins` marks the first of each group."""
+        """Which places are cut out. Places of equal hashes are neighbours; `begins` marks each group's first place."""
         return ~begins
 
     def note(self, candidate: Candidate) -> bytes:
@@ -149,7 +149,7 @@ def cut(text: str, spans: Sequence[Span], gone: Bool[np.ndarray, " span"]) -> st
         >>> cut("one two. three four", [(0, 3), (4, 8), (9, 14), (15, 19)], np.array([False, True, True, False]))
         'one four'
     """
-    # Neighbouring spans that stay are copied with the gaps between them.
+    # Neighbouring spans that are kept are copied with the gaps between them.
     edges = np.flatnonzero(np.diff(gone, prepend=not gone[0], append=not gone[-1])).tolist()
     kept: list[str] = []
     for first, stop in pairwise(edges):
@@ -165,7 +165,7 @@ def cut(text: str, spans: Sequence[Span], gone: Bool[np.ndarray, " span"]) -> st
 def line_hashes(lines: str, least_letters: int = 0) -> UInt64[np.ndarray, " line"]:
     """A hash of every line without case, spaces and punctuation, with each digit as 0.
 
-    It is 0 for a line with fewer than `least_letters` letters and digits, or with none.
+    The hash is 0 for a line with fewer than `least_letters` letters and digits, or without letters and digits.
     """
     lowered = lines
     if not lines.isascii():
@@ -179,7 +179,7 @@ def line_hashes(lines: str, least_letters: int = 0) -> UInt64[np.ndarray, " line
 
 
 def run_hashes(hashes: UInt64[np.ndarray, " span"], run: int) -> UInt64[np.ndarray, " run"]:
-    """A hash of every `run` neighbours, made by doubling: two hashes make one of twice the length."""
+    """A hash of every `run` neighbours, made by doubling: two hashes give the hash of a run of twice the length."""
     if len(hashes) < run:
         return np.zeros(0, np.uint64)
     length = 1

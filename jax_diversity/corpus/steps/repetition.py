@@ -92,7 +92,7 @@ def _repeated_runs(words: list[str]) -> Iterator[_Runs]:
         starts, keys = starts[:inside], names[:inside] * len(known) + codes[starts[:inside] + n - 1]
         _, first, names, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
         count = int(counts.max(initial=1))
-        # Without repetition the first run of the text counts.
+        # Without repetition the most frequent run is the first run of the text.
         top = int(starts[first[counts == count].min()]) if count > 1 else 0
         again = counts[names] > 1
         starts, names = starts[again], names[again]

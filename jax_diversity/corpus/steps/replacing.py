@@ -1,8 +1,8 @@
-"""Finding and replacing spans of a text: what all kinds of personal data have in common.
+"""Find and replace spans of a text; these functions are common to all kinds of personal data.
 
-Finds search a plain copy of the text: spaces, dashes, digits and full-width characters of any script as ASCII, without
-invisible characters such as soft hyphens, and with character references such as `&#64;` resolved. `\\d` then matches
-0 to 9 only. The spans are mapped back to the text.
+Searches use a plain copy of the text: spaces, dashes, digits and full-width characters of any script are ASCII,
+invisible characters such as soft hyphens are removed, and character references such as `&#64;` are resolved. `\\d` then
+matches 0 to 9 only. The spans are mapped back to the text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def holding(may_match: Callable[[str], object], find: Find) -> Find:
 
 
 def before(match: re.Match, characters: int) -> str:
-    """The characters before a match, at most so many."""
+    """The last characters before a match, at most `characters`."""
     return match.string[max(match.start() - characters, 0) : match.start()]
 
 
@@ -56,7 +56,7 @@ def replaced(text: str, find: Find, placeholder: str | Callable[[str], str]) -> 
     Args:
         text: the text.
         find: searches one kind.
-        placeholder: a text, or a function that makes it of the found characters.
+        placeholder: a text, or a function from the found characters to the placeholder.
 
     Example:
         >>> replaced("call 911 or 112", by_pattern(re.compile(r"\\d+")), "<number>")
@@ -69,7 +69,7 @@ def replaced(text: str, find: Find, placeholder: str | Callable[[str], str]) -> 
     return ("".join([*parts, text[end:]]), number) if number else (text, 0)
 
 
-# ---- Copies that are searched in place of the text.
+# ---- Copies that are searched instead of the text.
 class _Copy(NamedTuple):
     """An edited copy of a text. From character `places[i]` of the copy on, the text is `shifts[i]` characters ahead."""
 
@@ -126,9 +126,11 @@ def _plain(text: str) -> _Copy:
     shrinks = any(map(text.__contains__, _REFERENCES))
     if not text.isascii():
         special, table = _one_to_one()
-        if special.search(text) or _BEYOND.search(text):
-            text = text.translate(table)
-            shrinks = True
+        if _BEYOND.search(text):
+            text, shrinks = text.translate(table), True
+        else:  # `translate` looks up every character that is not ASCII
+            text, number = special.subn(lambda match: table.get(ord(match[0]), match[0]), text)
+            shrinks = shrinks or number > 0
     return _edited(text, map(_plain_edit, _SHRINKING.finditer(text))) if shrinks else _Copy(text, [], [])
 
 
@@ -157,9 +159,9 @@ def _plain_edit(match: re.Match) -> tuple[int, int, str]:
 
 
 def across_lines(find: Find) -> Find:
-    """Also finds numbers with a line break between their digits, or one between all their groups.
+    """Also finds numbers with a line break between their digits, or a line break between all their groups.
 
-    It does not if a find ends before the line break.
+    Such a number is not found if another find ends before the line break.
     """
 
     def find_both(text: str) -> Iterable[Span]:
@@ -180,7 +182,7 @@ def across_lines(find: Find) -> Find:
 _LINE_BREAK = re.compile(r"\n(?<=[\dA-Z) \r-].)[ \t]{0,8}(?=\d)", re.DOTALL)
 _LAST_GROUPS, _FIRST_GROUPS = re.compile(r"[\dA-Z+][\dA-Z ()\r\n-]*\Z"), re.compile(r"[\dA-Z ()\r\n-]{1,30}")
 _SEPARATED = re.compile(r"(?<!\+\d)(?<!\+\d\d)(?<!\+\d\d\d)[ -](?=[\dA-Z])")
-"""A separator in a line, other than after the code of a country."""
+"""A separator in a line, except after the code of a country."""
 _LONGEST_NUMBER, _LEAST_CHARACTERS = 40, 8
 _ROWS = re.compile(r"(?:[ .,:;|()\t-]*+[\dA-Fa-f]++[ .,:;|()\t-]++[\dA-Fa-f][\dA-Fa-f .,:;|()\t\r-]*+(?:\n|\Z)){3}")
 """Three lines of several numbers, as in a table."""

@@ -1,12 +1,12 @@
-"""Documents with the same meaning (SemDeDup: Abbas et al. 2023, arXiv:2303.09540).
+"""Find documents with the same meaning (SemDeDup: Abbas et al. 2023, arXiv:2303.09540).
 
 k-means divides the vectors into clusters, and documents are compared within their cluster. Documents without vectors
-are compared by their terms in any order: a term is hashed to one of 2^18 numbers and has the weight `(1 + ln count)
-ln((1 + documents) / documents with it)`. A truncated SVD finds the clusters, but in its few dimensions whole topics
-have cosines above .95; therefore the cosines are computed from the terms themselves.
+are compared by their terms, in any order. A term is hashed to one of 2^18 numbers and has the weight `(1 + ln count)
+ln((1 + documents) / documents with the term)`. Clusters are found in the dimensions of a truncated SVD. In these few
+dimensions, documents of a whole topic have cosines above .95. Therefore the cosines are computed from the terms.
 
-A note takes 4 bytes for every different term, some 560 a document, or the bytes of the vector; it is read from disk.
-The memory is 256 bytes a document for the clusters' dimensions, or the bytes of the vectors.
+A note has 4 bytes for every different term, about 560 bytes per document, or the bytes of the vector. Notes are read
+from disk. The memory is 256 bytes per document for the clusters' dimensions, or the bytes of the vectors.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from jax_diversity.text.terms import split_terms
 _HASH_BITS = 18
 _COUNT_BITS = 32 - _HASH_BITS
 _DIMENSIONS = 64
-"""Dimensions in which clusters of terms are found."""
+"""Number of dimensions in which clusters of terms are found."""
 _FITTED = 16_384
-"""Documents from which the dimensions are learned; clusters are learned from eight times as many."""
+"""Number of documents from which the dimensions are learned. Clusters are learned from eight times this number."""
 _BLOCK = 1024
 _CLUSTER = 1000
 """Mean number of documents of a cluster."""
 _MOST_WORDS = 1024
-"""Words from the start of a text whose terms are compared."""
+"""Number of words at the start of a text whose terms are compared."""
 _SEED = 0
 _ROUNDING = 1e-6
 
@@ -47,9 +47,10 @@ class Semantic(Groups):
     """Keeps one of the documents whose vectors have a cosine of at least `similarity`.
 
     `vectors` names the metadata field with a document's vector, a list of numbers; without it the terms of the first
-    1,024 words are compared. Documents are compared within clusters of about a thousand. The kept document is farthest
-    from the centre of its cluster, or from one of the sources named first in `precedence`; every removed document is
-    similar to a kept one. `mark` removes none and sets the field `semantic_group`.
+    1,024 words are compared. Documents are compared within clusters of about a thousand documents. The kept document is
+    from the source that comes first in `precedence`; otherwise it is the document that is farthest from the centre of
+    its cluster. Every removed document is similar to a kept document. `mark` removes no document and sets the field
+    `semantic_group`.
     """
 
     similarity: float = 0.9
@@ -62,7 +63,7 @@ class Semantic(Groups):
             raise UserError(f"Expected similarity above 0 and at most 1, found {self.similarity}.")
 
     def note(self, candidate: Candidate) -> bytes:
-        """The vector, or the terms with their counts."""
+        """Return the vector, or the terms with their counts."""
         if self.vectors:
             return self._vector(candidate)
         counts = Counter(split_terms(candidate.text, _MOST_WORDS))

@@ -1,4 +1,4 @@
-"""Repeated runs of sentences (C4: Raffel et al. 2020, JMLR 21(140), section 2.2)."""
+"""Remove repeated runs of sentences (C4: Raffel et al. 2020, JMLR 21(140), section 2.2)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from jax_diversity.text.sentences import split_sentences
 
 @dataclass
 class Sentences(Repeats):
-    """Removes sentences that belong to a run of `run` sentences that came before, in this or another document.
+    """Removes sentences that belong to a run of `run` sentences that occurred before, in this or another document.
 
-    Case, spaces and punctuation do not count, and all digits are equal. Documents with a share of words below
-    `least_left` left are removed. Documents come in the order of reading, after the documents of the sources named in
-    `precedence`. `mark` changes no text: documents get the share of words in such sentences as the field
-    `repeated_sentences_share`.
+    Case, spaces and punctuation are ignored, and all digits are equal. Documents of which less than the share
+    `least_left` of the words is left are removed. Documents come in the order of reading, after the documents of the
+    sources named in `precedence`. `mark` changes no text: documents get the share of words in such sentences as the
+    field `repeated_sentences_share`.
     """
 
     kind: ClassVar[str] = "sentences"
@@ -36,11 +36,11 @@ class Sentences(Repeats):
 
     @property
     def run_length(self) -> int:
-        """Sentences of a run."""
+        """Number of sentences in a run."""
         return self.run
 
     def hashes(self, candidate: Candidate) -> UInt64[np.ndarray, " run"]:
-        """A hash of every run of sentences; sentences of marks alone do not count."""
+        """A hash of every run of sentences; sentences that contain only punctuation marks are ignored."""
         hashes = _hashes(split_sentences(candidate.text))
         return run_hashes(hashes[hashes != 0], self.run)
 
@@ -53,12 +53,12 @@ class Sentences(Repeats):
             end = start + len(sentence)
             if has_letters:
                 spans.append((start, end))
-            elif spans:  # marks alone belong to the sentence before them
+            elif spans:  # punctuation marks without a word belong to the sentence before them
                 spans[-1] = spans[-1][0], end
         return spans
 
 
 def _hashes(sentences: list[str]) -> UInt64[np.ndarray, " sentence"]:
-    """A hash of every sentence; 0 for a sentence of marks alone."""
+    """A hash of every sentence; 0 for a sentence that contains only punctuation marks."""
     one_a_line = "\n".join([sentence.replace("\n", " ") for sentence in sentences])
     return line_hashes(one_a_line)[: len(sentences)]

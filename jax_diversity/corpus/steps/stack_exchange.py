@@ -30,13 +30,13 @@ _BULLET = re.compile(r"^([^\S\n]*+)• ", re.MULTILINE)
 
 @dataclass
 class StackExchange(Step):
-    """Turns questions with their answers into plain text, and keeps the questions of the listed `sites`.
+    """Converts questions with their answers to plain text, and keeps the questions of the listed `sites`.
 
-    The default is the 28 largest sites; an empty list keeps all. Tags are removed; code keeps its lines, and lists keep
-    their items. `Q: ` precedes the question, `A: ` every answer. Answers below `least_answer_score` are left out, then
-    questions with fewer than `least_answers` answers or a score below `least_score` are removed. The limits of markup
-    are those of the step html. Documents whose field `media_type` is not text/x-stack-exchange pass unchanged, unless
-    `always`.
+    The default is the 28 largest sites; an empty list keeps all sites. Tags are removed; code keeps its lines, and
+    lists keep their items. `Q: ` is written before the question, `A: ` before every answer. Answers with a score below
+    `least_answer_score` are left out. Questions with fewer than `least_answers` answers or a score below `least_score`
+    are removed. The limits of markup are the same as in the step html. If the field `media_type` of a document is not
+    text/x-stack-exchange, the document passes unchanged, except with `always`.
     """
 
     sites: tuple[str, ...] = LARGEST
@@ -48,7 +48,7 @@ class StackExchange(Step):
         self._sites = frozenset(map(str.lower, self.sites))
 
     def identity(self) -> str:
-        """The version of the library that reads HTML."""
+        """Return the version of the library that reads HTML."""
         return version("resiliparse")
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:

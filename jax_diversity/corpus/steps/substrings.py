@@ -1,7 +1,7 @@
-"""Repeated long substrings (Lee et al. 2022, arXiv:2107.06499, section 4.1; cut out as in RefinedWeb).
+"""Remove repeated long substrings (Lee et al. 2022, arXiv:2107.06499, section 4.1; cut out as in RefinedWeb).
 
-A word belongs to a repeated substring of at least n words exactly if it belongs to a repeated run of n words. The runs
-are hashed and sorted in blocks, so that no suffix array has to fit into memory.
+A word belongs to a repeated substring of at least n words if and only if it belongs to a repeated run of n words. The
+runs are hashed and sorted in blocks, so we do not need a suffix array, which would have to fit into memory.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from jax_diversity.text.words import word_spans
 
 @dataclass
 class Substrings(Repeats):
-    """Cuts out substrings of at least `length` words that came before, in this or another document.
+    """Cuts out substrings of at least `length` words that occurred before, in this or another document.
 
-    Punctuation marks count as words. Words must be equal in every letter; spaces do not count. Documents with a share
-    of words below `least_left` left are removed: 1 removes every document with such a substring. Documents come in the
-    order of reading, after the documents of the sources named in `precedence`. `mark` changes no text: documents get
-    the share of words in such substrings as the field `repeated_substrings_share`.
+    Punctuation marks are words here. Words must be equal in every letter; spaces are ignored. A document is removed if
+    the remaining share of its words is below `least_left`; with 1, every document with such a substring is removed.
+    Documents of the sources in `precedence` come first, then all others, in the order of reading. `mark` changes no
+    text: documents get the share of words in such substrings as the field `repeated_substrings_share`.
     """
 
     kind: ClassVar[str] = "words"
@@ -41,14 +41,14 @@ class Substrings(Repeats):
 
     @property
     def run_length(self) -> int:
-        """Words of a run."""
+        """Number of words in a run."""
         return self.length
 
     def hashes(self, candidate: Candidate) -> UInt64[np.ndarray, " run"]:
-        """A hash of every run of words."""
+        """Compute a hash of every run of words."""
         words = "\n".join(candidate.words).encode(errors="surrogatepass").split(b"\n")
         return run_hashes(np.frombuffer(b"".join(map(xxhash.xxh3_64_digest, words)), np.uint64), self.length)
 
     def spans(self, text: str) -> list[Span]:
-        """The words."""
+        """Return the places of the words."""
         return word_spans(text)

@@ -1,4 +1,4 @@
-"""Telephone numbers: international numbers, numbers after a word such as "phone", and numbers of given regions.
+"""Find telephone numbers: international numbers, numbers after a word such as "phone", and numbers of given regions.
 
 The library phonenumbers decides which numbers are in use. Candidates are searched here: the library's own search takes
 four times as long for each region, and does not use words such as "phone" before a number.
@@ -71,7 +71,7 @@ def telephone_numbers(regions: Sequence[str]) -> Find:
 
 
 def _is_labelled(match: re.Match) -> bool:
-    """Whether digits are as many as in a telephone number and follow a word for a telephone."""
+    """Whether there are as many digits as in a telephone number, and a word for a telephone before them."""
     if not 7 <= sum(map(str.isdigit, match[0])) <= 15 or _YEARS.fullmatch(match[0]):
         return False
     words = before(match, 40)
@@ -109,7 +109,7 @@ def _matches(match: re.Match, region: str, leniency: int) -> list[Span]:
 
 
 def _apart(spans: list[Span]) -> Iterator[Span]:
-    """The spans in order; of overlapping spans the first."""
+    """The spans in order; of overlapping spans only the first."""
     end = 0
     for start, stop in sorted(spans):
         if start >= end:

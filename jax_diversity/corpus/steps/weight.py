@@ -1,4 +1,4 @@
-"""How often training sees a document, by its source, language or another field."""
+"""Set how often a document is used in training, by its source, language or another field."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jax_diversity.schema.weights import parse_rules
 
 @dataclass
 class Weight(Step):
-    """Sets the field `weight`: how often training sees a document, such as 2.5 times.
+    """Sets the field `weight`: how often a document is used in training, such as 2.5 times.
 
     `weights` are rules about the source, the language or a field, such as `{source=web-*: 0.5, quality>=0.8: 2}`, in
     the language of `packing.weights`. The factors of all rules that match a document are multiplied, also those of a
@@ -24,10 +24,10 @@ class Weight(Step):
 
     def __post_init__(self) -> None:
         if not self.weights:
-            raise UserError("Expected rules in the option 'weights', found none.")
+            raise UserError("Expected rules in the option 'weights', found no rule.")
         self._rules = parse_rules(self.weights, "weights")
         for rule in self._rules:
-            if rule.family is not None:  # the means of groups are known after all documents
+            if rule.family is not None:  # the means of groups are known only after all documents
                 raise UserError(
                     f"Expected rules about documents in the step weight, found the mean of a group, "
                     f"{quoted(rule.text)}; give it as packing.weights."

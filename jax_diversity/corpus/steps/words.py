@@ -1,4 +1,4 @@
-"""Documents of enough words."""
+"""Remove documents with too few words."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least
 
 @dataclass
 class Words(Step):
-    """Keeps documents of at least `least` words, punctuation not counted; the number becomes the field `words`.
+    """Keeps documents with at least `least` words, without punctuation. The number is stored in the field `words`.
 
-    The default of 50 comes from studies of packing that drop the short articles of WikiText (Merity et al. 2016).
+    The default of 50 is from studies of packing that leave out the short articles of WikiText (Merity et al. 2016).
     """
 
     least: int = 50

@@ -1,4 +1,4 @@
-"""Sources of a trial's batches: an order, an order learnt from gradients, a mixture that losses change, or a stream.
+"""Sources of a trial's batches: an order, an order learnt from gradients, a mixture changed by losses, or a stream.
 
 A source gives a batch and then observes the result of its step. A learnt order or a changing mixture uses the result to
 choose the next batch.
@@ -32,7 +32,7 @@ _NEXT_EPOCH = 1_000_003
 
 
 class Ordered:
-    """Sequences in one order, or in a new order in each epoch, which may be learnt from gradients."""
+    """Give sequences in one order, or in a new order in each epoch, which may be learnt from gradients."""
 
     def __init__(self, config: TrialConfig, packed: PackedTokens) -> None:
         self._config, self.packed = config, packed
@@ -94,7 +94,7 @@ class Mixed(Ordered):
     ) -> None:
         super().__init__(config, packed)
         self._rule, self._names, self._codes = rule, names, codes
-        # Added up when the order is renewed, since reading a loss waits for the device.
+        # Losses are added up when the order is renewed, because reading a loss waits for the device.
         self._waiting: list[tuple[Any, Any]] = []
 
     def give(self, step: int) -> Given:
@@ -119,7 +119,7 @@ class Mixed(Ordered):
         return {f"share/{family}/{name}": share for name, share in zip(self._names, shares.tolist(), strict=True)}
 
     def _plan_again(self, shares: Float64[np.ndarray, " group"], step: int) -> None:
-        """Order the rest of the epoch by the shares; sequences that were read keep their places."""
+        """Order the rest of the epoch by the shares; sequences that were read keep their positions."""
         config = self._config
         seen = self.order[: len(self.order) - len(self.upcoming)]
         with warnings.catch_warnings():
@@ -163,13 +163,13 @@ class Contiguous:
 def stream_batch(
     rows: Integer[np.ndarray, "row column"], start: int, length: int
 ) -> dict[str, Integer[np.ndarray, "row token"]]:
-    """Some columns of a stream's rows as a batch, in which every token has a target."""
+    """Return some columns of a stream's rows as a batch, in which every token has a target."""
     tokens = rows[:, start : start + length + 1].astype(np.int32)
     return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:], "targets_segmentation": np.ones_like(tokens[:, 1:])}
 
 
 def _stream(dataset: Dataset) -> Integer[np.ndarray, " token"]:
-    """All training documents, joined in the corpus's order."""
+    """The tokens of all training documents, end to end, in the corpus's order."""
     documents: Int64[np.ndarray, " document"] = np.unique(dataset.segments.document_index)
     return np.concatenate([np.asarray(dataset.tokens.document(index)) for index in documents.tolist()])
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _LEAST_TOKENS = 512
 """Smallest number of tokens of a group whose loss is reported."""
-_RUN = 32  # any two texts of a language share shorter runs of tokens, such as phrases
+_RUN = 32  # shorter runs of tokens, such as phrases, occur in any two texts of a language
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Documents:
 
     Attributes:
         texts: the tokens of each document.
-        sequences: the same tokens as sequences; `sequences.documents` holds indices of `texts`.
+        sequences: the same tokens as sequences; `sequences.documents` contains indices into `texts`.
         groups: family -> the name of every document's group.
     """
 
@@ -44,14 +44,14 @@ class Documents:
     def by_document(
         self, losses: Float64[np.ndarray, "row token"]
     ) -> tuple[np.ndarray, Int64[np.ndarray, " document"]]:
-        """Every document's summed loss and number of targets."""
+        """Return every document's summed loss and its number of targets."""
         counts = self.sequences.is_target[: len(losses)] > 0
         documents = self.sequences.documents[: len(losses)][counts]
         sums = np.bincount(documents, losses[counts], len(self.texts))
         return sums, np.bincount(documents, minlength=len(self.texts))
 
     def measures(self, sums: np.ndarray, counts: np.ndarray, macro: str) -> dict[str, float]:
-        """Mean losses in nats a token: of all targets, of every group, and the mean over the groups of `macro`."""
+        """Mean losses in nats per token: of all targets, of every group, and the mean over the groups of `macro`."""
         found = {"loss/validation": float(sums.sum() / counts.sum())}
         for family, names in self.groups.items():
             means = []
@@ -77,7 +77,7 @@ def make_evaluation(dataset: Dataset, config: ExperimentConfig, data: Path) -> E
     """Read the texts of an experiment's evaluation; tasks' paths are relative to `data`.
 
     Raises:
-        UserError: a dataset without validation documents, an empty task.
+        UserError: the dataset has no validation documents, or a task is empty.
     """
     length = dataset.sequence_length
     tasks = {name: _task(dataset, name, task, data, length) for name, task in config.tasks.items()}
@@ -97,7 +97,7 @@ def _validation(dataset: Dataset, config: ValidationConfig, length: int) -> Docu
     documents = documents[np.argsort(marks, kind="stable")]
     codes = document_codes(dataset, config.macro)[documents]
     lengths = np.minimum(dataset.tokens.document_lengths[documents], config.tokens_per_document)
-    # Every group takes documents in the order of their hashes until it has enough tokens.
+    # Each group gets documents in the order of their hashes until it has enough tokens.
     kept = np.zeros(len(documents), bool)
     for code in np.unique(codes):
         of_group = np.flatnonzero(codes == code)
@@ -116,12 +116,12 @@ def _validation(dataset: Dataset, config: ValidationConfig, length: int) -> Docu
 def _task(dataset: Dataset, name: str, task: TaskConfig, data: Path, length: int) -> Documents:
     tokenizer = dataset.tokenizer
     if tokenizer is None:
-        raise UserError("Expected a dataset with a tokenizer, which turns tasks' texts into tokens, found none.")
+        raise UserError("Expected a dataset with a tokenizer for the tasks' texts, found one without a tokenizer.")
     corpus = CorpusConfig(paths=tuple(at(data, path) for path in task.paths), format=task.format)
     texts, left = [], task.max_tokens
     try:
         for document in read_documents(corpus, ReadReport()):
-            # Enough characters for the missing tokens: a token of a trained BPE rarely has more than 16.
+            # This is enough for the missing tokens: a token of a trained BPE rarely has more than 16 characters.
             tokens = tokenizer.encode_documents([document.text[: 16 * left]])[0][:left]
             texts.append(tokens)
             left -= len(tokens)
@@ -130,7 +130,7 @@ def _task(dataset: Dataset, name: str, task: TaskConfig, data: Path, length: int
     except UserError as error:
         raise UserError(f"Task {name!r}: {error}") from None
     if sum(len(tokens) - 1 for tokens in texts) < 1:
-        raise UserError(f"Expected the task {name!r} to hold text, found none in {', '.join(task.paths)}.")
+        raise UserError(f"Expected the task {name!r} to contain text, found none in {', '.join(task.paths)}.")
     return Documents(tuple(texts), sequences_of_texts(texts, length, task.stride), {})
 
 

@@ -21,7 +21,7 @@ _ROW = 26
 
 
 class Bar(NamedTuple):
-    """A line of a figure of differences; a bar without a difference is a heading."""
+    """One line of a figure of differences; a bar without a difference is a heading."""
 
     name: str
     difference: Difference | None = None
@@ -66,10 +66,10 @@ def curves_figure(title: str, subtitle: str, x_words: str, curves: Sequence[Curv
     step = _round_step((high - low) / 6 or 1.0)
     y_range = float(np.floor(low / step) * step), float(np.ceil(high / step) * step)
     x_range = float(min(curve.x.min() for curve in curves)), float(max(curve.x.max() for curve in curves))
-    return Chart(title, subtitle, x_words, "nats a token", x_range, y_range, room=210).draw(curves)
+    return Chart(title, subtitle, x_words, "nats per token", x_range, y_range, room=210).draw(curves)
 
 
 def _round_step(value: float) -> float:
-    """The smallest of 1, 2 and 5 times a power of ten that is not below a value."""
+    """The smallest number >= a value that is 1, 2 or 5 times a power of ten."""
     power = 10.0 ** np.floor(np.log10(value))
     return float(min(factor * power for factor in (1, 2, 5, 10) if factor * power >= value * (1 - 1e-9)))

@@ -19,7 +19,7 @@ from jax_diversity.lab.statistics import Difference, holm, paired_difference, pa
 Verdict = Literal["held", "did not hold", "inconclusive", "not run"]
 Seeds = tuple[int, int]
 ALL = "all"
-"""Name for all varied settings: the mean over them."""
+"""Name for the mean over all varied settings."""
 
 
 class Judged(NamedTuple):
@@ -35,7 +35,7 @@ class Spread(NamedTuple):
 
     Attributes:
         arm: the arm and the varied settings.
-        share: share of the steps after which it was measured.
+        share: point of training at which it was measured, as a fraction of the steps.
         mean: mean of the first measure.
         deviation: standard deviation of the first measure over the runs.
         by_group: root mean square over the groups of the deviation of a group's loss from its run's mean.
@@ -62,7 +62,7 @@ class Judge:
         """Rows without diverged runs: (arm, varied settings as JSON) -> seeds -> row.
 
         Raises:
-            UserError: rows of one dataset with different tokens.
+            UserError: rows of one dataset have different tokens.
         """
         check_data(self.experiment, self.rows)
         found: dict[tuple[str, str], dict[Seeds, TrialRow]] = {}
@@ -81,7 +81,7 @@ class Judge:
 
     @cached_property
     def settings(self) -> list[str]:
-        """The varied settings that some arm was run with, as JSON."""
+        """The varied settings with which at least one arm was run, as JSON."""
         return list(dict.fromkeys(_key(trial.varied) for trial in self.experiment.trials))
 
     def is_run(self, arm: str) -> bool:
@@ -110,14 +110,14 @@ class Judge:
         return np.array([value_of(row, measure) for row in rows.values()])
 
     def difference(self, arm: str, other: str, measure: str, setting: str | None = None) -> Difference | None:
-        """The paired difference of two arms in a measure, None if fewer than two pairs were run.
+        """The paired difference of two arms in a measure; None if fewer than two pairs were run.
 
         Args:
             arm: the first arm.
             other: the arm that is subtracted.
             measure: the name of the measure.
-            setting: the varied setting of both; None takes each arm's best; `ALL` takes every pair's mean over all
-                settings.
+            setting: the varied setting of both arms. None means the best setting of each arm, `ALL` means every
+                pair's mean over all settings.
         """
         one, two = self._runs(arm, setting), self._runs(other, setting)
         pairs = [seeds for seeds in one if seeds in two]
@@ -184,7 +184,7 @@ class Judge:
             return self._most_higher(claim, [pair for pair, _ in found], differences)
         sign = -1 if claim.test in ("lower", "lowest") else 1
         verdict = _verdict_on_all(differences, sign)
-        # The weakest comparison decides: the largest p-value, or the smallest on the other side.
+        # The weakest comparison decides: the largest p-value, or the smallest p-value on the other side.
         weakest = max(found, key=lambda each: each[1].p_value if sign * each[1].mean > 0 else 2 - each[1].p_value)
         shown = found if len(found) <= 4 else [weakest]
         figure = "; ".join(f"{arm} - {other}: {interval(each)}" for (arm, other, _), each in shown)
@@ -283,7 +283,7 @@ def interval(difference: Difference) -> str:
 
 
 def value_of(row: TrialRow, measure: str) -> float:
-    """A measure of a run, NaN if the run has no such measure.
+    """A measure of a run; NaN if the run has no such measure.
 
     `NAME` is the last value, `NAME@0.2` the value after a fifth of the steps, `NAME@>0.9` the mean over the last tenth.
     """

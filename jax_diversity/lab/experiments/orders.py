@@ -30,7 +30,7 @@ def trial_order(config: TrialConfig, packed: PackedTokens, seed: int) -> Order:
 
 
 def configured_order(config: TrialConfig, packed: PackedTokens, seed: int, **plan: Any) -> Order:
-    """An order by the trial's method, objective and options; `plan` has targets and consumed sequences, if any."""
+    """Make an order with the trial's method, objective and options; `plan` may have targets and consumed sequences."""
     settings, chars = dataclasses.replace(config.order, seed=seed), packed.characteristics
     if settings.weights:
         chars = chars.with_weights({name: settings.weights.get(name, 1.0) for name in chars.families})
@@ -50,7 +50,8 @@ def exchange_documents(
         indices: an order.
         cells: the cell of every sequence, such as its source and cluster.
         documents: the document of every sequence.
-        how: `random`; `clumped`: the sequences of a document one after another; `spread`: as far apart as possible.
+        how: `random`; `clumped`: the sequences of a document are neighbours; `spread`: they are as far apart as
+            possible.
         seed: seed of the documents' order, and of the position of a document's first sequence.
 
     Example:

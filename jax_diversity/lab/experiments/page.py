@@ -21,7 +21,7 @@ from jax_diversity.lab.statistics import Difference, holm, smallest_detectable
 _MOST_GROUPS = 24
 _MOST_LINES = 6
 _FEW_POINTS = 50
-_KEPT = 0.8  # of the moving average, at every step
+_KEPT = 0.8  # the part of the moving average that is kept at every step
 _TRAINING = "loss/train"
 
 
@@ -29,7 +29,7 @@ def experiment_text(experiment: Experiment, rows: Mapping[str, TrialRow]) -> str
     """The page without its figures.
 
     Raises:
-        UserError: no row of the experiment.
+        UserError: the experiment has no row.
     """
     return "\n".join(_lines(Judge(experiment, rows), ())).rstrip()
 
@@ -38,7 +38,7 @@ def write_page(experiment: Experiment, rows: Mapping[str, TrialRow], folder: Pat
     """Write `folder/NAME.md` and its figures.
 
     Raises:
-        UserError: no row of the experiment, or a folder that cannot be written.
+        UserError: the experiment has no row, or the folder cannot be written.
     """
     judge = Judge(experiment, rows)
     make_folder(folder)
@@ -64,7 +64,7 @@ def _lines(judge: Judge, figures: Sequence[str]) -> Iterator[str]:
     if judge.num_diverged:
         yield f"{judge.num_diverged} runs diverged and are left out.\n"
     if config.claims:
-        yield "## Claims\n\n| claim | verdict | figure |\n|---|---|---|"
+        yield "## Claims\n\n| claim | verdict | values |\n|---|---|---|"
         for judged in map(judge.judge, config.claims):
             yield f"| ({judged.claim.number}) {judged.claim.text} | **{judged.verdict}** | {judged.figure} |"
         yield ""
@@ -94,14 +94,14 @@ def _design(judge: Judge, known: Sequence[TrialRow]) -> str:
     devices = ", ".join(sorted({row.device for row in known}))
     return (
         f"{len(experiment.arms)} arms, {experiment.num_pairs} runs of each{varied}; runs of one seed share first "
-        f"weights, budget and validation. {models}; {span} target tokens a run; {devices}; "
-        f"{sum(row.seconds for row in known) / 3600:.1f} hours of one core. Losses are nats a token; intervals hold "
-        "95 %, over seeds and documents."
+        f"weights, budget and validation. {models}; {span} target tokens per run; {devices}; "
+        f"{sum(row.seconds for row in known) / 3600:.1f} hours of one core. Losses are nats per token; intervals are "
+        "95 % intervals over seeds and documents."
     )
 
 
 def _table(judge: Judge, measure: str) -> Iterator[str]:
-    """Every arm's mean, and its difference from its comparison, each at its best setting."""
+    """Yield every arm's mean, and its difference from the arm it is compared with, each at its best setting."""
     arms = [arm for arm in judge.experiment.arms if judge.is_run(arm)]
     differences = {arm: _difference(judge, arm, measure) for arm in arms}
     found = {arm: each for arm, each in differences.items() if each is not None}
@@ -141,10 +141,10 @@ def _difference(judge: Judge, arm: str, measure: str, setting: str | None = None
 
 
 def _settings_table(judge: Judge) -> Iterator[str]:
-    """The first measure at every varied setting, and its range over them."""
+    """Yield the first measure at every varied setting, and its range over these settings."""
     first = judge.experiment.config.measures[0]
     yield f"## {first} by {', '.join(judge.experiment.vary)}\n"
-    yield "In brackets the difference from the arm that each is compared with, at the same setting.\n"
+    yield "In brackets: the difference from the arm with which each arm is compared, at the same setting.\n"
     yield f"| arm | {' | '.join(map(_words, judge.settings))} | mean difference over all | range |"
     yield f"|---|{'---|' * len(judge.settings)}---|---|"
     for arm in filter(judge.is_run, judge.experiment.arms):
@@ -161,7 +161,7 @@ def _settings_table(judge: Judge) -> Iterator[str]:
 
 
 def _training_table(judge: Judge) -> Iterator[str]:
-    """Training losses at equal epochs and at equal steps, and ranks over the last epoch among arms of one length."""
+    """Yield training losses at equal epochs and at equal steps, and ranks in the last epoch of arms of one length."""
     arms = list(filter(judge.is_run, judge.experiment.arms))
     curves, steps, groups = {}, {}, {}
     for arm in arms:
@@ -172,7 +172,7 @@ def _training_table(judge: Judge) -> Iterator[str]:
         packing = rows[0].settings["packing"]
         groups.setdefault((rows[0].settings["dataset"], packing and packing["sequence_length"]), []).append(arm)
     fewest = min(number for number, _ in steps.values())
-    # Ranks at a hundred places of the last epoch, each arm at the same share of its steps.
+    # Ranks are computed at a hundred points of the last epoch, for each arm at the same fraction of its steps.
     places = np.linspace(0, 1, 100)
     last = {
         arm: np.interp(number * (1 - (1 - places) / epochs), *curves[arm]) for arm, (number, epochs) in steps.items()
@@ -192,7 +192,7 @@ def _training_table(judge: Judge) -> Iterator[str]:
 
 
 def _groups_table(judge: Judge) -> Iterator[str]:
-    """Differences by the groups of the family `validation.macro`."""
+    """Yield differences for each group of the family `validation.macro`."""
     family = judge.experiment.config.validation.macro
     names = judge.names(f"loss/{family}/*")[:_MOST_GROUPS]
     arms = [arm for arm in judge.experiment.arms if judge.is_run(arm) and judge.against(arm) != arm][:_MOST_LINES]
@@ -200,7 +200,10 @@ def _groups_table(judge: Judge) -> Iterator[str]:
         return
     setting = ALL if len(judge.settings) > 1 else None
     rows = {(arm, name): _difference(judge, arm, name, setting) for arm in arms for name in names}
-    yield f"## By {family}\n\nDifferences from the arm that each is compared with, means over all settings; **bold** "
+    yield (
+        f"## By {family}\n\nDifferences from the arm with which each arm is compared, means over all settings; "
+        "**bold** "
+    )
     yield "where they are significant after Holm's correction over the column.\n"
     yield f"| {family} | {' | '.join(arms)} |\n|---|{'---|' * len(arms)}"
     marks: dict[tuple[str, str], bool] = {}
@@ -221,13 +224,16 @@ def _groups_table(judge: Judge) -> Iterator[str]:
 
 
 def _gradients_table(judge: Judge) -> Iterator[str]:
-    """Measures of the gradients, divided by those of the arm that each is compared with."""
+    """Yield measures of the gradients, divided by the measures of the arm with which each arm is compared."""
     names = [*judge.names("stable_rank/*"), *judge.names("gradient/*")]
     arms = [arm for arm in judge.experiment.arms if judge.is_run(arm) and judge.against(arm) != arm][:_MOST_LINES]
     if not names or not arms:
         return
     row = next(iter(next(iter(judge.held.values())).values()))
-    yield "## Gradients\n\nRatios of the means to those of the arm that each is compared with, both at their best "
+    yield (
+        "## Gradients\n\nRatios of the means to the means of the arm with which each arm is compared, both at their "
+        "best "
+    )
     yield "setting.\n"
     for share in row.settings["diagnose_at"]:
         yield f"After {share:.0%} of the steps:\n\n| | {' | '.join(arms)} |\n|---|{'---|' * len(arms)}"
@@ -240,8 +246,13 @@ def _gradients_table(judge: Judge) -> Iterator[str]:
 
 
 def _spread_table(judge: Judge) -> Iterator[str]:
-    yield "## Noise\n\nStandard deviations over runs; *by group* is that of a group's loss around its run's mean; "
-    yield "*runs* are those that each of two arms needs to see a difference of .01 with a power of 80 %, unpaired.\n"
+    yield (
+        "## Noise\n\nStandard deviations over runs; *by group* is the deviation of a group's loss from its run's mean; "
+    )
+    yield (
+        "*runs* is the number of runs that each of two arms needs to find a difference of .01 with a power of 80 %, "
+        "unpaired.\n"
+    )
     yield "| arm | share of the steps | mean | deviation | by group | runs |\n|---|---|---|---|---|---|"
     for each in judge.spreads():
         yield (
@@ -265,7 +276,7 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
             bars.append(Bar(measure + (", mean over all settings" if setting else "")))
             bars += [Bar(arm, each, mark) for (arm, each), mark in zip(found.items(), clear, strict=True)]
     if bars:
-        subtitle = "Paired differences with 95 % intervals, nats a token; coloured where significant after correction."
+        subtitle = "Paired differences with 95 % intervals, nats per token; coloured if significant after correction."
         yield f"{experiment.name.replace('_', '-')}-differences.svg", differences_figure(config.title, subtitle, bars)
     curves: list[Curve] = []
     for arm in list(filter(judge.is_run, experiment.arms))[:_MOST_LINES]:
@@ -284,7 +295,7 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
 
 
 def _smoothed(values: np.ndarray) -> np.ndarray:
-    """Exponential moving average that starts at the first value; short curves, of means already, do not change."""
+    """Exponential moving average that starts at the first value; short curves, which are means already, stay as is."""
     if len(values) < _FEW_POINTS:
         return values
     smooth = [values[0]]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FILE = "results.parquet"
 _HASH = "hash"
-"""Column of the rows' hashes, and key of the file's hash in the schema's metadata."""
+"""Name of the column with the rows' hashes, and key of the file's hash in the schema's metadata."""
 
 
 class Measure(NamedTuple):
@@ -56,7 +56,7 @@ class TrialRow:
         device: the device that computed it.
         digest: hash of the losses of all steps and documents, bit for bit.
         measures: all measured numbers, with their steps.
-        document_losses: mean loss of every validation document at the end, in nats a token.
+        document_losses: mean loss of every validation document at the end, in nats per token.
         document_tokens: number of targets in each of these means.
         document_groups: the group of each document in the experiment's family `macro`.
     """
@@ -93,7 +93,7 @@ class TrialRow:
 
 
 def append_rows(path: Path, rows: Iterable[TrialRow]) -> None:
-    """Add rows to a file, all or none; rows in the file do not change."""
+    """Add all rows to a file, or no row after an error; rows in the file do not change."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -117,7 +117,7 @@ def read_rows(*folders: Path) -> dict[str, TrialRow]:
     To join the rows of several machines, put their files into one folder.
 
     Raises:
-        UserError: a file without rows, rows of another version, or two runs of one identity with different numbers.
+        UserError: a file has no rows or rows of another version, or two runs of one identity have different numbers.
     """
     found: dict[str, TrialRow] = {}
     origin: dict[str, Path] = {}
@@ -129,7 +129,7 @@ def read_rows(*folders: Path) -> dict[str, TrialRow]:
                     f"Expected one result of each run, found two different results of {row.experiment}, {row.arm}, "
                     f"order seed {row.order_seed}, weights {row.weight_seed} ({row.identity}; {origin[row.identity]} "
                     f"on {other.device}, {path} on {row.device}): equal settings should give equal bits on one kind of "
-                    "machine; find out why, and remove one of the two."
+                    "machine; find the reason, and remove one of the two."
                 )
             found.setdefault(row.identity, row)
             origin.setdefault(row.identity, path)
@@ -154,7 +154,7 @@ def check_data(experiment: Experiment, rows: Mapping[str, TrialRow], data: Mappi
             raise UserError(
                 f"Expected all runs of {experiment.name} on the dataset {dataset!r} to have the same tokens, found "
                 f"{value} ({origin}) and {row.data} ({row.arm} on {row.device}): their losses cannot be compared; "
-                "keep the rows of one of them, and run the other trials again."
+                "keep the rows with one kind of tokens, and run the other trials again."
             )
 
 
@@ -210,7 +210,7 @@ def _read(path: Path) -> pa.Table:
     """The rows of a file, without their hashes.
 
     Raises:
-        UserError: not a file of rows, a damaged or edited file, or rows of another version.
+        UserError: the file does not contain rows, is damaged or edited, or has rows of another version.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""Running an experiment: trials without a row run in parallel, and each writes its row when it ends."""
+"""Run an experiment: trials without a row run in parallel, and each trial writes its row when it ends."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _MOST_IN_COMMON = 0.01
 
 
 class SmallDesign(UserWarning):
-    """A warning: the experiment has too few pairs to find the difference that it asks for."""
+    """A warning: the experiment has too few pairs to find the difference in its setting `asks`."""
 
 
 class SeenTask(UserWarning):
-    """A warning: a task's text is also in the training data."""
+    """A warning: the text of a task is also in the training data."""
 
 
 def run_experiment(
@@ -59,8 +59,8 @@ def run_experiment(
         datasets: the experiment's datasets by name.
         data: the folder to which tasks' paths are relative.
         num_processes: number of trials in parallel.
-        arms: the arms to run; empty runs all.
-        num_trials: largest number of trials to run; None runs all.
+        arms: the arms to run; empty means all arms.
+        num_trials: the largest number of trials to run; None means all trials.
         progress: shows the progress.
 
     Raises:
@@ -68,7 +68,7 @@ def run_experiment(
             text.
 
     Warns:
-        SmallDesign: the smallest difference that the pairs can find is larger than the one asked for.
+        SmallDesign: the smallest difference that the pairs can find is larger than the setting `asks`.
         SeenTask: a task's text is in the training data.
     """
     config, progress = experiment.config, progress or Progress(quiet=True)
@@ -112,7 +112,7 @@ def design_sentence(experiment: Experiment) -> tuple[str, bool]:
     seen = smallest_detectable(config.deviation, pairs)
     sentence = (
         f"{experiment.name}: with {pairs} pairs whose differences spread by {config.deviation:g}, 80 of 100 such "
-        f"experiments find a difference of {seen:.3g} in {config.measures[0]}; it asks for {config.asks:g}."
+        f"experiments find a difference of {seen:.3g} in {config.measures[0]}; it should find {config.asks:g}."
     )
     if seen > config.asks:
         sentence += " Add seeds, or read a smaller difference as inconclusive."
@@ -126,7 +126,7 @@ def _collect(folder: Path, waiting: Path, *, ends: bool = False) -> None:
     if found := read_rows(waiting):
         held = stored_identities(folder / FILE)
         if not held.isdisjoint(found):
-            read_rows(folder, waiting)  # raises if their numbers differ
+            read_rows(folder, waiting)  # raises an error if the numbers differ
         append_rows(folder / FILE, [row for identity, row in found.items() if identity not in held])
         for identity in found:
             (waiting / f"{identity}.parquet").unlink(missing_ok=True)
@@ -137,7 +137,7 @@ def _collect(folder: Path, waiting: Path, *, ends: bool = False) -> None:
 
 
 def _material_of(dataset: Dataset, config: ExperimentConfig, data: Path) -> Material:
-    """What the trials of an experiment on one dataset share; tasks' paths are relative to `data`."""
+    """The material that all trials of an experiment on one dataset use; tasks' paths are relative to `data`."""
     return Material(dataset, make_evaluation(dataset, config, data), config.validation.macro)
 
 
@@ -171,7 +171,7 @@ def _work(trial: Trial, root: Path, config: ExperimentConfig, data: Path, experi
 def _take_one_core() -> None:
     """Restrict this process to one core, before JAX starts its threads, so that processes do not compete.
 
-    The number of threads also determines how sums are split, and therefore the last bits of a loss.
+    The number of threads also determines how sums are divided, and therefore the last bits of a loss.
     """
     if accelerator():
         return
@@ -181,5 +181,5 @@ def _take_one_core() -> None:
 
 
 def accelerator() -> bool:
-    """Whether this machine has an accelerator, by the devices' files: a call of JAX would start its threads."""
+    """Whether this machine has an accelerator, according to device files: a call of JAX would start JAX's threads."""
     return any(Path(path).exists() for path in ("/dev/nvidia0", "/dev/accel0", "/dev/vfio/0"))

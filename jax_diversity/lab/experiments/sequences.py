@@ -47,7 +47,7 @@ class Sequences:
         return len(self.inputs)
 
     def batch(self, rows: Int64[np.ndarray, " row"]) -> dict[str, Rows]:
-        """Some sequences as a batch of the loader has them."""
+        """Return some sequences in the form of the loader's batches."""
         return {
             "inputs": self.inputs[rows],
             "targets": self.targets[rows],
@@ -57,7 +57,7 @@ class Sequences:
         }
 
     def padded(self, multiple: int) -> Sequences:
-        """The same with empty sequences at the end, up to a multiple of a number: batches then have one shape."""
+        """Add empty sequences at the end, up to a multiple of a number, so that all batches have one shape."""
         missing = -len(self) % multiple
         return Sequences(
             **{
@@ -79,12 +79,13 @@ class PackedTokens:
 
 
 def pack_documents(dataset: Dataset, packing: PackingConfig | None, attention: Attention, seed: int) -> PackedTokens:
-    """A dataset's own sequences, or its training documents packed in another way.
+    """Return a dataset's own sequences, or its training documents in another packing.
 
     Args:
         dataset: a built dataset.
-        packing: method, length and options; None takes the dataset's own sequences.
-        attention: the tokens that a token attends to: those of its document, or all tokens before it in the sequence.
+        packing: method, length and options; None means the dataset's own sequences.
+        attention: the tokens that a token attends to: earlier tokens of its document, or all earlier tokens of the
+            sequence.
         seed: seed of the documents' order and of the packing method.
     """
     if packing is None:
@@ -141,17 +142,17 @@ def training_sequences(dataset: Dataset, segments: Segments, attention: Attentio
     targets = np.pad(tokens[:, 1:], ((0, 0), (0, 1)))
     follows = np.pad(segment[:, 1:], ((0, 0), (0, 1))) == segment
     is_target = (follows & (segment > 0)).astype(np.int32)
-    is_target[:, -1] = 0  # the token after the last one belongs to another sequence
+    is_target[:, -1] = 0  # the token after the last token belongs to another sequence
     return Sequences(tokens, targets, segment, position, is_target, documents)
 
 
 def sequences_of_texts(
     texts: list[Integer[np.ndarray, " _"]], sequence_length: int, stride: int | None = None
 ) -> Sequences:
-    """Documents, each cut into its own sequences; with a stride, sequences overlap and every target counts once.
+    """Cut each document into its own sequences; with a stride, sequences overlap and every target counts once.
 
-    With a stride s every sequence begins s tokens after the one before it. All targets of a document's first sequence
-    count; of the other sequences only the last s targets count, so that each has a context of at least
+    With a stride s, every sequence begins s tokens after the sequence before it. All targets of a document's first
+    sequence count; of the other sequences only the last s targets count, so that each has a context of at least
     `sequence_length - s` tokens.
     """
     step = sequence_length if stride is None else stride
@@ -159,7 +160,7 @@ def sequences_of_texts(
     for document, tokens in enumerate(texts):
         for start in range(0, max(len(tokens) - 1, 1), step):
             taken = tokens[start : start + sequence_length + 1]
-            # The targets before this one count in the sequence before.
+            # Earlier targets count in the sequence before.
             fresh = 0 if start == 0 else sequence_length - step
             rows.append((document, taken, fresh))
             if start + sequence_length + 1 > len(tokens):
@@ -180,9 +181,9 @@ def sequences_of_texts(
 def rotated_rows(
     stream: Integer[np.ndarray, " token"], num_rows: int, offsets: Int64[np.ndarray, " row"]
 ) -> Integer[np.ndarray, "row column"]:
-    """A stream cut into rows of one length, each rotated by its offset; the remaining tokens are dropped.
+    """Cut a stream into rows of one length, and rotate each row by its offset; the remaining tokens are dropped.
 
-    Press 2019, "Partially shuffling the training data to improve language models"; an offset of 0 does not rotate.
+    See Press 2019, "Partially shuffling the training data to improve language models"; an offset of 0 does not rotate.
     """
     length = len(stream) // num_rows
     rows = stream[: num_rows * length].reshape(num_rows, length)

@@ -1,7 +1,7 @@
 """The file of an experiment: arms, seeds, budget, tasks, and the claims that it judges.
 
-A *trial* is one training run. An experiment lists *arms*; an arm is the settings in which its trials differ from the
-experiment's. Further settings may be varied for every arm. All arms have the same seeds.
+A *trial* is one training run. An experiment lists *arms*. An arm is a set of settings that replace the experiment's
+settings in its trials. Further settings may be varied for every arm. All arms have the same seeds.
 """
 
 from __future__ import annotations
@@ -43,29 +43,30 @@ class TrialConfig:
     dataset: str = ""
     """Name of one of the experiment's datasets."""
     packing: PackingConfig | None = None
-    """Another packing of the dataset's documents; None takes its own sequences."""
+    """Another packing of the dataset's documents; None means the dataset's own sequences."""
     order: OrderConfig = field(default_factory=lambda: OrderConfig(method="uniform_shuffle"))
     """The ordering, without `name`, `seed`, `devices`, `targets` and `after`; its seed is the trial's `order_seed`."""
     documents: Literal["as_ordered", "random", "clumped", "spread"] = "as_ordered"
-    """Exchange the sequences of each source and cluster among their positions in the ordering, so that every window
-    keeps its mixture: at `random`, a document's sequences together (`clumped`), or as far apart as possible
-    (`spread`)."""
+    """How to permute sequences of the same source and cluster: `as_ordered` (not at all), `random`, `clumped` (the
+    sequences of a document are neighbours) or `spread` (they are far from each other). The mixture of each window does
+    not change."""
     epoch_orders: Literal["same", "fresh"] = "same"
-    """Whether all epochs have the same order, or each a fresh one with another seed."""
+    """Whether all epochs have the same order, or each epoch has a new order with another seed."""
     learner: Literal["none"] | GradientRule = "none"
-    """Learn the next epoch's order from the sequences' gradients: `grab` or `cd_grab`."""
+    """Learn the next epoch's order from gradients: `grab` (Lu et al. 2022) or `cd_grab` (Cooper et al. 2023)."""
     mixture: Literal["fixed"] | MixtureName = "fixed"
-    """Change the shares of the groups during training by their losses: `excess_loss` (as in DoReMi) or
+    """Change the shares of the groups during training, depending on their losses: `excess_loss` (as in DoReMi) or
     `learning_speed` (as in ADO)."""
     mixture_family: str = "source"
     """The family whose shares `mixture` changes."""
     replan_every: int = 40
     """Number of steps after which `mixture` reorders the rest of the epoch."""
     attention: Literal["document", "sequence"] = "document"
-    """The tokens that a token attends to: those of its document, or all tokens before it in the sequence."""
+    """The tokens that a token attends to: earlier tokens of its document, or all earlier tokens of the sequence."""
     layout: Literal["sequences", "contiguous", "rotated"] = "sequences"
-    """`sequences` follow the ordering. The other values are for `lstm`: the corpus is one stream, cut into rows, and
-    each batch continues where the last one ended; `rotated` rotates every row by a random offset in each epoch."""
+    """`sequences`: batches follow the ordering. The other values are for `lstm`: the corpus is one stream, cut into
+    rows, and each batch continues where the last batch ended; `rotated` rotates every row by a random offset in each
+    epoch."""
     model: Literal["gpt", "lstm"] = "gpt"
     """The lab's transformer, or an LSTM that carries its state."""
     size: Literal["tiny", "small", "gpu"] = "tiny"
@@ -75,28 +76,28 @@ class TrialConfig:
     precision: Literal["float32", "bfloat16"] = "float32"
     """Type of the computation; weights are float32."""
     batch_size: int = 16
-    """Sequences of a step."""
+    """Number of sequences in a step."""
     num_epochs: int = 1
-    """Passes over the dataset."""
+    """Number of passes over the dataset."""
     num_steps: int | None = None
-    """Number of optimiser steps; None takes all steps of the epochs."""
+    """Number of optimiser steps; None means all steps of the epochs."""
     learning_rate: float = 3e-3
     """Highest learning rate."""
     warmup: float = 0.1
-    """Share of the steps in which the learning rate rises."""
+    """Length of the warm-up, in which the learning rate rises, as a fraction of all steps."""
     decay: Literal["cosine", "constant"] = "cosine"
-    """The learning rate after that: half a cosine down to a tenth of the peak, or the peak."""
+    """The learning rate after the warm-up: half a cosine down to a tenth of the peak, or constantly the peak."""
     evaluate_at: tuple[float, ...] = (1.0,)
-    """Shares of the steps after which losses are measured; the last is 1."""
+    """Points of training, as fractions of all steps, at which losses are measured; the last point is 1."""
     diagnose_at: tuple[float, ...] = ()
-    """Shares of the steps after which gradients are measured."""
+    """Points of training, as fractions of all steps, at which gradients are measured."""
     order_seed: int = 0
     """Seed of the order, and of all other random choices of data."""
     weight_seed: int = 0
     """Seed of the first weights."""
 
     def check(self, where: str) -> None:
-        """Raise a `UserError` for settings that no dataset can satisfy."""
+        """Raise a `UserError` for settings that are wrong for every dataset."""
         check_at_least(1, where, self, "batch_size", "num_epochs", "replan_every")
         check_at_least(0, where, self, "order_seed", "weight_seed")
         self.order.check_uses()
@@ -111,10 +112,10 @@ class TrialConfig:
         for name in ("evaluate_at", "diagnose_at"):
             if not all(0 < share <= 1 for share in getattr(self, name)):
                 raise UserError(
-                    f"Expected {where}.{name} as shares of the steps in (0, 1], found {getattr(self, name)}."
+                    f"Expected {where}.{name} as fractions of the steps in (0, 1], found {getattr(self, name)}."
                 )
         if 1.0 not in self.evaluate_at:
-            raise UserError(f"Expected {where}.evaluate_at to hold 1, the end of training, found {self.evaluate_at}.")
+            raise UserError(f"Expected {where}.evaluate_at to contain 1, the end, found {self.evaluate_at}.")
         if (self.model == "lstm") != (self.layout != "sequences"):
             raise UserError(
                 f"Expected {where}.model=lstm with a layout of contiguous or rotated, and gpt with sequences, "
@@ -126,7 +127,7 @@ class TrialConfig:
             raise UserError(f"Expected {where}.learner or {where}.mixture, found both.")
         if self.mixture != "fixed" and (self.attention != "document" or self.layout != "sequences"):
             raise UserError(
-                f"Expected {where}.mixture with sequences whose segments are told apart (attention=document), found "
+                f"Expected {where}.mixture with sequences whose segments are separate (attention=document), found "
                 f"{self.attention} and layout={self.layout}."
             )
 
@@ -140,10 +141,10 @@ class TaskConfig:
     format: Literal["auto", "jsonl", "parquet", "text"] = "auto"
     """The format of the files, as in `corpus.format`."""
     max_tokens: int = 16_384
-    """Largest number of tokens; the first documents are taken."""
+    """Largest number of tokens; the first documents are used."""
     stride: int | None = None
-    """Number of tokens by which the context slides: all but a document's first tokens then have a context of at least
-    the sequence length minus the stride. None cuts documents into sequences."""
+    """Number of tokens by which the context slides. Then every token, except the first tokens of a document, has a
+    context of at least the sequence length minus the stride. None means that documents are cut into sequences."""
 
 
 @dataclass(frozen=True)
@@ -151,34 +152,34 @@ class ValidationConfig:
     """How the dataset's validation documents are measured."""
 
     families: tuple[str, ...] = ("source", "language", "cluster")
-    """Families by whose groups losses are measured."""
+    """Losses are measured for each group of these families."""
     macro: str = "source"
     """The family of `loss/macro`, the mean over its groups: every group has the same weight."""
     tokens_per_group: int = 6_144
-    """Approximate number of tokens of every group of that family; the documents with the smallest hashes are taken."""
+    """Approximate number of tokens of every group of this family; the documents with the smallest hashes are used."""
     tokens_per_document: int = 1_024
     """Largest number of tokens of one document; longer documents are cut."""
 
 
 @dataclass(frozen=True)
 class SeedsConfig:
-    """Seeds of the pairs, the same for all arms."""
+    """Seeds of the runs, the same for all arms: each run has a pair (order seed, weight seed)."""
 
     order: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Seeds of the order."""
     weights: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Seeds of the first weights."""
     crossed: bool = False
-    """Whether each seed of the order is paired with each seed of the weights, or the first with the first and so on."""
+    """Whether each order seed is combined with each weight seed; otherwise the first with the first, and so on."""
 
     def pairs(self) -> list[tuple[int, int]]:
-        """(order seed, weight seed) of every run of an arm."""
+        """Return (order seed, weight seed) for every run of an arm."""
         if self.crossed:
             return list(itertools.product(self.order, self.weights))
         return list(zip(self.order, self.weights, strict=True))
 
     def check(self) -> None:
-        """Raise a `UserError` for seeds that do not make pairs."""
+        """Raise a `UserError` for seeds that do not form pairs."""
         for seeds in (self.order, self.weights):
             if not seeds or min(seeds) < 0:
                 raise UserError(f"Expected seeds >= 0, at least one, found {seeds}.")
@@ -213,7 +214,7 @@ class ClaimConfig:
     arms: tuple[str, ...] = ()
     """The arms of the claim."""
     against: str = ""
-    """The arm that they are compared with; by default that of `compare` or `baseline`."""
+    """The arm with which these arms are compared; by default the arm in `compare` or `baseline`."""
     among: tuple[str, ...] = ()
     """The other arms of `lowest` and `highest`."""
 
@@ -225,23 +226,23 @@ class ExperimentConfig:
     title: str = ""
     """Title of the page."""
     question: str = ""
-    """The question that the experiment answers, a sentence or two."""
+    """The question that the experiment answers, in one or two sentences."""
     trial: TrialConfig = TrialConfig()
     """Settings of all trials."""
     seeds: SeedsConfig = SeedsConfig()
     validation: ValidationConfig = ValidationConfig()
     tasks: dict[str, TaskConfig] = field(default_factory=dict)
     baseline: str = ""
-    """The arm that the others are compared with."""
+    """The arm with which the other arms are compared."""
     compare: dict[str, str] = field(default_factory=dict)
-    """Arm -> the arm that it is compared with, if not the baseline."""
+    """Arm -> the arm with which it is compared, if that is not the baseline."""
     measures: tuple[str, ...] = ("loss/macro", "loss/validation")
     """The measures that the tables show first; the first one is the main measure."""
     asks: float = 0.01
-    """The difference of the first measure that the experiment should find."""
+    """The experiment should detect a difference of this size in the first measure."""
     deviation: float = 0.01
-    """Standard deviation of a pair's difference in that measure, from a pilot: with the number of pairs it determines
-    the smallest difference that can be found."""
+    """Standard deviation of a pair's difference in the first measure, from a pilot. With the number of pairs it
+    determines the smallest difference that can be found."""
     claims: tuple[ClaimConfig, ...] = ()
 
 
@@ -264,7 +265,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment's file.
+    """The content of an experiment's file.
 
     Attributes:
         name: name of the file without its suffix.
@@ -293,10 +294,11 @@ def read_experiment(path: str | Path, size: str | None = None) -> Experiment:
 
     Args:
         path: the file.
-        size: size of all models, instead of the file's; sizes above `tiny` compute in bfloat16.
+        size: size of all models, instead of the size in the file; sizes above `tiny` compute in bfloat16.
 
     Raises:
-        UserError: no such file, invalid YAML, unknown or invalid settings; the sentence names the file.
+        UserError: the file does not exist or is not valid YAML, or settings are unknown or invalid. The message names
+            the file.
 
     Example:
         >>> len(read_experiment("configs/experiments/orders.yaml").trials)
@@ -319,12 +321,12 @@ def read_experiment(path: str | Path, size: str | None = None) -> Experiment:
 
 def _experiment(name: str, plain: Any, size: str | None) -> Experiment:
     if not isinstance(plain, dict):
-        raise UserError("Expected settings by their names, such as `title: Orders`.")
+        raise UserError("Expected a mapping from names to settings, such as `title: Orders`.")
     rest = dict(plain)
     datasets, arms, vary = ({} if (part := rest.pop(each, None)) is None else part for each in _PLAIN)
     for each, part in zip(_PLAIN, (datasets, arms, vary), strict=True):
         if not isinstance(part, dict) or (each != "vary" and not part):
-            raise UserError(f"Expected {each} by their names, at least one, found {part!r}.")
+            raise UserError(f"Expected {each} as a mapping from names to settings, not empty, found {part!r}.")
     config = settings_from_plain(ExperimentConfig, rest)
     _check(config, datasets, arms, vary)
     base = dataclasses.asdict(config.trial)
@@ -349,7 +351,7 @@ def _experiment(name: str, plain: Any, size: str | None) -> Experiment:
                 identity = fingerprint(VERSION, dataclasses.asdict(trial), datasets[trial.dataset], held)[:16]
                 trials.append(Trial(arm, varied, trial, identity))
     if len({trial.identity for trial in trials}) < len(trials):
-        raise UserError("Expected arms that differ, found two whose settings are the same; leave one out.")
+        raise UserError("Expected arms that differ, found two arms with the same settings; remove one arm.")
     return Experiment(name, config, datasets, arms, vary, tuple(trials))
 
 
@@ -360,8 +362,8 @@ def _overlaid(base: Mapping[str, Any], own: Any, where: str) -> dict[str, Any]:
     if own is None:
         return dict(base)
     if not isinstance(own, dict):
-        raise UserError(f"Expected settings of {where} by their names, found {own!r}.")
-    # An order replaces the whole order: a method's options do not fit another method.
+        raise UserError(f"Expected {where} as a mapping from names to settings, found {own!r}.")
+    # If an arm sets `order`, it replaces the experiment's whole `order`: a method's options do not fit another method.
     return dict(base) | own
 
 
@@ -378,13 +380,13 @@ def _check(config: ExperimentConfig, datasets: dict, arms: dict, vary: dict) -> 
     for name, task in config.tasks.items():
         check_file_name("a task's name", name)
         if not task.paths:
-            raise UserError(f"Expected tasks.{name}.paths to name files, found none.")
+            raise UserError(f"Expected tasks.{name}.paths to name files, found no path.")
         check_at_least(2, f"tasks.{name}", task, "max_tokens")
     check_at_least(1, "validation", config.validation, "tokens_per_group", "tokens_per_document")
     check_one_of("validation.macro", config.validation.macro, config.validation.families)
     check_one_of("baseline", config.baseline, list(arms))
     if not config.measures:
-        raise UserError("Expected measures to name at least one, found none.")
+        raise UserError("Expected measures to name at least one measure, found none.")
     if not config.asks > 0 or not config.deviation > 0:
         raise UserError(f"Expected asks and deviation above 0, found {config.asks} and {config.deviation}.")
     total = len(arms) * len(config.seeds.pairs())

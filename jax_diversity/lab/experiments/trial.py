@@ -1,4 +1,4 @@
-"""One trial: a small model trained on one order; its result is a row of numbers."""
+"""Run one trial: train a small model on one order; the result is a row of numbers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _OTHER_BATCHES = 4
 
 
 def run_trial(trial: Trial, material: Material, experiment: str) -> TrialRow:
-    """Train one model and measure it; a run whose loss becomes infinite or NaN ends, and also gives a row."""
+    """Train one model and measure it; a run stops if its loss becomes infinite or NaN, and also gives a row."""
     started = time.perf_counter()
     run = _Run(trial.config, material)
     run.train()
@@ -77,7 +77,7 @@ def _device() -> str:
 
 
 class Material:
-    """Shared by the trials of an experiment on one dataset: the dataset, the evaluation, the sequences."""
+    """The objects that all trials of an experiment on one dataset use: the dataset, the evaluation, the sequences."""
 
     def __init__(self, dataset: Dataset, evaluation: Evaluation, macro: str) -> None:
         self.dataset, self.evaluation, self.macro = dataset, evaluation, macro
@@ -93,7 +93,7 @@ class Material:
         return digest.hexdigest()[:16]
 
     def packed(self, config: TrialConfig) -> PackedTokens:
-        """The sequences that a trial reads; the last ones stay in memory, since the next trial often reads them too."""
+        """The sequences that a trial reads. They stay in memory, because the next trial often reads the same ones."""
         key = repr((config.packing, config.attention, config.packing and config.order_seed))
         if self._held is None or self._held[0] != key:
             self._held = key, pack_documents(self.dataset, config.packing, config.attention, config.order_seed)
@@ -147,7 +147,7 @@ class _Run:
         return hashlib.sha256(losses.tobytes() + self.document_losses.tobytes()).hexdigest()[:16]
 
     def train(self) -> None:
-        """Take all steps, and measure losses and gradients at the configured ones."""
+        """Do all steps, and measure losses and gradients at the configured points of training."""
         config = self.config
         evaluations = {max(round(share * self.num_steps), 1) for share in config.evaluate_at}
         diagnoses = {max(round(share * self.num_steps), 1) for share in config.diagnose_at}
@@ -202,7 +202,7 @@ class _Run:
         return np.concatenate([np.asarray(part, np.float64) for part in parts])[: len(sequences)]
 
     def _evaluate_stream(self, step: int) -> None:
-        """Measure an LSTM, which reads each text as one stream; blocks of the stream take the place of documents."""
+        """Measure an LSTM, which reads each text as one stream; blocks of the stream are used in place of documents."""
         evaluation = self.material.evaluation
         texts = {"validation": evaluation.validation} | dict(evaluation.tasks)
         for name, documents in texts.items():
@@ -234,7 +234,7 @@ class _Run:
         return np.concatenate(found)
 
     def _diagnose(self, step: int, given: Given) -> None:
-        """Measures of the gradient of the step's batch, with the weights after it."""
+        """Measure the gradient of the step's batch, with the weights after the step."""
         if not isinstance(self.source, Ordered):
             return
         size, sequences = self.config.batch_size, self.source.packed.sequences

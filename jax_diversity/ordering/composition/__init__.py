@@ -1,1 +1,4 @@
-"""Orderings made of orderings: epochs, blocks, blends of datasets, parts of several hosts, copies kept apart."""
+"""Orderings that are made from other orderings: block shuffles, several datasets, parts of several hosts.
+
+Also a split of the documents into parts, so that copies of a document are far from each other.
+"""

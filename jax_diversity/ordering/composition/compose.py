@@ -1,9 +1,9 @@
-"""Orderings made of existing orderings.
+"""Orderings that are made from existing orderings.
 
-Batches in random order stay balanced; windows of several batches and prefixes do not. A reversed
-ordering has the same windows, and its prefixes are as balanced: an ordering's deviation ends at zero. Concatenated
-parts are balanced if every part holds the same mixture (`duplicates.separate_duplicates`). The entry `of` of `info`
-describes what an ordering was made from.
+If batches are put in random order, each batch stays balanced; windows of several batches and prefixes do not. A
+reversed ordering has the same windows, and its prefixes are equally balanced, because an ordering's deviation ends at
+zero. Concatenated parts are balanced if all parts have the same mixture (`duplicates.separate_duplicates`). The entry
+`of` of `info` describes the orderings from which an ordering was made.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from jax_diversity.schema.orderings import check_ordering
 
 
 def shuffle_blocks(ordering: Ordering, batch_size: SupportsIndex, seed: SupportsIndex = 0) -> Ordering:
-    """Put whole batches in random order and keep the sequences of each, and their order in it.
+    """Put whole batches in random order. Each batch keeps its sequences and their order.
 
-    Batches are the aligned runs of `batch_size` positions. A last batch that is not full stays last, so that all
-    others stay aligned. The order of batches is NumPy's PCG64 permutation for the seed.
+    Batches are the aligned runs of `batch_size` positions. If the last batch is not full, it stays last, so that all
+    other batches stay aligned. The order of batches is NumPy's PCG64 permutation for the seed.
 
     Raises:
         UserError: a batch size below 1 or above the number of sequences; a negative seed.
@@ -35,7 +35,7 @@ def shuffle_blocks(ordering: Ordering, batch_size: SupportsIndex, seed: Supports
     check_ordering("ordering", ordering)
     size = as_whole_number("batch_size", batch_size, 1, len(ordering) or None)
     seed = as_whole_number("seed", seed, 0)
-    # Rows of a matrix are batches: permuting rows keeps each batch and the order within it.
+    # The rows of a matrix are batches: a permutation of rows keeps each batch and the order within it.
     num_batches = len(ordering) // size
     whole = ordering.indices[: num_batches * size].reshape(num_batches, size)
     shuffled = whole[np.random.default_rng(seed).permutation(num_batches)].ravel()
@@ -44,7 +44,7 @@ def shuffle_blocks(ordering: Ordering, batch_size: SupportsIndex, seed: Supports
 
 
 def reverse(ordering: Ordering) -> Ordering:
-    """The sequences in reverse order.
+    """Return the ordering with the sequences in reverse order.
 
     Example:
         >>> reverse(Ordering(np.array([2, 0, 1]))).indices.tolist()
@@ -55,14 +55,15 @@ def reverse(ordering: Ordering) -> Ordering:
 
 
 def concatenate(orderings: Sequence[Ordering], offsets: Sequence[int] | None = None) -> Ordering:
-    """Datasets one after another, each in its own ordering, as one ordering over all their sequences.
+    """Make one ordering over the sequences of several datasets: one dataset after another, each in its own ordering.
 
     Args:
         orderings: the datasets' orderings, in the order of training.
-        offsets: the index of each dataset's first sequence among all; None stacks the datasets in the given order.
+        offsets: the index of each dataset's first sequence among all sequences. With None, the datasets' sequences are
+            numbered in the given order.
 
     Raises:
-        UserError: no ordering; offsets with gaps or overlaps between the datasets.
+        UserError: there is no ordering; the offsets have gaps or overlaps between the datasets.
 
     Example:
         >>> concatenate([Ordering(np.array([1, 0])), Ordering(np.array([0, 2, 1]))]).indices.tolist()
@@ -81,7 +82,7 @@ def concatenate(orderings: Sequence[Ordering], offsets: Sequence[int] | None = N
 
 
 def stacked_offsets(sizes: Sequence[int]) -> list[int]:
-    """The index of the first sequence of each of several datasets that are stored one after another."""
+    """Return the index of each dataset's first sequence, for datasets that are stored one after another."""
     return [0, *np.cumsum(sizes, dtype=np.int64).tolist()[:-1]]
 
 
@@ -89,18 +90,19 @@ def _as_offsets(offsets: Sequence[int], sizes: Sequence[int]) -> list[int]:
     starts = [as_whole_number("offsets", offset, 0) for offset in offsets]
     if len(starts) != len(sizes):
         raise UserError(f"Expected an offset for each of {len(sizes)} orderings, found {len(starts)}.")
-    # In the order of offsets each must begin where the previous one ends; datasets without sequences may share one.
+    # Sorted by offset, each dataset must begin where the previous one ends. Datasets without sequences may have the
+    # offset of another dataset.
     end = 0
     for start, size in sorted(zip(starts, sizes, strict=True)):
         if start != end:
             raise UserError(
-                f"Expected datasets that lie one after another, found one at the offset {start}, but the "
-                f"previous one ends at {end}; leave the offsets out to stack them."
+                f"Expected datasets without gaps or overlaps, found one at the offset {start}, but the "
+                f"previous one ends at {end}; leave the offsets out to put the datasets one after another."
             )
         end = start + size
     return starts
 
 
 def origin(ordering: Ordering) -> dict[str, Any]:
-    """The description of an ordering that was composed, for the composition's `info`."""
+    """Return the description of an ordering from which another ordering was made, for `info`."""
     return {**ordering.info, "fingerprint": ordering.fingerprint}

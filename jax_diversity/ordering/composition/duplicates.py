@@ -1,20 +1,21 @@
-"""Duplicates kept apart: documents split into parts of equal mixture, each of which holds a document at most once.
+"""Duplicates kept apart: documents are split into parts of equal mixture, and no part contains a document twice.
 
-A document that occurs k times in a corpus should occur once in each of k epochs, not k times at random. So the
-*documents* are split, before packing, into as many parts as the largest duplication count; each part is packed and
-ordered alone, and the parts follow one another (`compose.concatenate`).
+A document that occurs k times in a corpus should occur once in each of k epochs, not k times at random positions.
+Therefore the *documents* are split before packing. There are as many parts as the largest group of duplicates has
+documents. Each part is packed and ordered separately, and the parts follow one another (`compose.concatenate`).
 
-Every part should hold every cluster's share of tokens in the corpus. `R[c, p]` is the number of tokens of
-cluster c that part p lacks to an equal share, and `R[p]` the same over all clusters:
+In every part, each cluster should have the same share of tokens as in the corpus. `R[c, p]` is the number of tokens of
+cluster c that part p lacks for an equal share; `R[p]` is the sum over all clusters:
 
-1. Duplicates are assigned first, the largest groups first and within a group the longest first: of
-   the parts without a document of its group, each document goes to the one with the largest `R[c, p] + R[p]`. This
-   choice lowers `Σ R[c, p]² + Σ R[p]²` most.
-2. All other documents fill the parts. The documents of a cluster, the longest first, go one by one to the part that
-   lacks most. All clusters advance at once, as lanes of one table (large clusters are several lanes). If A lanes
-   are active, each uses `R[c, p] + R[p] / A`, plus a small preference for parts that differ from lane to lane.
+1. Duplicates are assigned first: the largest groups first, and within a group the longest documents first. We consider
+   only the parts without a document of the same group. Among these parts, the document goes to the part with the
+   largest `R[c, p] + R[p]`. This choice lowers `Σ R[c, p]² + Σ R[p]²` most.
+2. All other documents fill the parts. The documents of a cluster go one by one, the longest first, to the part that
+   lacks most tokens. All clusters are processed at once, as lanes of one table (a large cluster has several lanes). If
+   A lanes are active, each uses `R[c, p] + R[p] / A`, plus a small preference for a part that differs between lanes.
 
-Time is documents x (log documents + parts); memory beyond the documents' own is clusters x parts.
+The time is proportional to documents x (log documents + parts). The memory, besides that of the documents, is
+proportional to clusters x parts.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _DOCUMENTS_PER_ADVANCE = 16_384
 _MAX_TABLE_ENTRIES = 2**27
 
 Groups = Integer[np.ndarray, " document"] | Sequence[Integer[np.ndarray, " document"]]
-"""Every document's group of duplicates, -1 for none; or several such arrays (exact, near)."""
+"""For every document, its group of duplicates, or -1 without duplicates; or several such arrays (exact, near)."""
 
 
 def separate_duplicates(
@@ -48,24 +49,24 @@ def separate_duplicates(
     num_parts: SupportsIndex | None = None,
     advance: Advance = ignore,
 ) -> Int64[np.ndarray, " document"]:
-    """Split documents into parts of equal mixture so that no part holds two documents of a group.
+    """Split documents into parts of equal mixture, so that no part contains two documents of a group.
 
     Args:
-        groups: every document's group of duplicates, -1 (or a separate group) for a document without duplicates. With
-            several arrays, such as of exact and of near duplicates, documents are kept apart if any array joins them,
-            directly or through others.
-        clusters: every document's cluster, or any other group whose mixture the parts should share.
-        lengths: every document's number of tokens.
-        num_parts: how many parts; None takes the least possible, the number of documents in the largest group.
-        advance: called with the number of documents assigned since its last call.
+        groups: for every document, its group of duplicates. A document without duplicates has -1 or its own group.
+            There may be several arrays, such as for exact and for near duplicates. Documents are kept apart if any
+            array puts them into one group, directly or through other documents.
+        clusters: for every document, its cluster or another kind of group; each part gets an equal mixture of them.
+        lengths: for every document, its number of tokens.
+        num_parts: the number of parts. None means the smallest possible number: the number of documents in the largest
+            group.
+        advance: called with the number of documents assigned since the last call.
 
     Returns:
-        The part of every document, 0 .. num_parts - 1; the result is the same for the same input.
+        The part of every document, 0 .. num_parts - 1. Equal inputs give equal results.
 
     Raises:
-        UserError: arrays of different lengths; numbers that are not whole; clusters or lengths below 0, groups
-            below -1; fewer parts than the largest group has documents; so many parts that duplicates must be
-            removed.
+        UserError: arrays of different lengths; numbers that are not whole; clusters or lengths below 0; groups
+            below -1; fewer parts than documents in the largest group; too many clusters x parts.
 
     Example:
         >>> parts = separate_duplicates(np.array([0, -1, 0, -1]), np.array([0, 1, 0, 1]), np.array([5, 9, 5, 9]))
@@ -90,7 +91,7 @@ def separate_duplicates(
             f"Expected clusters x parts of at most {_MAX_TABLE_ENTRIES:,}, found {len(names):,} x {num_parts:,}; "
             "remove duplicates from the largest groups first."
         )
-    # float64 holds sums of tokens exactly up to 2^53; equal shares need not be whole.
+    # float64 represents sums of tokens exactly up to 2^53. It is needed because equal shares are not always whole.
     parts = np.zeros(len(merged), np.int64)
     lacking = np.bincount(clusters, weights=lengths, minlength=len(names))[:, None] / num_parts
     lacking = np.repeat(lacking, num_parts, axis=1)
@@ -103,7 +104,9 @@ def separate_duplicates(
 
 
 def merge_groups(groups: Groups) -> Int64[np.ndarray, " document"]:
-    """Groups, from 0, of documents that any of the arrays joins, directly or through others; -1 for single documents.
+    """Return groups, numbered from 0, of the documents that are in one group of any array, directly or through others.
+
+    Documents without duplicates have -1.
 
     Example:
         >>> merge_groups([np.array([7, 7, -1, -1]), np.array([-1, 0, 0, 3])]).tolist()
@@ -114,7 +117,8 @@ def merge_groups(groups: Groups) -> Int64[np.ndarray, " document"]:
         raise UserError("Expected at least one array of duplicate groups, found none.")
     columns = [as_integers("groups", column, least=-1) for column in columns]
     num_documents = num_nodes = len(columns[0])
-    # A graph of documents and groups, each document joined with its groups: its components are the merged groups.
+    # We make a graph of documents and groups. Each document is connected to its groups. The connected components of the
+    # graph are the merged groups.
     documents, nodes = [], []
     for column in columns:
         if len(column) != num_documents:
@@ -141,19 +145,19 @@ def _assign_duplicates(
     lengths: Int64[np.ndarray, " document"],
     advance: Advance,
 ) -> None:
-    """Step 1, one document at a time; writes to `parts` and `lacking`."""
+    """Do step 1, one document at a time; this writes to `parts` and `lacking`."""
     documents = np.flatnonzero(merged >= 0)
     group = merged[documents]
     sizes = np.bincount(group)
     tokens = np.bincount(group, weights=lengths[documents])
-    # The largest groups have the fewest free parts to choose from, so they choose first; ties go by index.
+    # The largest groups have the fewest free parts, so they are assigned first. Ties are resolved by index.
     order = np.lexsort((documents, -lengths[documents], group, -tokens[group], -sizes[group]))
     documents, group = documents[order], group[order]
     begins = np.diff(group, prepend=-1) != 0
     lacking_in_all = lacking.sum(axis=0)
-    taken = np.zeros(len(lacking_in_all))  # infinite for parts that hold a document of the group
+    taken = np.zeros(len(lacking_in_all))  # infinite for parts that already have a document of the group
     score = np.empty(len(lacking_in_all))
-    # Plain Python numbers: reading them one by one from NumPy arrays would take most of the loop's time.
+    # We use Python numbers: reading single values from NumPy arrays would take most of the loop's time.
     columns = (documents.tolist(), begins.tolist(), clusters[documents].tolist(), lengths[documents].tolist())
     for num_assigned, (document, begins_group, cluster, length) in enumerate(zip(*columns, strict=True), start=1):
         if begins_group:
@@ -179,18 +183,19 @@ def _assign_others(
     lengths: Int64[np.ndarray, " document"],
     advance: Advance,
 ) -> None:
-    """Step 2, one document of every lane at a time; writes to `parts`."""
+    """Do step 2, one document of every lane at a time; this writes to `parts`."""
     documents = np.flatnonzero(others)
     documents = documents[np.lexsort((documents, -lengths[documents], clusters[documents]))]
     cluster = clusters[documents]
     per_cluster = np.bincount(cluster, minlength=len(lacking))
     lanes_of_cluster = np.maximum(-(-per_cluster // _LANE_LENGTH), 1)
-    # Documents of a cluster go to its lanes in turn, so that all its lanes have similar lengths at every step.
+    # Documents of a cluster go to its lanes in turn. Then, at every step, all lanes of the cluster have documents of
+    # similar lengths.
     rank = np.arange(len(documents)) - np.repeat(np.cumsum(per_cluster) - per_cluster, per_cluster)
     first_lane = np.cumsum(lanes_of_cluster) - lanes_of_cluster
     lane = first_lane[cluster] + rank % lanes_of_cluster[cluster]
     lane_lengths = np.bincount(lane, minlength=int(lanes_of_cluster.sum()))
-    # From here on the longest lane is the first.
+    # From here on, lanes are sorted: the lane with the most documents is the first.
     lane_order = np.argsort(-lane_lengths, kind="stable")
     documents = documents[np.argsort(np.argsort(lane_order)[lane], kind="stable")]
     lane_lengths = lane_lengths[lane_order]
@@ -199,13 +204,13 @@ def _assign_others(
     num_lanes, num_parts = len(lane_lengths), lacking.shape[1]
     lacking_in_all = lacking.sum(axis=0)
     by_lane = lacking[lane_cluster] / lanes_of_cluster[lane_cluster][:, None]
-    # All lanes choose at once, without the other lanes' choices. If parts lack similar amounts, each lane prefers
-    # another part; otherwise all would put their longest documents into the same part. The preference is a fraction of
-    # the document's length, so that it becomes small with the last, short documents.
+    # All lanes choose at the same time, without the other lanes' choices. If all parts lack similar amounts, all lanes
+    # would put their longest documents into the same part. Therefore each lane prefers another part. The preference is
+    # a fraction of the document's length, so it is small for the last, short documents.
     preference = (np.arange(num_parts) - np.arange(num_lanes)[:, None]) % num_parts / (2 * num_parts)
     shortest_last = -lane_lengths  # ascending, as `searchsorted` needs: lanes are sorted by length
     for step in range(int(lane_lengths.max(initial=0))):
-        # Lanes are sorted by length, the longest first: the lanes that still have a document are a prefix.
+        # Lanes are sorted by length, the longest first. So the lanes that still have a document are the first lanes.
         active = int(np.searchsorted(shortest_last, -step))
         chosen = documents[lane_starts[:active] + step]
         length = lengths[chosen].astype(np.float64)

@@ -1,10 +1,10 @@
-"""Corpora that one host cannot order alone: balanced parts, an ordering for each, and their merger.
+"""Corpora that are too large for one host: split them into balanced parts, order each part, merge the orderings.
 
-    partition_sequences -> one part a host: select_sequences -> jd.order -> merge_orderings
+    partition_sequences -> on each host, for its part: select_sequences -> jd.order -> merge_orderings
 
-Hosts do not communicate. The parts' deviations are independent: the merged stream's deviation is about the deviation of
-one ordering times the square root of their number. A run on one mesh of several hosts (`jd.order(..., mesh=...)`) loses
-nothing.
+The hosts do not communicate. The deviations of the parts are independent. With W parts, the deviation of the merged
+ordering is therefore about √W times the deviation of one part's ordering. With one mesh over several hosts
+(`jd.order(..., mesh=...)`), the result is as good as on one host.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from jax_diversity.schema.orderings import as_integers, check_ordering
 def partition_sequences(
     characteristics: Characteristics, num_parts: SupportsIndex, seed: SupportsIndex = 0
 ) -> list[Int64[np.ndarray, " _part"]]:
-    """Split the sequences into parts that each hold the corpus's mixture; sizes differ by one at most.
+    """Split the sequences into parts that each have the corpus's mixture. The sizes differ by at most one.
 
-    Sorted halving makes a stream that is balanced everywhere (`halving.balanced_stream`); consecutive runs of it are
-    the parts.
+    Sorted halving makes a stream that is balanced everywhere (`halving.balanced_stream`). The parts are consecutive
+    runs of this stream.
 
     Args:
-        characteristics: token counts; all families are balanced, by their weights.
+        characteristics: token counts; all families are balanced, with their weights.
         num_parts: number of parts, such as the number of hosts.
         seed: decides the order among similar sequences.
 
     Returns:
-        Every part's sequence indices, ascending.
+        For every part, its sequence indices, ascending.
 
     Raises:
-        UserError: fewer than one part or more than there are sequences; a negative seed.
+        UserError: fewer parts than one, or more parts than sequences; a negative seed.
 
     Example:
         >>> parts = partition_sequences(characteristics, num_parts=4)
@@ -59,7 +59,7 @@ def partition_sequences(
 
 
 def select_sequences(characteristics: Characteristics, sequences: Int64[np.ndarray, " part"]) -> Characteristics:
-    """The characteristics of some sequences, in the given order, with the same weights and sequence length.
+    """Return the characteristics of some sequences, in the given order. Weights and sequence length stay the same.
 
     Raises:
         UserError: an index outside the sequences.
@@ -75,17 +75,17 @@ def select_sequences(characteristics: Characteristics, sequences: Int64[np.ndarr
 
 
 def merge_orderings(parts: Sequence[tuple[Any, Ordering]]) -> Ordering:
-    """Interleave the orderings of parts evenly into one ordering of all their sequences.
+    """Interleave the orderings of parts evenly into one ordering of all sequences.
 
-    If W parts have one size, position p holds a sequence of part p mod W. In general the i-th of a part's n sequences
-    is placed at the fraction `(i + 1/2) / n` of all positions.
+    If W parts have the same size, the sequence at position p is from part p mod W. In general, the i-th of a part's n
+    sequences is placed at the fraction `(i + 1/2) / n` of all positions.
 
     Args:
-        parts: every part's sequence indices among all sequences, and the ordering of the part, whose own indices
-            count within the part.
+        parts: for every part, its sequence indices among all sequences, and its ordering. The ordering's indices are
+            places within the part.
 
     Raises:
-        UserError: no part; an ordering of another size than its part; parts that share a sequence or leave one out.
+        UserError: there is no part; an ordering does not have its part's size; a sequence is in two parts or in none.
 
     Example:
         >>> even, odd = ([0, 2, 4], Ordering(np.array([2, 0, 1]))), ([1, 3], Ordering(np.array([0, 1])))
@@ -107,11 +107,12 @@ def merge_orderings(parts: Sequence[tuple[Any, Ordering]]) -> Ordering:
             )
         streams.append(indices[ordering.indices])
     sizes = [len(stream) for stream in streams]
-    # The i-th of n sequences at (i + 1/2) / n: parts of any sizes are spread evenly; ties go to the lower part.
+    # The i-th of n sequences is placed at (i + 1/2) / n, so parts of any sizes are spread evenly. In a tie, the part
+    # with the lower number is first.
     part = np.repeat(np.arange(len(parts)), sizes)
     way = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
     info = {"method": "merge_orderings", "of": [origin(ordering) for _, ordering in parts]}
     try:
         return Ordering(np.concatenate(streams)[np.lexsort((part, way))], info)
     except UserError as error:
-        raise UserError(f"Expected all parts of one corpus, each sequence in one of them: {error}") from None
+        raise UserError(f"Expected all parts of one corpus, with each sequence in one part: {error}") from None

@@ -1,1 +1,1 @@
-"""Orders of other work: shuffles, buffers, strata, spacing, and the worst case for plots."""
+"""Ordering methods of other work: shuffles, shuffle buffers, strata, spacing, and the worst case for plots."""

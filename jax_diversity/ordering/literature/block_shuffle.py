@@ -1,4 +1,4 @@
-"""The exact greedy with its blocks in random order: batches stay balanced, prefixes do not."""
+"""The exact greedy order with blocks in random order: batches stay balanced, prefixes do not."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def greedy_block_shuffle(
     mesh: Mesh | None = None,
     ties: str = "random",
 ) -> Int64[np.ndarray, " sequence"]:
-    """The exact greedy order, cut into blocks that are put in random order: the source article's third configuration.
+    """Cut the exact greedy order into blocks and put the blocks in random order.
 
-    It separates the effect of balanced batches from the effect of balanced prefixes. Other arguments are those of
-    `base.Method`.
+    This is the third configuration of the source article. It separates the effect of balanced batches from the effect
+    of balanced prefixes. See `base.Method` for the other arguments.
 
     Args:
         seed: for the greedy order and the order of its blocks.
-        block_size: sequences of a block, usually the batch size of training: settings with a `batch_size` take it where
-            they give no block size. A last block that is not full stays
-            last; if the corpus fills no block, the greedy order stays.
+        block_size: number of sequences per block, usually the batch size of training. If settings have a `batch_size`
+            and no block size, they use the batch size. If the last block is not full, it stays last. If the corpus has
+            fewer sequences than a block, the greedy order stays.
         ties: as in `greedy`.
 
     Raises:
         ValueError: a block size that is not a whole number >= 1, unknown `ties`.
     """
-    block_size = as_whole_number("block_size", block_size, 1)  # before the greedy, which takes a long time
+    block_size = as_whole_number("block_size", block_size, 1)  # before `greedy`, which takes a long time
     order = greedy(
         characteristics, seed=seed, objective=objective, advance=advance, checkpoint=checkpoint, mesh=mesh, ties=ties
     )

@@ -1,6 +1,7 @@
 """Spacing: every step places the document or sequence that keeps the shares nearest to the target.
 
-`document_spacing` orders whole documents before they are packed, `sequence_spacing` sequences of unequal lengths.
+`document_spacing` orders whole documents before they are packed. `sequence_spacing` orders sequences of different
+lengths.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ from jax_diversity.schema import Characteristics
 
 
 def document_spacing(characteristics: Characteristics, *, advance: Advance = ignore) -> Int64[np.ndarray, " document"]:
-    """Place, at every step, the document that leaves its own cluster nearest to its share.
+    """Place, at every step, the document that brings its own cluster nearest to the cluster's share.
 
-    Rows are documents here, of any number of tokens. T_c is the number of tokens of cluster c placed so far, S of all
-    tokens placed, τ_c the cluster's share of the corpus's tokens, l_d the tokens of document d. The next document is
+    Here the rows are documents, with any number of tokens. T_c is the number of tokens of cluster c placed so far. S is
+    the number of all tokens placed so far. τ_c is the cluster's share of the corpus's tokens, and l_d is the number of
+    tokens of document d. The next document is
 
         argmin_d |(T_c + l_d) - τ_c (S + l_d)|,  c the cluster of d, ties to the lowest index.
 
-    A document's cluster is its heaviest group in the first family, and all its tokens count there, in τ as well.
-    Documents without tokens change no share and are placed first. If all documents are of one cluster, they keep the
-    corpus's order.
+    A document's cluster is its heaviest group in the first family. All tokens of the document are assigned to this
+    cluster, also in τ. Documents without tokens change no share and are placed first. If all documents have the same
+    cluster, they keep the corpus's order.
 
-    The rule considers only the document's own cluster. For a cluster that lacks few tokens the shortest document is the
-    best choice, so that short documents tend to be first and the longest last.
+    The rule considers only the document's own cluster. If a cluster lacks few tokens, the shortest document is the best
+    choice. Therefore short documents tend to be first and long documents last.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
@@ -46,14 +48,16 @@ def sequence_spacing(
     advance: Advance = ignore,
     ties: str = "random",
 ) -> Int64[np.ndarray, " sequence"]:
-    """The published f1 for sequences of unequal lengths: exact greedy on the first family alone.
+    """Order sequences of different lengths with the published f1: the exact greedy method on the first family only.
 
-    The objective is always `Objective.f1()`: no norm column, no windows, self weight 1, weight 1. A sequence counts
-    with its own tokens, `c_s - τ t_s`. Time grows with the square of the number of sequences.
+    The objective is always `Objective.f1()`: no norm column, no windows, self weight 1, weight 1. The excess of a
+    sequence is computed with its own number of tokens: `c_s - τ t_s`. The time grows with the square of the number of
+    sequences.
 
     Args:
         seed: decides between equal scores.
-        ties: which of several sequences with the best score is placed: a `random` one, or the `lowest` index.
+        ties: which sequence is placed if several have the best score: a `random` one, or the one with the `lowest`
+            index.
 
     Raises:
         ValueError: unknown `ties`.
