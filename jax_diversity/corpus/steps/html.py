@@ -39,8 +39,8 @@ class Html(Step):
     """Extracts the text of a page, without menus, banners and comments.
 
     The extractor trafilatura is more exact; resiliparse is about ten times as fast. Trafilatura compares several
-    extractions of a page, but makes only one of a page of more than 10,000 elements. A page is removed if it has no text
-    or more than two million characters. A page with at least 20,000 characters is also removed if it has more than
+    extractions of a page, but makes only one of a page of more than 10,000 elements. A page is removed if it has no
+    text or more than two million characters. A page with at least 20,000 characters is also removed if it has more than
     1,000 attributes in a tag or more than 1,000 levels of nested blocks. If the field `media_type` of a document is not
     that of HTML, the document passes, except with `always`.
     """
