@@ -108,7 +108,8 @@ def _email(rng: Rng) -> Secret:
 
 
 def _key(rng: Rng) -> Secret:
-    value = _drawn(rng, string.ascii_letters + string.digits, 40)
+    value = _drawn(rng, string.ascii_letters, 4) + _drawn(rng, string.digits, 2)  # words have no digits
+    value += _drawn(rng, string.ascii_letters + string.digits, 34)
     account = _drawn(rng, f"{string.ascii_uppercase}234567", 16)
     forms = {
         "ghp": f"ghp_{value[:36]}",
