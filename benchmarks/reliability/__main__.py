@@ -69,7 +69,8 @@ def run(given: argparse.Namespace, folder: Path) -> int:
 
 def show(name: str, result: dict) -> None:
     """Print the counts of one kind of attacks; its failures were printed when they were found."""
-    counts = [f"{number} {what}" for what, number in result.items() if isinstance(number, int) and number]
+    numbers = {what: number for what, number in result.items() if isinstance(number, int) and what != "seed"}
+    counts = [f"{number} {what}" for what, number in numbers.items() if number]
     print(f"{name}: {', '.join(counts)}; {tally.num_faults(result)} faults", flush=True)
 
 

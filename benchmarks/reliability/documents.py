@@ -31,8 +31,8 @@ from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Document
 
-_LIMIT = 10
-"""Seconds for a document in a reader or a step."""
+_LIMIT, _CHARACTERS_A_LIMIT = 10, 1_000_000
+"""Seconds for a document in a reader or a step, and the characters from which on it has more, in proportion."""
 _MEMORY = 2**30
 """Bytes beyond those of the process before."""
 _SIZE, _BATCH, _CHAINS_EACH = 60_000, 40, 5
@@ -103,8 +103,11 @@ class _Campaign:
         self._folder.mkdir()
         self._log.write_text("")
         chains = {stage: self._known.get(stage, []) for stage in stages}
-        limit = _LIMIT if len(documents) == 1 else int(_most_seconds(documents)) + 1
-        work = partial(_run, self._folder, self._log, name, [each.text(size) for each in documents], chains, limit)
+        texts = [each.text(size) for each in documents]
+        limit = int(_most_seconds(documents)) + 1
+        if len(documents) == 1:
+            limit = _LIMIT * max(1, len(texts[0]) // _CHARACTERS_A_LIMIT)
+        work = partial(_run, self._folder, self._log, name, texts, chains, limit)
         outcome = in_fork(work, patience=120.0 * _LIMIT)
         results: dict[str, Result] = {}
         for line in self._log.read_text().splitlines():
@@ -209,6 +212,7 @@ def _measured(work: Callable[[], Result], limit: int) -> Result:
     resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + limit + 1, most))
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before, start = _peak(), time.process_time()
+    result: Result
     try:
         result = work()
     except UserError as error:

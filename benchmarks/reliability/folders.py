@@ -12,6 +12,7 @@ import json
 import os
 import pickle
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -94,30 +95,33 @@ def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) ->
 
 
 def _run(tally: Tally, attack: Attack, sound: Place, folder: Path) -> None:
-    place = _fresh(sound, folder)
-    attack.prepare(place)
-    outside = place.root / "outside"
-    before = _content(outside)
+    """Every command on a new copy: one command may mend what the next one would meet."""
     for arguments in attack.tasks:
-        words = arguments(place)
+        place = _fresh(sound, folder)
+        attack.prepare(place)
+        outside, words = place.root / "outside", arguments(place)
+        before = _content(outside)
         tally.begin()
-        outcome = in_fork(small.command(words, partial(os.chdir, place.root)))
+        outcome = in_fork(small.command(words, partial(_work_in, place.root)))
         fail = partial(
             tally.fail, attack=attack.about, command=" ".join(words[:1] + words[3:7])[:100], said=outcome.said
         )
         if (place.root / _RAN).exists():
-            (place.root / _RAN).unlink()
             fail("ran")
         if (after := _content(outside)) != before:
             changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
             fail("outside", files=changed[:3])
-            before = after
         if outcome.fault is not None:
             fail(outcome.fault)
         elif attack.must_refuse and outcome.status == 0:
             fail("silent")
         else:
             tally.add("refused" if outcome.status == 2 else "harmless")
+
+
+def _work_in(root: Path) -> None:
+    os.chdir(root)
+    sys.path.insert(0, str(root))  # where Python finds the user's own modules
 
 
 def _fresh(sound: Place, folder: Path) -> Place:

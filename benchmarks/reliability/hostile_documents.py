@@ -18,7 +18,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from tests.support.hostile import ACTING, PUMPED
+from tests.support.hostile import ACTING
+from tests.support.pumped import PUMPED
 from tests.support.web_records import record
 
 Rng = np.random.Generator
@@ -173,37 +174,11 @@ LARGE: dict[str, Text] = {
 }
 
 _FIELDS_FOLLOW = "\ue0ff"
-_FIELDS = (
-    *(
-        "media_type",
-        "url",
-        "score",
-        "licence",
-        "license",
-        "licenses",
-        "quality",
-        "weight",
-        "language",
-        "source",
-        "title",
-    ),
-    *(
-        "id",
-        "text",
-        "timestamp",
-        "vector",
-        "tags",
-        "answers",
-        "name",
-        "path",
-        "turn_spans",
-        "loss_spans",
-        "messages",
-        "tokens",
-        "role",
-        "content",
-    ),
-)
+_NAMES = """
+    media_type url score licence license licenses quality weight language source title id text timestamp vector tags
+    answers name path turn_spans loss_spans messages tokens role content
+"""
+_FIELDS = _NAMES.split()
 _VALUES: tuple[Any, ...] = (
     *(None, True, 0, -1, 10**40, -(10**40), 10**4400, 1e308, float("nan"), float("inf"), 1e-320, 2**63, 2**64, 0.5),
     *(
@@ -384,9 +359,12 @@ def _stack_exchange(folder: Path, texts: Sequence[str]) -> None:
     site.mkdir()
     rows = []
     for number, text in enumerate(texts, 1):
-        score = ("3", "-2", "9" * 40)[number % 3]
+        is_broken, score = number % 20 == 0, ("3", "-2", "9" * 18)[number % 3]
+        own = "9" * 5000 if is_broken else "1"
         body, short = (_xml(part).replace("\n", "&#xA;").replace("\r", "&#xD;") for part in (text, text[:500]))
-        rows.append(f'<row Id="{number}" PostTypeId="1" Score="1" Title="Why?" Body="{body}" Tags="&lt;a&gt;" />')
+        rows.append(f'<row Id="{number}" PostTypeId="1" Score="{own}" Title="Why?" Body="{body}" Tags="&lt;a&gt;" />')
+        if is_broken:  # one problem
+            continue
         rows.append(f'<row Id="{number + 10**6}" PostTypeId="2" ParentId="{number}" Score="{score}" Body="{short}" />')
     (site / "Posts.xml").write_text("<posts>\n" + "\n".join(rows) + "\n</posts>\n", encoding="utf-8")
 

@@ -47,7 +47,7 @@ _SEPARATORS = {
     "\u200b": "a zero-width space",
     "\n": "a line end",
 }
-_PLACES = ("alone", "at the cut of a text", "at the cut of a line", "in an edited line", "title", "url")
+_PLACES = ("alone", "at the cut of a text", "at the cut of a line", "in an edited line", "title", "url", "id")
 
 
 class Secret(NamedTuple):
@@ -108,7 +108,8 @@ def _email(rng: Rng) -> Secret:
 
 
 def _key(rng: Rng) -> Secret:
-    value = _drawn(rng, string.ascii_letters + string.digits, 40)
+    value = _drawn(rng, string.ascii_letters, 4) + _drawn(rng, string.digits, 2)  # words have no digits
+    value += _drawn(rng, string.ascii_letters + string.digits, 34)
     account = _drawn(rng, f"{string.ascii_uppercase}234567", 16)
     forms = {
         "ghp": f"ghp_{value[:36]}",
@@ -135,38 +136,40 @@ def _private_key(rng: Rng) -> Secret:
 
 
 _KINDS: tuple[Callable[[Rng], Secret], ...] = (_card, _iban, _phone, _email, _key, _private_key)
-NO_SECRETS = (
-    *(
-        "Firefox 121.0.1.2 is here",
-        "Mozilla/5.0 Chrome/120.0.6099.109 Safari",
-        "version 2.14.0.1 of it",
-        "chapter 100.2.3.4",
-    ),
-    *(
-        "see section 10.20.30.40 of the law",
-        "v1.2.3.4",
-        "release 8.8.4.4",
-        "Windows 10.0.19041.1",
-        "ISBN 978-3-16-148410-0",
-    ),
-    *("the year 2024-05-01 12:30:45", "pi is 3.14159265358979", "ticket 12345678901", "a@b", "@property", "x = y@z"),
-    *(
-        "password: hunter",
-        "token = get_token()",
-        "secret: none",
-        "price 1 234 567 890",
-        "0.0.0.0",
-        "127.0.0.1",
-        "10 000 000 000",
-    ),
-)
+_NO_SECRETS = """
+    Firefox 121.0.1.2 is here
+    Mozilla/5.0 Chrome/120.0.6099.109 Safari
+    version 2.14.0.1 of it
+    chapter 100.2.3.4
+    see section 10.20.30.40 of the law
+    v1.2.3.4
+    release 8.8.4.4
+    Windows 10.0.19041.1
+    ISBN 978-3-16-148410-0
+    the year 2024-05-01 12:30:45
+    pi is 3.14159265358979
+    ticket 12345678901
+    a@b
+    @property
+    x = y@z
+    password: hunter
+    token = get_token()
+    secret: none
+    price 1 234 567 890
+    0.0.0.0
+    127.0.0.1
+    10 000 000 000
+"""
 
 
 # ---- Documents and chains.
 
 
 def _document(number: int, secret: Secret, place: str, rng: Rng) -> Document:
-    about: dict[str, Any] = {"id": f"d{number}", "source": "web", "language": "en"}
+    id = f"{number} {secret.text}" if place == "id" else f"d{number}"
+    about: dict[str, Any] = {"id": id, "source": "web", "language": "en"}
+    if place == "id":
+        return Document(**about, text=PLAIN)
     if place == "title":
         return Document(**about, text=PLAIN, title=secret.text)
     if place == "url":
@@ -215,7 +218,7 @@ OTHERS: dict[str, Steps] = {
 def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) -> dict[str, object]:
     """Batches of documents through every chain, then some through the command line."""
     tally, rng = Tally(seed), np.random.default_rng(seed)
-    for text in NO_SECRETS:
+    for text in map(str.strip, _NO_SECRETS.strip().splitlines()):
         tally.begin()
         document = Document("a", f"{PLAIN}{text}.\n{PLAIN}", "web", "en")
         [kept] = Chain([("personal_data", {})], num_processes=1).through([document])

@@ -92,20 +92,18 @@ def repack(
 def _taken_over(dataset: Dataset) -> list[str]:
     """The stages on which the repeated stages depend, directly or indirectly."""
     stages = dataset.manifest["stages"]
-    for name in _AGAIN:
+    found: set[str] = set()
+    waiting = [*_AGAIN]
+    while waiting:
+        name = waiting.pop()
         if name not in stages:
             raise UserError(
                 f"Expected a finished dataset, found {dataset.root} without stage {name!r}; finish it with "
                 "`jax-diversity build`."
             )
-    found: set[str] = set()
-    waiting = [*_AGAIN]
-    while waiting:
-        for need in stages[waiting.pop()]["inputs"]:
-            if need not in found and need not in _AGAIN:
-                found.add(need)
-                waiting.append(need)
-    return [name for name in stages if name in found]
+        found.add(name)
+        waiting += set(stages[name]["inputs"]) - found
+    return [name for name in stages if name in found.difference(_AGAIN)]
 
 
 def _link(source: Path, target: Path, about: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from jax_diversity.corpus.steps.base import METHODS
 from tests.support.growing import READERS, Use, fault, readers, steps
-from tests.support.hostile import PUMPED, SHARP
+from tests.support.pumped import PUMPED, SHARP
 
 
 @pytest.fixture(scope="module")

@@ -94,11 +94,11 @@ def test_a_type_of_any_value_is_no_page(value: Any) -> None:
     assert [each.text for each in chain.through([document])] == ["the text"]
 
 
-def test_a_score_beyond_all_floats_is_a_row() -> None:
+def test_a_score_beyond_all_floats_is_a_row(tmp_path: Path) -> None:
     pytest.importorskip("resiliparse")
     about = {"media_type": "text/x-stack-exchange", "site": "stackoverflow.com"}
-    texts = [("a", 10**40), ("b", 10**400), ("c", 3)]
+    texts = [("a", 10**40), ("b", 10**400), ("c", 3), ("d", -(10**40))]
     documents = [Document(id, "<h1>t</h1>\n<p>q</p>", "s", metadata=about | {"score": score}) for id, score in texts]
     chain = Chain([("stack_exchange", {})], num_processes=1)
-    assert [document.id for document in chain.through(documents)] == ["a", "c"]
-    assert chain.funnel()[0]["removed"] == {"raised": 1}
+    assert [document.id for document in chain.through(documents, tmp_path)] == ["a", "c"]
+    assert chain.funnel()[0]["removed"] == {"raised": 1, "least_score": 1}

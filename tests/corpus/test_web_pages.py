@@ -236,6 +236,18 @@ def test_only_pages_are_taken_apart() -> None:
     assert "<p>" not in left.text
 
 
+@pytest.mark.parametrize(("number", "is_large"), [(10_000, False), (10_001, True)])
+def test_one_extractor_reads_a_page_of_many_elements(
+    number: int, is_large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trafilatura = pytest.importorskip("trafilatura")
+    given: list[bool] = []
+    monkeypatch.setattr(trafilatura, "extract", lambda page, *, fast, **options: given.append(fast) or "a text")
+    document = Document("a", "<li>a</li>" * number, "web", metadata={"media_type": "text/html"})
+    assert [each.text for each in Chain([("html", {})], num_processes=1).through([document])] == ["a text"]
+    assert given == [is_large]
+
+
 def test_pages_too_large_to_take_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jax_diversity.corpus.steps.html._MOST_CHARACTERS", 500)
     chain = Chain([("html", {"extractor": "resiliparse"})])

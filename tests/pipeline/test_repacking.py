@@ -153,6 +153,11 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     sign_manifest(tmp_path / "tiny", lambda manifest: manifest.pop("settings"))
     with pytest.raises(jd.UserError, match="run `jax-diversity build` first"):
         jd.repack(tmp_path / "tiny", tmp_path / "x", seed=1)
+    for name in ("prepare", "pack"):
+        shutil.copytree(folder / "first", tmp_path / name)
+        sign_manifest(tmp_path / name, lambda manifest, name=name: manifest["stages"].pop(name))
+        with pytest.raises(jd.UserError, match=f"without stage '{name}'; finish it with"):
+            jd.repack(tmp_path / name, tmp_path / "x", seed=1)
     assert not (tmp_path / "x").exists()
     assert main(["repack", "--out", str(tmp_path / "none"), "--to", str(tmp_path / "x")]) == 2
     assert "Expected a dataset" in capsys.readouterr().err

@@ -26,7 +26,7 @@ from jax_diversity.corpus.steps.base import METHODS
 from jax_diversity.corpus.steps.quality import MODEL, Quality
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Document
-from tests.support.hostile import Pumped
+from tests.support.pumped import Pumped
 from tests.support.web_records import record
 
 Use = Callable[[str], object]

@@ -202,10 +202,10 @@ class Candidate:
 
     def judge(self, measured: Measured) -> bool:
         """Record the value of a rule of the current step. Return False if the rule removes the document."""
-        # `float` raises an error for an int that is too large.
-        self.measured[f"{self.step}.{measured.rule}"] = float(measured.value)
+        value = float(measured.value)  # raises an error for an int that is too large
+        self.measured[f"{self.step}.{measured.rule}"] = value
         if not measured.passes:
-            self.removed = Removal(self.step, measured.rule, measured.value, measured.threshold)
+            self.removed = Removal(self.step, measured.rule, value, measured.threshold)
         return measured.passes
 
     def finished(self) -> Document:

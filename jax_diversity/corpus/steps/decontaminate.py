@@ -10,7 +10,6 @@ from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple, cast
-from unicodedata import normalize
 
 import numpy as np
 import xxhash
@@ -21,6 +20,7 @@ from jax_diversity.corpus.readers.named import find_named, hash_named, read_cont
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_most
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.text.normal_forms import normal_form
 from jax_diversity.text.scripts import UNSPACED
 
 # Characters of scripts without spaces; runs of letters, digits and combining accents.
@@ -133,7 +133,7 @@ def _words(text: str) -> list[str]:
     """Return the words in lower case and in the Unicode form NFKC."""
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())
-    return [word.lower() if word.isascii() else normalize("NFKC", word.lower()) for word in _WORD.findall(text)]
+    return [word.lower() if word.isascii() else normal_form("NFKC", word.lower()) for word in _WORD.findall(text)]
 
 
 def _hash(word: str) -> int:

@@ -11,6 +11,7 @@ from jaxtyping import Int64, UInt8
 
 from jax_diversity.corpus.steps.base import Candidate
 from jax_diversity.corpus.steps.duplicates import SignedGroups
+from jax_diversity.text.normal_forms import normal_form
 
 _SPACES = b"\t\n\v\f\r "
 _LOWER = bytes(range(256)).lower()
@@ -34,7 +35,7 @@ class ExactDuplicates(SignedGroups):
         if not text.isascii():
             # Most texts already have this form. The check takes a third of the time of normalising.
             if not unicodedata.is_normalized("NFKC", text):
-                text = unicodedata.normalize("NFKC", text)
+                text = normal_form("NFKC", text)
             text = text.casefold()
         # One pass over the bytes converts ASCII letters to lower case and removes spaces.
         return xxhash.xxh3_128_digest(text.encode(errors="surrogatepass").translate(_LOWER, _SPACES))

@@ -24,6 +24,9 @@ _LEAST_CHECKED = 20_000
 # The time of the libraries grows with the square of these numbers, and they do not return to Python meanwhile.
 _MOST_ATTRIBUTES = 1000
 _MOST_LEVELS = 1000
+_MANY_ELEMENTS = 10_000
+"""The comparison of extractions looks for the neighbours of each short paragraph, in time that grows with the square of
+their number."""
 _MANY_ATTRIBUTES = re.compile(
     r"""<[a-zA-Z][^\s<>/]*+(?:[\s/]++[^\s"'<>/=]++(?:\s*+=\s*+(?:"[^"]*+"|'[^']*+'|[^\s"'<>]++))?+)"""
     rf"{{{_MOST_ATTRIBUTES + 1}}}"
@@ -35,8 +38,9 @@ _BLOCK = re.compile(r"<(/?)(?:div|article)(?![\w-])", re.IGNORECASE)
 class Html(Step):
     """Extracts the text of a page, without menus, banners and comments.
 
-    The extractor trafilatura is more exact; resiliparse is about ten times as fast. A page is removed if it has no text
-    or more than two million characters. A page with at least 20,000 characters is also removed if it has more than
+    The extractor trafilatura is more exact; resiliparse is about ten times as fast. Trafilatura compares several
+    extractions of a page, but makes only one of a page of more than 10,000 elements. A page is removed if it has no
+    text or more than two million characters. A page with at least 20,000 characters is also removed if it has more than
     1,000 attributes in a tag or more than 1,000 levels of nested blocks. If the field `media_type` of a document is not
     that of HTML, the document passes, except with `always`.
     """
@@ -87,7 +91,8 @@ def _trafilatura() -> Callable[[str], str]:
     config.set("DEFAULT", "EXTRACTION_TIMEOUT", "0")  # it uses a signal, which needs the main thread
 
     def found(page: str) -> str:
-        return (extract(page, include_comments=False, include_tables=True, config=config) or "").strip()
+        is_large = page.count("<") - page.count("</") > _MANY_ELEMENTS
+        return (extract(page, fast=is_large, include_comments=False, config=config) or "").strip()
 
     return found
 

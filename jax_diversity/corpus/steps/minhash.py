@@ -22,6 +22,7 @@ from scipy.sparse.csgraph import connected_components
 from jax_diversity.corpus.steps.base import Candidate
 from jax_diversity.corpus.steps.duplicates import SignedGroups
 from jax_diversity.foundation.checks import as_whole_number, share
+from jax_diversity.text.normal_forms import normal_form
 
 _LETTER, _DIGIT, _POINT, _ACCENT = 1, 2, 3, 4
 """Kinds of characters. A point or comma between digits belongs to the number."""
@@ -129,7 +130,7 @@ def _runs(text: str, factors: UInt64[np.ndarray, " run"]) -> UInt32[np.ndarray, 
         kinds = _kinds()[codes]
     else:
         # Accents become separate characters, which are removed.
-        text = unicodedata.normalize("NFD", text)
+        text = normal_form("NFD", text)
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
         kinds = _kinds()[codes]
         is_accent = kinds == _ACCENT

@@ -1,0 +1,43 @@
+"""Unicode normal forms, in time that grows with the length of a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Literal
+from unicodedata import combining, normalize
+
+Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
+_SHORT = 30
+"""Characters; the normalisation of Python sorts rows of marks, in time that grows with the square of their length."""
+_TWO_MARKS = re.compile(rb"[^\0]{2}")
+_SEVERAL = {"\u0f73": "\u0f71\u0f72", "\u0f75": "\u0f71\u0f74", "\u0f81": "\u0f71\u0f80"}
+_COMPATIBLE = {"\uff9e": "\u3099", "\uff9f": "\u309a"}
+"""The characters that are not marks themselves and stand for marks only."""
+
+
+def normal_form(form: Form, text: str) -> str:
+    """What `unicodedata.normalize` returns; long rows of combining marks are sorted before.
+
+    Example:
+        >>> normal_form("NFKC", "\\N{LATIN SMALL LIGATURE FI}re")
+        'fire'
+    """
+    if len(text) <= _SHORT or text.isascii():
+        return normalize(form, text)
+    for mark, parts in (_SEVERAL | _COMPATIBLE if "K" in form else _SEVERAL).items():
+        if mark in text:
+            text = text.replace(mark, parts)
+    # A longer row has two neighbours here.
+    if _TWO_MARKS.search(bytes(map(combining, text[:: _SHORT // 2]))):
+        text = "".join(_sorted(row) if are_marks else "".join(row) for are_marks, row in groupby(text, _is_mark))
+    return normalize(form, text)
+
+
+def _is_mark(character: str) -> bool:
+    return combining(character) != 0
+
+
+def _sorted(marks: Iterable[str]) -> str:
+    return "".join(sorted("".join(normalize("NFD", mark) for mark in marks), key=combining))
