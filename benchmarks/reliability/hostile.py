@@ -43,6 +43,11 @@ def attack_lines(tally: Tally, sound: Place, folder: Path, count: int, rng: np.r
     chosen: list[Input] = []
     while len(chosen) < count and any(tables):
         chosen += [table.pop() for table in tables if table]
+    # Built in its own place: the corpus of a copy is another corpus, so that a build would replace all results first.
+    place, _ = _fresh(sound, folder)
+    if (built := in_fork(small.BUILD.run(place), 600)).status != 0:
+        raise RuntimeError(f"The small dataset cannot be built again: {built.error}")
+    sound = place.copied_to(folder / "intact")
     place, former = _fresh(sound, folder)
     for number, hostile in enumerate(chosen[:count]):
         hostile.prepare(place)
