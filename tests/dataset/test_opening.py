@@ -70,7 +70,7 @@ def test_a_file_written_to_in_place_is_refused_from_then_on(tmp_path):
     path, ordering = saved(tmp_path, np.random.default_rng(0).permutation(5000))
     file = OrderingFile(path, ordering.fingerprint, 5000)
     np.save(path, np.arange(3))  # shorter: what is mapped behind its end is gone
-    with pytest.raises(UserError, match="written to since"):
+    with pytest.raises(UserError, match="found that it was written to"):
         file.at(np.arange(4900, 4910))
 
 

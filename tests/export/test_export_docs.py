@@ -65,8 +65,8 @@ def run_command(section: str, place: int, *more: str) -> None:
 
 def test_a_permutation_for_anything(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workplace)
-    run_command("A permutation, for anything", 0)
-    names = run_section("A permutation, for anything")
+    run_command("A permutation, for any stack", 0)
+    names = run_section("A permutation, for any stack")
     assert sorted(names["order"]) == list(range(len(names["order"])))
     assert len(set(names["documents"].tolist())) == len(names["documents"])
 

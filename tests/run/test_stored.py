@@ -231,7 +231,7 @@ def test_a_schedule_moves_with_its_datasets(folder: Path, tmp_path: Path) -> Non
     assert moved.datasets[0].root == tmp_path / "moved" / "web"
     shutil.rmtree(tmp_path / "moved" / "web")
     gone = jd.open_schedule(tmp_path / "moved" / "three")
-    with pytest.raises(jd.UserError, match=r"not where it was.*datasets=\[...\]"):
+    with pytest.raises(jd.UserError, match=r"not at its stored path.*datasets=\[...\]"):
         jd.make_loader(gone, global_batch_size=4)
     found = jd.open_schedule(tmp_path / "moved" / "three", datasets=[folder / "web"])
     assert_equal_batches(batches(found), batches(jd.open_schedule(folder / "three")))
