@@ -83,7 +83,7 @@ def _limit(root: Path) -> Callable[[], None]:
 def _fresh(sound: Place, folder: Path) -> tuple[Place, dict[str, tuple[int, ...]]]:
     place = sound.copied_to(folder / "hostile")
     small.remove(place.dataset / "training")
-    (place.root / "beside").mkdir()
+    (place.root / "beside").mkdir(exist_ok=True)
     return place, _stamps(place.root)
 
 
