@@ -67,7 +67,7 @@ def _bad_counts() -> dict[str, Any]:
         "a row beyond the end, by columns": columns,
         "negative counts": -good,
         "counts with fractions": good / 3,
-        "counts that are no numbers": good * math.nan,
+        "counts that are not numbers": good * math.nan,
         "infinite counts": good * math.inf,
         "complex counts": good * 1j,
         "counts of text": good.astype(str),

@@ -136,7 +136,7 @@ def _empty(place: Place) -> None:
 
 def _bombs() -> dict[str, bytes]:
     return {name: text.encode() for name, (text, _) in SETTINGS.items()} | {
-        "bytes that are no text": b"\xff\xfe\x00\x01",
+        "bytes that are not text": b"\xff\xfe\x00\x01",
         "NUL": b"out: 'a\x00b'\n",
         "escapes in a key": f'"{RED}": 1\n'.replace("\x1b", "\\e").encode(),
         "escapes in a value": f'out: "{RED}"\n'.replace("\x1b", "\\e").encode(),

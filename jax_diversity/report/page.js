@@ -195,7 +195,7 @@
       `${percent(about.rest.share)} of the tokens.` : "";
     const empty = about.num_empty ? ` ${count(about.num_empty)} hold no document.` : "";
     find("clusters-words").textContent = `Documents with similar vocabulary were grouped into ${noun(about.num_clusters, "cluster")}. ` +
-      `The terms are those that distinguish a cluster from the rest of the corpus.${empty}${rest}`;
+      `These terms distinguish a cluster from the rest of the corpus.${empty}${rest}`;
     find("purity").append(...sentence(about.purity).childNodes);
     const largest = Math.max(...about.rows.map((row) => row.share), 1e-9);
     const rows = about.rows.map((row) => ({

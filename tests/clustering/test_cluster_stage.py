@@ -102,7 +102,7 @@ def test_the_automatic_number_of_clusters(num_documents: int, train_documents: i
 def test_the_number_that_was_taken_is_in_counts_and_summary(config: BuildConfig) -> None:
     changed = dataclasses.replace(config, cluster=ClusterConfig(also=(20, 3)))
     result = Build(changed).run_stage("cluster")
-    # Another clustering of as many clusters is no error: users do not choose the automatic number.
+    # Another clustering of as many clusters is not an error: users do not choose the automatic number.
     assert result.counts["clusterings"] == {"cluster": 20, "cluster_20": 20, "cluster_3": 3}
     assert result.summary.startswith("20 clusters in ")
 

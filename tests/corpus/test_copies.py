@@ -282,7 +282,7 @@ def test_the_one_farthest_from_the_centre_is_kept() -> None:
 
 
 def test_whoever_goes_is_like_one_that_is_kept(tmp_path: Path) -> None:
-    """A chain of neighbours is no group: its ends are unlike each other."""
+    """A chain of neighbours is not a group: its ends are unlike each other."""
     vectors = np.random.default_rng(2).normal(size=(300, 3))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     options = {"vectors": "v", "similarity": 0.97}

@@ -513,7 +513,7 @@ def test_expressions() -> None:
     for wrong in ("", "(", "MIT)", "MIT OR", "AND MIT", "MIT MIT", "MIT WITH", "()", "unknown", "MIT OR other"):
         with pytest.raises(ValueError, match=r"not a licence|brackets"):
             is_permitted(wrong, allowed)
-    # A deep one is no problem, and a long one is none.
+    # A deep one is not a problem, and a long one is none.
     assert licence_named("(" * 300 + "MIT" + ")" * 300) is not None
     assert licence_named("(" * 5000 + "MIT" + ")" * 5000) is None
     names = {"The MIT License (MIT)": "MIT", "Apache Software License": "Apache-2.0", "GPLv3+": "GPL-3.0-or-later"}

@@ -209,7 +209,7 @@ def documents_of(texts: list[str]) -> Iterator[Document]:
 
 
 def test_other_settings_do_not_go_on_from_these(tmp_path: Path) -> None:
-    """Engine and number of processes are no part of what a dataset is made of."""
+    """Engine and number of processes are not part of what a dataset is made of."""
     from jax_diversity.corpus.passes.settings import PreparationConfig, StepConfig
 
     config = PreparationConfig(steps=(StepConfig("words", {"least": 3}),))

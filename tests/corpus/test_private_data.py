@@ -527,7 +527,7 @@ def test_edits_are_shown_as_differences() -> None:
     context = [(" ", f"line {index}") for index in range(5)]
     shown = [["…", ""], [" ", "line 4"], ["-", "menu"], ["+", "text"], [" ", "line 0"], ["…", ""]]
     assert edits(*context, ("-", "menu"), ("+", "text"), *context) == shown
-    # Spaces and empty lines are no difference to look at.
+    # A difference in spaces and empty lines is not shown.
     assert edits(*context, ("-", ""), ("-", "a "), ("-", "b"), ("+", "a"), ("+", "b ")) == []
     # Equal lines differed in personal data, which is masked in both.
     assert edits(("-", "to <email>"), ("+", "to <email>")) == [["+", "to <email>"]]

@@ -222,7 +222,7 @@ def test_perplexity_ranks_texts(reference: str) -> None:
     found = perplexities(ranked, reference=reference)
     assert found == sorted(found)
     assert len(set(found)) == len(found)
-    # Characters behind the twentieth do not count: an address is no paragraph.
+    # Characters behind the twentieth do not count: an address is not a paragraph.
     assert len(set(perplexities(["the " + "xq" * 10, "the " + "xq" * 500], reference=reference))) == 1
     # A text has its perplexity whatever came before it.
     assert perplexities(ranked[::-1], reference=reference) == found[::-1]

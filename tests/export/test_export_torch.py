@@ -122,7 +122,7 @@ def check_rows(tiny: TinyDataset, sequences: list[int], batch: dict[str, Any]) -
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_pytorch_s_loader_gets_every_batch(tiny: TinyDataset, num_workers: int) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is no dependency")
+    torch = pytest.importorskip("torch", reason="PyTorch is not a dependency")
     dataset, sampler = TorchDataset(tiny.root), OrderedBatchSampler(tiny.root, "balance", 4)
     _ = dataset[0]  # the records are open here when workers are forked
     loader = torch.utils.data.DataLoader(dataset, batch_sampler=sampler, num_workers=num_workers)
@@ -133,7 +133,7 @@ def test_pytorch_s_loader_gets_every_batch(tiny: TinyDataset, num_workers: int) 
 
 
 def test_one_sequence_at_a_time_and_merged(tiny: TinyDataset) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is no dependency")
+    torch = pytest.importorskip("torch", reason="PyTorch is not a dependency")
     dataset = pickle.loads(pickle.dumps(TorchDataset(tiny.root)))
     one = dataset[np.int64(3)]
     check_rows(tiny, [3], {name: values[None] for name, values in one.items()})

@@ -53,7 +53,7 @@ def test_the_first_words_are_a_beginning_of_the_text(text, most):
     found = split_terms(text, most)
     beginnings = [split_terms(text[:length]) for length in range(len(text) + 1)]
     assert found in beginnings
-    # Pairs of neighbours are no words of their own.
+    # Pairs of neighbours are not words of their own.
     num_words = len(re.findall("[明月ไเ]|[abé\u093e]{2,}", text))
     assert found == split_terms(text) if most >= num_words else len(found) >= most
 

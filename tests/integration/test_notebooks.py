@@ -51,7 +51,7 @@ socket.socket.connect = _guarded(socket.socket.connect, _peer)
 
 
 def load_renew() -> ModuleType:
-    """`notebooks/renew.py`, which is no part of a package."""
+    """`notebooks/renew.py`, which is not part of a package."""
     spec = importlib.util.spec_from_file_location("renew", FOLDER / "renew.py")
     assert spec is not None
     assert spec.loader is not None

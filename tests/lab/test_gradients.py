@@ -98,7 +98,7 @@ def test_the_mean_is_over_the_matrices_that_are_not_zero():
     assert float(mean_stable_rank(tree)) == pytest.approx((4 + 1) / 2)
     assert np.isnan(float(mean_stable_rank({"scale": jnp.ones(9), "zeros": jnp.zeros((2, 2))})))
     assert np.isnan(float(mean_stable_rank([jnp.ones(3)])))
-    # A gradient that is no number is not passed over.
+    # A gradient that is not a number is not passed over.
     assert np.isnan(float(mean_stable_rank([jnp.eye(3), jnp.full((2, 2), jnp.nan)])))
 
 

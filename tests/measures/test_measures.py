@@ -394,7 +394,7 @@ def test_gaps_between_duplicate_documents() -> None:
     backwards = duplicate_gaps(np.arange(5)[::-1].copy(), groups, segments)
     np.testing.assert_array_equal(backwards.gaps, [1, 2, 1])
     np.testing.assert_array_equal(duplicate_gaps(np.arange(1), np.array([1, 1]), segments_of([[0, 1]])).gaps, [0])
-    # The same document in a later epoch is no copy of itself.
+    # The same document in a later epoch is not a copy of itself.
     twice = Positions(np.array([0, 1, 0, 1]), num_sequences=2)
     assert duplicate_gaps(twice, np.array([1, -1]), segments_of([[0], [1]])).minimum is None
 

@@ -75,8 +75,8 @@ def test_the_cases_hold_a_last_epoch_of_its_own_and_one_that_is_none() -> None:
 
 
 def test_an_installed_megatron_core_builds_the_same(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="compares with Megatron-LM, which is no dependency")
-    pytest.importorskip("megatron.core.datasets.helpers", reason="compares with Megatron-LM, which is no dependency")
+    pytest.importorskip("torch", reason="compares with Megatron-LM, which is not a dependency")
+    pytest.importorskip("megatron.core.datasets.helpers", reason="compares with Megatron-LM, which is not a dependency")
     sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
     try:
         import megatron_goldens as theirs  # pyright: ignore[reportMissingImports]

@@ -75,7 +75,7 @@ def test_options_reach_the_method(corpus: Path, prepared: Path) -> None:
     counts = dataset.manifest["stages"]["pack"]["counts"]
     validation = dataset.validation_segments
     own = lengths[np.setdiff1d(np.arange(len(lengths)), order)].sum()
-    assert validation.num_sequences == -(-(own - 1) // 32)  # one row, whose first token is no target
+    assert validation.num_sequences == -(-(own - 1) // 32)  # one row, whose first token is not a target
     places = dataset.segments.length.sum() + validation.length.sum()
     assert counts["num_tokens_repeated"] == places - counts["num_tokens_kept"]
 

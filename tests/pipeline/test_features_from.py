@@ -241,7 +241,7 @@ def test_a_dataset_needs_the_other_one_only_to_be_built(
     assert sentence.startswith("jax-diversity: features_from: Expected a dataset at")
     assert sentence.count("\n") == 1
     moved = dataclasses.replace(config, features_from=str(tmp_path / "elsewhere"))
-    assert all(result.kept for result in run(moved))  # where it lies is no part of what is made
+    assert all(result.kept for result in run(moved))  # where it lies is not part of what is made
 
 
 def test_only_stages_that_take_what_changed_are_made_again(folder: Path, reference: Path, tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_only_stages_that_take_what_changed_are_made_again(folder: Path, referen
     fewer = dataclasses.replace(before.cluster, num_clusters=3)
     assert kept_after(cluster=fewer) == ["prepare", "tokenize", "embed", "pack"]
     assert jd.open_dataset(tmp_path / "new").feature_space == jd.open_dataset(reference).feature_space
-    # Packing is no part of what is taken.
+    # Packing is not part of what is taken.
     assert kept_after(cluster=fewer, packing=PackingConfig(sequence_length=16)) == [*TO_CHARACTERIZE]
 
 

@@ -404,7 +404,7 @@ def damaged(record: bytes, offset: int, value: int) -> bytes:
         (lambda record: sealed(record[:3] + b"\4" + record[4:]), "format is not version 4, uint16 tokens"),
         (lambda record: damaged(record, 4, 0), "checksum does not match"),
         (lambda record: damaged(record, 12, 32), "checksum does not match"),
-        (lambda record: record[:-8] + bytes(8), None),  # a document's index is no part of the body
+        (lambda record: record[:-8] + bytes(8), None),  # a document's index is not part of the body
         (lambda record: sealed(damaged(record, 16, 77)), "sequence 5 expected, 77 found"),
     ],
 )

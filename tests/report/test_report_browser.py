@@ -191,7 +191,7 @@ def test_windows_at_half_an_offset_have_their_own_curves(browser, pages):
     sizes = "document.getElementById('profile').data.find(trace => trace.name === 'greedy').x"
     assert browser.evaluate(sizes)[0] == 1
     browser.click("input[name=half][value='true']")
-    browser.wait_for(f"{sizes}[0] === 2")  # half of a window of one sequence is no sequence
+    browser.wait_for(f"{sizes}[0] === 2")  # half of a window of one sequence is not a sequence
     names = browser.evaluate("document.getElementById('profile').data.map(trace => trace.name)")
     assert {"uniform_shuffle, 5 seeds", "floor of the mean", "ideal token shuffle"} <= set(names)
     assert browser.faults() == []

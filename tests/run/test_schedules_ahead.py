@@ -205,7 +205,7 @@ def test_a_kill_leaves_what_was_made(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(jd.UserError, match="stopped before position 90; continue with extend_schedule"):
         left.at(np.array([SIZE]))
     with pytest.raises(jd.UserError, match="stopped before position 90; continue with extend_schedule"):
-        jd.extend_schedule(left, num_epochs=1)  # its own hold of the folder is no sign of life
+        jd.extend_schedule(left, num_epochs=1)  # its own hold of the folder is not a sign of life
     whole_run = jd.extend_schedule(left, position=SIZE, num_epochs=1)
     expected = jd.create_schedule(tmp_path / "other", folder / "web", num_epochs=2)
     np.testing.assert_array_equal(whole(whole_run), whole(expected))

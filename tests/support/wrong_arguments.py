@@ -1,6 +1,6 @@
 """A program that calls the public functions with arguments of wrong types, and prints which are not refused as said.
 
-It is no test module, since tests check all types: users have no such checks.
+It is not a test module, since tests check all types: users have no such checks.
 """
 
 from __future__ import annotations

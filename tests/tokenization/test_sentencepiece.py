@@ -204,7 +204,7 @@ def test_long_runs_of_one_character(folder: Path, text: str) -> None:
     assert tokenizer.decode(document).replace(" ", "") == text.replace(" ", "")
 
 
-# Files that are no models
+# Files that are not models
 
 
 @given(st.data())

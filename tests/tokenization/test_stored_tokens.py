@@ -103,7 +103,7 @@ def test_examples_are_decoded(fields: dict[str, list], packed: bool) -> None:
 
 
 def test_the_protobuf_library_reads_the_same() -> None:
-    descriptors = pytest.importorskip("google.protobuf.descriptor_pb2", reason="protobuf is no dependency")
+    descriptors = pytest.importorskip("google.protobuf.descriptor_pb2", reason="protobuf is not a dependency")
     from google.protobuf import descriptor_pool, message_factory
 
     file = descriptors.FileDescriptorProto(name="example.proto", package="t", syntax="proto3")

@@ -62,7 +62,7 @@ class _FileTracker(Tracker):
 def tracking(part: Path, seconds: float) -> Iterator[Tracker]:
     """A tracker for the documents of a part, with files whose names begin with the part's; `forget` removes them.
 
-    `seconds` is the time limit of a step for a document; 0 is no limit.
+    `seconds` is the time limit of a step for a document; 0 means no limit.
     """
     ends = [path.read_bytes() for path in ended_files(part.parent, part.name)]
     counts = Counter(_NOW.unpack_from(end) for end in ends)
