@@ -10,15 +10,15 @@ from unicodedata import combining, normalize
 
 Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 _SHORT = 30
-"""Characters; the normalisation of Python sorts rows of marks, in time that grows with the square of their length."""
+"""Number of characters. Python's `normalize` sorts a row of marks in time that grows with the square of its length."""
 _TWO_MARKS = re.compile(rb"[^\0]{2}")
 _SEVERAL = {"\u0f73": "\u0f71\u0f72", "\u0f75": "\u0f71\u0f74", "\u0f81": "\u0f71\u0f80"}
-_COMPATIBLE = {"\uff9e": "\u3099", "\uff9f": "\u309a"}
-"""The characters that are not marks themselves and stand for marks only."""
+_COMPATIBLE = _SEVERAL | {"\uff9e": "\u3099", "\uff9f": "\u309a"}
+"""Characters that are not marks themselves and stand only for marks: in all forms, and in NFKC and NFKD."""
 
 
 def normal_form(form: Form, text: str) -> str:
-    """What `unicodedata.normalize` returns; long rows of combining marks are sorted before.
+    """Return the result of `unicodedata.normalize`; long rows of combining marks are sorted first.
 
     Example:
         >>> normal_form("NFKC", "\\N{LATIN SMALL LIGATURE FI}re")
@@ -26,10 +26,10 @@ def normal_form(form: Form, text: str) -> str:
     """
     if len(text) <= _SHORT or text.isascii():
         return normalize(form, text)
-    for mark, parts in (_SEVERAL | _COMPATIBLE if "K" in form else _SEVERAL).items():
+    for mark, parts in (_COMPATIBLE if "K" in form else _SEVERAL).items():
         if mark in text:
             text = text.replace(mark, parts)
-    # A longer row has two neighbours here.
+    # A row of marks that is longer than _SHORT contains two neighbours among every fifteenth characters.
     if _TWO_MARKS.search(bytes(map(combining, text[:: _SHORT // 2]))):
         text = "".join(_sorted(row) if are_marks else "".join(row) for are_marks, row in groupby(text, _is_mark))
     return normalize(form, text)

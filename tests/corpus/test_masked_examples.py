@@ -23,6 +23,7 @@ SECRETS = [*LINES, "44051401359", "jane.doe@exam", "jane.doe@example.org"]
 
 
 def examples_of(folder: Path, text: str, *steps: tuple[str, dict], id: str = "a") -> dict:
+    """The examples, which must not contain any of the secrets."""
     kept = Document("kept", "a b c d e f g h i j. " * 900, "web")
     list(Chain(steps).through([Document(id, text, "web"), kept], folder))
     stored = (folder / "examples.json").read_text("utf-8")
@@ -51,7 +52,9 @@ def test_removed_documents_where_the_masked_part_of_the_text_ends(tmp_path: Path
     """Wherever a document is cut before it is masked, the cut find is not shown."""
     text = f"{PRIVATE_KEY}\n" * 40
     for more in range(0, 1400, 61):
-        examples_of(tmp_path / str(more), f"{'x' * more} {text}", ("words", {"least": 5000}))
+        examples = examples_of(tmp_path / str(more), f"{'x' * more} {text}", ("words", {"least": 5000}))
+        shown = examples["removed"]["words.words"][0]["text"]
+        assert not shown.replace("<secret>", "").strip("x \n")
 
 
 OWN = """

@@ -17,6 +17,11 @@ _CODEC = "lz4"
 _LARGEST_RATIO = 256  # LZ4 makes data at most about 255 times smaller
 _HEAD = struct.Struct("<QQQ")
 """The size of a block, the size of its compressed bytes, and their hash."""
+_OF_DAMAGE = (
+    *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+    *(MemoryError, OSError, RecursionError, struct.error, pa.ArrowException),
+)
+"""The first line: a file from another program may have a valid hash and arbitrary content."""
 
 
 def write_blocks(path: Path, *blocks: bytes | bytearray) -> None:
@@ -44,14 +49,8 @@ def damage_as_error(path: Path) -> Iterator[None]:
     """Turn the exceptions of reading a damaged or hostile file into a `UserError`."""
     try:
         yield
-    # A file from another program may have a valid hash and arbitrary content.
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        reason = type(error).__name__
-    except (MemoryError, OSError, RecursionError, struct.error, pa.ArrowException) as error:
-        reason = type(error).__name__
-    else:
-        return
-    raise UserError(
-        f"Expected a file of an unfinished preparation at {path}, found a damaged file ({reason}); delete the folder "
-        f"{path.parent}, and run the stage again."
-    )
+    except _OF_DAMAGE as error:
+        raise UserError(
+            f"Expected a file of an unfinished preparation at {path}, found a damaged file ({type(error).__name__}); "
+            f"delete the folder {path.parent}, and run the stage again."
+        ) from None
