@@ -4,18 +4,31 @@ A *family* is a kind of characteristics, such as document lengths or sources. A 
 document's *code* is the number of its group. A sequence's count of a group is the number of its tokens that belong to
 documents of this group. Padding belongs to no document. Start and end tokens belong to the document that they start or
 end.
+
+The family `tokens` is different: its groups are the token ids themselves. It needs no document and no model, only the
+stored tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Int64, UInt16
 from scipy import sparse
 
 from jax_diversity.characteristics.codes import Codes
 from jax_diversity.schema import Segments
+from jax_diversity.token_store.megatron import TokenStore, run_positions
 
+MOST_TOKEN_GROUPS = 2048
+"""Largest number of groups of the family `tokens`. A token id above it shares the group of the id modulo this number.
+
+Byte-pair encoding gives low ids to frequent tokens, so frequent tokens do not share a group with one another.
+"""
 _OWN_SHARE = 0.99
+_PADDING = np.uint16(2**16 - 1)
+_TOKENS_PER_BLOCK = 1 << 20  # reading tokens needs about 20 bytes of memory per token
 # A selector compares every candidate's groups of copies with the groups of the placed sequence. A small number of
 # groups keeps this cheap.
 _MAX_COPIES = 4
@@ -52,6 +65,79 @@ def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
     # Segments of one group within a sequence become one entry; columns are sorted within each row.
     counts.sum_duplicates()
     return counts
+
+
+def num_token_groups(vocab_size: int) -> int:
+    """Return the number of groups of the family `tokens`: the vocabulary's size, at most `MOST_TOKEN_GROUPS`."""
+    return max(min(vocab_size, MOST_TOKEN_GROUPS), 1)
+
+
+def count_own_tokens(segments: Segments, store: TokenStore, vocab_size: int, end_id: int) -> sparse.csr_array:
+    """Count every sequence's token ids: int32 CSR (sequence, group) with sorted columns; the family `tokens`.
+
+    The group of a token is its id modulo the number of groups (the "hashing trick": Weinberger et al. 2009, "Feature
+    hashing for large scale multitask learning"). An end token that packing inserted counts as `end_id`.
+
+    Args:
+        segments: the packed sequences.
+        store: the tokens of the corpus's documents.
+        vocab_size: number of token ids.
+        end_id: the end token.
+    """
+    num_groups = num_token_groups(vocab_size)
+    columns, counts, widths = [], [], []
+    for rows in _own_groups(segments, store, num_groups, end_id):
+        rows.sort(axis=1)
+        # Equal groups are neighbours now: every run of equal groups becomes one entry. Padding is sorted to the end.
+        begins = np.ones(rows.shape, bool)
+        np.not_equal(rows[:, 1:], rows[:, :-1], out=begins[:, 1:])
+        starts = np.flatnonzero(begins)
+        lengths = np.diff(starts, append=rows.size).astype(np.int32)
+        groups = rows.ravel()[starts]
+        used = groups != _PADDING
+        columns.append(groups[used].astype(np.int32))
+        counts.append(lengths[used])
+        widths.append((begins & (rows != _PADDING)).sum(axis=1))
+    ends = np.cumsum(np.concatenate([np.zeros(1, np.int64), *widths]))
+    index_type = np.int32 if ends[-1] < 2**31 else np.int64
+    entries = (
+        np.concatenate([np.zeros(0, np.int32), *counts]),
+        np.concatenate([np.zeros(0, np.int32), *columns]).astype(index_type, copy=False),
+        ends.astype(index_type),
+    )
+    return sparse.csr_array(entries, shape=(segments.num_sequences, num_groups))
+
+
+def total_own_tokens(
+    segments: Segments, store: TokenStore, vocab_size: int, end_id: int
+) -> Int64[np.ndarray, " group"]:
+    """Return the column sums of `count_own_tokens`, without the matrix."""
+    num_groups = num_token_groups(vocab_size)
+    totals = np.zeros(num_groups, np.int64)
+    for rows in _own_groups(segments, store, num_groups, end_id):
+        totals += np.bincount(rows[rows != _PADDING], minlength=num_groups)
+    return totals
+
+
+def _own_groups(
+    segments: Segments, store: TokenStore, num_groups: int, end_id: int
+) -> Iterator[UInt16[np.ndarray, "row token"]]:
+    """Yield the group of every token, for a block of sequences at a time; padding has the group `_PADDING`."""
+    length = segments.sequence_length
+    per_block = max(_TOKENS_PER_BLOCK // max(length, 1), 1)
+    inserted = segments.inserted_ends(store.document_lengths)
+    for first in range(0, segments.num_sequences, per_block):
+        stop = min(first + per_block, segments.num_sequences)
+        part = slice(*np.searchsorted(segments.sequence_index, [first, stop]).tolist())
+        lengths = segments.length[part]
+        # The last token of a segment in `inserted` was not stored: the token of the document that is read in its place
+        # is replaced.
+        tokens = np.array(store.gather(segments.document_index[part], segments.document_offset[part], lengths))
+        tokens[(np.cumsum(lengths) - 1)[inserted[part]]] = end_id
+        rows = np.full((stop - first) * length, _PADDING)
+        start = (segments.sequence_index[part] - first) * length + segments.position[part]
+        rows[run_positions(start, lengths)] = tokens % num_groups
+        yield rows.reshape(stop - first, length)
 
 
 def sequence_documents(segments: Segments) -> Int64[np.ndarray, " sequence"]:

@@ -17,7 +17,9 @@ _COLUMNS = ("id", "text", "num_tokens", "length_bin", "duplicate_group", "docume
 """Names that already have another meaning in the table or the files of the characteristics."""
 _LONGEST_FAMILY = 200  # in bytes: the family's name is part of a file name
 _MAX_BINS = 2**20  # the bounds of all bins are computed, even if there are fewer documents
-_DEFAULT_WEIGHTS = {"cluster": 1.0, "length": 1.5, "source": 0.3, "language": 0.3}
+TOKENS = "tokens"
+"""The family whose groups are token ids. The other families describe the documents of a sequence."""
+_DEFAULT_WEIGHTS = {"cluster": 1.0, "length": 1.5, "source": 0.3, "language": 0.3, TOKENS: 20.0}
 """The families that are balanced by default, and their weights λ; docs/log.md shows how the weights were chosen."""
 _ALWAYS = ("cluster", "length")
 """Families that are kept even if they have only one group: the published objectives use them, in this order."""
@@ -30,8 +32,8 @@ def default_families(num_groups: Mapping[str, int]) -> dict[str, float]:
         num_groups: family -> number of groups with tokens. A family with one group is balanced in any order.
 
     Example:
-        >>> list(default_families({"cluster": 50, "length": 100, "source": 3, "language": 1, "host": 9}))
-        ['cluster', 'length', 'source']
+        >>> list(default_families({"cluster": 50, "length": 100, "source": 3, "language": 1, "tokens": 2048}))
+        ['cluster', 'length', 'source', 'tokens']
     """
     return {
         family: weight
@@ -46,7 +48,8 @@ class CharacteristicsConfig:
 
     families: Literal["auto"] | tuple[str, ...] = "auto"
     """The families that orderings balance. The norm of the first family's counts is balanced, too. `auto` means
-    `cluster` and `length`, and `source` and `language` if they have more than one group. A list may also name
+    `cluster` and `length`, `source` and `language` if they have more than one group, and `tokens` (the token ids of
+    the sequence itself). A list may also name
     `cluster_100` ... (see cluster.also), `host` (of the address), `duplicate` (groups of equal texts), and any metadata
     field. All families except metadata fields are always stored."""
     length_bins: int = 100

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax_diversity.characteristics import stored
-from jax_diversity.characteristics.settings import default_families
+from jax_diversity.characteristics.settings import TOKENS, default_families
 from jax_diversity.foundation.artifacts import fingerprint, write_array, write_json
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.settings import adopt_settings
@@ -49,6 +49,7 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
         sequence_copies,
         sequence_documents,
         sequence_turns,
+        total_own_tokens,
     )
 
     dataset = context.dataset
@@ -62,6 +63,9 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
             # The counts are int32, but the total of a corpus may be above 2^31.
             totals[family] = np.asarray(counts.sum(axis=0, dtype=np.int64)).ravel().tolist()
             advance(1)
+    # The counts of tokens are not stored: they are larger than the tokens, and counting them again is fast.
+    tokens = total_own_tokens(segments, dataset.tokens, dataset.vocab_size, dataset.end_id)
+    totals[TOKENS] = tokens.tolist()
     write_array(partial / stored.SEQUENCE_DOCUMENTS, sequence_documents(segments))
     appearances = dataset.appearances
     copies = sequence_copies(segments, dataset.duplicate_groups, appearances)
@@ -69,7 +73,9 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
     if appearances is not None:
         write_array(partial / stored.SEQUENCE_TURNS, sequence_turns(segments, appearances))
     _write_documents(context, dataset, partial, codes)
-    write_json(partial / stored.GROUPS, {family: list(code.names) for family, code in codes.items()})
+    names = {family: list(code.names) for family, code in codes.items()}
+    names[TOKENS] = [str(group) for group in range(len(tokens))]
+    write_json(partial / stored.GROUPS, names)
     write_json(partial / stored.TOTALS, totals)
     bins = {family: dataclasses.asdict(code.bins) for family, code in codes.items() if code.bins is not None}
     write_json(partial / stored.BINS, bins)
@@ -79,7 +85,7 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
         "families": list(weights),
         "weights": weights,
         "other_fields": sorted({*context.counts("prepare")["metadata_fields"]} - {*map(_field_of, weights)}),
-        "num_groups": {family: len(code.names) for family, code in codes.items()},
+        "num_groups": {family: len(groups) for family, groups in names.items()},
         "num_missing": {family: code.num_missing for family, code in codes.items() if code.num_missing},
         "num_joined": {family: code.num_joined for family, code in codes.items() if code.num_joined},
     }
@@ -136,7 +142,7 @@ def _field_codes(context: Context, *, with_hosts: bool = False) -> dict[str, Cod
     from jax_diversity.characteristics.codes import FieldValues, categorical, encoded, host_of, joined
 
     config = context.config.characteristics
-    known = [*context.config.cluster.clusterings, *_STORED]
+    known = [*context.config.cluster.clusterings, *_STORED, TOKENS]
     present = context.counts("prepare")["metadata_fields"]
     values, hosts = {}, []
     for family in [family for family in config.possible_families if family not in known]:

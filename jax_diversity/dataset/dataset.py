@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
 from jax_diversity.characteristics import stored as characterized
+from jax_diversity.characteristics.settings import TOKENS
 from jax_diversity.clustering import stored as clustered
 from jax_diversity.corpus import stored as prepared
 from jax_diversity.dataset.orderings import Orderings, is_file_name, load_ordering, packed_beside
@@ -35,6 +36,7 @@ from jax_diversity.tokenization import stored as tokenized
 
 if TYPE_CHECKING:
     import pyarrow.dataset
+    from scipy.sparse import csr_array
 
     from jax_diversity.corpus.store import DocumentStore
     from jax_diversity.dataset.beginnings import Beginnings
@@ -265,12 +267,19 @@ class Dataset:
             UserError: a family is unknown, or its file is absent or damaged.
         """
         return Characteristics.from_counts(
-            {family: characterized.read_counts(self.stored, family) for family in families},
+            {family: self._counts_of(family) for family in families},
             sequence_length=packed.stored_length(self.stored),
             documents=self.sequence_documents,
             copies=self.sequence_copies,
             turns=self.sequence_turns,
         )
+
+    def _counts_of(self, family: str) -> csr_array:
+        if family == TOKENS:
+            from jax_diversity.characteristics.counts import count_own_tokens
+
+            return count_own_tokens(self.segments, self.tokens, self.vocab_size, self.end_id)
+        return characterized.read_counts(self.stored, family)
 
     @cached_property
     def sequence_documents(self) -> Int64[np.ndarray, " sequence"]:

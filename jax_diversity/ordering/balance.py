@@ -14,12 +14,12 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int64
 
-from jax_diversity.foundation.checks import as_weight, as_whole_number
+from jax_diversity.foundation.checks import as_weight
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.halving import balanced_stream
 from jax_diversity.ordering.objective import Objective, heaviest_groups
 from jax_diversity.ordering.plan import Plan, tie_numbers
-from jax_diversity.ordering.pool import select_from_pool
+from jax_diversity.ordering.pool import check_pool_size, select_from_pool
 from jax_diversity.ordering.running import Checkpoint
 from jax_diversity.schema import Characteristics
 
@@ -38,7 +38,7 @@ def balance(
     advance: Advance = ignore,
     plan: Plan | None = None,
     checkpoint: Checkpoint | None = None,
-    pool_size: int = 4096,
+    pool_size: int | None = None,
     aging: float = 2.0,
     ties: str = "random",
     mesh: Mesh | None = None,
@@ -49,7 +49,9 @@ def balance(
 
     Args:
         seed: decides the order among similar sequences; other seeds give other orderings that are equally balanced.
-        pool_size: P, the number of candidates at every step.
+        pool_size: P, the number of candidates at every step. None means 4,096, and 1,024 if the sequences have many
+            groups (on average 32 counts above zero), as with the family `tokens`. A step takes time in proportion to P
+            times the number of groups, and with many groups a larger pool makes windows only slightly better.
         aging: for sequences with different numbers of tokens: the amount that is added to a candidate's score if it
             comes one pool (P places) later in the stream. The unit is E||c||² · Var(t) / E[t²]: c are the counts of a
             sequence, and t is its number of tokens. Without aging, the longest sequences, which no window
@@ -60,7 +62,7 @@ def balance(
     Raises:
         ValueError: a pool size that is not a whole number >= 1; a negative aging; unknown `ties`.
     """
-    as_whole_number("pool_size", pool_size, 1)  # before the stream, which takes a long time
+    check_pool_size(pool_size)  # before the stream, which takes a long time
     aging = as_weight("aging", aging)
     plan = plan or Plan.build(characteristics, objective)
     numbers = tie_numbers(plan.num_positions, ties, seed)

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Float32, Float64, Int32, Int64
+from jaxtyping import Array, Float, Float32, Float64, Int32, Int64, Integer
 
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering.plan import Plan
@@ -75,8 +75,8 @@ class PaddedCounts(NamedTuple):
     """The sequences' counts as CSR rows. Padding at the end allows reading as many entries as the longest row has."""
 
     starts: Int32[Array, " boundary"]
-    columns: Int32[Array, " nonzero"]
-    values: Float32[Array, " nonzero"]
+    columns: Integer[Array, " nonzero"]
+    values: Integer[Array, " nonzero"] | Float32[Array, " nonzero"]
     norms: Float32[Array, " sequence"]
     tokens: Float32[Array, " sequence"]
     slots: Int32[Array, " slot"]
@@ -201,8 +201,8 @@ def read_row(rows: PaddedCounts, row_index: Int32[Array, ""], num_columns: int) 
     start, end = rows.starts[row_index], rows.starts[row_index + 1]
     width = rows.slots.shape[0]
     used = start + rows.slots < end
-    columns = lax.dynamic_slice(rows.columns, (start,), (width,))
-    values = lax.dynamic_slice(rows.values, (start,), (width,))
+    columns = lax.dynamic_slice(rows.columns, (start,), (width,)).astype(jnp.int32)
+    values = lax.dynamic_slice(rows.values, (start,), (width,)).astype(jnp.float32)
     return SequenceCounts(
         columns=jnp.where(used, columns, num_columns),
         values=jnp.where(used, values, 0),

@@ -39,6 +39,9 @@ _SMALLEST_BLOCK = 512
 _LEVELS_SWEPT_TWICE = 3
 # The walk reads only the heaviest groups of a sequence: as many as are needed to contain this share of all tokens.
 _COVERED = 0.98
+# At most this number of groups: with more, sequences of many groups (such as token ids) would take much longer and be
+# balanced no better.
+_MOST_GROUPS = 16
 _ROWS_PER_BLOCK = 1 << 18
 
 
@@ -118,14 +121,15 @@ def build_walk_table(features: Features, arranged: Int64[np.ndarray, " position"
 
 
 def _covering_width(features: Features, rows: Int64[np.ndarray, " row"]) -> int:
-    """Return the smallest number of heaviest groups per row that together contain nearly all tokens of the rows."""
+    """Return the smallest number of heaviest groups per row that contain nearly all tokens, at most `_MOST_GROUPS`."""
     rows = rows[:: max(len(rows) // 10_000, 1)]
     longest = int(np.diff(features.row_starts)[rows].max(initial=1))
     entries, used = _heaviest_entries(features, rows, longest)
     counts = np.zeros(entries.shape)
     counts[used] = features.values[entries[used]]
     held = np.cumsum(counts.sum(axis=0))
-    return int(np.searchsorted(held, _COVERED * held[-1])) + 1 if held[-1] else 1
+    covering = int(np.searchsorted(held, _COVERED * held[-1])) + 1 if held[-1] else 1
+    return min(covering, _MOST_GROUPS)
 
 
 def _heaviest_entries(

@@ -24,7 +24,7 @@ for long documents and weak for short documents. Sequences of short documents ar
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -42,6 +42,8 @@ EXACT_TOKENS = 65_536
 
 The module `jax_diversity.ordering.deviation` explains why.
 """
+_ROWS_TOGETHER = 1 << 16
+"""Number of rows that are handled together where temporary arrays have one number per non-zero."""
 # Scores are float32: with a larger weight no digits would remain for the other terms.
 _LARGEST_WEIGHT = 1e9
 
@@ -224,7 +226,8 @@ class SeparatedGroups:
 class Features:
     """The token counts of the families with a weight above zero, as CSR rows, and the norm column.
 
-    Sums of tokens are whole numbers, so that results are the same on every machine. λ is stored separately
+    `columns` and `values` (the counts) have the narrowest types that represent them, because they need most of the
+    memory. Sums of tokens are whole numbers, so that results are the same on every machine. λ is stored separately
     (`column_weights`) and multiplied last, because scaled counts would not be whole numbers. `norms` are the norms of
     the first family's counts. They are rounded to float32 once, so that every step uses the same value. The last entry
     of `targets` and `column_weights` is for the norm column. `squares` are `||c_s||²` without the norm column. `apart`
@@ -232,8 +235,8 @@ class Features:
     """
 
     row_starts: Int64[np.ndarray, " boundary"]
-    columns: Int32[np.ndarray, " nonzero"]
-    values: Float32[np.ndarray, " nonzero"]
+    columns: Integer[np.ndarray, " nonzero"]
+    values: Integer[np.ndarray, " nonzero"] | Float32[np.ndarray, " nonzero"]
     tokens: Int64[np.ndarray, " sequence"]
     norms: Float32[np.ndarray, " sequence"]
     targets: Float64[np.ndarray, " column"]
@@ -253,7 +256,7 @@ class Features:
         """Put the counts of the weighted families side by side; the targets are the corpus's own shares."""
         # A family of weight zero would take time at every step without an effect: `resolved_weights` leaves it out.
         weights = objective.resolved_weights(characteristics)
-        stacked = csr_array(hstack([characteristics.counts[name] for name in weights], format="csr"))
+        row_starts, columns, values = _stacked([characteristics.counts[name] for name in weights])
         sizes = [characteristics.counts[name].shape[1] for name in weights]
         ends = np.cumsum(sizes).tolist()
         family_columns = {name: slice(end - size, end) for name, size, end in zip(weights, sizes, ends, strict=True)}
@@ -261,7 +264,8 @@ class Features:
         column_weights = np.repeat(list(weights.values()), sizes)
         # We take the norm of the first family's counts without its weight, even if the weight is zero.
         first = characteristics.counts[characteristics.families[0]]
-        norms = np.sqrt(_row_sums(first.indptr, first.data.astype(np.float64) ** 2)).astype(np.float32)
+        squares_of_first = _row_sums(first.indptr, lambda part: np.square(first.data[part], dtype=np.float64))
+        norms = np.sqrt(squares_of_first).astype(np.float32)
         mean_norm = float(norms.astype(np.float64).mean()) if len(norms) else 0.0
         tokens = characteristics.tokens
         if (longest := int(tokens.max(initial=0))) > EXACT_TOKENS:
@@ -272,14 +276,16 @@ class Features:
                 stacklevel=2,
             )
         return cls(
-            row_starts=stacked.indptr.astype(np.int64),
-            columns=stacked.indices.astype(np.int32),
-            values=stacked.data.astype(np.float32),
+            row_starts=row_starts,
+            columns=columns,
+            values=values,
             tokens=tokens,
             norms=norms,
             targets=np.append(targets, mean_norm),
             column_weights=np.append(column_weights, objective.norm_weight),
-            squares=_row_sums(stacked.indptr, column_weights[stacked.indices] * stacked.data.astype(np.float64) ** 2),
+            squares=_row_sums(
+                row_starts, lambda part: column_weights[columns[part]] * np.square(values[part], dtype=np.float64)
+            ),
             self_weight=objective.total_self_weight,
             family_columns=family_columns,
             apart=SeparatedGroups.build(characteristics, objective.document_weight),
@@ -287,12 +293,17 @@ class Features:
 
     def take(self, rows: Int64[np.ndarray, " row"]) -> Features:
         """Return the features of some sequences, in the given order; targets and shares stay those of all sequences."""
-        entries = self.entries(rows)
+        row_starts = np.append(0, np.cumsum(np.diff(self.row_starts)[rows]))
+        columns, values = np.empty(row_starts[-1], self.columns.dtype), np.empty(row_starts[-1], self.values.dtype)
+        for first in range(0, len(rows), _ROWS_TOGETHER):
+            part = rows[first : first + _ROWS_TOGETHER]
+            entries, place = self.entries(part), slice(row_starts[first], row_starts[first + len(part)])
+            columns[place], values[place] = self.columns[entries], self.values[entries]
         return replace(
             self,
-            row_starts=np.append(0, np.cumsum(np.diff(self.row_starts)[rows])),
-            columns=self.columns[entries],
-            values=self.values[entries],
+            row_starts=row_starts,
+            columns=columns,
+            values=values,
             tokens=self.tokens[rows],
             norms=self.norms[rows],
             squares=self.squares[rows],
@@ -336,7 +347,7 @@ class Features:
     def target_products(self) -> Float64[np.ndarray, " sequence"]:
         """The products `2 <λ τ, c_s>`, without the norm column: how much a placed token lowers a sequence's score."""
         weighted = 2.0 * self.column_weights[:-1] * self.targets[:-1]
-        return _row_sums(self.row_starts, weighted[self.columns] * self.values)
+        return _row_sums(self.row_starts, lambda part: weighted[self.columns[part]] * self.values[part])
 
     @cached_property
     def own_costs(self) -> Float32[np.ndarray, " sequence"]:
@@ -367,12 +378,43 @@ class Features:
         return sums - self.targets * np.append(np.full(len(sums) - 1, self.tokens[placed].sum()), len(placed))
 
 
+def _stacked(
+    matrices: Sequence[csr_array],
+) -> tuple[
+    Int64[np.ndarray, " boundary"],
+    Integer[np.ndarray, " nonzero"],
+    Integer[np.ndarray, " nonzero"] | Float32[np.ndarray, " nonzero"],
+]:
+    """Put matrices side by side; return the starts of the rows, the columns and the values, in narrow types."""
+    num_rows, num_columns = len(matrices[0].indptr) - 1, sum(matrix.shape[1] for matrix in matrices)
+    row_starts = np.zeros(num_rows + 1, np.int64)
+    for matrix in matrices:
+        row_starts += matrix.indptr
+    largest = max((int(matrix.data.max(initial=0)) for matrix in matrices), default=0)
+    columns = np.empty(row_starts[-1], np.uint16 if num_columns < 2**16 else np.int32)
+    values = np.empty(row_starts[-1], np.uint16 if largest < 2**16 else np.float32)
+    # In blocks, because `hstack` needs several times the memory of its result.
+    for first in range(0, num_rows, _ROWS_TOGETHER):
+        stop = min(first + _ROWS_TOGETHER, num_rows)
+        block = csr_array(hstack([matrix[first:stop] for matrix in matrices], format="csr"))
+        place = slice(row_starts[first], row_starts[stop])
+        columns[place], values[place] = block.indices, block.data
+    return row_starts, columns, values
+
+
 def _row_sums(
-    row_starts: Integer[np.ndarray, " boundary"], values: Float64[np.ndarray, " nonzero"]
+    row_starts: Integer[np.ndarray, " boundary"], values: Callable[[slice], Float64[np.ndarray, " _nonzero"]]
 ) -> Float64[np.ndarray, " sequence"]:
+    """Return the sum of each row's values; `values` computes the values of a slice of the non-zeros."""
     num_rows = len(row_starts) - 1
-    rows = np.repeat(np.arange(num_rows), np.diff(row_starts))
-    return np.bincount(rows, values, minlength=num_rows).astype(np.float64)  # without values NumPy returns int
+    sums = np.zeros(num_rows)
+    for first in range(0, num_rows, _ROWS_TOGETHER):
+        starts = row_starts[first : first + _ROWS_TOGETHER + 1]
+        rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        sums[first : first + len(starts) - 1] = np.bincount(
+            rows, values(slice(starts[0], starts[-1])), minlength=len(starts) - 1
+        )
+    return sums
 
 
 def heaviest_groups(counts: csr_array) -> Int64[np.ndarray, " sequence"]:

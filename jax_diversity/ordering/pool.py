@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float32, Int32, Int64
+from jaxtyping import Array, Bool, Float, Float32, Int32, Int64
 
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.compilation import call
@@ -65,7 +65,9 @@ STEPS_PER_REFRESH = 1024
 # If a table would have more entries than this (2 GiB), there is no table, and every step computes all scores again.
 _LARGEST_TABLE = 2**29
 _UNPLACEABLE = np.float32(np.inf)
-_COLUMNS_PER_PASS = 6
+_COLUMNS_PER_PASS = 4
+_POOL, _POOL_OF_MANY_GROUPS = 4096, 1024
+_MANY_GROUPS = 32  # non-zero counts per sequence, on average
 
 
 def greedy_pool(
@@ -76,7 +78,7 @@ def greedy_pool(
     advance: Advance = ignore,
     plan: Plan | None = None,
     checkpoint: Checkpoint | None = None,
-    pool_size: int = 4096,
+    pool_size: int | None = None,
     shuffle: bool = True,
     ties: str = "random",
     mesh: Mesh | None = None,
@@ -88,8 +90,8 @@ def greedy_pool(
 
     Args:
         seed: for the stream's shuffle (NumPy's PCG64) and the choice between equal scores.
-        pool_size: P, the number of candidates at every step. With a pool of all sequences the order is that of the
-            exact greedy.
+        pool_size: P, the number of candidates at every step; None as in `balance`. With a pool of all sequences the
+            order is that of the exact greedy.
         shuffle: whether the stream is shuffled; False means the corpus's order.
         ties: which candidate is placed if several have the best score: a `random` one, or the one with the `lowest`
             index.
@@ -110,7 +112,7 @@ def select_from_pool(
     objective: Objective,
     stream: Int64[np.ndarray, " remaining"],
     numbers: Int64[np.ndarray, " sequence"],
-    pool_size: int,
+    pool_size: int | None,
     aging: float,
     advance: Advance,
     checkpoint: Checkpoint | None,
@@ -121,7 +123,10 @@ def select_from_pool(
     If several candidates have equal scores, the first in `numbers` is placed (`tie_numbers`). If `aging` is above zero
     and sequences have different numbers of tokens, candidates that have waited long are placed earlier (see `balance`).
     """
-    pool_size = as_whole_number("pool_size", pool_size, 1)
+    check_pool_size(pool_size)
+    if pool_size is None:
+        has_many_groups = len(plan.features.values) >= _MANY_GROUPS * plan.features.num_sequences
+        pool_size = _POOL_OF_MANY_GROUPS if has_many_groups else _POOL
     devices = flat_mesh(mesh)
     if len(stream) == 0:
         return np.zeros(0, np.int64)
@@ -131,6 +136,12 @@ def select_from_pool(
     plan, stream = plan.renumbered(numbers), inverse(numbers)[stream]
     selector = PoolSelector(plan, objective, stream, num_slots, devices, aging)
     return numbers[drive(selector, plan, advance, shared_checkpoint(checkpoint or Checkpoint(), devices))]
+
+
+def check_pool_size(pool_size: int | None) -> None:
+    """Raise an error if a pool size is neither None nor a whole number >= 1."""
+    if pool_size is not None:
+        as_whole_number("pool_size", pool_size, 1)
 
 
 class Stream(NamedTuple):
@@ -149,7 +160,7 @@ class Slots(NamedTuple):
 
     members: Int32[Array, " slot"]
     scores: Float32[Array, " slot"]
-    table: Float32[Array, "column slot"]
+    table: Float[Array, "column slot"]
     norms: Float32[Array, " slot"]
     tokens: Float32[Array, " slot"]
     target_products: Float32[Array, " slot"]
@@ -190,6 +201,9 @@ class PoolSelector:
         self._plan, self._objective, self._mesh = plan, objective, mesh
         self._num_slots, self._aging = num_slots, aging
         self._stream = stream
+        # Half precision represents whole numbers up to 2,048 exactly, and reading the table is most of the work of a
+        # step with wide rows.
+        self._table_type = np.float16 if plan.features.values.max(initial=0) <= 2048 else np.float32
         # Only the table's memory grows with columns times slots.
         self._has_table = len(plan.features.targets) * num_slots <= _LARGEST_TABLE
         self.rows: PaddedCounts = replicated(mesh, build_rows(plan.features))
@@ -213,7 +227,7 @@ class PoolSelector:
         def build(device: int) -> Slots:
             own = members[device * num_own : (device + 1) * num_own].astype(np.int32)
             zeros = jax.device_put(np.zeros(num_own, np.float32))
-            table = jax.device_put(np.zeros((num_columns, num_own), np.float32))
+            table = jax.device_put(np.zeros((num_columns, num_own), self._table_type))
             apart = jax.device_put(np.zeros((len(self._plan.features.apart.group), num_own), np.int32))
             return Slots(padded(own, num_own, fill=NO_SEQUENCE), zeros, table, zeros, zeros, zeros, apart)
 
@@ -417,7 +431,7 @@ def _updated_scores(
 
 def _add_columns(
     rule: GreedyRule,
-    table: Float32[Array, "column slot"],
+    table: Float[Array, "column slot"],
     scores: Array,
     row: SequenceCounts,
     weight: Float32[Array, ""],
@@ -435,7 +449,7 @@ def _add_columns(
     def add(index: Int32[Array, ""] | int, total: Array) -> Array:
         for slot in range(_COLUMNS_PER_PASS):
             position = index * _COLUMNS_PER_PASS + slot
-            counts = lax.dynamic_index_in_dim(table, columns[position], 0, keepdims=False)
+            counts = lax.dynamic_index_in_dim(table, columns[position], 0, keepdims=False).astype(jnp.float32)
             total = total + rule.times(factors[position], counts)
         return total
 
@@ -552,8 +566,8 @@ def _refill(rule: GreedyRule, rows: PaddedCounts, stream: Stream, state: PoolSta
     table = slots.table
     if table.shape[0]:
         # Only the columns of the placed sequence are not zero: clearing these columns is cheaper than the whole slot.
-        table = table.at[placed.columns, slot].set(0.0, mode="drop")
-        table = table.at[row.columns, slot].set(row.values, mode="drop")
+        table = table.at[placed.columns, slot].set(0, mode="drop")
+        table = table.at[row.columns, slot].set(row.values.astype(table.dtype), mode="drop")
     slots = Slots(
         members=slots.members.at[slot].set(jnp.where(has_next, following, NO_SEQUENCE), mode="drop"),
         scores=slots.scores.at[slot].set(jnp.where(has_next, score, _UNPLACEABLE), mode="drop"),
@@ -598,7 +612,7 @@ def _refresh_scores(rule: GreedyRule, rows: PaddedCounts, stream: Stream, slots:
 
     def add(feature: Int32[Array, ""], total: Float32[Array, " slot"]) -> Float32[Array, " slot"]:
         entry = starts + feature
-        value = jnp.where(entry < ends, rows.values[entry], 0)
+        value = jnp.where(entry < ends, rows.values[entry], 0).astype(jnp.float32)
         return total + rule.times(gradient[rows.columns[entry]], value)
 
     scores = stream.own_costs[members] + rule.times(gradient[-1], norms) - rule.times(per_token, tokens)
@@ -630,8 +644,8 @@ def _with_table(rows: PaddedCounts, slots: Slots, num_columns: int) -> Slots:
 
     def fill(feature: Int32[Array, ""], table: Array) -> Array:
         entry = starts + feature
-        column = jnp.where(entry < ends, rows.columns[entry], num_columns)
-        return table.at[column, own_slots].set(rows.values[entry], mode="drop")
+        column = jnp.where(entry < ends, rows.columns[entry].astype(jnp.int32), num_columns)
+        return table.at[column, own_slots].set(rows.values[entry].astype(table.dtype), mode="drop")
 
     table = lax.fori_loop(0, jnp.max(ends - starts), fill, jnp.zeros_like(slots.table))
     return slots._replace(table=table)

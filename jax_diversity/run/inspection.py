@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from jax_diversity.characteristics.settings import TOKENS
 from jax_diversity.characteristics.stored import codes_file, documents_file
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.checks import as_whole_number
@@ -230,6 +231,8 @@ class Inspector:
         datasets, families = self.run.datasets, {}
         only = datasets[0] if len(datasets) == 1 else None
         for family in self._shares if only is None else only.families:
+            if family == TOKENS:  # a segment has a group in every family of documents; token ids are not counted here
+                continue
             names = joined_groups(datasets, family)
             column = {name: number for number, name in enumerate(names)}
             tokens = np.zeros(len(names))

@@ -202,7 +202,8 @@ class Characteristics:
         for name, matrix in self.counts.items():
             digest.update(f"{name} {matrix.shape}".encode())
             for part in (matrix.indptr, matrix.indices, matrix.data):
-                digest.update(part.astype(np.int64).tobytes())
+                for first in range(0, len(part), _HASHED_TOGETHER):
+                    digest.update(part[first : first + _HASHED_TOGETHER].astype(np.int64).tobytes())
         if self.documents is not None:
             digest.update(b"documents" + self.documents.tobytes())
         if self.copies is not None:
@@ -216,6 +217,7 @@ class Characteristics:
         return f"Characteristics({self.num_sequences} sequences of {self.sequence_length}; {families})"
 
 
+_HASHED_TOGETHER = 2**20
 _MAX_COUNT = 2**53  # float64 represents all whole numbers up to this value exactly
 
 
@@ -247,7 +249,11 @@ def _as_counts(name: str, matrix: Any) -> csr_array:
         raise UserError(f"Family {name!r} must contain token counts >= 0, found {values.min()}.")
     if len(values) and values.max() > _MAX_COUNT:
         raise UserError(f"Family {name!r} must contain token counts up to 2^53, found {values.max()}.")
-    data = values.astype(np.int64)
+    # We add in float64, which does not overflow. After this check, sums of integers are right.
+    largest = np.asarray(entries.astype(np.float64).sum(axis=1)).max(initial=0.0)
+    if largest > _MAX_COUNT:
+        raise UserError(f"Family {name!r} must have at most 2^53 tokens per sequence, found {largest:.0f}.")
+    data = values.astype(np.int32 if largest < 2**31 else np.int64)
     # We copy the arrays: a later change of the user's matrix must not change the checked matrix, and vice versa.
     if entries.format == "csr":
         rows = csr_array((data, entries.indices.copy(), entries.indptr.copy()), shape=entries.shape)
@@ -256,10 +262,6 @@ def _as_counts(name: str, matrix: Any) -> csr_array:
     # All matrices get one canonical form, so that equal counts have equal fingerprints.
     rows.sum_duplicates()
     rows.eliminate_zeros()
-    # We check in float64, which does not overflow. After this check, sums in int64 are right.
-    largest = np.asarray(rows.astype(np.float64).sum(axis=1)).max(initial=0.0)
-    if largest > _MAX_COUNT:
-        raise UserError(f"Family {name!r} must have at most 2^53 tokens per sequence, found {largest:.0f}.")
     return rows
 
 
