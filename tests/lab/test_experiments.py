@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from flax import nnx
+from scipy import stats
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
@@ -49,7 +50,7 @@ from jax_diversity.lab.lstm import Lstm
 from jax_diversity.lab.mixture_rules import ExcessLoss, LearningSpeed, make_rule
 from jax_diversity.lab.model import Gpt, cross_entropy
 from jax_diversity.lab.settings import Size
-from jax_diversity.lab.statistics import Difference
+from jax_diversity.lab.statistics import Difference, power
 from jax_diversity.lab.trainer import Trainer
 
 WORDS = ["sea", "ship", "wind", "tax", "law", "court", "judge", "sail", "wave", "fish", "note", "song", "tune", "drum"]
@@ -1014,6 +1015,46 @@ def test_a_claim_on_all_of_several_needs_no_correction(tmp_path):
     assert found.verdict == "did not hold"
     found, _ = judged(tmp_path, claim, {"shuffle": WEAK, "one": NONE, "two": [0.0, 0.2, -0.1]})
     assert found.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("claim", "differences", "num_arms"),
+    [
+        ("measures: [loss/train], arms: [one]", [[-0.1, 0.1, 0.15]], 2),
+        ("measures: [loss/train], arms: [one, two]", [[0.1, -0.1, -0.15], [0.0, -0.1, -0.02]], 3),
+        ("test: most_higher, measures: [loss/train, loss/train@0.5], arms: [one]", [[-0.1, 0.1, 0.15]], 2),
+    ],
+)
+def test_an_inconclusive_claim_says_how_many_pairs_it_needs(
+    claim: str, differences: list[list[float]], num_arms: int, tmp_path: Path
+):
+    """The first number of pairs from 2 on whose power is four fifths; every invented run takes a second."""
+    shifts = dict(zip(("one", "two"), differences, strict=False))
+    found, text = judged(tmp_path, claim, {"shuffle": NONE, "one": CLEAR, "two": CLEAR} | shifts)
+    assert found.verdict == "inconclusive"
+    assert found.needed is not None
+    if "most_higher" in claim:  # the mean difference of the logarithms; `judged` says what the losses are
+        seeds, each = np.arange(3), np.array(differences[0])
+        differences = [np.log((3 + seeds + each) / (3 + seeds) * (4 + seeds + each) / (4 + seeds)) / 2]
+    numbers = []
+    for each in differences:
+        mean, deviation = float(np.mean(each)), float(np.std(each, ddof=1))
+        numbers.append(next(number for number in range(2, 1000) if power(mean, deviation, number) >= 0.8))
+    # The weakest comparison is the one with the largest p-value.
+    p_values = [stats.ttest_1samp(each, 0).pvalue for each in differences]
+    assert found.needed.num_pairs == numbers[int(np.argmax(p_values))]
+    assert found.needed.core_hours == pytest.approx(found.needed.num_pairs * num_arms / 3600)
+    assert f"| {found.needed.num_pairs} ({found.needed.core_hours:.1f} core hours) |" in text
+    assert "*Pairs needed* is the number" in text
+
+
+def test_a_decided_claim_and_equal_runs_need_no_number_of_pairs(tmp_path):
+    for shifts, verdict in ((CLEAR, "did not hold"), (NONE, "inconclusive")):
+        found, text = judged(
+            tmp_path, "measures: [loss/train], arms: [one]", {"shuffle": NONE, "one": shifts, "two": NONE}
+        )
+        assert (found.verdict, found.needed) == (verdict, None)
+        assert "airs needed" not in text
 
 
 def test_the_interval_of_the_weakest_comparison_is_quoted(tmp_path):
