@@ -244,6 +244,24 @@ def test_the_page_says_what_was_run(place, experiment, tmp_path, capsys):
     assert experiment_text(experiment, rows).startswith("# Small")
 
 
+def test_the_page_names_the_files_that_a_reader_needs(place, tmp_path):
+    rows = read_rows(place / "out" / "small")
+    text = FILE.replace("title: Small", 'title: Small\ncorpora: "See [there](x.md)."')
+    (tmp_path / "small.yaml").write_text(text)
+    experiment = read_experiment(tmp_path / "small.yaml")
+    assert experiment.files == ("texts/*.jsonl", "tale.txt")
+    page = experiment_text(experiment, rows)
+    assert "Files in the folder `--data`: `texts/*.jsonl`, `tale.txt`. See [there](x.md).\n" in page
+    assert "small.yaml --data texts\n" in page
+    # The corpus of the packages needs no files.
+    experiment = read_experiment("configs/experiments/python_environment.yaml")
+    assert experiment.files == ()
+    rng = np.random.default_rng(0)
+    page = experiment_text(experiment, {trial.identity: invented(trial, 0.0, rng) for trial in experiment.trials})
+    assert "--data" not in page
+    assert f"\n{experiment.config.corpora}\n" in page
+
+
 def test_a_loss_that_is_no_number_is_a_row(experiment, material):
     trial = experiment.trials[0]
     config = dataclasses.replace(trial.config, learning_rate=1e30, warmup=0.0)
@@ -1141,6 +1159,25 @@ def test_the_committed_pages_say_what_the_committed_rows_say(name: str, tmp_path
     write_page(read_experiment(f"configs/experiments/{name}.yaml"), rows, tmp_path)
     for path in tmp_path.iterdir():
         assert path.read_text() == (Path("docs/evidence") / path.name).read_text(), path.name
+
+
+@pytest.mark.parametrize(
+    ("page", "claim", "sentence"),
+    [
+        ("orders", "(3) `balance`", "{} would find the difference"),
+        ("orders", "(4) With `balance`, after", "{} would find the difference"),
+        ("orders-again", "(6) Sequences", "{} would find the first difference"),
+        ("orders-again", "(6) But lower", "{} the second"),
+        ("partial-shuffle", "(9) ", "{} would find the difference"),
+    ],
+)
+def test_the_list_of_claims_says_how_many_pairs_the_pages_say(page: str, claim: str, sentence: str):
+    lines = (Path("docs/evidence") / f"{page}.md").read_text().splitlines()
+    cell = next(line for line in lines if line.startswith(f"| {claim}")).split(" | ")[-1].removesuffix(" |")
+    number, hours = cell.split(" ", 1)
+    index = Path("docs/evidence/index.md").read_text().splitlines()
+    line = next(line for line in index if line.startswith(f"| {claim[1]}. "))
+    assert sentence.format(f"{number} pairs {hours}") in line
 
 
 def test_the_committed_experiments_can_be_read():

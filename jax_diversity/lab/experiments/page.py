@@ -59,6 +59,14 @@ def _lines(judge: Judge, figures: Sequence[str]) -> Iterator[str]:
     done = sum(trial.identity in judge.rows for trial in experiment.trials)
     yield f"# {config.title}\n\n{config.question}\n"
     yield f"{_design(judge, known)}\n"
+    files = experiment.files
+    if files:
+        yield (
+            f"Files in the folder `--data`: {', '.join(f'`{path}`' for path in files)}. {config.corpora}".rstrip()
+            + "\n"
+        )
+    elif config.corpora:
+        yield f"{config.corpora}\n"
     if done < len(experiment.trials):
         yield f"**{done} of {len(experiment.trials)} runs are done.**\n"
     if judge.num_diverged:
@@ -77,7 +85,8 @@ def _lines(judge: Judge, figures: Sequence[str]) -> Iterator[str]:
     if (experiment.num_pairs >= 5 and len(set(config.seeds.order)) == 1) or len(set(config.seeds.weights)) == 1:
         yield from _spread_table(judge)
     yield "## Run it\n"
-    yield f"```sh\njax-diversity lab run configs/experiments/{experiment.name}.yaml --data texts"
+    data = " --data texts" if files else ""
+    yield f"```sh\njax-diversity lab run configs/experiments/{experiment.name}.yaml{data}"
     yield f"jax-diversity lab show configs/experiments/{experiment.name}.yaml\n```"
 
 

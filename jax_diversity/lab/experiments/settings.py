@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import as_whole_number, check_at_least, check_file_name, check_one_of
 from jax_diversity.foundation.errors import UserError, did_you_mean
@@ -249,6 +250,8 @@ class ExperimentConfig:
     """Title of the page."""
     question: str = ""
     """The question that the experiment answers, in one or two sentences."""
+    corpora: str = ""
+    """Where the files of datasets and tasks come from: a sentence in Markdown, for the page."""
     trial: TrialConfig = TrialConfig()
     """Settings of all trials."""
     seeds: SeedsConfig = SeedsConfig()
@@ -304,6 +307,14 @@ class Experiment:
     arms: Mapping[str, Mapping[str, Any]]
     vary: Mapping[str, Sequence[Any]]
     trials: tuple[Trial, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that datasets and tasks read, relative to the folder `--data`; empty if no file is needed."""
+        corpora = [settings.get("corpus") or {} for settings in self.datasets.values()]
+        paths = [path for corpus in corpora for path in corpus.get("paths") or ()]
+        paths += [path for task in self.config.tasks.values() for path in task.paths]
+        return tuple(path for path in dict.fromkeys(paths) if path != PYTHON_ENVIRONMENT)
 
     @property
     def num_pairs(self) -> int:
