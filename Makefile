@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 help:
 	@echo "make demo    build the installed Python packages' texts into a dataset, train on it, draw the report"
-	@echo "make evidence   train 60 small models on those texts in three orders, and compare them: a quarter of an hour"
+	@echo "make evidence   train 90 small models on those texts in three orders, and compare them: a quarter of an hour"
 	@echo "make check   lint, types and the tests of the contracts: a minute, while you work"
 	@echo "make test    lint, types and all tests, before you finish"
 	@echo "make docs    build the documentation's site in docs/_build"
