@@ -1188,7 +1188,7 @@ def test_the_committed_experiments_can_be_read():
         experiment = read_experiment(file)
         claims |= {claim.number for claim in experiment.config.claims}
         assert read_experiment(file, "small").trials[0].config.precision == "bfloat16"
-    assert claims == set(range(1, 10))
+    assert claims == set(range(1, 11))
 
 
 def test_evaluation_takes_as_many_tokens_of_every_source(material):
