@@ -270,11 +270,11 @@ class Judge:
         return judged._replace(needed=Needed(num_pairs, seconds / 3600))
 
     def _involved(self, claim: ClaimConfig) -> set[str]:
-        """The arms that a claim compares."""
+        """Return the arms that a claim compares."""
         return {*claim.arms, *claim.among, *(claim.against or self.against(arm) for arm in claim.arms)}
 
     def _seconds(self, arm: str) -> float:
-        """The time that an arm needs for one pair of seeds: the sum over the varied settings, of means over runs."""
+        """Return the time of an arm for one pair of seeds: the sum over the varied settings of the runs' mean seconds."""
         held = (self.held.get((arm, setting), {}).values() for setting in self.settings)
         return float(sum(np.mean([row.seconds for row in rows]) for rows in held if rows))
 

@@ -39,7 +39,7 @@ SIZES: Mapping[str, Mapping[str, Size]] = {
 """Model -> size -> shape. With a vocabulary of 2,048, `tiny` has 230,000 parameters and `mini` 2.2 million (the LSTM
 2.3 million); `small` has 10 million with 16,384, `gpu` 161 million with 50,304."""
 _HALF_PRECISION = ("small", "gpu")
-"""Sizes that `read_experiment` computes in bfloat16. The smaller ones are for CPUs, which compute faster in float32."""
+"""The sizes for accelerators: `read_experiment` sets their precision to bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -393,7 +393,7 @@ _PLAIN = ("datasets", "arms", "vary")
 
 
 def _changed(settings: Any, default: Any) -> dict[str, Any]:
-    """The settings that differ from `default`, as plain values.
+    """Return the settings that differ from `default`, as plain values.
 
     A new setting, whose default keeps the numbers, therefore keeps the identities of all rows.
     """
