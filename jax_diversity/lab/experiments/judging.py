@@ -274,7 +274,7 @@ class Judge:
         return {*claim.arms, *claim.among, *(claim.against or self.against(arm) for arm in claim.arms)}
 
     def _seconds(self, arm: str) -> float:
-        """Return the time of an arm for one pair of seeds: the sum over the varied settings of the runs' mean seconds."""
+        """Return the mean time of an arm's runs in seconds, summed over the varied settings: the cost of one pair."""
         held = (self.held.get((arm, setting), {}).values() for setting in self.settings)
         return float(sum(np.mean([row.seconds for row in rows]) for rows in held if rows))
 
