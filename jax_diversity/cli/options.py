@@ -211,8 +211,8 @@ class LabOptions:
     """The experiment's file, such as configs/experiments/orders.yaml."""
     out: str = "lab"
     """Folder of all experiments: rows are in OUT/NAME/results.parquet, datasets in OUT/datasets."""
-    size: Literal["tiny", "small", "gpu"] | None = None
-    """Size of all models (230 thousand, 10 and 161 million parameters); None means the size in the file."""
+    size: Literal["tiny", "mini", "small", "gpu"] | None = None
+    """Size of all models (230 thousand, 2, 10 and 161 million parameters); None means the size in the file."""
 
 
 @dataclass(frozen=True)

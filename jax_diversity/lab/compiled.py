@@ -20,7 +20,7 @@ from jax_diversity.lab.group_losses import group_losses
 from jax_diversity.lab.lstm import Carry, Lstm
 from jax_diversity.lab.model import Gpt, Positions, cross_entropy
 from jax_diversity.lab.optimizer import adamw
-from jax_diversity.lab.settings import Size
+from jax_diversity.lab.settings import WEIGHT_DECAY, Size
 
 Batch = Mapping[str, Any]
 """The arrays of a batch by the loader's names: `inputs`, `targets` and `targets_segmentation`, which is 0 where a token
@@ -98,9 +98,6 @@ class CompiledModel:
         self._positions: Positions = positions
         self._dtype = jnp.dtype(precision)
         self._graph, _, self._others = nnx.split(self._model(0), nnx.Param, ...)
-        # The rate is 1 here: the step multiplies by its own rate, which is an argument. So one program is enough for
-        # all rates.
-        self._rule = adamw(1.0)
         self.step = jax.jit(self._step, static_argnames=("sketches", "num_groups"), donate_argnums=(0, 1))
         self.losses = jax.jit(self._losses)
         self.measure_gradients = jax.jit(self._measure_gradients)
@@ -123,7 +120,7 @@ class CompiledModel:
     def start(self, seed: int) -> tuple[Parameters, Any]:
         """Return the initial weights, and the state of the optimiser."""
         parameters = nnx.split(self._model(seed), nnx.Param, ...)[1]
-        return parameters, self._rule.init(parameters)
+        return parameters, adamw(1.0, WEIGHT_DECAY).init(parameters)
 
     def first_carry(self, num_rows: int) -> Carry | None:
         """The state before the first token; None for a transformer."""
@@ -154,6 +151,7 @@ class CompiledModel:
         batch: Batch,
         rate: Array,
         carry: Any = None,
+        weight_decay: Array | float = WEIGHT_DECAY,
         *,
         sketches: bool = False,
         num_groups: int = 0,
@@ -178,7 +176,9 @@ class CompiledModel:
         else:
             (loss, losses), gradient = jax.value_and_grad(self._mean_loss, has_aux=True)(parameters, batch, carry)
             by_token, after = losses.by_token, losses.carry
-        change, state = self._rule.update(gradient, state, parameters)
+        # Rate and weight decay are arguments, so one program is enough for all their values. The optimiser's own rate
+        # is 1.
+        change, state = adamw(1.0, weight_decay).update(gradient, state, parameters)
         parameters = jax.tree.map(lambda leaf, by: leaf + rate * by, parameters, change)
         by_group = (jnp.zeros(0), jnp.zeros(0))
         if groups is not None:

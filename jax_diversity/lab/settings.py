@@ -11,6 +11,8 @@ from jax_diversity.foundation.errors import UserError
 
 _MOST = 2**31 - 1
 """JAX counts steps and rows with 32 bits."""
+WEIGHT_DECAY = 0.1
+"""AdamW's weight decay, as in Brown et al. 2020, *Language models are few-shot learners*, appendix B."""
 _MOST_NUMBERS = 10**9
 """Weights, gradients and two moments need 16 bytes per weight: 16 GB. The lab is for small models."""
 

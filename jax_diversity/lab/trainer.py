@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_diversity.lab.compiled import Batch, CompiledModel, StepResult
+from jax_diversity.lab.settings import WEIGHT_DECAY
 
 
 class Given(NamedTuple):
@@ -77,14 +78,16 @@ class Trainer:
         model: the compiled functions.
         source: the batches.
         seed: seed of the first weights.
+        weight_decay: AdamW's weight decay.
 
     Attributes:
         parameters: the weights.
         state: the optimiser's state.
     """
 
-    def __init__(self, model: CompiledModel, source: Source, seed: int) -> None:
+    def __init__(self, model: CompiledModel, source: Source, seed: int, weight_decay: float = WEIGHT_DECAY) -> None:
         self.model, self.source = model, source
+        self._weight_decay = jnp.float32(weight_decay)
         self.parameters, self.state = model.start(seed)
 
     @property
@@ -119,6 +122,7 @@ class Trainer:
                 given.arrays,
                 jnp.float32(rate(step)),
                 given.carry,
+                self._weight_decay,
                 sketches=given.sketches,
                 num_groups=given.num_groups,
             )

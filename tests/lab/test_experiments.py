@@ -12,6 +12,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +20,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from flax import nnx
+from scipy import stats
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.lab.averaging import MeanOfWeights
 from jax_diversity.lab.compiled import StepResult, compiled_model
 from jax_diversity.lab.experiments.batches import Contiguous, Mixed, Ordered
 from jax_diversity.lab.experiments.evaluation import Documents, Evaluation, common_runs, make_evaluation
@@ -33,7 +36,7 @@ from jax_diversity.lab.experiments.results import Measure, TrialRow, append_rows
 from jax_diversity.lab.experiments.running import SmallDesign, design_sentence, run_experiment
 from jax_diversity.lab.experiments.sequences import rotated_rows, sequences_of_texts, training_sequences
 from jax_diversity.lab.experiments.settings import SIZES, Experiment, TrialConfig, read_experiment
-from jax_diversity.lab.experiments.trial import Material, run_trial
+from jax_diversity.lab.experiments.trial import Material, learning_rate, run_trial
 from jax_diversity.lab.gradient_orders import GradientOrder, balanced_signs, sketch
 from jax_diversity.lab.gradients import (
     between_batches,
@@ -46,7 +49,9 @@ from jax_diversity.lab.group_losses import document_codes
 from jax_diversity.lab.lstm import Lstm
 from jax_diversity.lab.mixture_rules import ExcessLoss, LearningSpeed, make_rule
 from jax_diversity.lab.model import Gpt, cross_entropy
-from jax_diversity.lab.statistics import Difference
+from jax_diversity.lab.settings import Size
+from jax_diversity.lab.statistics import Difference, power
+from jax_diversity.lab.trainer import Trainer
 
 WORDS = ["sea", "ship", "wind", "tax", "law", "court", "judge", "sail", "wave", "fish", "note", "song", "tune", "drum"]
 
@@ -239,6 +244,24 @@ def test_the_page_says_what_was_run(place, experiment, tmp_path, capsys):
     assert experiment_text(experiment, rows).startswith("# Small")
 
 
+def test_the_page_names_the_files_that_a_reader_needs(place, tmp_path):
+    rows = read_rows(place / "out" / "small")
+    text = FILE.replace("title: Small", 'title: Small\ncorpora: "See [there](x.md)."')
+    (tmp_path / "small.yaml").write_text(text)
+    experiment = read_experiment(tmp_path / "small.yaml")
+    assert experiment.files == ("texts/*.jsonl", "tale.txt")
+    page = experiment_text(experiment, rows)
+    assert "Files in the folder `--data`: `texts/*.jsonl`, `tale.txt`. See [there](x.md).\n" in page
+    assert "small.yaml --data texts\n" in page
+    # The corpus of the packages needs no files.
+    experiment = read_experiment("configs/experiments/python_environment.yaml")
+    assert experiment.files == ()
+    rng = np.random.default_rng(0)
+    page = experiment_text(experiment, {trial.identity: invented(trial, 0.0, rng) for trial in experiment.trials})
+    assert "--data" not in page
+    assert f"\n{experiment.config.corpora}\n" in page
+
+
 def test_a_loss_that_is_no_number_is_a_row(experiment, material):
     trial = experiment.trials[0]
     config = dataclasses.replace(trial.config, learning_rate=1e30, warmup=0.0)
@@ -265,6 +288,12 @@ def test_a_loss_that_is_no_number_is_a_row(experiment, material):
         ("  balance: {order: {method: balance}}", "  balance: {}", "two arms with the same settings"),
         ("num_steps: 6", "evaluate_at: [0.5]", "evaluate_at to contain 1"),
         ("num_steps: 6", "model: lstm", "layout of contiguous or rotated"),
+        ("num_steps: 6", "weight_decay: -0.1", "weight_decay finite and >= 0, found 0.1, 0.0 and -0.1"),
+        ("num_steps: 6", "weight_decay: .inf", "weight_decay finite and >= 0"),
+        ("num_steps: 6", "end_rate: 1.5", "end_rate and arms.shuffle.averaging in [0, 1]"),
+        ("num_steps: 6", "averaging: .nan", "averaging in [0, 1]"),
+        ("num_steps: 6", "decay: constant, end_rate: 0", "end_rate with arms.shuffle.decay=cosine"),
+        ("num_steps: 6", "size: medium", "size"),
         ("arms: [balance]}", "arms: [balanse]}", "the arms of claim 1"),
         ("title: Small", "title: Small\nvary: {batch: [1]}", "vary.batch"),
     ],
@@ -688,6 +717,95 @@ def test_half_precision_computes_nearly_the_same(material):
     np.testing.assert_allclose(found["bfloat16"][held], found["float32"][held], rtol=0.02)
 
 
+def test_steps_of_adamw_are_those_of_a_slow_reference(material):
+    """Loshchilov and Hutter 2019, algorithm 2, with clipped gradients; another weight decay compiles no new program."""
+    made = compiled_model(material.dataset.vocab_size, Size(8, 1, 1))
+    sequences, rate = material.packed(TrialConfig()).sequences, 0.01
+    for decay in (0.1, 0.0, 2.0):
+        parameters, state = made.start(0)
+        weights = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(parameters)]
+        first, second = ([np.zeros_like(leaf) for leaf in weights] for _ in range(2))
+        for step in range(1, 4):
+            batch = sequences.batch(np.arange(4) + step)
+            gradient = jax.grad(lambda tree, batch=batch: made.losses(tree, batch).mean)(parameters)
+            leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(gradient)]
+            norm = np.sqrt(sum(np.square(leaf).sum() for leaf in leaves))
+            for place, leaf in enumerate(leaves):
+                leaf = leaf / max(norm, 1)
+                first[place] = 0.9 * first[place] + 0.1 * leaf
+                second[place] = 0.95 * second[place] + 0.05 * leaf**2
+                change = first[place] / (1 - 0.9**step) / (np.sqrt(second[place] / (1 - 0.95**step)) + 1e-8)
+                if leaf.ndim > 1:
+                    change += decay * weights[place]
+                weights[place] = weights[place] - rate * change
+            parameters, state, _ = made.step(parameters, state, batch, jnp.float32(rate), None, jnp.float32(decay))
+        for found, expected in zip(jax.tree.leaves(parameters), weights, strict=True):
+            np.testing.assert_allclose(found, expected, atol=3e-5)
+    assert made.step._cache_size() == 1
+
+
+@pytest.mark.parametrize("end_rate", [0.0, 0.1, 1.0])
+def test_learning_rates_rise_and_fall(end_rate: float):
+    config = TrialConfig(learning_rate=0.5, warmup=0.2, end_rate=end_rate)
+    found = [learning_rate(config, 20, step) for step in range(20)]
+    np.testing.assert_allclose(found[:4], [0.125, 0.25, 0.375, 0.5])
+    falls = [0.5 * (end_rate + (1 - end_rate) * (1 + np.cos(np.pi * step / 16)) / 2) for step in range(16)]
+    np.testing.assert_allclose(found[4:], falls)
+    constant = TrialConfig(learning_rate=0.5, warmup=0.0, decay="constant")
+    assert {learning_rate(constant, 20, step) for step in range(20)} == {0.5}
+
+
+@pytest.mark.parametrize(("share", "first"), [(0.0, 10), (0.04, 10), (0.3, 8), (0.5, 6), (1.0, 1)])
+def test_a_mean_of_weights_is_numpys(share: float, first: int):
+    weights = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+    mean = MeanOfWeights(10, share)
+    for step in range(1, 13):
+        assert (mean.weights is None) == (step <= first)
+        given = {"a": jnp.asarray(weights[step - 1])}
+        mean.add(step, given)
+        given["a"].delete()  # as the next step of training does
+    np.testing.assert_allclose(mean.weights["a"], weights[first - 1 : 10].mean(axis=0), rtol=1e-5)
+
+
+def test_averaging_evaluates_the_mean_of_the_last_weights(experiment, material):
+    trial = experiment.trials[0]
+
+    def row(**settings) -> TrialRow:
+        config = dataclasses.replace(trial.config, evaluate_at=(0.5, 1.0), **settings)
+        return run_trial(dataclasses.replace(trial, config=config), material, "small")
+
+    assert row(averaging=0.1).measures == row().measures
+    found, same = (row(averaging=share, end_rate=0.5, weight_decay=0.5) for share in (0.67, 0.0))
+    assert found.curve("loss/train")[1].tolist() == same.curve("loss/train")[1].tolist()
+    assert found.final()["loss/task/tale"] != same.final()["loss/task/tale"]
+    config = dataclasses.replace(trial.config, end_rate=0.5, weight_decay=0.5)
+    made = compiled_model(material.dataset.vocab_size, SIZES["gpt"]["tiny"])
+    trainer = Trainer(made, Ordered(config, material.packed(config)), config.weight_seed, 0.5)
+    steps = trainer.steps(0, 6, lambda step: learning_rate(config, 6, step))
+    weights = [jax.tree.map(np.array, trainer.parameters) for _ in steps]
+    validation = material.evaluation.validation
+    for step, first in ((3, 1), (6, 2)):
+        mean = jax.tree.map(lambda *leaves: np.mean(leaves, axis=0), *weights[first:step])
+        sequences = validation.sequences
+        by_token = np.asarray(made.losses(mean, sequences.batch(np.arange(len(sequences)))).by_token, np.float64)
+        sums, counts = validation.by_document(by_token)
+        steps, values = found.curve("loss/validation")
+        assert values[steps.tolist().index(step)] == pytest.approx(sums.sum() / counts.sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gpt", "lstm"])
+def test_sizes_have_the_documented_numbers_of_parameters(kind: str):
+    """Counted by hand: embedding, matrices and scales of the transformer's blocks; the LSTM's gates and biases."""
+    numbers = {}
+    for name in ("tiny", "mini"):
+        width, layers, _ = size = SIZES[kind][name]
+        made = compiled_model(2048, size, kind)
+        numbers[name] = sum(leaf.size for leaf in jax.tree.leaves(made.start(0)[0]))
+        own = 12 * width**2 + 2 * width if kind == "gpt" else 8 * width**2 + 4 * width
+        assert numbers[name] == 2048 * width + layers * own + (width if kind == "gpt" else 0)
+    assert numbers == {"gpt": {"tiny": 229_696, "mini": 2_164_416}, "lstm": {"tiny": 270_720, "mini": 2_296_320}}[kind]
+
+
 # ---- Orders from gradients, mixtures from losses.
 
 
@@ -917,6 +1035,46 @@ def test_a_claim_on_all_of_several_needs_no_correction(tmp_path):
     assert found.verdict == "inconclusive"
 
 
+@pytest.mark.parametrize(
+    ("claim", "differences", "num_arms"),
+    [
+        ("measures: [loss/train], arms: [one]", [[-0.1, 0.1, 0.15]], 2),
+        ("measures: [loss/train], arms: [one, two]", [[0.1, -0.1, -0.15], [0.0, -0.1, -0.02]], 3),
+        ("test: most_higher, measures: [loss/train, loss/train@0.5], arms: [one]", [[-0.1, 0.1, 0.15]], 2),
+    ],
+)
+def test_an_inconclusive_claim_says_how_many_pairs_it_needs(
+    claim: str, differences: list[list[float]], num_arms: int, tmp_path: Path
+):
+    """The first number of pairs from 2 on whose power is four fifths; every invented run takes a second."""
+    shifts = dict(zip(("one", "two"), differences, strict=False))
+    found, text = judged(tmp_path, claim, {"shuffle": NONE, "one": CLEAR, "two": CLEAR} | shifts)
+    assert found.verdict == "inconclusive"
+    assert found.needed is not None
+    if "most_higher" in claim:  # the mean difference of the logarithms; `judged` says what the losses are
+        seeds, each = np.arange(3), np.array(differences[0])
+        differences = [np.log((3 + seeds + each) / (3 + seeds) * (4 + seeds + each) / (4 + seeds)) / 2]
+    numbers = []
+    for each in differences:
+        mean, deviation = float(np.mean(each)), float(np.std(each, ddof=1))
+        numbers.append(next(number for number in range(2, 1000) if power(mean, deviation, number) >= 0.8))
+    # The weakest comparison is the one with the largest p-value.
+    p_values = [stats.ttest_1samp(each, 0).pvalue for each in differences]
+    assert found.needed.num_pairs == numbers[int(np.argmax(p_values))]
+    assert found.needed.core_hours == pytest.approx(found.needed.num_pairs * num_arms / 3600)
+    assert f"| {found.needed.num_pairs} ({found.needed.core_hours:.1f} core hours) |" in text
+    assert "*Pairs needed* is the number" in text
+
+
+def test_a_decided_claim_and_equal_runs_need_no_number_of_pairs(tmp_path):
+    for shifts, verdict in ((CLEAR, "did not hold"), (NONE, "inconclusive")):
+        found, text = judged(
+            tmp_path, "measures: [loss/train], arms: [one]", {"shuffle": NONE, "one": shifts, "two": NONE}
+        )
+        assert (found.verdict, found.needed) == (verdict, None)
+        assert "airs needed" not in text
+
+
 def test_the_interval_of_the_weakest_comparison_is_quoted(tmp_path):
     claim = "measures: [loss/train, loss/train, loss/train@0.5, loss/train@>0.9, loss/train@>0.5], arms: [one]"
     found, _ = judged(tmp_path, f"{claim}, against: two", {"shuffle": NONE, "one": NONE, "two": CLEAR})
@@ -957,12 +1115,69 @@ def test_text_files_of_several_documents(tmp_path):
     assert "documents_begin" not in CorpusConfig().made_of()
 
 
+def test_committed_rows_belong_to_the_committed_experiments():
+    """A setting's default is not part of the identity, so it must not change while rows of it are stored."""
+
+    def assert_same(stored: Any, settings: Any) -> None:
+        for name, value in stored.items():  # settings may have been added since
+            if isinstance(value, dict) and isinstance(settings[name], dict):
+                assert_same(value, settings[name])
+            else:
+                assert settings[name] == value, name
+
+    for folder in sorted(Path("benchmarks/results/lab").iterdir()):
+        trials = {trial.identity: trial for trial in read_experiment(f"configs/experiments/{folder.name}.yaml").trials}
+        for identity, row in read_rows(folder).items():
+            assert_same(row.settings, json.loads(json.dumps(dataclasses.asdict(trials[identity].config))))
+
+
+def test_a_setting_at_its_default_keeps_the_identity(experiment, tmp_path):
+    def identities(old: str, new: str) -> list[str]:
+        assert old in FILE
+        (tmp_path / "small.yaml").write_text(FILE.replace(old, new))
+        return [trial.identity for trial in read_experiment(tmp_path / "small.yaml").trials]
+
+    known = [trial.identity for trial in experiment.trials]
+    defaults = "num_steps: 6, weight_decay: 0.1, end_rate: 0.1, averaging: 0, size: tiny, packing: null"
+    assert identities("num_steps: 6", defaults) == known
+    assert identities("{method: balance}", "{method: balance, windows: [], form: squares}") == known
+    assert identities("max_tokens: 120", "max_tokens: 120, format: auto") == known
+    for old, new in (
+        ("num_steps: 6", "num_steps: 6, weight_decay: 0.2"),
+        ("num_steps: 6", "num_steps: 6, averaging: 0.2"),
+        ("num_steps: 6", "num_steps: 6, packing: {sequence_length: 2048}"),
+        ("max_tokens: 120", "max_tokens: 121"),
+        ("tokens_per_document: 300", "tokens_per_document: 301"),
+        ("num_clusters: 4", "num_clusters: 5"),
+    ):
+        assert not set(identities(old, new)) & set(known)
+
+
 @pytest.mark.parametrize("name", ["documents", "partial_shuffle"])
 def test_the_committed_pages_say_what_the_committed_rows_say(name: str, tmp_path: Path):
     rows = read_rows(Path("benchmarks/results/lab") / name)
     write_page(read_experiment(f"configs/experiments/{name}.yaml"), rows, tmp_path)
     for path in tmp_path.iterdir():
         assert path.read_text() == (Path("docs/evidence") / path.name).read_text(), path.name
+
+
+@pytest.mark.parametrize(
+    ("page", "claim", "sentence"),
+    [
+        ("orders", "(3) `balance`", "{} would find the difference"),
+        ("orders", "(4) With `balance`, after", "{} would find the difference"),
+        ("orders-again", "(6) Sequences", "{} would find the first difference"),
+        ("orders-again", "(6) But lower", "{} the second"),
+        ("partial-shuffle", "(9) ", "{} would find the difference"),
+    ],
+)
+def test_the_list_of_claims_says_how_many_pairs_the_pages_say(page: str, claim: str, sentence: str):
+    lines = (Path("docs/evidence") / f"{page}.md").read_text().splitlines()
+    cell = next(line for line in lines if line.startswith(f"| {claim}")).split(" | ")[-1].removesuffix(" |")
+    number, hours = cell.split(" ", 1)
+    index = Path("docs/evidence/index.md").read_text().splitlines()
+    line = next(line for line in index if line.startswith(f"| {claim[1]}. "))
+    assert sentence.format(f"{number} pairs {hours}") in line
 
 
 def test_the_committed_experiments_can_be_read():
@@ -973,7 +1188,7 @@ def test_the_committed_experiments_can_be_read():
         experiment = read_experiment(file)
         claims |= {claim.number for claim in experiment.config.claims}
         assert read_experiment(file, "small").trials[0].config.precision == "bfloat16"
-    assert claims == set(range(1, 10))
+    assert claims == set(range(1, 11))
 
 
 def test_evaluation_takes_as_many_tokens_of_every_source(material):

@@ -22,12 +22,33 @@ ALL = "all"
 """Name for the mean over all varied settings."""
 
 
+class Needed(NamedTuple):
+    """The runs that an inconclusive claim would need.
+
+    Attributes:
+        num_pairs: number of pairs that find the seen difference with a probability of 80 % (a paired t-test at the
+            level of 5 %).
+        core_hours: the time of these pairs on one core, in hours, at the mean time of the stored runs.
+    """
+
+    num_pairs: int
+    core_hours: float
+
+
 class Judged(NamedTuple):
-    """A claim, its verdict, and the numbers behind the verdict."""
+    """A claim, its verdict, and the numbers behind the verdict.
+
+    Attributes:
+        claim: the claim.
+        verdict: the verdict.
+        figure: the differences with their intervals, as text.
+        needed: the runs that the claim would need. None if it was decided, or if no number of pairs is enough.
+    """
 
     claim: ClaimConfig
     verdict: Verdict
     figure: str
+    needed: Needed | None = None
 
 
 class Spread(NamedTuple):
@@ -156,8 +177,7 @@ class Judge:
 
     def judge(self, claim: ClaimConfig) -> Judged:
         """The verdict on a claim."""
-        involved = {*claim.arms, *claim.among, *(claim.against or self.against(arm) for arm in claim.arms)}
-        if not all(self.is_run(arm) for arm in involved):
+        if not all(self.is_run(arm) for arm in self._involved(claim)):
             return Judged(claim, "not run", "")
         if claim.test == "sensitivity":
             return self._sensitivity(claim)
@@ -193,7 +213,7 @@ class Judge:
         if len(found) > 1:
             number = sum(each.is_clear and sign * each.mean > 0 for each in differences)
             figure = f"{number} of {len(found)} as claimed; the largest p is {weakest[1].p_value:.3g}; {figure}"
-        return Judged(claim, verdict, figure)
+        return self._with_needed(Judged(claim, verdict, figure), [weakest[1]])
 
     def _most_higher(
         self, claim: ClaimConfig, pairs: Sequence[tuple[str, str, str]], differences: Sequence[Difference]
@@ -216,7 +236,7 @@ class Judge:
         if mean.is_significant:
             held = mean.mean > 0 and number >= 0.8 * len(differences)
             return Judged(claim, "held" if held else "did not hold", figure)
-        return Judged(claim, "inconclusive", figure)
+        return self._with_needed(Judged(claim, "inconclusive", figure), [mean])
 
     def ranges(self, arm: str) -> dict[Seeds, float]:
         """Range of the first measure over the varied settings, for every pair of seeds with all of them."""
@@ -235,7 +255,28 @@ class Judge:
             left, right = (np.array([[ranges[each]] for each in seeds]) for ranges in (one, two))
             found.append((arm, paired_difference(left, right, num_draws=2000)))
         figure = "; ".join(f"range of {arm} less that of the other: {interval(each)}" for arm, each in found)
-        return Judged(claim, _verdict_on_all([each for _, each in found], 1), figure)
+        differences = [each for _, each in found]
+        return self._with_needed(Judged(claim, _verdict_on_all(differences, 1), figure), differences)
+
+    def _with_needed(self, judged: Judged, differences: Sequence[Difference]) -> Judged:
+        """Add the runs that an inconclusive claim would need to find all of some differences that were seen."""
+        if judged.verdict != "inconclusive" or not all(each.deviation > 0 for each in differences):
+            return judged
+        try:
+            num_pairs = max(pairs_needed(each.mean, each.deviation) for each in differences)
+        except UserError:  # a million pairs are not enough
+            return judged
+        seconds = num_pairs * sum(map(self._seconds, self._involved(judged.claim)))
+        return judged._replace(needed=Needed(num_pairs, seconds / 3600))
+
+    def _involved(self, claim: ClaimConfig) -> set[str]:
+        """Return the arms that a claim compares."""
+        return {*claim.arms, *claim.among, *(claim.against or self.against(arm) for arm in claim.arms)}
+
+    def _seconds(self, arm: str) -> float:
+        """Return the mean time of an arm's runs in seconds, summed over the varied settings: the cost of one pair."""
+        held = (self.held.get((arm, setting), {}).values() for setting in self.settings)
+        return float(sum(np.mean([row.seconds for row in rows]) for rows in held if rows))
 
     def spreads(self) -> list[Spread]:
         """The noise of every arm at every evaluated point of training."""

@@ -13,7 +13,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import make_folder
 from jax_diversity.foundation.svg import Curve
 from jax_diversity.lab.experiments.figures import Bar, curves_figure, differences_figure
-from jax_diversity.lab.experiments.judging import ALL, Judge, are_significant, interval
+from jax_diversity.lab.experiments.judging import ALL, Judge, Judged, are_significant, interval
 from jax_diversity.lab.experiments.results import TrialRow
 from jax_diversity.lab.experiments.settings import Experiment
 from jax_diversity.lab.statistics import Difference, holm, smallest_detectable
@@ -59,15 +59,20 @@ def _lines(judge: Judge, figures: Sequence[str]) -> Iterator[str]:
     done = sum(trial.identity in judge.rows for trial in experiment.trials)
     yield f"# {config.title}\n\n{config.question}\n"
     yield f"{_design(judge, known)}\n"
+    files = experiment.files
+    if files:
+        yield (
+            f"Files in the folder `--data`: {', '.join(f'`{path}`' for path in files)}. {config.corpora}".rstrip()
+            + "\n"
+        )
+    elif config.corpora:
+        yield f"{config.corpora}\n"
     if done < len(experiment.trials):
         yield f"**{done} of {len(experiment.trials)} runs are done.**\n"
     if judge.num_diverged:
         yield f"{judge.num_diverged} runs diverged and are left out.\n"
     if config.claims:
-        yield "## Claims\n\n| claim | verdict | values |\n|---|---|---|"
-        for judged in map(judge.judge, config.claims):
-            yield f"| ({judged.claim.number}) {judged.claim.text} | **{judged.verdict}** | {judged.figure} |"
-        yield ""
+        yield from _claims_table([judge.judge(claim) for claim in config.claims])
     yield from (f"![{name}]({name})\n" for name in figures)
     for measure in config.measures:
         yield from _table(judge, measure)
@@ -80,7 +85,8 @@ def _lines(judge: Judge, figures: Sequence[str]) -> Iterator[str]:
     if (experiment.num_pairs >= 5 and len(set(config.seeds.order)) == 1) or len(set(config.seeds.weights)) == 1:
         yield from _spread_table(judge)
     yield "## Run it\n"
-    yield f"```sh\njax-diversity lab run configs/experiments/{experiment.name}.yaml --data texts"
+    data = " --data texts" if files else ""
+    yield f"```sh\njax-diversity lab run configs/experiments/{experiment.name}.yaml{data}"
     yield f"jax-diversity lab show configs/experiments/{experiment.name}.yaml\n```"
 
 
@@ -98,6 +104,23 @@ def _design(judge: Judge, known: Sequence[TrialRow]) -> str:
         f"{sum(row.seconds for row in known) / 3600:.1f} hours of one core. Losses are nats per token; intervals are "
         "95 % intervals over seeds and documents."
     )
+
+
+def _claims_table(verdicts: Sequence[Judged]) -> Iterator[str]:
+    shows_needed = any(judged.needed for judged in verdicts)
+    column, rule = (" pairs needed |", "---|") if shows_needed else ("", "")
+    yield f"## Claims\n\n| claim | verdict | values |{column}\n|---|---|---|{rule}"
+    for judged in verdicts:
+        cell = ""
+        if shows_needed:
+            needed = judged.needed
+            cell = f" {needed.num_pairs:,} ({needed.core_hours:,.1f} core hours) |" if needed else " |"
+        yield f"| ({judged.claim.number}) {judged.claim.text} | **{judged.verdict}** | {judged.figure} |{cell}"
+    yield ""
+    if shows_needed:
+        yield "*Pairs needed* is the number of pairs of seeds with which four of five such experiments find the"
+        yield "difference that was seen here (paired t-test at 5 %; of several comparisons, the weakest), and their"
+        yield "time on one core.\n"
 
 
 def _table(judge: Judge, measure: str) -> Iterator[str]:

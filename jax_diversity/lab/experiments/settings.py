@@ -8,32 +8,38 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import as_whole_number, check_at_least, check_file_name, check_one_of
 from jax_diversity.foundation.errors import UserError, did_you_mean
 from jax_diversity.foundation.settings import parse_yaml, settings_from_plain
 from jax_diversity.lab.gradient_orders import GradientRule
 from jax_diversity.lab.mixture_rules import MixtureName
-from jax_diversity.lab.settings import Size
+from jax_diversity.lab.settings import WEIGHT_DECAY, Size
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.packing.settings import PackingConfig
 
 VERSION = 1
-"""Version of the meaning of a trial's settings: it increases when the same settings give other numbers."""
+"""Version of the meaning of a trial's settings: it increases when the same settings give other numbers, or when a
+setting's default changes, which identities do not contain."""
 _MOST_TRIALS = 100_000
+_DEFAULT_END_RATE = 0.1
 
 
 SIZES: Mapping[str, Mapping[str, Size]] = {
-    "gpt": {"tiny": Size(64, 2, 2), "small": Size(256, 8, 8), "gpu": Size(896, 12, 14)},
-    "lstm": {"tiny": Size(96, 1, 1), "small": Size(512, 2, 1), "gpu": Size(1536, 3, 1)},
+    "gpt": {"tiny": Size(64, 2, 2), "mini": Size(192, 4, 6), "small": Size(256, 8, 8), "gpu": Size(896, 12, 14)},
+    "lstm": {"tiny": Size(96, 1, 1), "mini": Size(320, 2, 1), "small": Size(512, 2, 1), "gpu": Size(1536, 3, 1)},
 }
-"""Model -> size -> shape. `tiny` has 230,000 parameters with a vocabulary of 2,048, `small` 10 million with 16,384,
-`gpu` 161 million with 50,304."""
+"""Model -> size -> shape. With a vocabulary of 2,048, `tiny` has 230,000 parameters and `mini` 2.2 million (the LSTM
+2.3 million); `small` has 10 million with 16,384, `gpu` 161 million with 50,304."""
+_HALF_PRECISION = ("small", "gpu")
+"""The sizes for accelerators: `read_experiment` sets their precision to bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ class TrialConfig:
     epoch."""
     model: Literal["gpt", "lstm"] = "gpt"
     """The lab's transformer, or an LSTM that carries its state."""
-    size: Literal["tiny", "small", "gpu"] = "tiny"
+    size: Literal["tiny", "mini", "small", "gpu"] = "tiny"
     """Shape of the model."""
     positions: Literal["rotary", "alibi"] = "rotary"
     """How the transformer's attention represents positions."""
@@ -86,7 +92,14 @@ class TrialConfig:
     warmup: float = 0.1
     """Length of the warm-up, in which the learning rate rises, as a fraction of all steps."""
     decay: Literal["cosine", "constant"] = "cosine"
-    """The learning rate after the warm-up: half a cosine down to a tenth of the peak, or constantly the peak."""
+    """The learning rate after the warm-up: half a cosine down to `end_rate`, or constantly the peak."""
+    end_rate: float = _DEFAULT_END_RATE
+    """Learning rate at the end of the cosine, as a fraction of the peak."""
+    weight_decay: float = WEIGHT_DECAY
+    """AdamW's decay of the matrices: each step subtracts this share of the weights, multiplied by the learning rate."""
+    averaging: float = 0.0
+    """Length of the averaging, as a fraction of the steps done: losses are measured for the mean of the weights after
+    each of these last steps. Training and measures of gradients use the weights themselves. 0 means no averaging."""
     evaluate_at: tuple[float, ...] = (1.0,)
     """Points of training, as fractions of all steps, at which losses are measured; the last point is 1."""
     diagnose_at: tuple[float, ...] = ()
@@ -108,6 +121,16 @@ class TrialConfig:
             raise UserError(
                 f"Expected {where}.learning_rate > 0 and {where}.warmup in [0, 1], found {self.learning_rate} and "
                 f"{self.warmup}."
+            )
+        if not 0 <= self.end_rate <= 1 or not 0 <= self.weight_decay < math.inf or not 0 <= self.averaging <= 1:
+            raise UserError(
+                f"Expected {where}.end_rate and {where}.averaging in [0, 1] and {where}.weight_decay finite and >= 0, "
+                f"found {self.end_rate}, {self.averaging} and {self.weight_decay}."
+            )
+        if self.decay == "constant" and self.end_rate != _DEFAULT_END_RATE:
+            raise UserError(
+                f"Expected {where}.end_rate with {where}.decay=cosine, found it with constant, where it has no effect; "
+                "leave it out."
             )
         for name in ("evaluate_at", "diagnose_at"):
             if not all(0 < share <= 1 for share in getattr(self, name)):
@@ -227,6 +250,8 @@ class ExperimentConfig:
     """Title of the page."""
     question: str = ""
     """The question that the experiment answers, in one or two sentences."""
+    corpora: str = ""
+    """Where the files of datasets and tasks come from: a sentence in Markdown, for the page."""
     trial: TrialConfig = TrialConfig()
     """Settings of all trials."""
     seeds: SeedsConfig = SeedsConfig()
@@ -254,7 +279,7 @@ class Trial:
         arm: the arm's name.
         varied: the varied settings and their values.
         config: all settings.
-        identity: hash of the settings, also of dataset, validation and tasks.
+        identity: hash of the settings that differ from their defaults, also of dataset, validation and tasks.
     """
 
     arm: str
@@ -284,6 +309,14 @@ class Experiment:
     trials: tuple[Trial, ...]
 
     @property
+    def files(self) -> tuple[str, ...]:
+        """The files that datasets and tasks read, relative to the folder `--data`; empty if no file is needed."""
+        corpora = [settings.get("corpus") or {} for settings in self.datasets.values()]
+        paths = [path for corpus in corpora for path in corpus.get("paths") or ()]
+        paths += [path for task in self.config.tasks.values() for path in task.paths]
+        return tuple(path for path in dict.fromkeys(paths) if path != PYTHON_ENVIRONMENT)
+
+    @property
     def num_pairs(self) -> int:
         """Number of runs of an arm with one value of every varied setting."""
         return len(self.config.seeds.pairs())
@@ -294,7 +327,7 @@ def read_experiment(path: str | Path, size: str | None = None) -> Experiment:
 
     Args:
         path: the file.
-        size: size of all models, instead of the size in the file; sizes above `tiny` compute in bfloat16.
+        size: size of all models, instead of the size in the file; `small` and `gpu` compute in bfloat16.
 
     Raises:
         UserError: the file does not exist or is not valid YAML, or settings are unknown or invalid. The message names
@@ -331,9 +364,9 @@ def _experiment(name: str, plain: Any, size: str | None) -> Experiment:
     _check(config, datasets, arms, vary)
     base = dataclasses.asdict(config.trial)
     if size is not None:
-        base |= {"size": size, "precision": "float32" if size == "tiny" else "bfloat16"}
-    held = {"validation": dataclasses.asdict(config.validation)}
-    held["tasks"] = {each: dataclasses.asdict(task) for each, task in config.tasks.items()}
+        base |= {"size": size, "precision": "bfloat16" if size in _HALF_PRECISION else "float32"}
+    held = {"validation": _changed(config.validation, ValidationConfig())}
+    held["tasks"] = {each: _changed(task, TaskConfig()) for each, task in config.tasks.items()}
     trials = []
     for order_seed, weight_seed in config.seeds.pairs():
         for arm, own in arms.items():
@@ -348,7 +381,8 @@ def _experiment(name: str, plain: Any, size: str | None) -> Experiment:
                         f"Expected arms.{arm}.dataset among {', '.join(datasets)}, found {trial.dataset!r}"
                         f"{did_you_mean(trial.dataset, datasets)}"
                     )
-                identity = fingerprint(VERSION, dataclasses.asdict(trial), datasets[trial.dataset], held)[:16]
+                changed = _changed(trial, TrialConfig())
+                identity = fingerprint(VERSION, changed, datasets[trial.dataset], held)[:16]
                 trials.append(Trial(arm, varied, trial, identity))
     if len({trial.identity for trial in trials}) < len(trials):
         raise UserError("Expected arms that differ, found two arms with the same settings; remove one arm.")
@@ -356,6 +390,21 @@ def _experiment(name: str, plain: Any, size: str | None) -> Experiment:
 
 
 _PLAIN = ("datasets", "arms", "vary")
+
+
+def _changed(settings: Any, default: Any) -> dict[str, Any]:
+    """Return the settings that differ from `default`, as plain values.
+
+    A new setting, whose default keeps the numbers, therefore keeps the identities of all rows.
+    """
+    found = {}
+    for each in dataclasses.fields(settings):
+        value, other = getattr(settings, each.name), getattr(default, each.name)
+        if value == other:
+            continue
+        # Inner settings are compared with the defaults of their own class: `default` may have None in their place.
+        found[each.name] = _changed(value, type(value)()) if dataclasses.is_dataclass(value) else value
+    return found
 
 
 def _overlaid(base: Mapping[str, Any], own: Any, where: str) -> dict[str, Any]:

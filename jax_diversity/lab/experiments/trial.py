@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.lab.averaging import MeanOfWeights
 from jax_diversity.lab.compiled import compiled_model
 from jax_diversity.lab.experiments.batches import Contiguous, Mixed, Ordered, stream_batch
 from jax_diversity.lab.experiments.evaluation import Documents, Evaluation
@@ -71,6 +72,17 @@ def run_trial(trial: Trial, material: Material, experiment: str) -> TrialRow:
     )
 
 
+def learning_rate(config: TrialConfig, num_steps: int, step: int) -> float:
+    """The learning rate of a step, counted from 0: linear warm-up, then half a cosine to `end_rate`, or the peak."""
+    warmup = round(config.warmup * num_steps)
+    if step < warmup:
+        return config.learning_rate * (step + 1) / warmup
+    if config.decay == "constant":
+        return config.learning_rate
+    part = (step - warmup) / max(num_steps - warmup, 1)
+    return config.learning_rate * (config.end_rate + (1 - config.end_rate) * 0.5 * (1 + np.cos(np.pi * part)))
+
+
 def _device() -> str:
     device = jax.local_devices()[0]
     return f"{device.platform}:{device.device_kind}, jax {jax.__version__}"
@@ -116,7 +128,8 @@ class _Run:
         self._losses: list[Any] = []
         self.source = self._make_source()
         self.num_steps = config.num_steps or self.source.steps_per_epoch * config.num_epochs
-        self.trainer = Trainer(self.model, self.source, config.weight_seed)
+        self.trainer = Trainer(self.model, self.source, config.weight_seed, config.weight_decay)
+        self._means: dict[int, MeanOfWeights] = {}
 
     def _make_source(self) -> Ordered | Contiguous:
         config, dataset = self.config, self.dataset
@@ -151,7 +164,9 @@ class _Run:
         config = self.config
         evaluations = {max(round(share * self.num_steps), 1) for share in config.evaluate_at}
         diagnoses = {max(round(share * self.num_steps), 1) for share in config.diagnose_at}
-        for taken in self.trainer.steps(0, self.num_steps, self._rate):
+        if config.averaging:
+            self._means = {step: MeanOfWeights(step, config.averaging) for step in evaluations}
+        for taken in self.trainer.steps(0, self.num_steps, partial(learning_rate, config, self.num_steps)):
             done, loss = taken.step + 1, taken.result.loss
             self._losses.append(loss)
             self.num_tokens += taken.num_targets
@@ -160,34 +175,27 @@ class _Run:
                 self.diverged = not np.isfinite(float(loss))
             if done in diagnoses and not self.diverged:
                 self._diagnose(done, taken.given)
+            for mean in self._means.values():
+                mean.add(done, self.trainer.parameters)
             if done in evaluations and not self.diverged:
                 self._evaluate(done)
             if self.diverged:
                 break
         self._keep_curve()
 
-    def _rate(self, step: int) -> float:
-        """The learning rate: linear warm-up, then half a cosine down to a tenth of the peak, or the peak."""
-        config = self.config
-        warmup = round(config.warmup * self.num_steps)
-        if step < warmup:
-            return config.learning_rate * (step + 1) / warmup
-        if config.decay == "constant":
-            return config.learning_rate
-        part = (step - warmup) / max(self.num_steps - warmup, 1)
-        return config.learning_rate * (0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * part)))
-
     # ---- Measures.
     def _evaluate(self, step: int) -> None:
+        mean = self._means.pop(step, None)
+        weights = self.trainer.parameters if mean is None else mean.weights
         if self.config.layout != "sequences":
-            self._evaluate_stream(step)
+            self._evaluate_stream(step, weights)
             return
         evaluation, macro = self.material.evaluation, self.material.macro
         validation = evaluation.validation
-        sums, counts = validation.by_document(self._losses_of(validation.sequences))
+        sums, counts = validation.by_document(self._losses_of(validation.sequences, weights))
         found = validation.measures(sums, counts, macro)
         for name, task in evaluation.tasks.items():
-            total, number = task.by_document(self._losses_of(task.sequences))
+            total, number = task.by_document(self._losses_of(task.sequences, weights))
             found[f"loss/task/{name}"] = float(total.sum() / number.sum())
         self.measures += [Measure(step, name, value) for name, value in found.items()]
         self.document_losses = (sums / np.maximum(counts, 1)).astype(np.float32)
@@ -195,18 +203,18 @@ class _Run:
         self.document_groups = validation.groups[macro].tolist()
         self.diverged = not np.isfinite(found["loss/validation"])
 
-    def _losses_of(self, sequences: Sequences) -> np.ndarray:
+    def _losses_of(self, sequences: Sequences, weights: Any) -> np.ndarray:
         padded = sequences.padded(_EVALUATION_ROWS)
         batches = (padded.batch(rows) for rows in np.arange(len(padded)).reshape(-1, _EVALUATION_ROWS))
-        parts = [self.model.losses(self.trainer.parameters, batch).by_token for batch in batches]
+        parts = [self.model.losses(weights, batch).by_token for batch in batches]
         return np.concatenate([np.asarray(part, np.float64) for part in parts])[: len(sequences)]
 
-    def _evaluate_stream(self, step: int) -> None:
+    def _evaluate_stream(self, step: int, weights: Any) -> None:
         """Measure an LSTM, which reads each text as one stream; blocks of the stream are used in place of documents."""
         evaluation = self.material.evaluation
         texts = {"validation": evaluation.validation} | dict(evaluation.tasks)
         for name, documents in texts.items():
-            losses = self._stream_losses(documents)
+            losses = self._stream_losses(documents, weights)
             mean = float(losses.mean())
             self.measures.append(
                 Measure(step, "loss/validation" if name == "validation" else f"loss/task/{name}", mean)
@@ -218,13 +226,13 @@ class _Run:
                 self.document_groups = ["validation"] * len(losses)
                 self.diverged = not np.isfinite(mean)
 
-    def _stream_losses(self, documents: Documents) -> np.ndarray:
+    def _stream_losses(self, documents: Documents, weights: Any) -> np.ndarray:
         length = self.dataset.sequence_length
         stream = np.concatenate(documents.texts)
         rows = rotated_rows(stream, _STREAM_ROWS, np.zeros(_STREAM_ROWS, np.int64))
         carry, found = self.model.first_carry(_STREAM_ROWS), []
         for start in range(0, rows.shape[1] - length, length):
-            losses = self.model.losses(self.trainer.parameters, stream_batch(rows, start, length), carry)
+            losses = self.model.losses(weights, stream_batch(rows, start, length), carry)
             carry = losses.carry
             found.append(np.asarray(losses.by_token, np.float64))
         if not found:
