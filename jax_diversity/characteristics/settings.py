@@ -19,7 +19,7 @@ _LONGEST_FAMILY = 200  # in bytes: the family's name is part of a file name
 _MAX_BINS = 2**20  # the bounds of all bins are computed, even if there are fewer documents
 TOKENS = "tokens"
 """The family whose groups are token ids. The other families describe the documents of a sequence."""
-_DEFAULT_WEIGHTS = {"cluster": 1.0, "length": 1.5, "source": 0.3, "language": 0.3, TOKENS: 20.0}
+_DEFAULT_WEIGHTS = {"cluster": 1.0, "length": 2.0, "source": 0.5, "language": 0.4, TOKENS: 12.0}
 """The families that are balanced by default, and their weights λ; docs/log.md shows how the weights were chosen."""
 _ALWAYS = ("cluster", "length")
 """Families that are kept even if they have only one group: the published objectives use them, in this order."""
@@ -42,6 +42,15 @@ def default_families(num_groups: Mapping[str, int]) -> dict[str, float]:
     }
 
 
+def listed_weight(family: str) -> float:
+    """Return the weight λ of a family that the settings list: 1, but for `tokens` its default.
+
+    A sequence's tokens are spread over many groups, so their squares are small: with a weight of 1 the family would have
+    no effect.
+    """
+    return _DEFAULT_WEIGHTS[TOKENS] if family == TOKENS else 1.0
+
+
 @dataclass(frozen=True)
 class CharacteristicsConfig:
     """Which families an ordering balances."""
@@ -49,9 +58,9 @@ class CharacteristicsConfig:
     families: Literal["auto"] | tuple[str, ...] = "auto"
     """The families that orderings balance. The norm of the first family's counts is balanced, too. `auto` means
     `cluster` and `length`, `source` and `language` if they have more than one group, and `tokens` (the token ids of
-    the sequence itself). A list may also name
-    `cluster_100` ... (see cluster.also), `host` (of the address), `duplicate` (groups of equal texts), and any metadata
-    field. All families except metadata fields are always stored."""
+    the sequence itself). A list may also name `cluster_100` ... (see cluster.also), `host` (of the address),
+    `duplicate` (groups of equal texts), and any metadata field. All families except metadata fields are always
+    stored."""
     length_bins: int = 100
     """Number of quantile bins of the documents' token counts."""
     url_field: str = "url"

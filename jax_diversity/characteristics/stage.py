@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax_diversity.characteristics import stored
-from jax_diversity.characteristics.settings import TOKENS, default_families
+from jax_diversity.characteristics.settings import TOKENS, default_families, listed_weight
 from jax_diversity.foundation.artifacts import fingerprint, write_array, write_json
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.settings import adopt_settings
@@ -102,7 +102,7 @@ def _balanced(context: Context, totals: Mapping[str, Sequence[int]]) -> dict[str
     families = context.config.characteristics.families
     if families == "auto":
         return default_families({family: int(np.count_nonzero(tokens)) for family, tokens in totals.items()})
-    return dict.fromkeys(families, 1.0)
+    return {family: listed_weight(family) for family in families}
 
 
 def _field_of(family: str) -> str:

@@ -122,9 +122,9 @@ class OrderConfig:
     """Terms of f2 and f3: `squares`, as in the published formulas, or `norms`, as in the authors' code. `norms` works
     only with the methods `greedy` and `greedy_block_shuffle`."""
     weights: dict[str, float] = field(default_factory=dict)
-    """Family -> its weight λ. It replaces the weight in the characteristics, which is 1.0 for listed families. f1 uses
-    only the first family's weight; f2 uses the first family's weight and norm_weight; f3 uses the weights of the first
-    two families."""
+    """Family -> its weight λ. It replaces the weight in the characteristics, which is 1.0 for listed families (12.0 for
+    `tokens`). f1 uses only the first family's weight; f2 uses the first family's weight and norm_weight; f3 uses the
+    weights of the first two families."""
     windows: tuple[int, ...] = ()
     """Window sizes, in sequences, that are balanced besides the prefix (all sequences placed so far). If no size is
     given and `batch_size` is set, the batch size is used. Windows of these sizes are then a few per cent nearer to the

@@ -58,7 +58,8 @@ def test_counts_equal_a_slow_reference(method: str, vocab_size: int, dtype: type
     assert counts.shape == (segments.num_sequences, num_groups)
     expected = slow_counts(segments, documents, num_groups, end_id=0)
     np.testing.assert_array_equal(counts.toarray(), expected)
-    assert counts.has_canonical_format and (counts.data > 0).all()
+    assert counts.has_canonical_format
+    assert (counts.data > 0).all()
     np.testing.assert_array_equal(total_own_tokens(segments, store, vocab_size, end_id=0), expected.sum(axis=0))
 
 
