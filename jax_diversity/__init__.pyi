@@ -4,6 +4,9 @@ from .dataset import Dataset as Dataset
 from .dataset import open_dataset as open_dataset
 from .foundation.compilation import keep_compiled_programs as keep_compiled_programs
 from .foundation.errors import UserError as UserError
+from .lab.explaining.explain import Explanation as Explanation
+from .lab.explaining.explain import explain_gradients as explain_gradients
+from .lab.explaining.explain import explain_values as explain_values
 from .lab.group_losses import group_losses as group_losses
 from .lab.group_losses import segment_groups as segment_groups
 from .lab.metrics import JsonLinesWriter as JsonLinesWriter

@@ -206,8 +206,8 @@ def sequence_turns(segments: Segments, appearances: Int64[np.ndarray, " document
 
     Turns are numbers that give the order of a document's sequences. First comes every part of the document once, in a
     mixed order. Then every part comes again, in the same order. In this way equal tokens are as far apart as possible
-    for the number of times that the document was packed. These sequences have equal counts in every family, so an
-    ordering can exchange them without a change of its balance.
+    for the number of times that the document was packed. These sequences have equal counts in every family of
+    documents, so an ordering can exchange them without a change of these families' balance. Only `tokens` changes.
 
     Args:
         segments: the packed training sequences.

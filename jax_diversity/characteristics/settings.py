@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from jax_diversity.characteristics.stored import TOKENS
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 
@@ -17,8 +18,6 @@ _COLUMNS = ("id", "text", "num_tokens", "length_bin", "duplicate_group", "docume
 """Names that already have another meaning in the table or the files of the characteristics."""
 _LONGEST_FAMILY = 200  # in bytes: the family's name is part of a file name
 _MAX_BINS = 2**20  # the bounds of all bins are computed, even if there are fewer documents
-TOKENS = "tokens"
-"""The family whose groups are token ids. The other families describe the documents of a sequence."""
 _DEFAULT_WEIGHTS = {"cluster": 1.0, "length": 2.0, "source": 0.5, "language": 0.4, TOKENS: 12.0}
 """The families that are balanced by default, and their weights λ; docs/log.md shows how the weights were chosen."""
 _ALWAYS = ("cluster", "length")
@@ -45,8 +44,8 @@ def default_families(num_groups: Mapping[str, int]) -> dict[str, float]:
 def listed_weight(family: str) -> float:
     """Return the weight λ of a family that the settings list: 1, but for `tokens` its default.
 
-    A sequence's tokens are spread over many groups, so their squares are small: with a weight of 1 the family would have
-    no effect.
+    A sequence's tokens are spread over many groups, so their squares are small: with a weight of 1 the family would
+    have no effect.
     """
     return _DEFAULT_WEIGHTS[TOKENS] if family == TOKENS else 1.0
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax_diversity.characteristics import stored
-from jax_diversity.characteristics.settings import TOKENS, default_families, listed_weight
+from jax_diversity.characteristics.settings import default_families, listed_weight
+from jax_diversity.characteristics.stored import TOKENS
 from jax_diversity.foundation.artifacts import fingerprint, write_array, write_json
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.settings import adopt_settings

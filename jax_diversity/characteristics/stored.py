@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from jax_diversity.foundation.stored import StoredStages
 
+TOKENS = "tokens"
+"""The family whose groups are token ids. It is counted when it is needed. Other families describe documents."""
 CHARACTERISTICS = "characteristics"
 GROUPS = "groups.json"
 TOTALS = "totals.json"

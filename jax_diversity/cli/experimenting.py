@@ -1,11 +1,11 @@
-"""The command `lab`: builds the datasets of an experiment, does its training runs, and prints their results."""
+"""The command `lab`: does the training runs of an experiment, prints their results, explains a model's gradients."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.cli.options import LabOptions, LabRunOptions, LabShowOptions
+from jax_diversity.cli.options import LabExplainOptions, LabOptions, LabRunOptions, LabShowOptions
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import fingerprint
@@ -63,6 +63,28 @@ def show_lab(options: LabShowOptions) -> str:
     if options.page is not None:
         write_page(experiment, rows, Path(options.page))
     return experiment_text(experiment, rows)
+
+
+def explain_lab(options: LabExplainOptions) -> str:
+    """Return what the orders of a dataset give a trained model, as text; with `--picture` also as a picture."""
+    from jax_diversity.lab.explaining.checkpoint import explain_checkpoint
+
+    check_folder_name("out", options.out)
+    num_steps, explained = explain_checkpoint(
+        open_dataset(options.out),
+        None if options.checkpoint is None else Path(options.checkpoint),
+        num_sequences=options.sequences,
+        batch_size=options.batch_size,
+        progress=Progress(options.quiet),
+    )
+    if options.picture is not None:
+        try:
+            Path(options.picture).write_text(explained.picture, encoding="utf-8")
+        except OSError as error:
+            raise UserError(
+                f"Expected a file that can be written, found {options.picture}: {error.strerror}."
+            ) from None
+    return f"At the checkpoint after {num_steps:,} steps: {explained}"
 
 
 def _experiment(options: LabOptions) -> Experiment:

@@ -28,6 +28,7 @@ from jax_diversity.cli.options import (
     ExportOptions,
     FromFile,
     InspectOptions,
+    LabExplainOptions,
     LabRunOptions,
     LabShowOptions,
     MeasureOptions,
@@ -204,15 +205,20 @@ def all_verbs() -> dict[str, Verb]:
         "train": Verb("Train the lab's small GPT, from its last checkpoint if any.", _run_train, TrainOptions()),
         "lab run": Verb("Make the missing training runs of an experiment.", _run_lab, LabRunOptions()),
         "lab show": Verb("Show an experiment: tables, figures, a page.", _show_lab, LabShowOptions()),
+        "lab explain": Verb(
+            "Explain the gradients of a trained model: what an order gives it.", _explain_lab, LabExplainOptions()
+        ),
     }
 
 
 def _run(name: str, arguments: list[str]) -> None:
     """Parse the options of a command and run it."""
     if name == "lab":
-        if arguments[:1] not in (["run"], ["show"]):
+        if arguments[:1] not in (["run"], ["show"], ["explain"]):
             found = arguments[0] if arguments else "nothing"
-            raise UserError(f"Expected `jax-diversity lab run FILE` or `lab show FILE`, found {found} after lab.")
+            raise UserError(
+                f"Expected `jax-diversity lab run FILE`, `lab show FILE` or `lab explain`, found {found} after lab."
+            )
         name, arguments = f"lab {arguments[0]}", arguments[1:]
     verb, hidden = _find_verb(name), []
     asks_help = bool({"-h", "--help"} & set(arguments))
@@ -582,6 +588,12 @@ def _show_lab(options: LabShowOptions) -> None:
     from jax_diversity.cli.experimenting import show_lab
 
     show(show_lab(options))
+
+
+def _explain_lab(options: LabExplainOptions) -> None:
+    from jax_diversity.cli.experimenting import explain_lab
+
+    show(explain_lab(options))
 
 
 def _run_train(options: TrainOptions) -> None:

@@ -239,6 +239,21 @@ class LabRunOptions(LabOptions):
     """Show no progress."""
 
 
+@dataclass(frozen=True)
+class LabExplainOptions(VerifyOptions):
+    """The options for explaining the gradients of a model."""
+
+    checkpoint: str | None = None
+    """A checkpoint's folder, such as out/training/balance/checkpoints/200, or the folder of a training run. None means
+    the last checkpoint of the dataset's training runs."""
+    sequences: int = 4096
+    """Number of training sequences whose gradients are explained."""
+    batch_size: int = 256
+    """Number of sequences in a batch of training."""
+    picture: str | None = None
+    """Write the picture (SVG) to this file."""
+
+
 def part_of(options: Any, kind: type[_Part]) -> _Part:
     """The settings among the options of a command."""
     return kind(**{each.name: getattr(options, each.name) for each in dataclasses.fields(typing.cast(Any, kind))})

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
 from jax_diversity.characteristics import stored as characterized
-from jax_diversity.characteristics.settings import TOKENS
+from jax_diversity.characteristics.stored import TOKENS
 from jax_diversity.clustering import stored as clustered
 from jax_diversity.corpus import stored as prepared
 from jax_diversity.dataset.orderings import Orderings, is_file_name, load_ordering, packed_beside
@@ -274,11 +274,15 @@ class Dataset:
             turns=self.sequence_turns,
         )
 
+    def count_own_tokens(self, segments: Segments) -> csr_array:
+        """Token counts of some of the dataset's sequences in the family `tokens`: int32 CSR (sequence, group)."""
+        from jax_diversity.characteristics.counts import count_own_tokens
+
+        return count_own_tokens(segments, self.tokens, self.vocab_size, self.end_id)
+
     def _counts_of(self, family: str) -> csr_array:
         if family == TOKENS:
-            from jax_diversity.characteristics.counts import count_own_tokens
-
-            return count_own_tokens(self.segments, self.tokens, self.vocab_size, self.end_id)
+            return self.count_own_tokens(self.segments)
         return characterized.read_counts(self.stored, family)
 
     @cached_property

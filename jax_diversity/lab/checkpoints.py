@@ -69,9 +69,6 @@ class Checkpoints:
 
     def restore(self, trainer: Trainer, batches: BatchIterator) -> int:
         """Continue from the last checkpoint; returns the number of steps done, 0 if there is no checkpoint."""
-        import jax
-        import orbax.checkpoint
-
         *earlier, num_steps = [0, *(found := find_checkpoints(self._folder))]
         if not found:
             return 0
@@ -86,16 +83,7 @@ class Checkpoints:
             raise UserError(
                 f"{self._folder} does not fit this run: {error} To start a new run, delete {self._folder.parent}."
             ) from None
-        leaves, tree = jax.tree.flatten((trainer.parameters, trainer.state))
-        try:
-            with orbax.checkpoint.StandardCheckpointer() as checkpointer:
-                arrays = checkpointer.restore((found[num_steps] / _ARRAYS).absolute(), leaves)
-        except ValueError:
-            raise UserError(
-                f"Expected the arrays of this version's model in {found[num_steps]}, found other arrays: another "
-                f"version of the package saved them; delete {self._folder.parent} to start a new run."
-            ) from None
-        trainer.parameters, trainer.state = jax.tree.unflatten(tree, arrays)
+        trainer.parameters, trainer.state = restore_arrays(found[num_steps], (trainer.parameters, trainer.state))
         return num_steps
 
     def _check(self, found: Mapping[str, int | float]) -> None:
@@ -124,6 +112,27 @@ def _save_arrays(folder: Path, arrays: list[Any]) -> None:
         if (code := re.search(r"os_error_code='(\d+)'", str(error))) is None:
             raise
         raise OSError(int(code[1]), os.strerror(int(code[1])), str(folder)) from None
+
+
+def restore_arrays(folder: Path, template: Any) -> Any:
+    """Read the arrays of an undamaged checkpoint, the weights and the optimiser's state, into the template's tree.
+
+    Raises:
+        UserError: the checkpoint has arrays of another model.
+    """
+    import jax
+    import orbax.checkpoint
+
+    leaves, tree = jax.tree.flatten(template)
+    try:
+        with orbax.checkpoint.StandardCheckpointer() as checkpointer:
+            arrays = checkpointer.restore((folder / _ARRAYS).absolute(), leaves)
+    except ValueError:
+        raise UserError(
+            f"Expected the arrays of this version's model in {folder}, found other arrays: another version of the "
+            f"package saved them; delete {folder.parent.parent} to start a new run."
+        ) from None
+    return jax.tree.unflatten(tree, arrays)
 
 
 def _hashes(folder: Path) -> dict[str, str]:

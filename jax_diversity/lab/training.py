@@ -31,7 +31,8 @@ from jax_diversity.loader.watching import BatchMetrics, MetricsWriter, Writers
 from jax_diversity.run.run import Datasets, Run, as_run, make_run
 from jax_diversity.run.stored import StoredRun
 
-_FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position")
+FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position")
+"""The arrays of a batch that the lab's models read."""
 
 # Settings that do not change the losses; the ordering is checked by its fingerprint instead of its name.
 _NO_LOSS = {"ordering", "checkpoint_every", "validate_every", "validation_batches", "diagnose_every", "metrics"}
@@ -154,7 +155,7 @@ def train(
     if (shortest := min(length for _, length in run.lengths)) < 2:
         raise UserError(f"Expected sequences of at least 2 tokens, found {shortest}.")
     loader = make_loader(
-        run, global_batch_size=config.batch_size, num_epochs=None, fields=_FIELDS, loss_mask=config.loss_mask
+        run, global_batch_size=config.batch_size, num_epochs=None, fields=FIELDS, loss_mask=config.loss_mask
     )
     vocab_size = max(dataset.vocab_size for dataset in run.datasets)
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in _NO_LOSS}
@@ -244,7 +245,7 @@ class _Loaded:
         """The next batch of the run."""
         self.position = self.batches.position
         batch = next(self.batches)
-        return Given({name: batch[name] for name in _FIELDS})
+        return Given({name: batch[name] for name in FIELDS})
 
     def observe(self, step: int, result: StepResult) -> Mapping[str, float]:
         """A loader's order does not depend on the steps."""
@@ -271,7 +272,7 @@ def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:
 
     def batch(start: int) -> Batch:
         rows = np.arange(start, min(start + size, number))
-        part = records.read_batch(rows, expected=rows, fields=_FIELDS, loss_mask=config.loss_mask)
+        part = records.read_batch(rows, expected=rows, fields=FIELDS, loss_mask=config.loss_mask)
         return {field: np.pad(array, ((0, size - len(rows)), (0, 0))) for field, array in part.items()}
 
     return [batch(start) for start in range(0, number, size)]

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from jax_diversity.characteristics.settings import TOKENS
-from jax_diversity.characteristics.stored import codes_file, documents_file
+from jax_diversity.characteristics.stored import TOKENS, codes_file, documents_file
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
@@ -231,15 +230,19 @@ class Inspector:
         datasets, families = self.run.datasets, {}
         only = datasets[0] if len(datasets) == 1 else None
         for family in self._shares if only is None else only.families:
-            if family == TOKENS:  # a segment has a group in every family of documents; token ids are not counted here
-                continue
             names = joined_groups(datasets, family)
             column = {name: number for number, name in enumerate(names)}
             tokens = np.zeros(len(names))
-            for sequence in sequences:
-                own = datasets[sequence.dataset].group_names[family]
-                for segment in sequence.segments:
-                    tokens[column[own[segment.codes[family]]]] += segment.num_tokens
+            if family == TOKENS:  # the other families have one group for each segment
+                for number, dataset in enumerate(datasets):
+                    own = [sequence.sequence_index for sequence in sequences if sequence.dataset == number]
+                    counts = dataset.count_own_tokens(dataset.segments.take(np.array(own, np.int64)))
+                    tokens += np.asarray(counts.sum(axis=0))
+            else:
+                for sequence in sequences:
+                    own = datasets[sequence.dataset].group_names[family]
+                    for segment in sequence.segments:
+                        tokens[column[own[segment.codes[family]]]] += segment.num_tokens
             target = self._shares[family] if only is None else _stored_shares(only, family)
             tv = float(total_variation(tokens[None], target)[0])
             families[family] = FamilyView(tv, tokens / max(tokens.sum(), 1.0), target, names)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int64
 from scipy.sparse import csr_array, vstack
 
-from jax_diversity.characteristics.settings import TOKENS
+from jax_diversity.characteristics.stored import TOKENS
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Characteristics

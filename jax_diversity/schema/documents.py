@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -64,6 +64,23 @@ class Segments:
         begins = np.diff(self.sequence_index, prepend=-1) != 0
         before = np.concatenate([[0], self.position + self.length])[:-1]
         return bool((self.position != np.where(begins, 0, before)).any())
+
+    def take(self, sequences: Int64[np.ndarray, " row"]) -> Segments:
+        """Return the segments of some sequences, which get the numbers 0, 1 ... in the given order.
+
+        Example:
+            >>> segments.take(np.array([5, 2])).num_sequences
+            2
+        """
+        first = np.searchsorted(self.sequence_index, sequences)
+        number = np.searchsorted(self.sequence_index, sequences, side="right") - first
+        rows = np.repeat(first - np.cumsum(number) + number, number) + np.arange(number.sum())
+        return replace(
+            self,
+            num_sequences=len(sequences),
+            **{name: getattr(self, name)[rows] for name in self.COLUMNS[1:]},
+            sequence_index=np.repeat(np.arange(len(sequences)), number),
+        )
 
     def inserted_ends(self, document_lengths: Int64[np.ndarray, " document"]) -> Bool[np.ndarray, " segment"]:
         """Return which segments end with an end token that packing inserted.

@@ -26,6 +26,7 @@ from jax_diversity.report.words import MAX_FIELDS, families_sentence
             ["cluster", "length", "source", "language"],
         ),
         ({"cluster": 9, "length": 9, "source": 1, "language": 2}, ["cluster", "length", "language"]),
+        ({"cluster": 9, "length": 9, "source": 1, "tokens": 300}, ["cluster", "length", "tokens"]),
         # The published objectives are of clusters and lengths, also in a corpus of one document.
         ({"cluster": 1, "length": 1, "source": 1, "language": 0}, ["cluster", "length"]),
     ],
@@ -40,13 +41,13 @@ def test_families_of_more_than_one_group(num_groups: dict[str, int], families: l
 def test_a_default_build_balances_what_it_found_and_says_what_it_did_not(tiny_dataset: Path) -> None:
     dataset = jd.open_dataset(tiny_dataset)
     chars = dataset.characteristics
-    assert chars.families == ("cluster", "length", "source")  # one language only
-    assert chars.weights == default_families({"source": 4})
+    assert chars.families == ("cluster", "length", "source", "tokens")  # one language only
+    assert chars.weights == default_families({"source": 4, "tokens": 300})
     summary = OutputFolder(tiny_dataset).stages["characterize"]["summary"]
     # The corpus has one language, one host and no copies: what has one group is balanced whatever the order.
-    assert summary == "cluster 4, length 5, source 4 groups; not balanced: field year"
+    assert summary == "cluster 4, length 5, source 4, tokens 300 groups; not balanced: field year"
     sentences = json.loads((tiny_dataset / "report.json").read_text())["summary"]["sentences"]
-    balanced = "The orderings balance `cluster`, `length` and `source`."
+    balanced = "The orderings balance `cluster`, `length`, `source` and `tokens`."
     assert sentences[1] == f"{balanced} They do not balance the metadata field `year`."
     measured = json.loads((tiny_dataset / "orderings" / "balance.json").read_text())
     assert measured["characteristics"] == chars.fingerprint

@@ -170,7 +170,10 @@ def test_settings_survive_json(config: BuildConfig) -> None:
         ("cluster: {seed: -1}", r"cluster.seed from 0 to 2\^32 - 1, found -1"),
         ("packing: {seed: -1}", "packing.seed >= 0, found -1"),
         ("orders: [{method: greedy}, {name: b, seed: -1}]", r"orders\[1\].seed >= 0, found -1"),
-        ("orders: [{weights: {host: 1}}]", r"\[0\].weights .* \(cluster, length, source, language\), found 'host'"),
+        (
+            "orders: [{weights: {host: 1}}]",
+            r"\[0\].weights .* \(cluster, length, source, language, tokens\), found 'host'",
+        ),
         ("orders: [{weights: {length: -1}}]", r"orders\[0\].weights.length to be finite and >= 0, found -1.0"),
         ("orders: [{windows: [0]}]", r"orders\[0\].windows >= 1, found 0"),
         ("orders: [{window_weight: -1}]", r"orders\[0\].window_weight to be finite and >= 0, found -1.0"),

@@ -345,7 +345,7 @@ def test_exchanges_by_turn_change_no_count(built: Path) -> None:
     for method in ("balance", "greedy"):
         first, second = jd.order(chars, method, seed=3).indices, jd.order(without, method, seed=3).indices
         assert (first != second).any()
-        for family in chars.families:
+        for family in set(chars.families) - {"tokens"}:  # sequences of one document differ in their tokens alone
             rows = chars.counts[family]
             assert (rows[first] != rows[second]).nnz == 0
         held = chars.documents

@@ -257,7 +257,7 @@ def test_what_other_tries_left_is_removed(corpus: Path, tmp_path: Path) -> None:
         ({"name": "../x"}, "plain file name"),
         ({"objective": "f1", "weights": {"length": 2.0}}, r"families of f1 \(cluster\), found length"),
         (
-            {"weights": dict.fromkeys(("cluster", "length", "source", "language"), 0.0)},
+            {"weights": dict.fromkeys(("cluster", "length", "source", "language", "tokens"), 0.0)},
             r"orders\[0\]\.weights to have a weight above zero",
         ),
         (
@@ -267,7 +267,7 @@ def test_what_other_tries_left_is_removed(corpus: Path, tmp_path: Path) -> None:
         ({"options": {"seed": 1}}, "Method 'balance' has no option 'seed'"),
         ({"method": "cluster_sorted", "options": {"pool_size": 64}}, "has no option 'pool_size': it takes none"),
         ({"name": "mine", "options": {"pool_size": 8.5}}, "Ordering 'mine': .* 'pool_size' to be a whole number"),
-        ({"options": {"pool_size": True}}, "the option 'pool_size' to be a whole number, found True"),
+        ({"options": {"pool_size": True}}, "the option 'pool_size' to be a whole number or None, found True"),
         ({"method": "greedy_pool", "options": {"shuffle": "no"}}, "'shuffle' to be True or False, found 'no'"),
         ({"method": "greedy", "options": {"mesh": 4}}, "'mesh' of method 'greedy' can only be given in Python"),
     ],

@@ -1,0 +1,125 @@
+"""Explain the gradients of a model that the lab trained, at one of its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jaxtyping import Array, Int64
+
+from jax_diversity.dataset import Dataset
+from jax_diversity.foundation.checks import as_whole_number
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Progress
+from jax_diversity.lab.checkpoints import find_checkpoints, read_checkpoint, restore_arrays
+from jax_diversity.lab.compiled import Parameters, compiled_model
+from jax_diversity.lab.explaining.explain import Explanation, explain_gradients
+from jax_diversity.lab.explaining.sketching import Loss
+from jax_diversity.lab.settings import Size
+from jax_diversity.lab.training import FIELDS
+
+_ROWS = 64
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The batches of some training sequences; they can be read several times."""
+
+    dataset: Dataset
+    sequences: Int64[np.ndarray, " row"]
+    loss_mask: Literal["all", "answers"]
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        for start in range(0, len(self.sequences), _ROWS):
+            part = self.sequences[start : start + _ROWS]
+            yield self.dataset.records.read_sequences(part, fields=FIELDS, loss_mask=self.loss_mask)
+
+
+def explain_checkpoint(
+    dataset: Dataset,
+    checkpoint: Path | None = None,
+    *,
+    num_sequences: int = 4096,
+    batch_size: int = 256,
+    progress: Progress,
+) -> tuple[int, Explanation]:
+    """Explain the gradients of random training sequences at a checkpoint of the lab's GPT.
+
+    Args:
+        dataset: a built dataset.
+        checkpoint: a checkpoint's folder, such as `out/training/balance/checkpoints/200`, or the folder of a training
+            run, whose last checkpoint is used. None means the last checkpoint of the dataset's training runs.
+        num_sequences: number of sequences; all sequences if the dataset has fewer.
+        batch_size: number of sequences in a batch of training.
+        progress: shows the progress.
+
+    Returns:
+        The checkpoint's number of steps, and the explanation.
+
+    Raises:
+        UserError: no checkpoint, or a damaged one; a checkpoint of another vocabulary; the errors of
+            `explain_gradients`.
+
+    Example:
+        >>> num_steps, explained = explain_checkpoint(jd.open_dataset("out"), progress=Progress())
+        >>> print(explained.table)
+    """
+    as_whole_number("num_sequences", num_sequences, 2)
+    path = _find(dataset, checkpoint)
+    about = read_checkpoint(path)
+    settings = about["settings"]
+    if settings["vocab_size"] != dataset.vocab_size:
+        raise UserError(
+            f"Expected a checkpoint of a model with the dataset's {dataset.vocab_size:,} token ids, found "
+            f"{settings['vocab_size']:,} in {path}; name a checkpoint of this dataset."
+        )
+    size = Size(settings["width"], settings["num_layers"], settings["num_heads"])
+    model = compiled_model(dataset.vocab_size, size)
+    parameters, _ = restore_arrays(path, model.start(0))
+    # Ascending, so that records are read almost in the order of the files.
+    number = min(num_sequences, dataset.num_sequences)
+    sequences = np.sort(np.random.default_rng(0).permutation(dataset.num_sequences)[:number])
+    rows = _Rows(dataset, sequences, settings["loss_mask"])
+    devices = jax.devices()
+    with progress.task("explain the gradients", 2 * number, "gradients") as advance:
+        explained = explain_gradients(
+            gpt_loss(dataset.vocab_size, size),
+            parameters,
+            rows,
+            dataset.characteristics.take(sequences),
+            batch_size=batch_size,
+            mesh=jax.make_mesh((len(devices),), ("data",)) if len(devices) > 1 else None,
+            advance=advance,
+        )
+    return about["num_steps"], explained
+
+
+def gpt_loss(vocab_size: int, size: Size) -> Loss:
+    """The mean loss per target of one sequence, as a function of the lab's weights and a row of a batch."""
+    model = compiled_model(vocab_size, size)
+
+    def loss(parameters: Parameters, row: Any) -> Array:
+        return model.losses(parameters, {name: each[None] for name, each in row.items()}).mean
+
+    return loss
+
+
+def _find(dataset: Dataset, checkpoint: Path | None) -> Path:
+    """The folder of a checkpoint."""
+    runs = sorted(dataset.root.glob("training/*")) if checkpoint is None else [checkpoint]
+    found: list[Path] = []
+    for run in runs:
+        if (run / "checkpoint.json").exists():
+            return run
+        found += find_checkpoints(run / "checkpoints").values()
+    if not found:
+        place = f"{dataset.root}/training" if checkpoint is None else checkpoint
+        raise UserError(
+            f"Expected a checkpoint of the lab in {place}, found none; run `jax-diversity train` first, or name a "
+            "folder such as out/training/balance/checkpoints/200."
+        )
+    return max(found, key=lambda path: int(path.name))

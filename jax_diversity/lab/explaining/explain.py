@@ -1,0 +1,339 @@
+"""What would an order give a model? Explain its gradients by the characteristics of its sequences.
+
+An order can only remove the part of the gradients' variance that its characteristics explain. This share, the adjusted
+R², predicts what the order is worth in wide windows; the variance of the windows of real orders shows what it is worth
+at each batch size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Num
+
+from jax_diversity.foundation.checks import as_whole_number
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.svg import Chart, Curve
+from jax_diversity.lab.explaining.regression import Basis, Estimate, basis_of, explained_share
+from jax_diversity.lab.explaining.sketching import Loss, sketch_gradients
+from jax_diversity.lab.explaining.windows import window_variance
+from jax_diversity.ordering.base import order
+from jax_diversity.schema import Characteristics, Ordering
+from jax_diversity.schema.characteristics import MADE_BY
+
+ALL = "all families"
+"""The name of the share that all families explain together."""
+SKETCH_SIZE = 1024
+_NUM_BLOCKS = 32  # of the jackknife
+_SEEDS = (0, 1, 2)
+_WINDOWS = tuple(4**power for power in range(2, 7))  # 16 to 4,096
+_LEAST_WINDOWS = 4
+_TITLES = {"raw": "gradients", "adam": "gradients as Adam scales them", "loss": "losses", "values": "values"}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What characteristics explain of the sequences' gradients, and what orders make of it.
+
+    Attributes:
+        shares: kind of values (`raw`, `adam`, `loss`; `values` for one's own) -> family -> adjusted R². The last family
+            is `all families`.
+        windows: kind of values -> order -> window size -> variance of the window's mean; a shuffle has 1.
+        noise_scale: in sequences; NaN for one's own values.
+        num_sequences: number of sequences.
+        num_groups: family -> number of groups that differ among the sequences.
+        batch_size: number of sequences in a batch of training.
+    """
+
+    shares: Mapping[str, Mapping[str, Estimate]]
+    windows: Mapping[str, Mapping[str, Mapping[int, Estimate]]]
+    noise_scale: float
+    num_sequences: int
+    num_groups: Mapping[str, int]
+    batch_size: int
+
+    @property
+    def sentence(self) -> str:
+        """What the order is worth, in a few sentences."""
+        kind = next(iter(self.shares))
+        share = self.shares[kind][ALL]
+        words = (
+            f"The families explain {share.value:.0%} \u00b1 {share.reach * 100:.0f} of the variance of the sequences' "
+            f"{_TITLES[kind]} (permuted sequences: {share.by_chance:.0%})."
+        )
+        name, ratios = next(iter(self.windows[kind].items()), ("", {}))
+        if self.batch_size in ratios:
+            ratio = ratios[self.batch_size]
+            words += (
+                f" A batch of {self.batch_size} in the order {name} is worth a shuffled batch of "
+                f"{_worth(self.batch_size, ratio.value)}."
+            )
+            wider = max(ratios)
+            if wider > self.batch_size:
+                words += (
+                    f" The mean of {wider // self.batch_size} batches is worth that of batches of "
+                    f"{_worth(self.batch_size, ratios[wider].value)}."
+                )
+            if np.isfinite(self.noise_scale):
+                part = self.noise_scale / (self.noise_scale + self.batch_size) * (1 - ratio.value)
+                words += (
+                    f" The noise scale is {self.noise_scale:,.0f} sequences, so the order removes {part:.1%} of the "
+                    "mean squared norm of a batch's gradient."
+                )
+        return words + " Early checkpoints overstate the share: measure late in training, too."
+
+    @property
+    def table(self) -> str:
+        """The shares and the windows' variances as two Markdown tables."""
+        kinds = list(self.shares)
+        lines = [f"| adjusted R² | groups | {' | '.join(_TITLES[kind] for kind in kinds)} |"]
+        lines.append("|---|---|" + "---|" * len(kinds))
+        for family in self.shares[kinds[0]]:
+            cells = [_cell(self.shares[kind][family]) for kind in kinds]
+            lines.append(f"| {family} | {self.num_groups[family]:,} | {' | '.join(cells)} |")
+        cells = [f"{self.shares[kind][ALL].by_chance:.3f}" for kind in kinds]
+        lines.append(f"| {ALL}, sequences permuted | | {' | '.join(cells)} |")
+        sizes = list(next(iter(self.windows[kinds[0]].values()), {}))
+        if sizes:
+            lines += ["", f"| variance of a window, shuffle = 1 | {' | '.join(f'{size:,}' for size in sizes)} |"]
+            lines.append("|---|" + "---|" * len(sizes))
+        for kind in kinds:
+            for name, ratios in self.windows[kind].items():
+                cells = [_cell(ratios[size]) for size in sizes]
+                lines.append(f"| {name}, {_TITLES[kind]} | {' | '.join(cells)} |")
+        return "\n".join(lines)
+
+    @property
+    def picture(self) -> str:
+        """An SVG picture: how many shuffled sequences a balanced sequence is worth, against the window size."""
+        kind = next(iter(self.shares))
+        curves = [
+            Curve(
+                np.array(list(ratios), float),
+                1 / np.array([each.value for each in ratios.values()]),
+                f"c{1 + number % 5}",
+                name,
+            )
+            for number, (name, ratios) in enumerate(self.windows[kind].items())
+        ]
+        if not curves:
+            raise UserError("Expected orders to draw, found none; explain more sequences, at least 64.")
+        sizes = curves[0].x
+        limit = 1 / max(1 - self.shares[kind][ALL].value, 0.01)
+        ends = sizes[[0, -1]] if len(sizes) > 1 else np.array([sizes[0], sizes[0] * 4])
+        curves += [
+            Curve(ends, np.full(2, limit), "thin dashed", "1 / (1 - R²)"),
+            Curve(ends, np.ones(2), "c0", "a shuffle"),
+        ]
+        values = np.concatenate([curve.y for curve in curves])
+        low, high = min(float(values.min()), 1.0), float(values.max())
+        room = (high - low) * 0.08 or 0.1
+        return Chart(
+            "What a sequence of an order is worth",
+            f"{_TITLES[kind]} of {self.num_sequences:,} sequences",
+            "sequences in a window",
+            "shuffled sequences",
+            (float(ends[0]), float(ends[-1])),
+            (low - room, high + room),
+            logarithmic=(True, False),
+            room=170,
+        ).draw(curves)
+
+    def _repr_markdown_(self) -> str:
+        return f"{self.sentence}\n\n{self.table}"
+
+    def __str__(self) -> str:
+        return self._repr_markdown_()
+
+
+def explain_gradients(
+    loss: Loss,
+    parameters: Any,
+    batches: Iterable[Any],
+    characteristics: Characteristics,
+    *,
+    orders: Mapping[str, Sequence[Ordering]] | None = None,
+    batch_size: int = 256,
+    sketch_size: int = SKETCH_SIZE,
+    seed: int = 0,
+    mesh: Mesh | None = None,
+    advance: Advance = ignore,
+) -> Explanation:
+    """Explain the gradients of single sequences by their characteristics, and measure what orders make of them.
+
+    Some 4,000 sequences that the model was not trained on are enough. The time is about that of three passes of
+    training over them, plus some seconds. Each gradient is sketched (see `sketch_gradients`), so memory holds
+    `sketch_size` numbers a sequence and a few gradients at a time.
+
+    Args:
+        loss: a function of parameters and one sequence, a pytree of arrays like a batch's without the first axis. It
+            returns the sequence's loss, a scalar.
+        parameters: a pytree of arrays.
+        batches: pytrees of arrays (row, ...), read twice. Their rows are the sequences of `characteristics`, in the
+            same order.
+        characteristics: the sequences' token counts; see `Characteristics.take` for a part of a dataset's.
+        orders: name -> orderings of these sequences, several for the mean over seeds. None means `balance` with three
+            seeds.
+        batch_size: number of sequences in a batch of training.
+        sketch_size: numbers in a sketch. The shares have no bias from the size.
+        seed: seed of the sketch.
+        mesh: the devices that share the sequences; None means one device.
+        advance: called with the number of sequences that were read; every sequence is read twice.
+
+    Raises:
+        UserError: a loss that is not a scalar or not finite; gradients that are all zero; a batch larger than the
+            sample; characteristics or orders of other sequences; too few sequences or documents.
+
+    Example:
+        >>> def loss(weights, row):
+        ...     return jnp.mean((row["x"] @ weights - row["y"]) ** 2)
+        >>> explained = explain_gradients(loss, weights, batches, chars, batch_size=16)
+        >>> print(explained.sentence)
+        The families explain 41% ± 6 of ...
+    """
+    _check(characteristics, batch_size)
+    as_whole_number("sketch_size", sketch_size, 1, 2**20)
+    found = sketch_gradients(
+        loss,
+        parameters,
+        batches,
+        batch_size=batch_size,
+        sketch_size=sketch_size,
+        seed=seed,
+        mesh=mesh,
+        advance=advance,
+    )
+    values = {"raw": found.raw, "adam": found.adam}
+    if np.ptp(found.losses):  # equal losses have no variance to explain
+        values["loss"] = found.losses[:, None]
+    return _explain(values, characteristics, orders, batch_size, found.noise_scale)
+
+
+def explain_values(
+    values: Num[np.ndarray, "sequence number"] | Num[np.ndarray, " sequence"],
+    characteristics: Characteristics,
+    *,
+    orders: Mapping[str, Sequence[Ordering]] | None = None,
+    batch_size: int = 256,
+) -> Explanation:
+    """Like `explain_gradients`, for any numbers of the sequences: losses, scores, sketches of gradients.
+
+    Args:
+        values: one number or several numbers for every sequence.
+        characteristics: see `explain_gradients`, also for the other arguments.
+        orders: name -> orderings.
+        batch_size: number of sequences in a batch.
+
+    Raises:
+        UserError: as for `explain_gradients`; values that are not finite, or all equal.
+
+    Example:
+        >>> chars = jd.Characteristics.from_counts({"topic": [[4, 0], [0, 4]] * 100})
+        >>> explained = explain_values(np.tile([3.0, 1.0], 100), chars, batch_size=16)
+        >>> explained.shares["values"]["topic"].value
+        1.0
+    """
+    _check(characteristics, batch_size)
+    array = np.asarray(values, np.float64)
+    array = array[:, None] if array.ndim == 1 else array
+    if array.ndim != 2 or not np.isfinite(array).all() or not np.ptp(array, axis=0).any():
+        raise UserError(
+            "Expected finite numbers (sequence,) or (sequence, number) that are not all equal, found an array of "
+            f"shape {np.shape(values)}" + (" with other values." if array.ndim == 2 else ".")
+        )
+    return _explain({"values": array}, characteristics, orders, batch_size, float("nan"))
+
+
+def _check(characteristics: Characteristics, batch_size: int) -> None:
+    if not isinstance(characteristics, Characteristics):
+        raise UserError(f"Expected {MADE_BY}, found {type(characteristics).__name__}.")
+    as_whole_number("batch_size", batch_size, 1)
+    if batch_size > characteristics.num_sequences:
+        raise UserError(
+            f"Expected a batch of at most the {characteristics.num_sequences:,} sequences that are explained, found "
+            f"{batch_size:,}; give more sequences or a smaller batch."
+        )
+
+
+def _explain(
+    values: Mapping[str, np.ndarray],
+    characteristics: Characteristics,
+    orders: Mapping[str, Sequence[Ordering]] | None,
+    batch_size: int,
+    noise_scale: float,
+) -> Explanation:
+    number = characteristics.num_sequences
+    if (found := len(next(iter(values.values())))) != number:
+        raise UserError(
+            f"Expected the {number:,} sequences of the characteristics, found the values of {found:,}; pass "
+            "characteristics.take(rows) with the rows of the batches."
+        )
+    blocks = document_blocks(characteristics)
+    bases = _bases(characteristics)
+    shares = {
+        kind: {family: explained_share(each, basis, blocks) for family, basis in bases.items()}
+        for kind, each in values.items()
+    }
+    if orders is None:
+        orders = {"balance": [order(characteristics, seed=each) for each in _SEEDS]}
+    checked = {name: [_indices(name, each, number) for each in several] for name, several in orders.items()}
+    sizes = sorted({*(size for size in _WINDOWS if size * _LEAST_WINDOWS <= number), batch_size})
+    windows = {
+        kind: {
+            name: {size: window_variance(each, several, size, blocks) for size in sizes if size < number}
+            for name, several in checked.items()
+        }
+        for kind, each in values.items()
+    }
+    groups = {family: basis.num_groups for family, basis in bases.items()}
+    return Explanation(shares, windows, noise_scale, number, groups, batch_size)
+
+
+def _bases(characteristics: Characteristics) -> dict[str, Basis]:
+    """The bases of each family and of all together, in shares of a sequence."""
+    dense = {family: counts.toarray() for family, counts in characteristics.counts.items()}
+    bases = {family: basis_of(each, family) for family, each in dense.items()}
+    return {**bases, ALL: basis_of(np.concatenate(list(dense.values()), axis=1), ALL)}
+
+
+def document_blocks(characteristics: Characteristics) -> np.ndarray:
+    """A block of every sequence; sequences of one document have one block, so that blocks are independent.
+
+    Raises:
+        UserError: there are fewer documents than blocks.
+    """
+    number = characteristics.num_sequences
+    documents = characteristics.documents
+    # A sequence of several documents has a block of its own number.
+    own = -1 - np.arange(number)
+    units = own if documents is None else np.where(documents < 0, own, documents)
+    names, codes = np.unique(units, return_inverse=True)
+    if len(names) < _NUM_BLOCKS:
+        raise UserError(
+            f"Expected sequences of at least {_NUM_BLOCKS} documents, found {len(names)}; give sequences of more "
+            "documents."
+        )
+    return np.random.default_rng(0).permutation(len(names))[codes] % _NUM_BLOCKS
+
+
+def _indices(name: str, ordering: Ordering, number: int) -> np.ndarray:
+    indices = np.asarray(ordering)
+    if indices.shape != (number,) or not np.array_equal(np.sort(indices), np.arange(number)):
+        raise UserError(
+            f"Expected orderings of the {number:,} sequences of the characteristics, found another one in {name!r}; "
+            "make them with jd.order(characteristics)."
+        )
+    return indices
+
+
+def _worth(batch_size: int, ratio: float) -> str:
+    return f"{batch_size / ratio:,.0f}" if ratio > 0 else "any size"
+
+
+def _cell(each: Estimate) -> str:
+    return f"{each.value:.3f} ± {each.reach:.3f}"

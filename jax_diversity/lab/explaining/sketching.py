@@ -1,0 +1,219 @@
+"""Sketches of the gradients of single sequences: one pass over the sequences, in bounded memory, over all devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float
+
+from jax_diversity.foundation.devices import flat_mesh
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.lab.gradient_orders import sketch
+
+Loss = Callable[[Any, Any], Array]
+"""A function of parameters and one sequence (a pytree of arrays without a leading axis) that returns its loss."""
+_AXIS = "sequences"
+_TOGETHER = 8  # gradients that a device holds at the same time
+_OWN_WEIGHT = 0.05  # 1 - β₂ of Adam, as in the lab's optimiser
+
+
+class Sketches(NamedTuple):
+    """What is kept of the sequences' gradients.
+
+    Attributes:
+        raw: sketches of the gradients (sequence, number).
+        adam: sketches of the gradients as Adam scales them.
+        losses: the sequences' losses.
+        mean_square: squared norm of the mean gradient, without bias from the sample's size.
+        variance: sum of the variances of all entries of a gradient.
+    """
+
+    raw: Float[np.ndarray, "sequence number"]
+    adam: Float[np.ndarray, "sequence number"]
+    losses: Float[np.ndarray, " sequence"]
+    mean_square: float
+    variance: float
+
+    @property
+    def noise_scale(self) -> float:
+        """The variance of a gradient divided by the squared norm of the mean, in sequences; infinite without a mean.
+
+        It is the "simple" noise scale of McCandlish, Kaplan and Amodei 2018, "An empirical model of large-batch
+        training", equation 2.9.
+        """
+        return self.variance / self.mean_square if self.mean_square > 0 else float("inf")
+
+
+def sketch_gradients(
+    loss: Loss,
+    parameters: Any,
+    batches: Iterable[Any],
+    *,
+    batch_size: int,
+    sketch_size: int,
+    seed: int = 0,
+    mesh: Mesh | None = None,
+    advance: Advance = ignore,
+) -> Sketches:
+    """Sketch the gradient of every sequence, raw and as Adam scales it.
+
+    The batches are read twice. The first pass computes the losses, and the mean and the mean square of every entry of a
+    gradient. The second moment of the gradient of a batch of B then is `v = mean² + variance / B`. The second pass
+    sketches `g` and `g / sqrt(.95 v + .05 (g / B)²)`: with `1 / sqrt(v)` alone, a few rows of rare tokens would decide.
+
+    Args:
+        loss: the loss of one sequence.
+        parameters: a pytree of arrays.
+        batches: pytrees of arrays (row, ...). They must be readable twice, as a list is.
+        batch_size: B, the number of sequences in a batch of training.
+        sketch_size: numbers in a sketch.
+        seed: seed of the sketch.
+        mesh: the devices that share the rows; None means one device.
+        advance: called with the number of sequences after every batch of both passes.
+
+    Raises:
+        UserError: an iterator; fewer than two sequences; batches without rows or with arrays of different lengths; a
+            loss that is not a scalar, or not finite; gradients that are all zero or not finite.
+    """
+    if isinstance(batches, Iterator):
+        raise UserError(
+            "Expected batches that can be read twice, such as a list, found an iterator; pass list(batches)."
+        )
+    mesh = None if mesh is None else flat_mesh(mesh, _AXIS)
+    gradient_of = jax.value_and_grad(loss)
+
+    def add(parameters: Any, rows: Any, is_real: Array) -> tuple[Array, Any, Any]:
+        def one(carry: tuple[Any, Any], row_and_flag: tuple[Any, Array]) -> tuple[tuple[Any, Any], Array]:
+            total, squares = carry
+            row, real = row_and_flag
+            value, gradient = gradient_of(parameters, row)
+            wide = jax.tree.map(lambda leaf: jnp.where(real, leaf.astype(jnp.float32), 0), gradient)
+            total = jax.tree.map(jnp.add, total, wide)
+            return (total, jax.tree.map(lambda before, leaf: before + leaf * leaf, squares, wide)), value
+
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), parameters)
+        (total, squares), values = jax.lax.scan(one, (zeros, zeros), (rows, is_real))
+        if mesh is not None:
+            total, squares = jax.lax.psum((total, squares), _AXIS)
+        return values, total, squares
+
+    def reduce(parameters: Any, rows: Any, mean: Any, scale: Any) -> tuple[Array, Array]:
+        def one(row: Any) -> tuple[Array, Array]:
+            _, gradient = gradient_of(parameters, row)
+            # Sketches are linear. Without the mean, their entries are small, and float32 is exact enough.
+            raw = jax.tree.map(lambda leaf, centre: leaf.astype(jnp.float32) - centre, gradient, mean)
+            # Zero where no sequence has a gradient: a token that the sample does not contain.
+            scaled = jax.tree.map(
+                lambda leaf, second: jnp.where(
+                    second > 0,
+                    leaf / jnp.sqrt((1 - _OWN_WEIGHT) * second + _OWN_WEIGHT * jnp.square(leaf / batch_size) + 1e-30),
+                    0,
+                ),
+                jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradient),
+                scale,
+            )
+            return sketch(raw, sketch_size, seed), sketch(scaled, sketch_size, seed)
+
+        return jax.lax.map(one, rows, batch_size=_TOGETHER)
+
+    sharded, whole = PartitionSpec(_AXIS), PartitionSpec()
+    if mesh is None:
+        add_rows, reduce_rows = jax.jit(add), jax.jit(reduce)
+    else:
+        add_rows = jax.jit(
+            jax.shard_map(
+                add, mesh=mesh, in_specs=(whole, sharded, sharded), out_specs=(sharded, whole, whole), check_vma=False
+            )
+        )
+        reduce_rows = jax.jit(
+            jax.shard_map(
+                reduce,
+                mesh=mesh,
+                in_specs=(whole, sharded, whole, whole),
+                out_specs=(sharded, sharded),
+                check_vma=False,
+            )
+        )
+        parameters = jax.device_put(parameters, NamedSharding(mesh, whole))
+
+    number, losses, totals = 0, [], None
+    for rows, is_real, count in _padded(batches, mesh):
+        if not number:
+            _check_scalar(loss, parameters, rows)
+        values, *sums = add_rows(parameters, rows, is_real)
+        own = np.asarray(values)[:count]
+        if not np.isfinite(own).all():
+            row = int(np.flatnonzero(~np.isfinite(own))[0])
+            raise UserError(
+                f"Expected finite losses, found {own[row]} for sequence {number + row}; remove the sequence."
+            )
+        losses.append(own)
+        # Sums over many batches: float64, because the variance is a difference.
+        wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tuple(sums))
+        totals = wide if totals is None else jax.tree.map(np.add, totals, wide)
+        number += count
+        advance(count)
+    if totals is None or number < 2:
+        raise UserError(f"Expected the gradients of at least two sequences, found batches with {number}.")
+    mean, squares = jax.tree.map(lambda leaf: leaf / number, totals)
+    variances = jax.tree.map(
+        lambda centre, square: np.maximum(square - centre**2, 0) * number / (number - 1), mean, squares
+    )
+    variance = sum(float(leaf.sum()) for leaf in jax.tree.leaves(variances))
+    norm = sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(mean))
+    if not np.isfinite(variance + norm):
+        raise UserError("Expected finite gradients, found NaN or infinite ones; check the loss and the parameters.")
+    if not variance > 0:
+        raise UserError(
+            "Expected gradients that differ between sequences, found equal ones or zeros; check that the loss depends "
+            "on the parameters and on the sequence."
+        )
+    second = jax.tree.map(lambda centre, each: (centre**2 + each / batch_size).astype(np.float32), mean, variances)
+    narrow = jax.tree.map(lambda leaf: leaf.astype(np.float32), mean)
+    parts: list[tuple[np.ndarray, np.ndarray]] = []
+    for rows, _, count in _padded(batches, mesh):
+        raw, scaled = reduce_rows(parameters, rows, narrow, second)
+        parts.append((np.asarray(raw)[:count], np.asarray(scaled)[:count]))
+        advance(count)
+    if sum(len(raw) for raw, _ in parts) != number:
+        raise UserError("Expected the same batches in both passes, found another number of sequences in the second.")
+    raw, scaled = (np.concatenate(each) for each in zip(*parts, strict=True))
+    # The squared norm of a sample's mean is too large by variance / n.
+    return Sketches(raw, scaled, np.concatenate(losses), norm - variance / number, variance)
+
+
+def _padded(batches: Iterable[Any], mesh: Mesh | None) -> Iterator[tuple[Any, Any, int]]:
+    """Batches of one size, filled with copies of their first row; which rows are real; and their number."""
+    multiple, size = 1 if mesh is None else mesh.devices.size, 0
+    for batch in batches:
+        leaves = jax.tree.leaves(batch)
+        lengths = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in leaves}
+        if len(lengths) != 1 or 0 in lengths:
+            raise UserError(
+                f"Expected batches of arrays with the same number of rows, at least one, found {sorted(lengths)} rows."
+            )
+        count = lengths.pop()
+        # All batches have the size of the largest so far, so that a smaller last batch needs no compilation.
+        size = max(size, -(-count // multiple) * multiple)
+        places = np.append(np.arange(count), np.zeros(size - count, np.int64))
+        rows = jax.tree.map(lambda leaf, places=places: np.asarray(leaf)[places], batch)
+        flags = np.arange(size) < count
+        if mesh is not None:
+            rows, flags = jax.device_put((rows, flags), NamedSharding(mesh, PartitionSpec(_AXIS)))
+        yield rows, flags, count
+
+
+def _check_scalar(loss: Loss, parameters: Any, rows: Any) -> None:
+    row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
+    found = jax.eval_shape(loss, parameters, row)
+    if not isinstance(found, jax.ShapeDtypeStruct) or found.shape or not jnp.issubdtype(found.dtype, jnp.floating):
+        raise UserError(
+            f"Expected a loss that returns one floating-point number for one sequence, found "
+            f"{jax.tree.map(lambda leaf: f'{leaf.dtype}{list(leaf.shape)}', found)}; use its mean, for example."
+        )

@@ -1,0 +1,209 @@
+"""What characteristics explain of gradients is what a plain reference says, and lies in its interval."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_diversity as jd
+from jax_diversity.lab.explaining.explain import ALL, document_blocks
+from jax_diversity.lab.explaining.regression import basis_of, explained_share
+from jax_diversity.lab.explaining.sketching import sketch_gradients
+from jax_diversity.lab.explaining.windows import window_variance
+from jax_diversity.lab.gradient_orders import sketch
+from tests.support.programs import answers, start
+
+
+def topics(num_sequences: int, num_groups: int, rng: np.random.Generator) -> np.ndarray:
+    counts = np.zeros((num_sequences, num_groups), np.int64)
+    counts[np.arange(num_sequences), rng.integers(0, num_groups, num_sequences)] = 16
+    return counts
+
+
+def with_share(counts: np.ndarray, share: float, num_numbers: int, rng: np.random.Generator) -> np.ndarray:
+    """Values of which the counts explain a known share of the variance in the population."""
+    means = rng.normal(size=(counts.shape[1], num_numbers))
+    means -= means.mean(axis=0)  # the groups are equally likely
+    means /= np.sqrt((means**2).mean(axis=0))
+    rows = np.sqrt(share) * means[counts.argmax(axis=1)]
+    return rows + np.sqrt(1 - share) * rng.normal(size=(len(counts), num_numbers))
+
+
+def plain_adjusted(values: np.ndarray, features: np.ndarray) -> float:
+    """Adjusted R² by least squares, without any shortcut."""
+    design = np.column_stack([np.ones(len(values)), features])
+    fit, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
+    left = ((values - design @ fit) ** 2).sum() / (len(values) - rank)
+    return 1 - left / (((values - values.mean(axis=0)) ** 2).sum() / (len(values) - 1))
+
+
+def test_the_share_and_its_interval_equal_a_slow_reference():
+    rng = np.random.default_rng(0)
+    counts = np.concatenate([topics(120, 5, rng), rng.multinomial(16, np.full(9, 1 / 9), 120)], axis=1)
+    counts[:, 3] = np.arange(120) == 7  # a group that one block alone has
+    values, blocks = rng.normal(size=(120, 6)) + counts[:, :6], np.arange(120) % 10
+    found = explained_share(values, basis_of(counts, "both"), blocks)
+    assert found.value == pytest.approx(plain_adjusted(values, counts))
+    without = np.array([plain_adjusted(values[blocks != block], counts[blocks != block]) for block in range(10)])
+    error = np.sqrt(9 / 10 * ((without - without.mean()) ** 2).sum())
+    assert found.reach == pytest.approx(error * 2.2621571628)  # Student's quantile for 9 degrees of freedom
+    assert (found.low + found.high) / 2 == pytest.approx(found.value)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.17, 0.6])
+def test_a_known_share_lies_in_its_interval_and_permuted_rows_explain_nothing(share):
+    rng = np.random.default_rng(1)
+    held, by_chance = 0, []
+    for _ in range(40):
+        counts = topics(600, 12, rng)
+        found = explained_share(
+            with_share(counts, share, 20, rng), basis_of(counts, "topic"), rng.integers(0, 32, len(counts))
+        )
+        held += found.low <= share <= found.high
+        by_chance.append(found.by_chance)
+    assert held >= 34  # 38 of 40 are expected; 34 and more have a probability of .99
+    assert abs(np.mean(by_chance)) < 0.005
+
+
+def test_windows_of_a_shuffle_have_the_variance_one_and_windows_of_an_exact_order_less():
+    rng = np.random.default_rng(2)
+    counts = np.repeat(np.eye(4, dtype=np.int64), 400, axis=0) * 16
+    values, blocks = with_share(counts, 0.5, 50, rng), rng.integers(0, 32, 1600)
+    in_turns = np.arange(1600).reshape(4, 400).T.ravel()  # every window of 16 holds 4 sequences of each topic
+    shuffles = [rng.permutation(1600) for _ in range(4)]
+    for window in (16, 64):
+        assert window_variance(values, shuffles, window, blocks).value == pytest.approx(1, abs=0.06)
+        found = window_variance(values, [in_turns], window, blocks)
+        assert found.low < 0.5 < found.high
+        assert found.value == pytest.approx(0.5, abs=0.06)
+        assert found.by_chance == pytest.approx(1, abs=0.12)
+
+
+def linear_loss(weights, row):
+    return sum(jnp.vdot(each, row[name]) for name, each in weights.items())
+
+
+def rows_of(gradients: dict[str, np.ndarray], size: int) -> list[dict[str, np.ndarray]]:
+    number = len(next(iter(gradients.values())))
+    return [{name: each[start : start + size] for name, each in gradients.items()} for start in range(0, number, size)]
+
+
+def test_sketches_equal_a_plain_reference():
+    rng = np.random.default_rng(3)
+    gradients = {
+        "matrix": rng.normal(0.3, 1, (25, 4, 3)).astype(np.float32),
+        "vector": rng.normal(0, 0.01, (25, 5)).astype(np.float32),
+    }
+    gradients["vector"][:, 2] = 0  # an entry that no sequence changes
+    zeros = {name: jnp.zeros(each.shape[1:]) for name, each in gradients.items()}
+    found = sketch_gradients(linear_loss, zeros, rows_of(gradients, 10), batch_size=8, sketch_size=64)
+    mean = {name: each.mean(axis=0) for name, each in gradients.items()}
+    spread = {name: each.var(axis=0, ddof=1) for name, each in gradients.items()}
+    assert found.variance == pytest.approx(sum(each.sum() for each in spread.values()), rel=1e-5)
+    square = sum((each**2).sum() for each in mean.values()) - found.variance / 25
+    assert found.mean_square == pytest.approx(square, rel=1e-4)
+    assert found.noise_scale == pytest.approx(found.variance / square, rel=1e-4)
+    for row in (0, 24):
+        one = {name: each[row] for name, each in gradients.items()}
+        raw = jax.tree.map(lambda each, centre: each - centre, one, mean)
+        np.testing.assert_allclose(found.raw[row], sketch(raw, 64), atol=1e-5)
+        scaled = {
+            name: np.divide(
+                one[name],
+                np.sqrt(0.95 * (mean[name] ** 2 + spread[name] / 8) + 0.05 * (one[name] / 8) ** 2),
+                out=np.zeros_like(one[name]),
+                where=one[name] != 0,
+            )
+            for name in one
+        }
+        np.testing.assert_allclose(found.adam[row], sketch(scaled, 64), rtol=1e-4, atol=1e-4)
+
+
+def explained_case(num_sequences: int = 512):
+    rng = np.random.default_rng(4)
+    counts = topics(num_sequences, 6, rng)
+    halves = np.stack([counts[:, :3].sum(axis=1), counts[:, 3:].sum(axis=1)], axis=1)
+    chars = jd.Characteristics.from_counts({"topic": counts, "half": halves})
+    gradients = {"w": (with_share(counts, 0.5, 40, rng) + 0.5).astype(np.float32)}
+    return chars, gradients, {"w": jnp.ones(40)}
+
+
+def test_an_explanation_says_what_an_order_is_worth():
+    chars, gradients, weights = explained_case()
+    found = jd.explain_gradients(linear_loss, weights, rows_of(gradients, 100), chars, batch_size=64)
+    share = found.shares["raw"]
+    assert list(share) == ["topic", "half", ALL]
+    assert share["topic"].low < 0.5 < share["topic"].high
+    assert share["half"].value < share["topic"].value
+    assert share[ALL].value == pytest.approx(share["topic"].value, abs=1e-9)  # the halves add nothing to the topics
+    assert set(found.windows["raw"]["balance"]) == {16, 64}
+    assert found.windows["raw"]["balance"][64].value < 0.7
+    assert "A batch of 64 in the order balance is worth a shuffled batch of " in found.sentence
+    assert f"{share[ALL].value:.0%}" in found.sentence
+    assert "| topic | 6 | " in found.table
+    assert found.picture.startswith("<svg")
+    assert str(found) == found._repr_markdown_()
+
+
+def test_values_of_ones_own():
+    chars, gradients, _ = explained_case()
+    shuffle = [jd.order(chars, method="uniform_shuffle", seed=seed) for seed in range(3)]
+    found = jd.explain_values(gradients["w"], chars, batch_size=16, orders={"shuffle": shuffle})
+    assert found.shares["values"]["topic"].low < 0.5 < found.shares["values"]["topic"].high
+    assert found.windows["values"]["shuffle"][16].value == pytest.approx(1, abs=0.15)
+    constant = jd.explain_values(chars.counts["topic"].toarray()[:, 0], chars, batch_size=16)
+    assert constant.shares["values"]["topic"].value == pytest.approx(1)
+
+
+def test_sequences_of_one_document_are_in_one_block():
+    chars = jd.Characteristics.from_counts({"a": np.full((200, 1), 4)}, documents=np.arange(200) // 4)
+    blocks = document_blocks(chars)
+    assert (blocks.reshape(50, 4) == blocks.reshape(50, 4)[:, :1]).all()
+    assert len(np.unique(blocks)) == 32
+
+
+def bad_cases():
+    chars, gradients, weights = explained_case()
+    rows = rows_of(gradients, 100)
+
+    def run(loss=linear_loss, weights=weights, batches=rows, chars=chars, **options):
+        return lambda: jd.explain_gradients(loss, weights, batches, chars, **{"batch_size": 64, **options})
+
+    def nan(weights, row):
+        return linear_loss(weights, row) * jnp.nan
+
+    few = jd.Characteristics.from_counts(chars.counts, documents=np.arange(512) % 31)
+    other = jd.Characteristics.from_counts({"topic": np.full((500, 1), 4)})
+    wide = jd.Characteristics.from_counts({"id": np.eye(512, dtype=np.int64)})
+    order = jd.order(other)
+    yield "no scalar", run(lambda weights, row: weights["w"] * row["w"]), "one floating-point number"
+    yield "NaN", run(nan), "Expected finite losses, found nan for sequence 0"
+    yield "zeros", run(lambda weights, row: jnp.sum(weights["w"])), "found equal ones or zeros"
+    yield "batch", run(batch_size=513), "a batch of at most the 512 sequences"
+    yield "no batch", run(batch_size=0), "batch_size"
+    yield "other sequences", run(chars=other), "found the values of 512"
+    yield "few documents", run(chars=few), "at least 32 documents, found 31"
+    yield "wide", run(chars=wide), "to explain gradients by the 512 groups of id, found 512"
+    yield "iterator", run(batches=iter(rows)), "found an iterator"
+    yield "nothing", run(batches=[]), "at least two sequences"
+    yield "ragged", run(batches=[{"w": np.ones((3, 40)), "v": np.ones(2)}]), "the same number of rows"
+    yield "other order", run(orders={"own": [order]}), "found another one in 'own'"
+    yield "values", lambda: jd.explain_values(np.full(512, np.nan), chars), "Expected finite numbers"
+    yield "equal values", lambda: jd.explain_values(np.ones(512), chars), "not all equal"
+
+
+@pytest.mark.parametrize(("call", "words"), [pytest.param(*case[1:], id=case[0]) for case in bad_cases()])
+def test_bad_input_is_one_sentence(call, words):
+    with pytest.raises(jd.UserError) as error:
+        call()
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_several_devices_give_the_same_explanation():
+    found = answers(start("explaining_devices", num_devices=4))[0]
+    assert found["devices"] == 4
+    assert found["shares"] < 1e-4
+    assert abs(found["noise"]) < 1e-4
