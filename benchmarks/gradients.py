@@ -1,0 +1,183 @@
+"""What orders give a model's gradients: shares explained by each family, and the variance of real batches.
+
+    python benchmarks/gradients.py [--corpora packages synthetic FOLDER] [--lengths 128 512] [--steps 400 2000]
+                                   [--sequences 8192] [--folder gradients] [--write]
+
+Every corpus is packed at every length, with a vocabulary of 2,048. The lab's `tiny` GPT (230,000 parameters) is trained
+on a shuffle with 4,096 tokens a step. Then the gradients of sequences that it was not trained on are explained (the
+first sequences of the packing: whole documents). The orders are `balance` with the default families but for `tokens`,
+with all default families, and shuffles; three seeds each. The corpora: `packages`, the texts of the installed Python
+packages, as in the demonstration; `synthetic`, documents of 50 topics whose words are drawn at random; and any folder
+of texts. Results that exist in `--folder` are not computed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import results_file
+
+import jax_diversity as jd
+from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT
+from jax_diversity.foundation.settings import settings_from_plain
+from jax_diversity.lab.compiled import compiled_model
+from jax_diversity.lab.experiments.settings import SIZES, TrialConfig
+from jax_diversity.lab.experiments.trial import learning_rate
+from jax_diversity.lab.explaining.checkpoint import gpt_loss
+from jax_diversity.lab.explaining.explain import Explanation, explain_gradients
+from jax_diversity.lab.trainer import Given, Trainer
+from jax_diversity.lab.training import FIELDS
+from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.settings import BuildConfig
+
+VOCAB_SIZE, TOKENS_PER_STEP, BATCH_SIZE = 2048, 4096, 256
+SEEDS = (0, 1, 2)
+NUM_TOPICS, NUM_WORDS, NUM_DOCUMENTS = 50, 6000, 24_000
+ROWS = 64
+
+
+def write_synthetic(folder: Path) -> None:
+    """Write documents of 50 topics of unequal size; a topic prefers its own words, and both follow Zipf's law."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    letters = np.array(list("aeiouaeionrtslcdmpghbfvkwz"))
+    words = np.array(["".join(rng.choice(letters, rng.integers(2, 9))) for _ in range(NUM_WORDS)])
+    common = 1 / np.arange(2, NUM_WORDS + 2)
+    topics = np.stack([rng.permutation(1 / np.arange(2, NUM_WORDS + 2)) for _ in range(NUM_TOPICS)])
+    shares = 0.6 * common / common.sum() + 0.4 * topics / topics.sum(axis=1, keepdims=True)
+    popular = 1 / np.arange(3, NUM_TOPICS + 3)
+    with (folder / "documents.jsonl").open("w", encoding="utf-8") as file:
+        for number in range(NUM_DOCUMENTS):
+            topic = int(rng.choice(NUM_TOPICS, p=popular / popular.sum()))
+            length = int(np.clip(rng.lognormal(4.6, 1.1), 8, 8000))
+            text = " ".join(words[rng.choice(NUM_WORDS, length, p=shares[topic])])
+            file.write(json.dumps({"id": str(number), "text": text, "source": f"topic {topic % 5}"}) + "\n")
+
+
+def build(corpus: str, length: int, folder: Path) -> jd.Dataset:
+    """Build the dataset of a corpus at a sequence length, without orderings."""
+    if corpus == "packages":
+        settings: dict[str, Any] = {"paths": [PYTHON_ENVIRONMENT], "max_bytes": 25_165_824}
+    elif corpus == "synthetic":
+        if not (folder / "synthetic-texts").exists():
+            write_synthetic(folder / "synthetic-texts")
+        settings = {"paths": [str(folder / "synthetic-texts" / "documents.jsonl")]}
+    else:
+        settings = {"paths": sorted(map(str, Path(corpus).glob("*.jsonl*"))), "source_field": "domain"}
+    out = folder / f"{Path(corpus).name}-{length}"
+    plain = {
+        "corpus": settings,
+        "tokenizer": {"vocab_size": VOCAB_SIZE, "train_bytes": 8_388_608},
+        "cluster": {"num_clusters": 200},
+        "packing": {"sequence_length": length, "validation_fraction": 0.0},
+        "characteristics": {"length_bins": 20},
+        "out": str(out),
+        "orders": [],
+    }
+    Build(settings_from_plain(BuildConfig, plain, corpus)).run_all()
+    return jd.open_dataset(out)
+
+
+class Shuffled:
+    """Batches of random sequences, for the lab's trainer; a new permutation when all were read."""
+
+    def __init__(self, dataset: jd.Dataset, sequences: np.ndarray, batch_size: int) -> None:
+        self.dataset, self.batch_size = dataset, batch_size
+        passes = [np.random.default_rng(seed).permutation(sequences) for seed in range(64)]
+        self.order = np.concatenate(passes)
+
+    def give(self, step: int) -> Given:
+        rows = self.order[step * self.batch_size : (step + 1) * self.batch_size]
+        return Given(dict(self.dataset.records.read_sequences(rows, fields=FIELDS)))
+
+    def observe(self, step: int, result: Any) -> dict[str, float]:
+        return {}
+
+
+def explain(dataset: jd.Dataset, parameters: Any, sequences: np.ndarray) -> Explanation:
+    """Explain the gradients of some sequences, and measure the three orders."""
+    chars = dataset.characteristics.take(sequences)
+    before = chars.with_weights({**chars.weights, "tokens": 0.0})
+    batches = [
+        dict(dataset.records.read_sequences(sequences[start : start + ROWS], fields=FIELDS))
+        for start in range(0, len(sequences), ROWS)
+    ]
+    orders = {
+        "default without tokens": [jd.order(before, seed=seed) for seed in SEEDS],
+        "default": [jd.order(chars, seed=seed) for seed in SEEDS],
+        "uniform_shuffle": [jd.order(chars, method="uniform_shuffle", seed=seed) for seed in SEEDS],
+    }
+    loss = gpt_loss(dataset.vocab_size, SIZES["gpt"]["tiny"])
+    return explain_gradients(loss, parameters, batches, chars, orders=orders, batch_size=BATCH_SIZE)
+
+
+def measured(corpus: str, length: int, steps: list[int], num_sequences: int, folder: Path) -> dict[str, Any]:
+    """Train to every step and explain the gradients there."""
+    dataset = build(corpus, length, folder)
+    held = np.arange(min(num_sequences, dataset.num_sequences // 3))
+    batch_size = TOKENS_PER_STEP // length
+    source = Shuffled(dataset, np.arange(len(held), dataset.num_sequences), batch_size)
+    trainer = Trainer(compiled_model(dataset.vocab_size, SIZES["gpt"]["tiny"]), source, seed=0)
+    rate = partial(learning_rate, TrialConfig(), max(steps))
+    found: dict[str, Any] = {"num_training_sequences": dataset.num_sequences - len(held)}
+    first = 0
+    for step in sorted(steps):
+        start = time.perf_counter()
+        for taken in trainer.steps(first, step, rate):
+            jax.block_until_ready(taken.result.loss)
+        trained = time.perf_counter()
+        explained = explain(dataset, trainer.parameters, held)
+        first = step
+        print(f"\n{Path(corpus).name}, L = {length}, step {step}: {explained}\n", flush=True)
+        found[str(step)] = {
+            "num_sequences": explained.num_sequences,
+            "noise_scale": explained.noise_scale,
+            "num_groups": dict(explained.num_groups),
+            "shares": {
+                kind: {name: each._asdict() for name, each in of.items()} for kind, of in explained.shares.items()
+            },
+            "windows": {
+                kind: {name: {str(size): each._asdict() for size, each in sizes.items()} for name, sizes in of.items()}
+                for kind, of in explained.windows.items()
+            },
+            "training_seconds": round(trained - start),
+            "explaining_seconds": round(time.perf_counter() - trained),
+        }
+    return found
+
+
+def main() -> None:
+    """Measure every corpus at every length."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpora", nargs="+", default=["packages", "synthetic"])
+    parser.add_argument("--lengths", nargs="+", type=int, default=[128, 512])
+    parser.add_argument("--steps", nargs="+", type=int, default=[400, 2000])
+    parser.add_argument("--sequences", type=int, default=8192)
+    parser.add_argument("--folder", default="gradients")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    folder = Path(options.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    results: dict[str, Any] = {}
+    for corpus in options.corpora:
+        for length in options.lengths:
+            name = f"{Path(corpus).name}-{length}"
+            path = folder / f"{name}.json"
+            if not path.exists():
+                found = measured(corpus, length, options.steps, options.sequences, folder)
+                path.write_text(json.dumps(found), encoding="utf-8")
+            results[name] = json.loads(path.read_text(encoding="utf-8"))
+    if options.write:
+        conditions = results_file.environment("jax", "jaxlib", "numpy", "flax")
+        results_file.write("gradients", {**conditions, "device": jax.devices()[0].device_kind, "results": results})
+
+
+if __name__ == "__main__":
+    main()
