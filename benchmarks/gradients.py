@@ -32,7 +32,7 @@ from jax_diversity.lab.compiled import compiled_model
 from jax_diversity.lab.experiments.settings import SIZES, TrialConfig
 from jax_diversity.lab.experiments.trial import learning_rate
 from jax_diversity.lab.explaining.checkpoint import gpt_loss
-from jax_diversity.lab.explaining.explain import Explanation, explain_gradients
+from jax_diversity.lab.explaining.explain import ALL, Explanation, explain_gradients
 from jax_diversity.lab.trainer import Given, Trainer
 from jax_diversity.lab.training import FIELDS
 from jax_diversity.pipeline.build import Build
@@ -40,6 +40,7 @@ from jax_diversity.pipeline.settings import BuildConfig
 
 VOCAB_SIZE, TOKENS_PER_STEP, BATCH_SIZE = 2048, 4096, 256
 SEEDS = (0, 1, 2)
+KINDS = ("raw", "adam", "loss")
 NUM_TOPICS, NUM_WORDS, NUM_DOCUMENTS = 50, 6000, 24_000
 ROWS = 64
 
@@ -156,6 +157,32 @@ def measured(corpus: str, length: int, steps: list[int], num_sequences: int, fol
     return found
 
 
+def tables(results: dict[str, Any]) -> str:
+    """Both tables of the documentation, in Markdown: explained shares, and the variance of windows before and after."""
+    families = ("cluster", "length", "source", "language", "tokens", ALL)
+    lines = [f"| corpus, L, step | {' | '.join(families)} | noise scale |", "|---|" + "---|" * (len(families) + 1)]
+    for name, found in results.items():
+        for step in (key for key in found if key.isdigit()):
+            shares = found[step]["shares"]["raw"]
+            cells = [_cell(shares[family]) if family in shares else "" for family in families]
+            lines.append(f"| {name}, {step} | {' | '.join(cells)} | {found[step]['noise_scale']:,.0f} |")
+    sizes = ("16", "64", "256", "1024")
+    lines += ["", f"| corpus, L, step | order | {' | '.join(f'{kind} {size}' for kind in KINDS for size in sizes)} |"]
+    lines.append("|---|---|" + "---|" * (len(KINDS) * len(sizes)))
+    for name, found in results.items():
+        for step in (key for key in found if key.isdigit()):
+            for order in ("default without tokens", "default"):
+                windows = [found[step]["windows"][kind][order] for kind in KINDS]
+                cells = [_cell(each[size]) if size in each else "" for each in windows for size in sizes]
+                lines.append(f"| {name}, {step} | {order} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(estimate: dict[str, float]) -> str:
+    reach = (estimate["high"] - estimate["low"]) / 2
+    return f"{estimate['value']:.3f} ± {reach:.3f}".replace("0.", ".")
+
+
 def main() -> None:
     """Measure every corpus at every length."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -177,6 +204,7 @@ def main() -> None:
                 found = measured(corpus, length, options.steps, options.sequences, folder)
                 path.write_text(json.dumps(found), encoding="utf-8")
             results[name] = json.loads(path.read_text(encoding="utf-8"))
+    print(tables(results))
     if options.write:
         conditions = results_file.environment("jax", "jaxlib", "numpy", "flax")
         results_file.write("gradients", {**conditions, "device": jax.devices()[0].device_kind, "results": results})

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float, Int64
+from scipy.sparse import csr_array
 
 from jax_diversity.lab.explaining.regression import Estimate, jackknife_error, quantile
 
@@ -55,9 +56,10 @@ def _ratios(
     ratios = [_ratio(sums, counts, float(squares[order].sum()))]
     for block in range(num_blocks):
         inside = codes[order] == block
-        own = np.zeros_like(sums)
-        np.add.at(own, place[inside], values[order[inside]])
-        taken = np.bincount(place[inside], minlength=num_windows)
+        rows, windows = order[inside], place[inside]
+        taken = np.bincount(windows, minlength=num_windows)
+        of_window = csr_array((np.ones(len(rows)), (windows, np.arange(len(rows)))), shape=(num_windows, len(rows)))
+        own = of_window @ values[rows]
         ratios.append(_ratio(sums - own, counts - taken, float(squares[order[~inside]].sum())))
     return np.array(ratios)
 
