@@ -26,6 +26,7 @@ import numpy as np
 import results_file
 
 import jax_diversity as jd
+from jax_diversity.characteristics.settings import default_families
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT
 from jax_diversity.foundation.settings import settings_from_plain
 from jax_diversity.lab.compiled import compiled_model
@@ -106,7 +107,8 @@ class Shuffled:
 def explain(dataset: jd.Dataset, parameters: Any, sequences: np.ndarray) -> Explanation:
     """Explain the gradients of some sequences, and measure the three orders."""
     chars = dataset.characteristics.take(sequences)
-    before = chars.with_weights({**chars.weights, "tokens": 0.0})
+    weights = default_families(dict.fromkeys(chars.families, 2))
+    chars, before = chars.with_weights(weights), chars.with_weights({**weights, "tokens": 0.0})
     batches = [
         dict(dataset.records.read_sequences(sequences[start : start + ROWS], fields=FIELDS))
         for start in range(0, len(sequences), ROWS)

@@ -113,6 +113,7 @@ def balance_of(path: str) -> dict[str, Any]:
     dataset.count_own_tokens(dataset.segments)
     counting = time.perf_counter() - start
     after = dataset.characteristics
+    after = after.with_weights(default_families(dict.fromkeys(after.families, 2)))
     others = {family: counts for family, counts in after.counts.items() if family != "tokens"}
     old = {"cluster": 1.0, "length": 1.5, "source": 0.3, "language": 0.3}
     before = jd.Characteristics.from_counts(
