@@ -250,6 +250,17 @@ class Dataset:
         return packed.read_validation_segments(self.stored)
 
     @cached_property
+    def validation(self) -> Dataset:
+        """The validation sequences like a dataset of their own: its segments, characteristics and records are theirs.
+
+        Raises:
+            UserError: the dataset has no validation documents.
+        """
+        from jax_diversity.dataset.validation import ValidationPart
+
+        return ValidationPart(self)
+
+    @cached_property
     def appearances(self) -> Int64[np.ndarray, " document"] | None:
         """How often each document was packed for training (its weight); None if the documents have no weights."""
         return packed.read_appearances(self.stored)

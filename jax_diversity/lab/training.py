@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -266,16 +267,18 @@ def _schedule(config: TrainConfig) -> optax.Schedule:
 
 
 def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:
-    """The first validation sequences in batches of one size, the last of them filled with padding."""
-    records, size = dataset.validation_records, config.batch_size
-    number = min(len(records), config.validation_batches * size)
-
-    def batch(start: int) -> Batch:
-        rows = np.arange(start, min(start + size, number))
-        part = records.read_batch(rows, expected=rows, fields=FIELDS, loss_mask=config.loss_mask)
-        return {field: np.pad(array, ((0, size - len(rows)), (0, 0))) for field, array in part.items()}
-
-    return [batch(start) for start in range(0, number, size)]
+    """The first batches of the validation sequences, all of one size."""
+    if not config.validation_batches or not len(dataset.validation_records):
+        return []
+    loader = make_loader(
+        dataset,
+        split="validation",
+        global_batch_size=config.batch_size,
+        fields=FIELDS,
+        loss_mask=config.loss_mask,
+    )
+    with closing(iter(loader)) as batches:
+        return list(islice(batches, config.validation_batches))
 
 
 def train_in_place(datasets: Datasets | Run, config: TrainConfig, progress: Progress) -> TrainingRun:

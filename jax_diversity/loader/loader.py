@@ -9,12 +9,13 @@ from typing import Any
 import grain
 import jax
 
+from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.signatures import takes_settings
 from jax_diversity.loader.device_placement import DevicePlacement
 from jax_diversity.loader.iteration import Batch, BatchIterator, OrderedBatches
 from jax_diversity.loader.settings import ENDLESS, LoaderOptions, LoaderSettings, Windows
-from jax_diversity.run.run import Datasets, Run, as_run
+from jax_diversity.run.run import Datasets, Run, as_run, validation_run
 from jax_diversity.run.source import SequenceSource
 
 
@@ -49,8 +50,14 @@ def make_loader(datasets: Datasets | Run, **options: Any) -> Loader:
         (64, 512)
     """
     what = {name: options.pop(name, None) for name in ("ordering", "cache_folder")}
+    split = options.pop("split", "train")
+    check_one_of("split", split, ("train", "validation"))
+    if split == "validation":
+        run = validation_run(datasets, **what)
+        options = {"drop_remainder": False, **options}
+    else:
+        run = as_run(datasets, **what)
     settings = LoaderSettings.checked(**options)
-    run = as_run(datasets, what["ordering"], what["cache_folder"])
     return Loader(run, SequenceSource(run, **settings.of_arrays), settings)
 
 

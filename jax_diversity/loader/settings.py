@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import numpy as np
@@ -129,6 +129,9 @@ class LoaderOptions(LoaderSettings):
     """The name of one of the dataset's orderings, a .npy file, or an ordering itself (integers that name each sequence
     once). For several datasets: an ordering of all their sequences. None means `balance`. Do not give it with a run,
     which has its own order."""
+    split: Literal["train", "validation"] = "train"
+    """`validation` reads the validation sequences: by default in the order of the packing, and the last batch is filled
+    with padding, so that every token is read once per epoch. Give datasets, not a run."""
     cache_folder: str | Path | None = None
     """The folder for files of a dataset on an object store, see `open_dataset`. A record file is fetched whole when it
     is first needed; `stream_batches` deletes it after it was read."""

@@ -345,6 +345,25 @@ def as_run(datasets: Any, ordering: Any = None, cache_folder: str | Path | None 
     return datasets
 
 
+def validation_run(datasets: Any, ordering: Any = None, cache_folder: str | Path | None = None) -> Run:
+    """Make a run of the validation sequences of one or more datasets, by default in the order of the packing.
+
+    Raises:
+        UserError: a run; a dataset without validation documents; the name of an ordering, and the errors of `make_run`.
+    """
+    if isinstance(datasets, Run):
+        raise UserError("Expected datasets to read validation sequences from, found a run; give run.datasets.")
+    parts = [dataset.validation for dataset in open_datasets(datasets, cache_folder)]
+    if isinstance(ordering, str) and not is_file_name(ordering):
+        raise UserError(
+            f"Expected an ordering of the validation sequences, found the name {ordering!r} of an ordering of training "
+            "sequences; leave it out, or make one with jd.order(dataset.validation.characteristics)."
+        )
+    if ordering is None:
+        ordering = Ordering(np.arange(sum(part.num_sequences for part in parts)), {"method": "validation"})
+    return make_run(parts, ordering)
+
+
 def open_datasets(datasets: Any, cache_folder: str | Path | None = None) -> tuple[Dataset, ...]:
     """Open one or several datasets by folder or address; datasets that are already open are returned unchanged."""
     if not isinstance(cache_folder, str | Path | None):
