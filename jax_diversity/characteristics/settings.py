@@ -18,7 +18,7 @@ _COLUMNS = ("id", "text", "num_tokens", "length_bin", "duplicate_group", "docume
 """Names that already have another meaning in the table or the files of the characteristics."""
 _LONGEST_FAMILY = 200  # in bytes: the family's name is part of a file name
 _MAX_BINS = 2**20  # the bounds of all bins are computed, even if there are fewer documents
-_DEFAULT_WEIGHTS = {"cluster": 1.0, "length": 2.0, "source": 0.5, "language": 0.4, TOKENS: 6.0}
+_DEFAULT_WEIGHTS = {"cluster": 1.0, "length": 2.0, "source": 0.5, "language": 0.4, TOKENS: 12.0}
 """The families that are balanced by default, and their weights λ; docs/log.md shows how the weights were chosen."""
 _ALWAYS = ("cluster", "length")
 """Families that are kept even if they have only one group: the published objectives use them, in this order."""

@@ -49,7 +49,7 @@ def balance(
 
     Args:
         seed: decides the order among similar sequences; other seeds give other orderings that are equally balanced.
-        pool_size: P, the number of candidates at every step. None means 4,096, and 1,024 if the sequences have many
+        pool_size: P, the number of candidates at every step. None means 4,096, and 2,048 if the sequences have many
             groups (on average 32 counts above zero), as with the family `tokens`. A step takes time in proportion to P
             times the number of groups, and with many groups a larger pool makes windows only slightly better.
         aging: for sequences with different numbers of tokens: the amount that is added to a candidate's score if it

@@ -66,7 +66,7 @@ STEPS_PER_REFRESH = 1024
 _LARGEST_TABLE = 2**29
 _UNPLACEABLE = np.float32(np.inf)
 _COLUMNS_PER_PASS = 4
-_POOL, _POOL_OF_MANY_GROUPS = 4096, 1024
+_POOL, _POOL_OF_MANY_GROUPS = 4096, 2048
 _MANY_GROUPS = 32  # non-zero counts per sequence, on average
 
 

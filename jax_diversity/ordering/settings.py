@@ -122,7 +122,7 @@ class OrderConfig:
     """Terms of f2 and f3: `squares`, as in the published formulas, or `norms`, as in the authors' code. `norms` works
     only with the methods `greedy` and `greedy_block_shuffle`."""
     weights: dict[str, float] = field(default_factory=dict)
-    """Family -> its weight λ. It replaces the weight in the characteristics, which is 1.0 for listed families (6.0 for
+    """Family -> its weight λ. It replaces the weight in the characteristics, which is 1.0 for listed families (12.0 for
     `tokens`). f1 uses only the first family's weight; f2 uses the first family's weight and norm_weight; f3 uses the
     weights of the first two families."""
     windows: tuple[int, ...] = ()
