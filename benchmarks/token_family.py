@@ -128,22 +128,19 @@ def balance_of(path: str) -> dict[str, Any]:
         "num_sequences": after.num_sequences,
         "counting_million_tokens_per_second": round(after.num_sequences * after.sequence_length / counting / 1e6, 1),
     }
-    ratios: dict[str, list[list[float]]] = {}
+    values: dict[str, list[list[list[float]]]] = {}  # family -> seed -> before, after -> window size
     for seed in SEEDS:
-        values = []
         for chars in (before, after):
             measured = jd.measure(before, jd.order(chars, seed=seed), WINDOWS)
             own = {family: [float(measured.window_tv[family][size].mean()) for size in WINDOWS] for family in others}
             if measured.documents is not None:
                 own["repeats"] = [float(measured.documents.repeats[size].mean()) for size in WINDOWS]
-            values.append(own)
-        for name in values[0]:
-            ratios.setdefault(name, []).append(
-                [new / max(was, 1e-9) for was, new in zip(values[0][name], values[1][name], strict=True)]
-            )
-    found["ratio_to_default_without_tokens"] = {
-        name: dict(zip(map(str, WINDOWS), np.round(np.mean(each, axis=0), 3).tolist(), strict=True))
-        for name, each in ratios.items()
+            for name, each in own.items():
+                values.setdefault(name, [[] for _ in SEEDS])[SEEDS.index(seed)].append(each)
+    means = {name: np.mean(each, axis=0) for name, each in values.items()}
+    found["mean_before_and_after"] = {
+        name: {str(size): np.round(pair, 4).tolist() for size, pair in zip(WINDOWS, each.T, strict=True)}
+        for name, each in means.items()
     }
     return found
 
@@ -156,20 +153,23 @@ def main() -> None:
     parser.add_argument("--datasets", nargs="*", default=[])
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    results: dict[str, Any] = {"cost": [], "balance": {}}
+    costs, balances = [], {}
     context = multiprocessing.get_context("spawn")
     for length in options.lengths:
         for number in options.sequences:
             for with_tokens in (False, True):
                 with context.Pool(1) as pool:
                     found = pool.apply(cost, ((number, length, with_tokens),))
-                results["cost"].append(found)
+                costs.append(found)
                 print(json.dumps(found), flush=True)
     for path in options.datasets:
-        results["balance"][path.rstrip("/").rpartition("/")[2]] = found = balance_of(path)
+        balances[path.rstrip("/").rpartition("/")[2]] = found = balance_of(path)
         print(path, json.dumps(found), flush=True)
-    if options.write:
-        results_file.write("token_family", {**results_file.environment("jax", "jaxlib", "numpy"), **results})
+    conditions = results_file.environment("jax", "jaxlib", "numpy")
+    if options.write and costs:
+        results_file.write("token_family_cost", {**conditions, "results": costs})
+    if options.write and balances:
+        results_file.write("token_family_balance", {**conditions, "results": balances})
 
 
 if __name__ == "__main__":
