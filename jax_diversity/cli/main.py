@@ -205,9 +205,7 @@ def all_verbs() -> dict[str, Verb]:
         "train": Verb("Train the lab's small GPT, from its last checkpoint if any.", _run_train, TrainOptions()),
         "lab run": Verb("Make the missing training runs of an experiment.", _run_lab, LabRunOptions()),
         "lab show": Verb("Show an experiment: tables, figures, a page.", _show_lab, LabShowOptions()),
-        "lab explain": Verb(
-            "Explain the gradients of a trained model: what an order gives it.", _explain_lab, LabExplainOptions()
-        ),
+        "lab explain": Verb("Say what an order gives a trained model.", _explain_lab, LabExplainOptions()),
     }
 
 
