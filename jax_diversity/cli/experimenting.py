@@ -8,7 +8,7 @@ from typing import Any
 from jax_diversity.cli.options import LabExplainOptions, LabOptions, LabRunOptions, LabShowOptions
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT
 from jax_diversity.dataset import Dataset, open_dataset
-from jax_diversity.foundation.artifacts import fingerprint
+from jax_diversity.foundation.artifacts import fingerprint, write_text
 from jax_diversity.foundation.checks import check_folder_name
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.own_functions import give
@@ -70,6 +70,9 @@ def explain_lab(options: LabExplainOptions) -> str:
     from jax_diversity.lab.explaining.checkpoint import explain_checkpoint
 
     check_folder_name("out", options.out)
+    picture = None if options.picture is None else Path(options.picture)
+    if picture is not None and (picture.is_dir() or not picture.absolute().parent.is_dir()):  # before minutes of work
+        raise UserError(f"Expected a file in an existing folder for the picture, found {picture}; name another file.")
     num_steps, explained = explain_checkpoint(
         open_dataset(options.out),
         None if options.checkpoint is None else Path(options.checkpoint),
@@ -77,13 +80,8 @@ def explain_lab(options: LabExplainOptions) -> str:
         batch_size=options.batch_size,
         progress=Progress(options.quiet),
     )
-    if options.picture is not None:
-        try:
-            Path(options.picture).write_text(explained.picture, encoding="utf-8")
-        except OSError as error:
-            raise UserError(
-                f"Expected a file that can be written, found {options.picture}: {error.strerror}."
-            ) from None
+    if picture is not None:
+        write_text(picture, explained.picture)
     return f"At the checkpoint after {num_steps:,} steps: {explained}"
 
 

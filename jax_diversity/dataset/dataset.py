@@ -450,8 +450,8 @@ class ValidationPart(Dataset):
     """
 
     def __init__(self, whole: Dataset) -> None:
-        super().__init__(whole.root, whole.remote, memory_map=whole._memory_map)
-        self._whole = whole
+        self.root, self.remote, self._memory_map = whole.root, whole.remote, whole._memory_map
+        self.stored, self._whole = whole.stored, whole
         if not self.num_sequences:
             raise UserError(
                 f"Expected validation documents in {whole.address}, found none; build the dataset with "
@@ -474,7 +474,12 @@ class ValidationPart(Dataset):
     @cached_property
     def segments(self) -> Segments:
         """The packing of the validation sequences."""
-        return self.validation_segments
+        return self._whole.validation_segments
+
+    @cached_property
+    def orderings(self) -> Orderings:
+        """No orderings: those of the dataset are of its training sequences."""
+        return Orderings({}, self._read_ordering)
 
     @cached_property
     def appearances(self) -> None:
@@ -519,4 +524,7 @@ class ValidationPart(Dataset):
     @cached_property
     def records(self) -> RecordReader:
         """The validation records."""
-        return self.validation_records
+        return self._whole.validation_records
+
+    def __repr__(self) -> str:
+        return f"ValidationPart({self.address!r}, {self.num_sequences:,} sequences)"

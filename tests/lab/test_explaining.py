@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jax_diversity as jd
+from jax_diversity.cli.main import main
 from jax_diversity.lab.explaining.explain import ALL, document_blocks
 from jax_diversity.lab.explaining.regression import basis_of, explained_share
 from jax_diversity.lab.explaining.sketching import sketch_gradients
 from jax_diversity.lab.explaining.windows import window_variance
 from jax_diversity.lab.gradient_orders import sketch
+from jax_diversity.pipeline.build import Build
 from tests.support.programs import answers, start
+from tests.support.tiny_corpus import tiny_config, write_corpus
 
 
 def topics(num_sequences: int, num_groups: int, rng: np.random.Generator) -> np.ndarray:
@@ -207,3 +214,47 @@ def test_several_devices_give_the_same_explanation():
     assert found["devices"] == 4
     assert found["shares"] < 1e-4
     assert abs(found["noise"]) < 1e-4
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small dataset, and a training run of two steps in it."""
+    folder = tmp_path_factory.mktemp("explained")
+    Build(tiny_config(write_corpus(folder / "corpus", 300), folder / "out")).run_all()
+    model = ["--train.width=8", "--train.num-layers=1", "--train.num-heads=2", "--train.validation-batches=0"]
+    assert main(["train", "--out", str(folder / "out"), "--train.num-steps=2", *model, "--quiet"]) == 0
+    return folder / "out"
+
+
+def test_the_verb_explains_the_last_checkpoint(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    picture = tmp_path / "worth.svg"
+    explain = ["lab", "explain", "--out", str(trained), "--sequences", "700", "--batch-size", "16", "--quiet"]
+    assert main([*explain, "--picture", str(picture)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("At the checkpoint after 2 steps: The families explain ")
+    assert "| tokens | " in text
+    assert picture.read_text(encoding="utf-8").startswith("<svg")
+    run = trained / "training" / "balance"
+    for checkpoint in (run, run / "checkpoints" / "2"):
+        assert main([*explain, "--checkpoint", str(checkpoint)]) == 0
+        assert capsys.readouterr().out == text
+
+
+def test_wrong_checkpoints_and_pictures_are_one_sentence(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    config = tiny_config(write_corpus(tmp_path / "corpus", 60), tmp_path / "other")
+    Build(replace(config, tokenizer=replace(config.tokenizer, vocab_size=280))).run_all()
+    damaged = shutil.copytree(trained / "training" / "balance" / "checkpoints" / "2", tmp_path / "2")
+    (damaged / "checkpoint.json").write_text("{}")
+    cases = [
+        (tmp_path / "other", [], "Expected a checkpoint of the lab in "),
+        (tmp_path / "other", ["--checkpoint", str(trained / "training" / "balance")], "280 token ids, found 300"),
+        (trained, ["--checkpoint", str(tmp_path / "nowhere")], "found none; run `jax-diversity train` first"),
+        (trained, ["--checkpoint", str(damaged)], "name another checkpoint"),
+        (trained, ["--picture", str(tmp_path / "no-folder" / "worth.svg")], "in an existing folder for the picture"),
+        (trained, ["--sequences", "120"], "to explain gradients by the "),
+    ]
+    for out, options, words in cases:
+        assert main(["lab", "explain", "--out", str(out), "--batch-size", "16", "--quiet", *options]) == 2
+        assert words in " ".join(capsys.readouterr().err.split())

@@ -73,6 +73,7 @@ def test_it_resumes_and_is_pickled(built: Path) -> None:
 def test_its_characteristics_are_those_of_its_segments_and_an_order_may_follow_them(built: Path) -> None:
     part = jd.open_dataset(built).validation
     chars = part.characteristics
+    assert "balance" not in part.orderings
     assert chars.families == jd.open_dataset(built).families
     assert chars.num_sequences == part.num_sequences
     np.testing.assert_array_equal(

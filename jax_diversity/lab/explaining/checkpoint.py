@@ -15,7 +15,7 @@ from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
-from jax_diversity.lab.checkpoints import find_checkpoints, read_checkpoint, restore_arrays
+from jax_diversity.lab.checkpoints import DamagedCheckpoint, find_checkpoints, read_checkpoint, restore_arrays
 from jax_diversity.lab.compiled import Parameters, compiled_model
 from jax_diversity.lab.explaining.explain import Explanation, explain_gradients
 from jax_diversity.lab.explaining.sketching import Loss
@@ -70,7 +70,10 @@ def explain_checkpoint(
     """
     as_whole_number("num_sequences", num_sequences, 2)
     path = _find(dataset, checkpoint)
-    about = read_checkpoint(path)
+    try:
+        about = read_checkpoint(path)
+    except DamagedCheckpoint as error:
+        raise UserError(f"{error}; name another checkpoint.") from None
     settings = about["settings"]
     if settings["vocab_size"] != dataset.vocab_size:
         raise UserError(

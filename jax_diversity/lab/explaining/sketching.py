@@ -86,62 +86,41 @@ def sketch_gradients(
             "Expected batches that can be read twice, such as a list, found an iterator; pass list(batches)."
         )
     mesh = None if mesh is None else flat_mesh(mesh, _AXIS)
-    gradient_of = jax.value_and_grad(loss)
-
-    def add(parameters: Any, rows: Any, is_real: Array) -> tuple[Array, Any, Any]:
-        def one(carry: tuple[Any, Any], row_and_flag: tuple[Any, Array]) -> tuple[tuple[Any, Any], Array]:
-            total, squares = carry
-            row, real = row_and_flag
-            value, gradient = gradient_of(parameters, row)
-            wide = jax.tree.map(lambda leaf: jnp.where(real, leaf.astype(jnp.float32), 0), gradient)
-            total = jax.tree.map(jnp.add, total, wide)
-            return (total, jax.tree.map(lambda before, leaf: before + leaf * leaf, squares, wide)), value
-
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), parameters)
-        (total, squares), values = jax.lax.scan(one, (zeros, zeros), (rows, is_real))
-        if mesh is not None:
-            total, squares = jax.lax.psum((total, squares), _AXIS)
-        return values, total, squares
-
-    def reduce(parameters: Any, rows: Any, mean: Any, scale: Any) -> tuple[Array, Array]:
-        def one(row: Any) -> tuple[Array, Array]:
-            _, gradient = gradient_of(parameters, row)
-            # Sketches are linear. Without the mean, their entries are small, and float32 is exact enough.
-            raw = jax.tree.map(lambda leaf, centre: leaf.astype(jnp.float32) - centre, gradient, mean)
-            # Zero where no sequence has a gradient: a token that the sample does not contain.
-            scaled = jax.tree.map(
-                lambda leaf, second: jnp.where(
-                    second > 0,
-                    leaf / jnp.sqrt((1 - _OWN_WEIGHT) * second + _OWN_WEIGHT * jnp.square(leaf / batch_size) + 1e-30),
-                    0,
-                ),
-                jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradient),
-                scale,
-            )
-            return sketch(raw, sketch_size, seed), sketch(scaled, sketch_size, seed)
-
-        return jax.lax.map(one, rows, batch_size=_TOGETHER)
-
-    sharded, whole = PartitionSpec(_AXIS), PartitionSpec()
-    if mesh is None:
-        add_rows, reduce_rows = jax.jit(add), jax.jit(reduce)
-    else:
-        add_rows = jax.jit(
-            jax.shard_map(
-                add, mesh=mesh, in_specs=(whole, sharded, sharded), out_specs=(sharded, whole, whole), check_vma=False
-            )
+    if mesh is not None:
+        parameters = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
+    losses, mean, variances = _moments(loss, parameters, batches, mesh, advance)
+    number = len(losses)
+    variance = sum(float(leaf.sum()) for leaf in jax.tree.leaves(variances))
+    norm = sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(mean))
+    if not np.isfinite(variance + norm):
+        raise UserError("Expected finite gradients, found NaN or infinite ones; check the loss and the parameters.")
+    if not variance > 0:
+        raise UserError(
+            "Expected gradients that differ between sequences, found equal ones or zeros; check that the loss depends "
+            "on the parameters and on the sequence."
         )
-        reduce_rows = jax.jit(
-            jax.shard_map(
-                reduce,
-                mesh=mesh,
-                in_specs=(whole, sharded, whole, whole),
-                out_specs=(sharded, sharded),
-                check_vma=False,
-            )
-        )
-        parameters = jax.device_put(parameters, NamedSharding(mesh, whole))
+    second = jax.tree.map(lambda centre, each: centre**2 + each / batch_size, mean, variances)
+    centre, second = jax.tree.map(lambda leaf: leaf.astype(np.float32), (mean, second))
+    if mesh is not None:
+        centre, second = jax.device_put((centre, second), NamedSharding(mesh, PartitionSpec()))
+    reduce_rows = _compiled_sketches(loss, batch_size, sketch_size, seed, mesh)
+    parts: list[tuple[np.ndarray, np.ndarray]] = []
+    for rows, _, count in _padded(batches, mesh):
+        raw, scaled = reduce_rows(parameters, rows, centre, second)
+        parts.append((np.asarray(raw)[:count], np.asarray(scaled)[:count]))
+        advance(count)
+    if sum(len(raw) for raw, _ in parts) != number:
+        raise UserError("Expected the same batches in both passes, found another number of sequences in the second.")
+    raw, scaled = (np.concatenate(each) for each in zip(*parts, strict=True))
+    # The squared norm of a sample's mean is too large by variance / n.
+    return Sketches(raw, scaled, losses, norm - variance / number, variance)
 
+
+def _moments(
+    loss: Loss, parameters: Any, batches: Iterable[Any], mesh: Mesh | None, advance: Advance
+) -> tuple[Float[np.ndarray, " sequence"], Any, Any]:
+    """The first pass: the losses, and the mean and the variance of every entry of a gradient."""
+    add_rows = _compiled_sums(loss, mesh)
     number, losses, totals = 0, [], None
     for rows, is_real, count in _padded(batches, mesh):
         if not number:
@@ -165,27 +144,62 @@ def sketch_gradients(
     variances = jax.tree.map(
         lambda centre, square: np.maximum(square - centre**2, 0) * number / (number - 1), mean, squares
     )
-    variance = sum(float(leaf.sum()) for leaf in jax.tree.leaves(variances))
-    norm = sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(mean))
-    if not np.isfinite(variance + norm):
-        raise UserError("Expected finite gradients, found NaN or infinite ones; check the loss and the parameters.")
-    if not variance > 0:
-        raise UserError(
-            "Expected gradients that differ between sequences, found equal ones or zeros; check that the loss depends "
-            "on the parameters and on the sequence."
-        )
-    second = jax.tree.map(lambda centre, each: (centre**2 + each / batch_size).astype(np.float32), mean, variances)
-    narrow = jax.tree.map(lambda leaf: leaf.astype(np.float32), mean)
-    parts: list[tuple[np.ndarray, np.ndarray]] = []
-    for rows, _, count in _padded(batches, mesh):
-        raw, scaled = reduce_rows(parameters, rows, narrow, second)
-        parts.append((np.asarray(raw)[:count], np.asarray(scaled)[:count]))
-        advance(count)
-    if sum(len(raw) for raw, _ in parts) != number:
-        raise UserError("Expected the same batches in both passes, found another number of sequences in the second.")
-    raw, scaled = (np.concatenate(each) for each in zip(*parts, strict=True))
-    # The squared norm of a sample's mean is too large by variance / n.
-    return Sketches(raw, scaled, np.concatenate(losses), norm - variance / number, variance)
+    return np.concatenate(losses), mean, variances
+
+
+def _compiled_sums(loss: Loss, mesh: Mesh | None) -> Callable[..., Any]:
+    """Losses of some rows, and the sums and sums of squares of their gradients; one gradient at a time."""
+    gradient_of = jax.value_and_grad(loss)
+
+    def add(parameters: Any, rows: Any, is_real: Array) -> tuple[Array, Any, Any]:
+        def one(carry: tuple[Any, Any], row_and_flag: tuple[Any, Array]) -> tuple[tuple[Any, Any], Array]:
+            total, squares = carry
+            row, real = row_and_flag
+            value, gradient = gradient_of(parameters, row)
+            wide = jax.tree.map(lambda leaf: jnp.where(real, leaf.astype(jnp.float32), 0), gradient)
+            total = jax.tree.map(jnp.add, total, wide)
+            return (total, jax.tree.map(lambda before, leaf: before + leaf * leaf, squares, wide)), value
+
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), parameters)
+        (total, squares), values = jax.lax.scan(one, (zeros, zeros), (rows, is_real))
+        if mesh is not None:
+            total, squares = jax.lax.psum((total, squares), _AXIS)
+        return values, total, squares
+
+    sharded, whole = PartitionSpec(_AXIS), PartitionSpec()
+    return _compiled(add, mesh, (whole, sharded, sharded), (sharded, whole, whole))
+
+
+def _compiled_sketches(
+    loss: Loss, batch_size: int, sketch_size: int, seed: int, mesh: Mesh | None
+) -> Callable[..., Any]:
+    """Sketches of the gradients of some rows, minus the mean, and as Adam scales them."""
+
+    def scaled_by_adam(gradient: Array, second: Array) -> Array:
+        own = jnp.square(gradient / batch_size)
+        # Zero where no sequence has a gradient, such as in the row of a token that the sample does not contain.
+        root = jnp.sqrt((1 - _OWN_WEIGHT) * second + _OWN_WEIGHT * own + 1e-30)
+        return jnp.where(second > 0, gradient / root, 0)
+
+    def reduce(parameters: Any, rows: Any, mean: Any, second: Any) -> tuple[Array, Array]:
+        def one(row: Any) -> tuple[Array, Array]:
+            gradient = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), jax.grad(loss)(parameters, row))
+            # Sketches are linear. Without the mean, their entries are small, and float32 is exact enough.
+            raw = jax.tree.map(jnp.subtract, gradient, mean)
+            scaled = jax.tree.map(scaled_by_adam, gradient, second)
+            return sketch(raw, sketch_size, seed), sketch(scaled, sketch_size, seed)
+
+        return jax.lax.map(one, rows, batch_size=_TOGETHER)
+
+    sharded, whole = PartitionSpec(_AXIS), PartitionSpec()
+    return _compiled(reduce, mesh, (whole, sharded, whole, whole), (sharded, sharded))
+
+
+def _compiled(function: Callable[..., Any], mesh: Mesh | None, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+    if mesh is None:
+        return jax.jit(function)
+    mapped = jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+    return jax.jit(mapped)
 
 
 def _padded(batches: Iterable[Any], mesh: Mesh | None) -> Iterator[tuple[Any, Any, int]]:
