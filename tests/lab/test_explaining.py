@@ -253,7 +253,7 @@ def test_wrong_checkpoints_and_pictures_are_one_sentence(
         (trained, ["--checkpoint", str(tmp_path / "nowhere")], "found none; run `jax-diversity train` first"),
         (trained, ["--checkpoint", str(damaged)], "name another checkpoint"),
         (trained, ["--picture", str(tmp_path / "no-folder" / "worth.svg")], "in an existing folder for the picture"),
-        (trained, ["--sequences", "120"], "to explain gradients by the "),
+        (trained, ["--sequences", "45"], "to explain gradients by the "),
     ]
     for out, options, words in cases:
         assert main(["lab", "explain", "--out", str(out), "--batch-size", "16", "--quiet", *options]) == 2
