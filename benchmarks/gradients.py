@@ -1,15 +1,17 @@
 """What orders give a model's gradients: shares explained by each family, and the variance of real batches.
 
     python benchmarks/gradients.py [--corpora packages synthetic FOLDER] [--lengths 128 512] [--steps 400 2000]
-                                   [--sequences 8192] [--folder gradients] [--write]
+                                   [--sequences 8192] [--size tiny] [--folder gradients] [--write]
 
-Every corpus is packed at every length, with a vocabulary of 2,048. The lab's `tiny` GPT (230,000 parameters) is trained
-on a shuffle with 4,096 tokens a step. Then the gradients of random sequences that it was not trained on are explained.
-(Held-out documents would include languages and sources that training lacks; their few large gradients decide the
-variance.) The orders are `balance` with the default families but for `tokens`,
-with all default families, and shuffles; three seeds each. The corpora: `packages`, the texts of the installed Python
-packages, as in the demonstration; `synthetic`, documents of 50 topics whose words are drawn at random; and any folder
-of texts. Results that exist in `--folder` are not computed again.
+Every corpus is packed at every length, with a vocabulary of 2,048. The lab's GPT (`tiny` has 230,000 parameters, `mini`
+2.2 million) is trained on a shuffle with 4,096 tokens a step. Then the gradients of random sequences that it was not
+trained on are explained. (Held-out documents would include languages and sources that training lacks; their few large
+gradients decide the variance.) The orders are `balance` with the default families but for `tokens`, with all default
+families, and shuffles; three seeds each. The corpora: `packages`, the texts of the installed Python packages, as in the
+demonstration; `synthetic`, documents of 50 topics whose words are drawn at random; and any folder of texts.
+
+`--folder` keeps datasets, sketches of gradients and losses of the sequences, and the results of each case. What exists
+there is not computed again; without the file `CASE.json` the orders of a case are measured again from its sketches.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from jax_diversity.lab.compiled import compiled_model
 from jax_diversity.lab.experiments.settings import SIZES, TrialConfig
 from jax_diversity.lab.experiments.trial import learning_rate
 from jax_diversity.lab.explaining.checkpoint import gpt_loss
-from jax_diversity.lab.explaining.explain import ALL, Explanation, explain_gradients
+from jax_diversity.lab.explaining.explain import ALL, SKETCH_SIZE, Explanation, explain_sketches
+from jax_diversity.lab.explaining.sketching import Sketches, sketch_gradients
 from jax_diversity.lab.trainer import Given, Trainer
 from jax_diversity.lab.training import FIELDS
 from jax_diversity.pipeline.build import Build
@@ -104,44 +107,64 @@ class Shuffled:
         return {}
 
 
-def explain(dataset: jd.Dataset, parameters: Any, sequences: np.ndarray) -> Explanation:
+def explain(dataset: jd.Dataset, sketches: Sketches, sequences: np.ndarray) -> Explanation:
     """Explain the gradients of some sequences, and measure the three orders."""
     chars = dataset.characteristics.take(sequences)
     weights = default_families(dict.fromkeys(chars.families, 2))
     chars, before = chars.with_weights(weights), chars.with_weights({**weights, "tokens": 0.0})
-    batches = [
-        dict(dataset.records.read_sequences(sequences[start : start + ROWS], fields=FIELDS))
-        for start in range(0, len(sequences), ROWS)
-    ]
     orders = {
         "default without tokens": [jd.order(before, seed=seed) for seed in SEEDS],
         "default": [jd.order(chars, seed=seed) for seed in SEEDS],
         "uniform_shuffle": [jd.order(chars, method="uniform_shuffle", seed=seed) for seed in SEEDS],
     }
-    loss = gpt_loss(dataset.vocab_size, SIZES["gpt"]["tiny"])
-    return explain_gradients(loss, parameters, batches, chars, orders=orders, batch_size=BATCH_SIZE)
+    return explain_sketches(sketches, chars, orders=orders, batch_size=BATCH_SIZE)
 
 
-def measured(corpus: str, length: int, steps: list[int], num_sequences: int, folder: Path) -> dict[str, Any]:
+def sketched(dataset: jd.Dataset, size: str, steps: list[int], held: np.ndarray, path: Path) -> dict[int, Sketches]:
+    """Train to every step and sketch the gradients there; the files of steps that exist are read."""
+    files = {step: path.with_name(f"{path.name}-{step}.sketches.npz") for step in sorted(steps)}
+    if not all(file.exists() for file in files.values()):
+        length = dataset.sequence_length
+        trained_on = np.setdiff1d(np.arange(dataset.num_sequences), held)
+        batches = [
+            dict(dataset.records.read_sequences(held[start : start + ROWS], fields=FIELDS))
+            for start in range(0, len(held), ROWS)
+        ]
+        loss = gpt_loss(dataset.vocab_size, SIZES["gpt"][size])
+        source = Shuffled(dataset, trained_on, TOKENS_PER_STEP // length)
+        trainer = Trainer(compiled_model(dataset.vocab_size, SIZES["gpt"][size]), source, seed=0)
+        rate = partial(learning_rate, TrialConfig(), max(steps))
+        first = 0
+        for step, file in files.items():
+            start = time.perf_counter()
+            for taken in trainer.steps(first, step, rate):
+                jax.block_until_ready(taken.result.loss)
+            trained = time.perf_counter()
+            found = sketch_gradients(
+                loss, trainer.parameters, batches, batch_size=BATCH_SIZE, sketch_size=SKETCH_SIZE, seed=0
+            )
+            np.savez(file, **found._asdict())
+            took = (trained - start, time.perf_counter() - trained)
+            print(f"{path.name}, step {step}: trained in {took[0]:.0f} s, sketched in {took[1]:.0f} s", flush=True)
+            first = step
+    read = {step: Sketches(**np.load(file)) for step, file in files.items()}
+    losses = {f"losses_{step}": each.losses for step, each in read.items()}
+    np.savez(path.with_name(f"{path.name}.losses.npz"), allow_pickle=False, held=held, **losses)
+    return read
+
+
+def measured(corpus: str, length: int, size: str, steps: list[int], num_sequences: int, folder: Path) -> dict[str, Any]:
     """Train to every step and explain the gradients there."""
     dataset = build(corpus, length, folder)
     split = np.random.default_rng(1).permutation(dataset.num_sequences)
-    held, trained_on = np.split(split, [min(num_sequences, dataset.num_sequences // 3)])
-    held.sort()  # records are read almost in the order of the files
-    batch_size = TOKENS_PER_STEP // length
-    source = Shuffled(dataset, trained_on, batch_size)
-    trainer = Trainer(compiled_model(dataset.vocab_size, SIZES["gpt"]["tiny"]), source, seed=0)
-    rate = partial(learning_rate, TrialConfig(), max(steps))
+    # Sorted: records are read almost in the order of the files.
+    held = np.sort(split[: min(num_sequences, dataset.num_sequences // 3)])
+    name = case_name(corpus, length, size)
     found: dict[str, Any] = {"num_training_sequences": dataset.num_sequences - len(held)}
-    first = 0
-    for step in sorted(steps):
+    for step, sketches in sketched(dataset, size, steps, held, folder / name).items():
         start = time.perf_counter()
-        for taken in trainer.steps(first, step, rate):
-            jax.block_until_ready(taken.result.loss)
-        trained = time.perf_counter()
-        explained = explain(dataset, trainer.parameters, held)
-        first = step
-        print(f"\n{Path(corpus).name}, L = {length}, step {step}: {explained}\n", flush=True)
+        explained = explain(dataset, sketches, held)
+        print(f"\n{name}, step {step}: {explained}\n{time.perf_counter() - start:.0f} s\n", flush=True)
         found[str(step)] = {
             "num_sequences": explained.num_sequences,
             "noise_scale": explained.noise_scale,
@@ -153,10 +176,13 @@ def measured(corpus: str, length: int, steps: list[int], num_sequences: int, fol
                 kind: {name: {str(size): each._asdict() for size, each in sizes.items()} for name, sizes in of.items()}
                 for kind, of in explained.windows.items()
             },
-            "training_seconds": round(trained - start),
-            "explaining_seconds": round(time.perf_counter() - trained),
         }
     return found
+
+
+def case_name(corpus: str, length: int, size: str) -> str:
+    """The name of a case, such as `mixed-128` or `mixed-128-mini`."""
+    return f"{Path(corpus).name}-{length}" + ("" if size == "tiny" else f"-{size}")
 
 
 def tables(results: dict[str, Any]) -> str:
@@ -192,6 +218,7 @@ def main() -> None:
     parser.add_argument("--lengths", nargs="+", type=int, default=[128, 512])
     parser.add_argument("--steps", nargs="+", type=int, default=[400, 2000])
     parser.add_argument("--sequences", type=int, default=8192)
+    parser.add_argument("--size", choices=("tiny", "mini"), default="tiny")
     parser.add_argument("--folder", default="gradients")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
@@ -200,10 +227,10 @@ def main() -> None:
     results: dict[str, Any] = {}
     for corpus in options.corpora:
         for length in options.lengths:
-            name = f"{Path(corpus).name}-{length}"
+            name = case_name(corpus, length, options.size)
             path = folder / f"{name}.json"
             if not path.exists():
-                found = measured(corpus, length, options.steps, options.sequences, folder)
+                found = measured(corpus, length, options.size, options.steps, options.sequences, folder)
                 path.write_text(json.dumps(found), encoding="utf-8")
             results[name] = json.loads(path.read_text(encoding="utf-8"))
     print(tables(results))

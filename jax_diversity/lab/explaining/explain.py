@@ -20,7 +20,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.svg import Chart, Curve
 from jax_diversity.lab.explaining.regression import Basis, Estimate, basis_of, explained_share
-from jax_diversity.lab.explaining.sketching import Loss, sketch_gradients
+from jax_diversity.lab.explaining.sketching import Loss, Sketches, sketch_gradients
 from jax_diversity.lab.explaining.windows import window_variance
 from jax_diversity.ordering.base import order
 from jax_diversity.schema import Characteristics, Ordering
@@ -208,10 +208,35 @@ def explain_gradients(
         mesh=mesh,
         advance=advance,
     )
-    values = {"raw": found.raw, "adam": found.adam}
-    if np.ptp(found.losses):  # equal losses have no variance to explain
-        values["loss"] = found.losses[:, None]
-    return _explain(values, characteristics, orders, batch_size, found.noise_scale)
+    return explain_sketches(found, characteristics, orders=orders, batch_size=batch_size)
+
+
+def explain_sketches(
+    sketches: Sketches,
+    characteristics: Characteristics,
+    *,
+    orders: Mapping[str, Sequence[Ordering]] | None = None,
+    batch_size: int = 256,
+) -> Explanation:
+    """Explain gradients that were sketched before, for example to compare further orders without new gradients.
+
+    Args:
+        sketches: the result of `sketch_gradients`.
+        characteristics, orders, batch_size: as in `explain_gradients`.
+
+    Raises:
+        UserError: as `explain_gradients`.
+
+    Example:
+        >>> sketches = sketch_gradients(loss, weights, batches, batch_size=256, sketch_size=1024)
+        >>> print(explain_sketches(sketches, chars).sentence)
+        The families explain 41% ± 6 of ...
+    """
+    _check(characteristics, batch_size)
+    values = {"raw": sketches.raw, "adam": sketches.adam}
+    if np.ptp(sketches.losses):  # equal losses have no variance to explain
+        values["loss"] = sketches.losses[:, None]
+    return _explain(values, characteristics, orders, batch_size, sketches.noise_scale)
 
 
 def explain_values(
