@@ -67,8 +67,8 @@ def write_synthetic(folder: Path) -> None:
             file.write(json.dumps({"id": str(number), "text": text, "source": f"topic {topic % 5}"}) + "\n")
 
 
-def build(corpus: str, length: int, folder: Path) -> jd.Dataset:
-    """Build the dataset of a corpus at a sequence length, without orderings."""
+def build(corpus: str, length: int, folder: Path, packing: dict[str, Any] | None = None) -> jd.Dataset:
+    """Build the dataset of a corpus at a sequence length, without orderings and validation documents."""
     if corpus == "packages":
         settings: dict[str, Any] = {"paths": [PYTHON_ENVIRONMENT], "max_bytes": 25_165_824}
     elif corpus == "synthetic":
@@ -82,7 +82,7 @@ def build(corpus: str, length: int, folder: Path) -> jd.Dataset:
         "corpus": settings,
         "tokenizer": {"vocab_size": VOCAB_SIZE, "train_bytes": 8_388_608},
         "cluster": {"num_clusters": 200},
-        "packing": {"sequence_length": length, "validation_fraction": 0.0},
+        "packing": {"sequence_length": length, "validation_fraction": 0.0, **(packing or {})},
         "characteristics": {"length_bins": 20},
         "out": str(out),
         "orders": [],
