@@ -1,7 +1,8 @@
 """What orders give a model's gradients: shares explained by each family, and the variance of real batches.
 
     python benchmarks/gradients.py [--corpora packages synthetic FOLDER] [--lengths 128 512] [--steps 400 2000]
-                                   [--sequences 8192] [--size tiny] [--folder gradients] [--write]
+                                   [--loss-steps 400] [--sequences 8192] [--size tiny]
+                                   [--folder gradients] [--write]
 
 Every corpus is packed at every length, with a vocabulary of 2,048. The lab's GPT (`tiny` has 230,000 parameters, `mini`
 2.2 million) is trained on a shuffle with 4,096 tokens a step. Then the gradients of random sequences that it was not
@@ -11,7 +12,8 @@ families, and shuffles; three seeds each. The corpora: `packages`, the texts of 
 demonstration; `synthetic`, documents of 50 topics whose words are drawn at random; and any folder of texts.
 
 `--folder` keeps datasets, sketches of gradients and losses of the sequences, and the results of each case. What exists
-there is not computed again; without the file `CASE.json` the orders of a case are measured again from its sketches.
+there is not computed again. At `--loss-steps` only the losses are stored, for other benchmarks. Without the file
+`CASE.json` the orders of a case are measured again from its sketches.
 """
 
 from __future__ import annotations
@@ -120,48 +122,57 @@ def explain(dataset: jd.Dataset, sketches: Sketches, sequences: np.ndarray) -> E
     return explain_sketches(sketches, chars, orders=orders, batch_size=BATCH_SIZE)
 
 
-def sketched(dataset: jd.Dataset, size: str, steps: list[int], held: np.ndarray, path: Path) -> dict[int, Sketches]:
-    """Train to every step and sketch the gradients there; the files of steps that exist are read."""
+def sketched(
+    dataset: jd.Dataset, size: str, steps: list[int], loss_steps: list[int], held: np.ndarray, path: Path
+) -> dict[int, Sketches]:
+    """Train, sketch the gradients at `steps`, and store the losses at these and at `loss_steps`.
+
+    Nothing is computed if the files of all steps exist.
+    """
     files = {step: path.with_name(f"{path.name}-{step}.sketches.npz") for step in sorted(steps)}
-    if not all(file.exists() for file in files.values()):
-        length = dataset.sequence_length
+    losses_file = path.with_name(f"{path.name}.losses.npz")
+    if not losses_file.exists() or not all(file.exists() for file in files.values()):
         trained_on = np.setdiff1d(np.arange(dataset.num_sequences), held)
         batches = [
             dict(dataset.records.read_sequences(held[start : start + ROWS], fields=FIELDS))
             for start in range(0, len(held), ROWS)
         ]
         loss = gpt_loss(dataset.vocab_size, SIZES["gpt"][size])
-        source = Shuffled(dataset, trained_on, TOKENS_PER_STEP // length)
+        mean_losses = jax.jit(jax.vmap(loss, in_axes=(None, 0)))
+        source = Shuffled(dataset, trained_on, TOKENS_PER_STEP // dataset.sequence_length)
         trainer = Trainer(compiled_model(dataset.vocab_size, SIZES["gpt"][size]), source, seed=0)
         rate = partial(learning_rate, TrialConfig(), max(steps))
-        first = 0
-        for step, file in files.items():
+        first, losses = 0, {}
+        for step in sorted({*steps, *loss_steps}):
             start = time.perf_counter()
             for taken in trainer.steps(first, step, rate):
                 jax.block_until_ready(taken.result.loss)
-            trained = time.perf_counter()
-            found = sketch_gradients(
-                loss, trainer.parameters, batches, batch_size=BATCH_SIZE, sketch_size=SKETCH_SIZE, seed=0
-            )
-            np.savez(file, **found._asdict())
+            trained, first = time.perf_counter(), step
+            if step in files:
+                found = sketch_gradients(
+                    loss, trainer.parameters, batches, batch_size=BATCH_SIZE, sketch_size=SKETCH_SIZE, seed=0
+                )
+                np.savez(files[step], **found._asdict())
+                losses[f"losses_{step}"] = found.losses
+            else:
+                parts = [np.asarray(mean_losses(trainer.parameters, batch)) for batch in batches]
+                losses[f"losses_{step}"] = np.concatenate(parts)
             took = (trained - start, time.perf_counter() - trained)
-            print(f"{path.name}, step {step}: trained in {took[0]:.0f} s, sketched in {took[1]:.0f} s", flush=True)
-            first = step
-    read = {step: Sketches(**np.load(file)) for step, file in files.items()}
-    losses = {f"losses_{step}": each.losses for step, each in read.items()}
-    np.savez(path.with_name(f"{path.name}.losses.npz"), allow_pickle=False, held=held, **losses)
-    return read
+            print(f"{path.name}, step {step}: trained in {took[0]:.0f} s, measured in {took[1]:.0f} s", flush=True)
+        np.savez(losses_file, allow_pickle=False, held=held, **losses)
+    return {step: Sketches(**np.load(file)) for step, file in files.items()}
 
 
-def measured(corpus: str, length: int, size: str, steps: list[int], num_sequences: int, folder: Path) -> dict[str, Any]:
+def measured(corpus: str, length: int, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Train to every step and explain the gradients there."""
     dataset = build(corpus, length, folder)
     split = np.random.default_rng(1).permutation(dataset.num_sequences)
     # Sorted: records are read almost in the order of the files.
-    held = np.sort(split[: min(num_sequences, dataset.num_sequences // 3)])
-    name = case_name(corpus, length, size)
+    held = np.sort(split[: min(options.sequences, dataset.num_sequences // 3)])
+    name = case_name(corpus, length, options.size)
+    read = sketched(dataset, options.size, options.steps, options.loss_steps, held, folder / name)
     found: dict[str, Any] = {"num_training_sequences": dataset.num_sequences - len(held)}
-    for step, sketches in sketched(dataset, size, steps, held, folder / name).items():
+    for step, sketches in read.items():
         start = time.perf_counter()
         explained = explain(dataset, sketches, held)
         print(f"\n{name}, step {step}: {explained}\n{time.perf_counter() - start:.0f} s\n", flush=True)
@@ -217,6 +228,7 @@ def main() -> None:
     parser.add_argument("--corpora", nargs="+", default=["packages", "synthetic"])
     parser.add_argument("--lengths", nargs="+", type=int, default=[128, 512])
     parser.add_argument("--steps", nargs="+", type=int, default=[400, 2000])
+    parser.add_argument("--loss-steps", nargs="*", type=int, default=[])
     parser.add_argument("--sequences", type=int, default=8192)
     parser.add_argument("--size", choices=("tiny", "mini"), default="tiny")
     parser.add_argument("--folder", default="gradients")
@@ -230,7 +242,7 @@ def main() -> None:
             name = case_name(corpus, length, options.size)
             path = folder / f"{name}.json"
             if not path.exists():
-                found = measured(corpus, length, options.size, options.steps, options.sequences, folder)
+                found = measured(corpus, length, options, folder)
                 path.write_text(json.dumps(found), encoding="utf-8")
             results[name] = json.loads(path.read_text(encoding="utf-8"))
     print(tables(results))
