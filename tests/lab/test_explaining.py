@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,10 @@ from jax_diversity.cli.main import main
 from jax_diversity.lab.explaining.explain import ALL, document_blocks
 from jax_diversity.lab.explaining.regression import basis_of, explained_share
 from jax_diversity.lab.explaining.sketching import sketch_gradients
+from jax_diversity.lab.explaining.stored import read_explanations
 from jax_diversity.lab.explaining.windows import window_variance
 from jax_diversity.lab.gradient_orders import sketch
-from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.build import Build, recorded_config
 from tests.support.programs import answers, start
 from tests.support.tiny_corpus import tiny_config, write_corpus
 
@@ -238,6 +240,30 @@ def test_the_verb_explains_the_last_checkpoint(trained: Path, tmp_path: Path, ca
     for checkpoint in (run, run / "checkpoints" / "2"):
         assert main([*explain, "--checkpoint", str(checkpoint)]) == 0
         assert capsys.readouterr().out == text
+    # Stored beside the run, so the report shows it.
+    dataset = jd.open_dataset(trained)
+    fingerprints = dataset.fingerprint, dataset.orderings["balance"].fingerprint
+    (stored,) = read_explanations(trained, "balance", *fingerprints)
+    assert stored["num_steps"] == 2
+    assert stored["sentence"] in text
+    for row in stored["shares"]:
+        assert f"| {row['family']} | {row['num_groups']:,} |" in text
+        assert f"{row['value']:.3f} ± {(row['high'] - row['low']) / 2:.3f}" in text
+    assert {row["order"] for row in stored["windows"]} == {"balance"}
+    assert read_explanations(trained, "balance", "other sequences", fingerprints[1]) == []
+    Build(recorded_config(trained)).run_stage("report")
+    (shown,) = json.loads((trained / "report.json").read_text())["training"]
+    assert [each["sentence"] for each in shown["explained"]] == [stored["sentence"]]
+
+
+def test_a_checkpoint_from_elsewhere_is_explained_but_not_stored(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    run = shutil.copytree(trained / "training" / "balance", tmp_path / "balance", ignore=lambda *_: ["explained"])
+    options = ["--out", str(trained), "--sequences", "700", "--batch-size", "16", "--quiet"]
+    assert main(["lab", "explain", *options, "--checkpoint", str(run)]) == 0
+    assert "The families explain" in capsys.readouterr().out
+    assert not (run / "explained").exists()
 
 
 def test_wrong_checkpoints_and_pictures_are_one_sentence(

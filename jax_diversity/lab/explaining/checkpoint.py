@@ -19,6 +19,7 @@ from jax_diversity.lab.checkpoints import DamagedCheckpoint, find_checkpoints, r
 from jax_diversity.lab.compiled import Parameters, compiled_model
 from jax_diversity.lab.explaining.explain import Explanation, explain_gradients
 from jax_diversity.lab.explaining.sketching import Loss
+from jax_diversity.lab.explaining.stored import store_explanation
 from jax_diversity.lab.settings import Size
 from jax_diversity.lab.training import FIELDS
 
@@ -48,6 +49,9 @@ def explain_checkpoint(
     progress: Progress,
 ) -> tuple[int, Explanation]:
     """Explain the gradients of random training sequences at a checkpoint of the lab's GPT.
+
+    If the checkpoint belongs to a training run in the dataset's folder, the explanation is stored with the run, and the
+    report shows it.
 
     Args:
         dataset: a built dataset.
@@ -98,6 +102,7 @@ def explain_checkpoint(
             mesh=jax.make_mesh((len(devices),), ("data",)) if len(devices) > 1 else None,
             advance=advance,
         )
+    store_explanation(dataset.root, path, about, explained.values)
     return about["num_steps"], explained
 
 

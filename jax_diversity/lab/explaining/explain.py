@@ -62,9 +62,10 @@ class Explanation:
         """What the order is worth, in a few sentences."""
         kind = next(iter(self.shares))
         share = self.shares[kind][ALL]
+        by_chance = round(share.by_chance, 2) + 0.0  # never -0%
         words = (
             f"The families explain {share.value:.0%} \u00b1 {share.reach * 100:.0f} of the variance of the sequences' "
-            f"{_TITLES[kind]} (permuted sequences: {share.by_chance:.0%})."
+            f"{_TITLES[kind]} (permuted sequences: {by_chance:.0%})."
         )
         name, ratios = next(iter(self.windows[kind].items()), ("", {}))
         if self.batch_size in ratios:
@@ -86,6 +87,32 @@ class Explanation:
                     "mean squared norm of a batch's gradient."
                 )
         return words + " Early checkpoints overstate the share: measure late in training, too."
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The explanation as plain values for JSON: the sentence, numbers, and the rows of both tables.
+
+        A number that is not finite is None.
+        """
+        shares = [
+            {"of": _TITLES[kind], "family": family, "num_groups": self.num_groups[family], **_plain(each)}
+            for kind, families in self.shares.items()
+            for family, each in families.items()
+        ]
+        windows = [
+            {"of": _TITLES[kind], "order": name, "window_size": size, **_plain(each)}
+            for kind, orders in self.windows.items()
+            for name, ratios in orders.items()
+            for size, each in ratios.items()
+        ]
+        return {
+            "sentence": self.sentence,
+            "num_sequences": self.num_sequences,
+            "batch_size": self.batch_size,
+            "noise_scale": _finite(self.noise_scale),
+            "shares": shares,
+            "windows": windows,
+        }
 
     @property
     def table(self) -> str:
@@ -333,6 +360,14 @@ def _indices(name: str, ordering: Ordering, number: int) -> np.ndarray:
 
 def _worth(batch_size: int, ratio: float) -> str:
     return f"{batch_size / ratio:,.0f}" if ratio > 0 else "any size"
+
+
+def _plain(each: Estimate) -> dict[str, float | None]:
+    return {name: _finite(value) for name, value in each._asdict().items()}
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 def _cell(each: Estimate) -> str:
