@@ -14,6 +14,7 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
+from jax_diversity.foundation.progress import Progress
 from jax_diversity.lab.explaining.explain import ALL, document_blocks
 from jax_diversity.lab.explaining.regression import basis_of, explained_share
 from jax_diversity.lab.explaining.sketching import sketch_gradients
@@ -173,6 +174,13 @@ def test_sequences_of_one_document_are_in_one_block():
     assert len(np.unique(blocks)) == 32
 
 
+class Unread:
+    """Batches that must not be read."""
+
+    def __iter__(self):
+        raise AssertionError
+
+
 def bad_cases():
     chars, gradients, weights = explained_case()
     rows = rows_of(gradients, 100)
@@ -193,12 +201,14 @@ def bad_cases():
     yield "batch", run(batch_size=513), "a batch of at most the 512 sequences"
     yield "no batch", run(batch_size=0), "batch_size"
     yield "other sequences", run(chars=other), "found the values of 512"
-    yield "few documents", run(chars=few), "at least 32 documents, found 31"
-    yield "wide", run(chars=wide), "to explain gradients by the 512 groups of id, found 512"
+    # What depends on the characteristics alone is found before any gradient is computed.
+    yield "few documents", run(chars=few, batches=Unread()), "at least 32 documents, found 31"
+    yield "wide", run(chars=wide, batches=Unread()), "to explain gradients by the 512 groups of id, found 512"
     yield "iterator", run(batches=iter(rows)), "found an iterator"
     yield "nothing", run(batches=[]), "at least two sequences"
     yield "ragged", run(batches=[{"w": np.ones((3, 40)), "v": np.ones(2)}]), "the same number of rows"
-    yield "other order", run(orders={"own": [order]}), "found another one in 'own'"
+    yield "other order", run(orders={"own": [order]}, batches=Unread()), "found another one in 'own'"
+    yield "words", lambda: jd.explain_values(["a"] * 512, chars), "Expected numbers (sequence,)"
     yield "values", lambda: jd.explain_values(np.full(512, np.nan), chars), "Expected finite numbers"
     yield "equal values", lambda: jd.explain_values(np.ones(512), chars), "not all equal"
 
@@ -280,7 +290,20 @@ def test_wrong_checkpoints_and_pictures_are_one_sentence(
         (trained, ["--checkpoint", str(damaged)], "name another checkpoint"),
         (trained, ["--picture", str(tmp_path / "no-folder" / "worth.svg")], "in an existing folder for the picture"),
         (trained, ["--sequences", "45"], "to explain gradients by the "),
+        (trained, ["--sequences", "20"], "Expected sequences of at least 32 documents, found "),
+        (trained, ["--sequences", "15"], "Expected a batch of at most the 15 sequences that are explained, found 16"),
     ]
     for out, options, words in cases:
         assert main(["lab", "explain", "--out", str(out), "--batch-size", "16", "--quiet", *options]) == 2
         assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_checkpoint_of_a_run_that_diverged_is_refused(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jax_diversity.lab.explaining import checkpoint
+
+    def restore(folder: Path, template: tuple) -> tuple:
+        return jax.tree.map(lambda leaf: leaf * jnp.nan, template)
+
+    monkeypatch.setattr(checkpoint, "restore_arrays", restore)
+    with pytest.raises(jd.UserError, match=r"Expected finite weights in the checkpoint .*2, found NaN .*diverged"):
+        checkpoint.explain_checkpoint(jd.open_dataset(trained), progress=Progress(quiet=True))

@@ -65,8 +65,8 @@ def explain_checkpoint(
         The checkpoint's number of steps, and the explanation.
 
     Raises:
-        UserError: no checkpoint, or a damaged one; a checkpoint of another vocabulary; the errors of
-            `explain_gradients`.
+        UserError: no checkpoint, or a damaged one; a checkpoint of another vocabulary, or of a run that diverged; the
+            errors of `explain_gradients`.
 
     Example:
         >>> num_steps, explained = explain_checkpoint(jd.open_dataset("out"), progress=Progress())
@@ -87,6 +87,11 @@ def explain_checkpoint(
     size = Size(settings["width"], settings["num_layers"], settings["num_heads"])
     model = compiled_model(dataset.vocab_size, size)
     parameters, _ = restore_arrays(path, model.start(0))
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(parameters)):
+        raise UserError(
+            f"Expected finite weights in the checkpoint {path}, found NaN or infinite ones: the run diverged; name an "
+            "earlier checkpoint or another run."
+        )
     # Ascending, so that records are read almost in the order of the files.
     number = min(num_sequences, dataset.num_sequences)
     sequences = np.sort(np.random.default_rng(0).permutation(dataset.num_sequences)[:number])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
@@ -223,8 +223,8 @@ def explain_gradients(
         >>> print(explained.sentence)
         The families explain 41% ± 6 of ...
     """
-    _check(characteristics, batch_size)
     as_whole_number("sketch_size", sketch_size, 1, 2**20)
+    plan = _make_plan(characteristics, orders, batch_size)
     found = sketch_gradients(
         loss,
         parameters,
@@ -238,7 +238,7 @@ def explain_gradients(
     values = {"raw": found.raw, "adam": found.adam}
     if np.ptp(found.losses):  # equal losses have no variance to explain
         values["loss"] = found.losses[:, None]
-    return _explain(values, characteristics, orders, batch_size, found.noise_scale)
+    return _explain(values, plan, found.noise_scale)
 
 
 def explain_values(
@@ -265,18 +265,42 @@ def explain_values(
         >>> explained.shares["values"]["topic"].value
         1.0
     """
-    _check(characteristics, batch_size)
-    array = np.asarray(values, np.float64)
+    plan = _make_plan(characteristics, orders, batch_size)
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"Expected numbers (sequence,) or (sequence, number), found {type(values).__name__} with other content; "
+            "pass an array of numbers."
+        ) from None
     array = array[:, None] if array.ndim == 1 else array
     if array.ndim != 2 or not np.isfinite(array).all() or not np.ptp(array, axis=0).any():
         raise UserError(
             "Expected finite numbers (sequence,) or (sequence, number) that are not all equal, found an array of "
             f"shape {np.shape(values)}" + (" with other values." if array.ndim == 2 else ".")
         )
-    return _explain({"values": array}, characteristics, orders, batch_size, float("nan"))
+    return _explain({"values": array}, plan, float("nan"))
 
 
-def _check(characteristics: Characteristics, batch_size: int) -> None:
+class _Plan(NamedTuple):
+    """What is made of the characteristics: it is made first, so that wrong input is found before minutes of work.
+
+    Attributes:
+        blocks: the number of every sequence's block for the jackknife.
+        bases: family -> basis; the last is `all families`.
+        orders: name -> orders, checked.
+        batch_size: number of sequences in a batch.
+    """
+
+    blocks: np.ndarray
+    bases: Mapping[str, Basis]
+    orders: Mapping[str, Sequence[np.ndarray]]
+    batch_size: int
+
+
+def _make_plan(
+    characteristics: Characteristics, orders: Mapping[str, Sequence[Ordering]] | None, batch_size: int
+) -> _Plan:
     if not isinstance(characteristics, Characteristics):
         raise UserError(f"Expected {MADE_BY}, found {type(characteristics).__name__}.")
     as_whole_number("batch_size", batch_size, 1)
@@ -285,35 +309,31 @@ def _check(characteristics: Characteristics, batch_size: int) -> None:
             f"Expected a batch of at most the {characteristics.num_sequences:,} sequences that are explained, found "
             f"{batch_size:,}; give more sequences or a smaller batch."
         )
-
-
-def _explain(
-    values: Mapping[str, np.ndarray],
-    characteristics: Characteristics,
-    orders: Mapping[str, Sequence[Ordering]] | None,
-    batch_size: int,
-    noise_scale: float,
-) -> Explanation:
     number = characteristics.num_sequences
+    blocks, bases = document_blocks(characteristics), _bases(characteristics)
+    if orders is None:
+        orders = {"balance": [order(characteristics, seed=each) for each in _SEEDS]}
+    checked = {name: [_indices(name, each, number) for each in several] for name, several in orders.items()}
+    return _Plan(blocks, bases, checked, batch_size)
+
+
+def _explain(values: Mapping[str, np.ndarray], plan: _Plan, noise_scale: float) -> Explanation:
+    blocks, bases, orders, batch_size = plan
+    number = len(blocks)
     if (found := len(next(iter(values.values())))) != number:
         raise UserError(
             f"Expected the {number:,} sequences of the characteristics, found the values of {found:,}; pass "
             "characteristics.take(rows) with the rows of the batches."
         )
-    blocks = document_blocks(characteristics)
-    bases = _bases(characteristics)
     shares = {
         kind: {family: explained_share(each, basis, blocks) for family, basis in bases.items()}
         for kind, each in values.items()
     }
-    if orders is None:
-        orders = {"balance": [order(characteristics, seed=each) for each in _SEEDS]}
-    checked = {name: [_indices(name, each, number) for each in several] for name, several in orders.items()}
     sizes = sorted({*(size for size in _WINDOWS if size * _LEAST_WINDOWS <= number), batch_size})
     windows = {
         kind: {
             name: {size: window_variance(each, several, size, blocks) for size in sizes if size < number}
-            for name, several in checked.items()
+            for name, several in orders.items()
         }
         for kind, each in values.items()
     }
