@@ -18,6 +18,7 @@ _COLUMNS = ("id", "text", "num_tokens", "length_bin", "duplicate_group", "docume
 """Names that already have another meaning in the table or the files of the characteristics."""
 _LONGEST_FAMILY = 200  # in bytes: the family's name is part of a file name
 _MAX_BINS = 2**20  # the bounds of all bins are computed, even if there are fewer documents
+_MAX_CLUSTERS = 2**14  # every sequence is compared with every cluster
 _DEFAULT_WEIGHTS = {"cluster": 1.0, "length": 2.0, "source": 0.5, "language": 0.4, TOKENS: 12.0}
 """The families that are balanced by default, and their weights λ; docs/log.md shows how the weights were chosen."""
 _ALWAYS = ("cluster", "length")
@@ -58,10 +59,12 @@ class CharacteristicsConfig:
     """The families that orderings balance. The norm of the first family's counts is balanced, too. `auto` means
     `cluster` and `length`, `source` and `language` if they have more than one group, and `tokens` (the token ids of
     the sequence itself). A list may also name `cluster_100` ... (see cluster.also), `host` (of the address),
-    `duplicate` (groups of equal texts), and any metadata field. All families except metadata fields are always
-    stored."""
+    `duplicate` (groups of equal texts), `sequence_cluster` (clusters of sequences with similar tokens), and any
+    metadata field. All families except metadata fields and `sequence_cluster` are always stored."""
     length_bins: int = 100
     """Number of quantile bins of the documents' token counts."""
+    sequence_clusters: int = 500
+    """Number of clusters of the family `sequence_cluster`, if it is listed; at most one for every 20 sequences."""
     url_field: str = "url"
     """The metadata field with a document's address. The host of the address is a family."""
 
@@ -77,6 +80,7 @@ class CharacteristicsConfig:
             UserError: there is a wrong setting; the error names the first.
         """
         as_whole_number("characteristics.length_bins", self.length_bins, 1, _MAX_BINS)
+        as_whole_number("characteristics.sequence_clusters", self.sequence_clusters, 1, _MAX_CLUSTERS)
         if self.families == "auto":
             return
         if not self.families:

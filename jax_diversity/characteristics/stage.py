@@ -13,11 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Int64
 
 from jax_diversity.characteristics import stored
 from jax_diversity.characteristics.settings import default_families, listed_weight
-from jax_diversity.characteristics.stored import TOKENS
-from jax_diversity.foundation.artifacts import fingerprint, write_array, write_json
+from jax_diversity.characteristics.stored import SEQUENCE_CLUSTER, TOKENS
+from jax_diversity.foundation.artifacts import (
+    copy_file,
+    file_hash,
+    fingerprint,
+    read_array,
+    write_array,
+    write_json,
+)
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.settings import adopt_settings
 from jax_diversity.foundation.stage import Context, Counts, Stage
@@ -67,6 +75,10 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
     # The counts of tokens are not stored: they are larger than the tokens, and counting them again is fast.
     tokens = total_own_tokens(segments, dataset.tokens, dataset.vocab_size, dataset.end_id)
     totals[TOKENS] = tokens.tolist()
+    fitted = ()
+    if SEQUENCE_CLUSTER in context.config.characteristics.possible_families:
+        totals[SEQUENCE_CLUSTER] = _write_sequence_clusters(context, dataset, partial).tolist()
+        fitted = (file_hash(partial / stored.CENTRES),)
     write_array(partial / stored.SEQUENCE_DOCUMENTS, sequence_documents(segments))
     appearances = dataset.appearances
     copies = sequence_copies(segments, dataset.duplicate_groups, appearances)
@@ -75,14 +87,16 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
         write_array(partial / stored.SEQUENCE_TURNS, sequence_turns(segments, appearances))
     _write_documents(context, dataset, partial, codes)
     names = {family: list(code.names) for family, code in codes.items()}
-    names[TOKENS] = [str(group) for group in range(len(tokens))]
+    names |= {
+        family: [*map(str, range(len(totals[family])))] for family in stored.SEQUENCE_FAMILIES if family in totals
+    }
     write_json(partial / stored.GROUPS, names)
     write_json(partial / stored.TOTALS, totals)
     bins = {family: dataclasses.asdict(code.bins) for family, code in codes.items() if code.bins is not None}
     write_json(partial / stored.BINS, bins)
     weights = _balanced(context, totals)
     return {
-        "features": fingerprint(list(weights), bins),
+        "features": fingerprint(list(weights), bins, *fitted),
         "families": list(weights),
         "weights": weights,
         "other_fields": sorted({*context.counts("prepare")["metadata_fields"]} - {*map(_field_of, weights)}),
@@ -90,6 +104,31 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
         "num_missing": {family: code.num_missing for family, code in codes.items() if code.num_missing},
         "num_joined": {family: code.num_joined for family, code in codes.items() if code.num_joined},
     }
+
+
+def _write_sequence_clusters(context: Context, dataset: Any, partial: Path) -> Int64[np.ndarray, " cluster"]:
+    """Store the centres of the family `sequence_cluster` and every sequence's cluster; return the clusters' tokens."""
+    from jax_diversity.characteristics.sequence_clusters import (
+        fit_sequence_clusters,
+        nearest_clusters,
+        num_iterations,
+    )
+
+    segments, path = dataset.segments, partial / stored.CENTRES
+    if context.reference is not None:
+        copy_file(stored.centres_file(context.reference.stored), path)
+        centres = read_array(path, "characterize")
+    else:
+        wanted = context.config.characteristics.sequence_clusters
+        with context.progress.task("cluster sequences", num_iterations(), "passes") as advance:
+            centres = fit_sequence_clusters(segments, dataset.count_own_tokens, wanted, advance)
+        write_array(path, centres)
+    with context.progress.task("assign sequences", segments.num_sequences, "sequences") as advance:
+        found = nearest_clusters(segments, dataset.count_own_tokens, centres, advance)
+    write_array(partial / stored.SEQUENCE_CLUSTERS, found)
+    totals = np.zeros(len(centres), np.int64)
+    np.add.at(totals, found[segments.sequence_index], segments.length)
+    return totals
 
 
 def _balanced(context: Context, totals: Mapping[str, Sequence[int]]) -> dict[str, float]:
@@ -143,7 +182,7 @@ def _field_codes(context: Context, *, with_hosts: bool = False) -> dict[str, Cod
     from jax_diversity.characteristics.codes import FieldValues, categorical, encoded, host_of, joined
 
     config = context.config.characteristics
-    known = [*context.config.cluster.clusterings, *_STORED, TOKENS]
+    known = [*context.config.cluster.clusterings, *_STORED, *stored.SEQUENCE_FAMILIES]
     present = context.counts("prepare")["metadata_fields"]
     values, hosts = {}, []
     for family in [family for family in config.possible_families if family not in known]:

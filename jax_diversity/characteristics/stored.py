@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float32, Int64, Integer
 
 from jax_diversity.foundation.artifacts import read_array, read_json
 from jax_diversity.foundation.errors import UserError
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from jax_diversity.foundation.stored import StoredStages
 
 TOKENS = "tokens"
-"""The family whose groups are token ids. It is counted when it is needed. Other families describe documents."""
+"""The family whose groups are token ids. It is counted when it is needed."""
+SEQUENCE_CLUSTER = "sequence_cluster"
+"""The family whose groups are clusters of sequences with similar tokens."""
+SEQUENCE_FAMILIES = (TOKENS, SEQUENCE_CLUSTER)
+"""The families that describe the tokens of a sequence. All other families describe documents."""
 CHARACTERISTICS = "characteristics"
 GROUPS = "groups.json"
 TOTALS = "totals.json"
@@ -33,6 +37,8 @@ CODES = "codes.parquet"
 SEQUENCE_DOCUMENTS = "sequence_documents.npy"
 SEQUENCE_COPIES = "sequence_copies.npy"
 SEQUENCE_TURNS = "sequence_turns.npy"
+SEQUENCE_CLUSTERS = "sequence_clusters.npy"
+CENTRES = "sequence_cluster_centres.npy"
 
 
 def counts_name(family: str) -> str:
@@ -51,9 +57,19 @@ def read_counts(stored: StoredStages, family: str) -> csr_array:
         raise UserError(f"{path} does not contain counts ({error}); run `jax-diversity characterize` again.") from None
 
 
-def read_sequence_array(stored: StoredStages, name: str) -> Int64[np.ndarray, "sequence ..."]:
-    """Return an array with one row per sequence: `SEQUENCE_DOCUMENTS`, `SEQUENCE_COPIES` or `SEQUENCE_TURNS`."""
+def read_sequence_array(stored: StoredStages, name: str) -> Integer[np.ndarray, "sequence ..."]:
+    """Return an array with one row per sequence, such as `SEQUENCE_DOCUMENTS` or `SEQUENCE_CLUSTERS`."""
     return read_array(_file(stored, name), "characterize")
+
+
+def centres_file(stored: StoredStages) -> Path:
+    """Return the path of the file with the centres of the family `sequence_cluster`."""
+    return _file(stored, CENTRES)
+
+
+def read_centres(stored: StoredStages) -> Float32[np.ndarray, "cluster group"]:
+    """Return the centres of the family `sequence_cluster`, as `fit_sequence_clusters` makes them."""
+    return read_array(centres_file(stored), "characterize")
 
 
 def read_groups(stored: StoredStages) -> dict[str, tuple[str, ...]]:

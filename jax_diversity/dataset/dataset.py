@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
 from jax_diversity.characteristics import stored as characterized
-from jax_diversity.characteristics.stored import TOKENS
+from jax_diversity.characteristics.stored import SEQUENCE_CLUSTER, TOKENS
 from jax_diversity.clustering import stored as clustered
 from jax_diversity.corpus import stored as prepared
 from jax_diversity.dataset.orderings import Orderings, is_file_name, load_ordering, packed_beside
@@ -289,9 +289,37 @@ class Dataset:
 
         return count_own_tokens(segments, self.tokens, self.vocab_size, self.end_id)
 
+    def count_segments(self, segments: Segments, family: str) -> csr_array:
+        """Token counts of any packing of the dataset's documents in a stored family: int32 CSR (sequence, group).
+
+        Raises:
+            UserError: the family is unknown, or its files are absent or damaged.
+        """
+        import pyarrow.parquet as pq
+
+        from jax_diversity.characteristics.codes import Codes
+        from jax_diversity.characteristics.counts import count_tokens
+        from jax_diversity.characteristics.sequence_clusters import count_sequence_clusters, nearest_clusters
+
+        if family == TOKENS:
+            return self.count_own_tokens(segments)
+        if family not in self.group_names:
+            raise UserError(f"Expected a family among {', '.join(self.group_names)}, found {family!r}.")
+        if family == SEQUENCE_CLUSTER:
+            centres = characterized.read_centres(self.stored)
+            clusters = nearest_clusters(segments, self.count_own_tokens, centres)
+            return count_sequence_clusters(segments, clusters, len(centres))
+        groups = pq.read_table(characterized.codes_file(self.stored), columns=[family])[family].to_numpy()
+        return count_tokens(segments, Codes(groups.astype(np.int32), self.group_names[family]))
+
     def _counts_of(self, family: str) -> csr_array:
+        from jax_diversity.characteristics.sequence_clusters import count_sequence_clusters
+
         if family == TOKENS:
             return self.count_own_tokens(self.segments)
+        if family == SEQUENCE_CLUSTER:
+            clusters = characterized.read_sequence_array(self.stored, characterized.SEQUENCE_CLUSTERS)
+            return count_sequence_clusters(self.segments, clusters, len(self.group_names[family]))
         return characterized.read_counts(self.stored, family)
 
     @cached_property
@@ -501,17 +529,7 @@ class ValidationPart(Dataset):
         return sequence_copies(self.segments, self.duplicate_groups)
 
     def _counts_of(self, family: str) -> csr_array:
-        import pyarrow.parquet as pq
-
-        from jax_diversity.characteristics.codes import Codes
-        from jax_diversity.characteristics.counts import count_tokens
-
-        if family == TOKENS:
-            return self.count_own_tokens(self.segments)
-        if family not in self.group_names:
-            raise UserError(f"Expected a family among {', '.join(self.group_names)}, found {family!r}.")
-        groups = pq.read_table(characterized.codes_file(self.stored), columns=[family])[family].to_numpy()
-        return count_tokens(self.segments, Codes(groups.astype(np.int32), self.group_names[family]))
+        return self.count_segments(self.segments, family)
 
     def check_origin(self, ordering: Ordering, path: Path | None = None) -> None:
         """Accept every ordering: no ordering of validation sequences is stored with a dataset."""

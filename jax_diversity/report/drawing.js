@@ -13,6 +13,7 @@ const drawing = (() => {
     diversity: { make: trainingFigures.diversity, file: "gradient-diversity", by: [] },
     rank: { make: trainingFigures.rank, file: "stable-rank", by: [] },
     wait: { make: trainingFigures.wait, file: "input-wait", by: [] },
+    worth: { make: trainingFigures.worth, file: "worth-of-the-order", by: [] },
     flow: { make: preparationFigures.flow, file: "preparation", by: ["place"] },
     lengths: { make: corpusFigures.lengths, file: "document-lengths", by: [] },
     topics: { make: corpusFigures.topics, file: "map-of-topics", by: [] },

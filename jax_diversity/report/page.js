@@ -38,7 +38,7 @@
         if (input.checked) state.shown.add(name); else state.shown.delete(name);
         measures();
         documents();
-        drawing.refresh(["windows", "profile", "prefix", "drift", "loss", "diversity", "rank", "wait"]);
+        drawing.refresh(["windows", "profile", "prefix", "drift", "loss", "diversity", "rank", "wait", "worth"]);
       });
       return element("label", {}, input, element("span", {}, element("i", { class: "swatch", "data-ordering": name, "aria-hidden": "true" }), foreign(name)));
     });
@@ -247,6 +247,23 @@
   function training() {
     find("training").hidden = !values.training.length;
     find("training-words").append(...values.training.map((run) => sentence(run.sentence)));
+    explained();
+  }
+
+  function explained() {
+    const found = values.training.flatMap((run) => run.explained.map((each) => ({ run, ...each })));
+    find("explained").hidden = !found.length;
+    if (!found.length) return;
+    const latest = values.training.filter((run) => run.explained.length).map((run) => [run.ordering, run.explained.at(-1)]);
+    find("explained-words").append(...latest.map(([name, about]) =>
+      sentence(`In the run on \`${name}\`, at the checkpoint after ${noun(about.num_steps, "step")}: ${about.sentence}`)));
+    const kinds = [...new Set(found.flatMap((about) => about.shares.map((row) => row.of)))];
+    const cell = (row) => (row ? `${row.value.toFixed(3)}${row.low == null ? "" : ` ± ${((row.high - row.low) / 2).toFixed(3)}`}` : "–");
+    const rows = found.flatMap(({ run, num_steps: step, shares }) => [...new Set(shares.map((row) => row.family))].map((family) => {
+      const own = shares.filter((row) => row.family === family);
+      return [foreign(run.ordering), count(step), foreign(family), count(own[0].num_groups), ...kinds.map((kind) => cell(own.find((row) => row.of === kind)))];
+    }));
+    find("explained-shares").append(table(["Model trained on", "Steps", "Family", "Groups", ...kinds.map((kind) => `Share of the ${kind}`)], rows));
   }
 
   function flat(value, path = "") {

@@ -45,9 +45,10 @@ def _inputs(context: Context) -> tuple[str, ...]:
 
 def _outside(context: Context) -> str:
     """A hash of the inputs of the page that no stage makes: the name of the folder, and the training runs."""
-    from jax_diversity.report.training import training_runs
+    from jax_diversity.report.training import explanations, training_runs
 
-    return fingerprint(report_title(context), training_runs(context, ordering_names(context)))
+    runs = training_runs(context, ordering_names(context))
+    return fingerprint(report_title(context), runs, {name: explanations(context, name) for name in runs})
 
 
 def _settings(config: Any) -> dict[str, Any]:
@@ -71,5 +72,5 @@ REPORT = Stage(
     outside=_outside,
     owns_folder=False,
     packages=("plotly",),
-    version=4,
+    version=5,
 )

@@ -9,9 +9,10 @@ import numpy as np
 
 from jax_diversity.foundation.folders import inside
 from jax_diversity.foundation.stage import Context
+from jax_diversity.lab.explaining.stored import read_explanations
 from jax_diversity.lab.metrics import read_log
 from jax_diversity.measures.curves import envelope
-from jax_diversity.report.plain import clean_text, round_value
+from jax_diversity.report.plain import as_json, clean_text, round_value
 from jax_diversity.report.words import training_sentence
 
 Steps = Sequence[Mapping[str, Any]]
@@ -39,8 +40,14 @@ def training_runs(context: Context, orderings: Iterable[str]) -> dict[str, Steps
     return runs
 
 
-def training_values(ordering: str, steps: Steps) -> dict[str, Any]:
-    """Curves of the values in a run's log; None for absent values."""
+def explanations(context: Context, ordering: str) -> list[dict[str, Any]]:
+    """What `lab explain` found at checkpoints of an ordering's training run, by ascending step."""
+    fingerprints = context.dataset.fingerprint, context.counts(f"order/{ordering}")["fingerprint"]
+    return read_explanations(context.root, ordering, *fingerprints)
+
+
+def training_values(ordering: str, steps: Steps, explained: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Curves of the values in a run's log, None for absent values; and what `explanations` returned."""
     values: dict[str, Any] = {"ordering": clean_text(ordering), "num_nonfinite": 0}
     # A log may lack steps (a writer may write every tenth): the last step gives the number of steps.
     values["num_steps"] = int(max((row["step"] for row in steps), default=-1)) + 1
@@ -53,7 +60,7 @@ def training_values(ordering: str, steps: Steps) -> dict[str, Any]:
     for name, logged in _EXTRAS.items():
         at, found = _column(steps, logged)
         values[name] = _curve(at, found) if np.isfinite(found).any() else None
-    return {**values, "sentence": training_sentence(values)}
+    return {**values, "sentence": training_sentence(values), "explained": as_json(explained)}
 
 
 def _column(steps: Steps, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,8 +1,8 @@
 // The figures of the attached training runs.
 "use strict";
 const trainingFigures = (() => {
-  const { decimal, listing } = wording;
-  const { layout, styles, curveTraces, curveNumbers, wholeTicks, label } = look;
+  const { count, decimal, listing } = wording;
+  const { layout, styles, curveTraces, curveNumbers, wholeTicks, label, level } = look;
   const steps = (curves) => ({ title: "optimiser step, the first is 0", tickformat: ",d", hoverformat: ",d", ...wholeTicks(curves.flatMap((curve) => curve.position)) });
 
   const runsOf = (values, state) => values.training.filter((run) => state.shown.has(run.ordering)
@@ -44,7 +44,42 @@ const trainingFigures = (() => {
       layout: layout(palette, { switched: true, x: steps(runs.map((run) => run[key].curve)), y: { title, ...about } }) };
   };
 
-  return { loss, diversity: curveFigure("gradient_diversity", "gradient diversity", "gradient diversity"),
+  // What a sequence of an order is worth, at the last explained checkpoint of every run.
+  function worth(values, palette, state) {
+    const styleOf = styled(values, palette);
+    const shown = runsOf(values, state).filter((run) => run.explained.length).map((run) => ({ run, ...run.explained.at(-1) }));
+    const curves = shown.flatMap(({ run, num_steps: step, shares, windows }) => {
+      const own = windows.filter((row) => row.of === shares[0].of && row.value > 0);
+      return [...new Set(own.map((row) => row.order))].map((order) => ({ run, shares, rows: own.filter((row) => row.order === order),
+        name: `${order}, model of ${run.ordering} at step ${count(step)}` }));
+    });
+    const bound = (row, end) => (row[end] > 0 ? Math.abs(1 / row[end] - 1 / row.value) : 0);
+    const data = curves.flatMap(({ run, shares, rows, name }) => {
+      const style = styleOf(run);
+      const x = rows.map((row) => row.window_size);
+      const share = shares.findLast((row) => row.of === shares[0].of).value; // of all families together
+      return [
+        { x, y: rows.map((row) => 1 / row.value), name: label(name, 80), mode: "lines+markers", hovertemplate: "%{y:.3f}",
+          error_y: { type: "data", symmetric: false, array: rows.map((row) => bound(row, "low")), arrayminus: rows.map((row) => bound(row, "high")), width: 3, thickness: 1 },
+          line: { color: style.colour, dash: style.dash, width: 2 }, marker: { color: style.colour, size: 8, symbol: style.symbol } },
+        ...(share < 1 ? [level(label(`1 / (1 − R²) of ${run.ordering}`, 60), [x[0], x.at(-1)], 1 / (1 - share), style.colour, "8px,4px")] : []),
+      ];
+    });
+    const sizes = curves.flatMap(({ rows }) => rows.map((row) => row.window_size));
+    if (data.length) data.push(level("a shuffle", [Math.min(...sizes), Math.max(...sizes)], 1, palette.baseline, "5px,3px"));
+    const ticks = [...new Set(sizes)].sort((first, second) => first - second);
+    return { data, about: "Line chart over window sizes: how many shuffled sequences one sequence of an order is worth. " +
+        `${curves.map(({ name, rows }) => `${name}: ${listing(rows.map((row) => `${decimal(1 / row.value, 3)} at ${count(row.window_size)}`))}.`).join(" ")}`,
+      numbers: () => ({ head: ["Window", ...curves.map(({ name }) => name)],
+        rows: ticks.map((size) => [count(size), ...curves.map(({ rows }) => {
+          const row = rows.find((each) => each.window_size === size);
+          return row ? decimal(1 / row.value, 4) : "–";
+        })]) }),
+      layout: layout(palette, { switched: true, x: { title: "sequences in a window", type: "log", tickvals: ticks, ticktext: ticks.map(count) },
+        y: { title: "shuffled sequences" } }) };
+  }
+
+  return { loss, worth, diversity: curveFigure("gradient_diversity", "gradient diversity", "gradient diversity"),
     rank: curveFigure("stable_rank", "stable rank", "stable rank of the gradients"),
     wait: curveFigure("input_wait", "seconds a step", "time that a step waited for its batch", { rangemode: "tozero" }) };
 })();

@@ -52,7 +52,12 @@ window sizes in sequences. Steps count from 0. Numbers have six significant digi
         segment            document (its id), title, source, language?, cluster, tokens
     training     [{ordering, num_steps, num_nonfinite, sentence,
                    loss and validation_loss {first?, last?, best?, curve},
-                   gradient_diversity?, stable_rank?, input_wait? {first?, last?, curve}}]
+                   gradient_diversity?, stable_rank?, input_wait? {first?, last?, curve},
+                   explained [{num_steps, sentence, num_sequences, batch_size, noise_scale?,
+                               shares [{of, family, num_groups, value, low?, high?, by_chance?}],
+                               windows [{of, order, window_size, value, low?, high?, by_chance?}]}]}];
+                 what `lab explain` found at checkpoints: adjusted R² of families, variances of windows (shuffle = 1);
+                 `of` names the explained values
     settings     nested as they were given;  fingerprints  {stage: hash}
 """
 
@@ -73,7 +78,7 @@ from jax_diversity.report.corpus import DOCUMENT_COLUMNS, cluster_values, corpus
 from jax_diversity.report.orderings import Shown, main_verdicts, orders_values
 from jax_diversity.report.plain import as_json, clean_text
 from jax_diversity.report.preparation import stored_preparation
-from jax_diversity.report.training import training_runs, training_values
+from jax_diversity.report.training import explanations, training_runs, training_values
 
 FORMAT_VERSION = 2
 
@@ -105,7 +110,10 @@ def report_values(context: Context, title: str, names: Sequence[str]) -> dict[st
         "packing": packing_values(packed, packing["method"], dataset.segments, assignments),
         "ordering": ordering,
         "verdicts": verdicts,
-        "training": [training_values(name, steps) for name, steps in training_runs(context, names).items()],
+        "training": [
+            training_values(name, steps, explanations(context, name))
+            for name, steps in training_runs(context, names).items()
+        ],
         "settings": as_json({name: entry["config"] for name, entry in shown.items()}),
         "fingerprints": {name: entry["fingerprint"] for name, entry in shown.items()},
     }

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from jax_diversity.characteristics.stored import TOKENS, codes_file, documents_file
+from jax_diversity.characteristics.stored import SEQUENCE_FAMILIES, codes_file, documents_file
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
@@ -233,10 +233,10 @@ class Inspector:
             names = joined_groups(datasets, family)
             column = {name: number for number, name in enumerate(names)}
             tokens = np.zeros(len(names))
-            if family == TOKENS:  # the other families have one group for each segment
+            if family in SEQUENCE_FAMILIES:  # the other families have one group for each segment
                 for number, dataset in enumerate(datasets):
                     own = [sequence.sequence_index for sequence in sequences if sequence.dataset == number]
-                    counts = dataset.count_own_tokens(dataset.segments.take(np.array(own, np.int64)))
+                    counts = dataset.count_segments(dataset.segments.take(np.array(own, np.int64)), family)
                     tokens += np.asarray(counts.sum(axis=0))
             else:
                 for sequence in sequences:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int64
 from scipy.sparse import csr_array, vstack
 
-from jax_diversity.characteristics.stored import TOKENS
+from jax_diversity.characteristics.stored import SEQUENCE_FAMILIES
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Characteristics
@@ -69,8 +69,9 @@ def joined_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
 def comparable_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
     """The joined characteristics, in the families whose groups have the same meaning in all datasets.
 
-    Datasets of one feature space (built with `features_from`) share all families. Otherwise clusterings and `tokens`
-    are left out: their groups are numbers, which depend on the clustering and on the tokenizer.
+    Datasets of one feature space (built with `features_from`) share all families. Otherwise clusterings,
+    `tokens` and `sequence_cluster` are left out: their groups are numbers, which depend on the clustering and on the
+    tokenizer.
 
     Raises:
         UserError: there is no comparable family, and the errors of `joined_characteristics`.
@@ -78,7 +79,7 @@ def comparable_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
     joined = joined_characteristics(datasets)
     if len(datasets) == 1 or len({dataset.feature_space for dataset in datasets}) == 1:
         return joined
-    numbered = {family for dataset in datasets for family in dataset.counts("cluster")["clusterings"]} | {TOKENS}
+    numbered = {*SEQUENCE_FAMILIES, *chain.from_iterable(each.counts("cluster")["clusterings"] for each in datasets)}
     kept = {family: counts for family, counts in joined.counts.items() if family not in numbered}
     if not kept:
         raise UserError(

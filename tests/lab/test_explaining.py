@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,14 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
+from jax_diversity.foundation.progress import Progress
 from jax_diversity.lab.explaining.explain import ALL, document_blocks
 from jax_diversity.lab.explaining.regression import basis_of, explained_share
 from jax_diversity.lab.explaining.sketching import sketch_gradients
+from jax_diversity.lab.explaining.stored import read_explanations
 from jax_diversity.lab.explaining.windows import window_variance
 from jax_diversity.lab.gradient_orders import sketch
-from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.build import Build, recorded_config
 from tests.support.programs import answers, start
 from tests.support.tiny_corpus import tiny_config, write_corpus
 
@@ -171,6 +174,13 @@ def test_sequences_of_one_document_are_in_one_block():
     assert len(np.unique(blocks)) == 32
 
 
+class Unread:
+    """Batches that must not be read."""
+
+    def __iter__(self):
+        raise AssertionError
+
+
 def bad_cases():
     chars, gradients, weights = explained_case()
     rows = rows_of(gradients, 100)
@@ -191,12 +201,14 @@ def bad_cases():
     yield "batch", run(batch_size=513), "a batch of at most the 512 sequences"
     yield "no batch", run(batch_size=0), "batch_size"
     yield "other sequences", run(chars=other), "found the values of 512"
-    yield "few documents", run(chars=few), "at least 32 documents, found 31"
-    yield "wide", run(chars=wide), "to explain gradients by the 512 groups of id, found 512"
+    # What depends on the characteristics alone is found before any gradient is computed.
+    yield "few documents", run(chars=few, batches=Unread()), "at least 32 documents, found 31"
+    yield "wide", run(chars=wide, batches=Unread()), "to explain gradients by the 512 groups of id, found 512"
     yield "iterator", run(batches=iter(rows)), "found an iterator"
     yield "nothing", run(batches=[]), "at least two sequences"
     yield "ragged", run(batches=[{"w": np.ones((3, 40)), "v": np.ones(2)}]), "the same number of rows"
-    yield "other order", run(orders={"own": [order]}), "found another one in 'own'"
+    yield "other order", run(orders={"own": [order]}, batches=Unread()), "found another one in 'own'"
+    yield "words", lambda: jd.explain_values(["a"] * 512, chars), "Expected numbers (sequence,)"
     yield "values", lambda: jd.explain_values(np.full(512, np.nan), chars), "Expected finite numbers"
     yield "equal values", lambda: jd.explain_values(np.ones(512), chars), "not all equal"
 
@@ -238,6 +250,30 @@ def test_the_verb_explains_the_last_checkpoint(trained: Path, tmp_path: Path, ca
     for checkpoint in (run, run / "checkpoints" / "2"):
         assert main([*explain, "--checkpoint", str(checkpoint)]) == 0
         assert capsys.readouterr().out == text
+    # Stored beside the run, so the report shows it.
+    dataset = jd.open_dataset(trained)
+    fingerprints = dataset.fingerprint, dataset.orderings["balance"].fingerprint
+    (stored,) = read_explanations(trained, "balance", *fingerprints)
+    assert stored["num_steps"] == 2
+    assert stored["sentence"] in text
+    for row in stored["shares"]:
+        assert f"| {row['family']} | {row['num_groups']:,} |" in text
+        assert f"{row['value']:.3f} ± {(row['high'] - row['low']) / 2:.3f}" in text
+    assert {row["order"] for row in stored["windows"]} == {"balance"}
+    assert read_explanations(trained, "balance", "other sequences", fingerprints[1]) == []
+    Build(recorded_config(trained)).run_stage("report")
+    (shown,) = json.loads((trained / "report.json").read_text())["training"]
+    assert [each["sentence"] for each in shown["explained"]] == [stored["sentence"]]
+
+
+def test_a_checkpoint_from_elsewhere_is_explained_but_not_stored(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    run = shutil.copytree(trained / "training" / "balance", tmp_path / "balance", ignore=lambda *_: ["explained"])
+    options = ["--out", str(trained), "--sequences", "700", "--batch-size", "16", "--quiet"]
+    assert main(["lab", "explain", *options, "--checkpoint", str(run)]) == 0
+    assert "The families explain" in capsys.readouterr().out
+    assert not (run / "explained").exists()
 
 
 def test_wrong_checkpoints_and_pictures_are_one_sentence(
@@ -254,7 +290,20 @@ def test_wrong_checkpoints_and_pictures_are_one_sentence(
         (trained, ["--checkpoint", str(damaged)], "name another checkpoint"),
         (trained, ["--picture", str(tmp_path / "no-folder" / "worth.svg")], "in an existing folder for the picture"),
         (trained, ["--sequences", "45"], "to explain gradients by the "),
+        (trained, ["--sequences", "20"], "Expected sequences of at least 32 documents, found "),
+        (trained, ["--sequences", "15"], "Expected a batch of at most the 15 sequences that are explained, found 16"),
     ]
     for out, options, words in cases:
         assert main(["lab", "explain", "--out", str(out), "--batch-size", "16", "--quiet", *options]) == 2
         assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_checkpoint_of_a_run_that_diverged_is_refused(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jax_diversity.lab.explaining import checkpoint
+
+    def restore(folder: Path, template: tuple) -> tuple:
+        return jax.tree.map(lambda leaf: leaf * jnp.nan, template)
+
+    monkeypatch.setattr(checkpoint, "restore_arrays", restore)
+    with pytest.raises(jd.UserError, match=r"Expected finite weights in the checkpoint .*2, found NaN .*diverged"):
+        checkpoint.explain_checkpoint(jd.open_dataset(trained), progress=Progress(quiet=True))

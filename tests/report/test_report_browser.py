@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium or Chrome on the path: the page is not drawn"),
 ]
 
-NUM_FIGURES = 14
+NUM_FIGURES = 15
 DESK, TELEPHONE = 1280, 360
 VERDICT = "document.getElementById('verdict').textContent"
 
@@ -116,6 +116,31 @@ def test_too_little_for_a_figure_becomes_a_sentence(browser, pages):
     assert browser.ask("instead()") == {}
     assert browser.evaluate(savers) == 2
     assert browser.faults() == []
+
+
+def share_of(row: dict[str, Any]) -> str:
+    return f"{row['value']:.3f} ± {(row['high'] - row['low']) / 2:.3f}"
+
+
+def test_the_page_says_what_the_order_gives_a_model(browser, pages):
+    browser.open(pages["common"])
+    draw_all(browser)
+    words = browser.evaluate("document.getElementById('explained-words').textContent")
+    assert words.startswith("In the run on greedy, at the checkpoint after 39 steps: The families explain ")
+    assert "Early checkpoints overstate the share" in words
+    cells = "row => [...row.cells].map(cell => cell.textContent)"
+    rows = browser.evaluate(f"[...document.querySelectorAll('#explained-shares tbody tr')].map({cells})")
+    (run,) = make_values()["training"]
+    expected = [
+        ["greedy", str(about["num_steps"]), row["family"], "4", share_of(row)]
+        for about in run["explained"]
+        for row in about["shares"]
+    ]
+    assert rows == expected
+    curve = browser.evaluate("[...document.getElementById('worth').data[0].y]")
+    assert curve == pytest.approx([1 / row["value"] for row in run["explained"][-1]["windows"]])
+    browser.open(pages["many"])
+    assert not browser.evaluate("document.getElementById('explained').checkVisibility()")
 
 
 def apart(boxes: list[dict[str, Any]]) -> bool:

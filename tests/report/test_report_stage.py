@@ -21,8 +21,9 @@ from jax_diversity.measures.floors import window_floor
 from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build, recorded_config
+from jax_diversity.report.plain import as_json
 from jax_diversity.run.inspection import Inspector
-from tests.support.report_values import HOSTILE
+from tests.support.report_values import HOSTILE, make_explanation
 from tests.support.tiny_corpus import TOPICS, tiny_config
 
 BATCH_SIZE = 4
@@ -215,6 +216,34 @@ def test_gradients_and_waits_of_a_run_are_drawn(built: Path, tmp_path: Path) -> 
     }
     assert (run["gradient_diversity"]["last"], run["stable_rank"]["last"]) == (1.5, 3.25)
     assert run["input_wait"]["curve"]["mean"] == [0.25, 0.25]
+
+
+def test_explained_gradients_of_this_run_are_shown(built: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(built, tmp_path / "out")
+    dataset = jd.open_dataset(out)
+    folder = out / "training" / "balance"
+    (folder / "explained").mkdir(parents=True)
+    header = {"dataset": dataset.fingerprint, "ordering": dataset.orderings["balance"].fingerprint}
+    lines = (header, {"step": 0, "loss": 5.0})
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def store(name: str, **changed: Any) -> None:
+        (folder / "explained" / f"{name}.json").write_text(json.dumps({**header, **make_explanation(40), **changed}))
+
+    store("40")
+    store("9", num_steps=9, noise_scale=None)
+    store("50", ordering="another")
+    store("60", dataset="another")
+    store("70", shares=[{"family": "cluster"}])
+    (folder / "explained" / "80.json").write_text("{")
+    assert not Build(recorded_config(out)).run_stage("report").kept
+    (run,) = json.loads((out / "report.json").read_text())["training"]
+    early, late = run["explained"]
+    assert (early["num_steps"], late["num_steps"], early["noise_scale"]) == (9, 40, None)
+    assert late == as_json(make_explanation(40))
+    assert Build(recorded_config(out)).run_stage("report").kept
+    store("40", sentence="Another one.")
+    assert not Build(recorded_config(out)).run_stage("report").kept
 
 
 def test_a_dataset_of_one_sequence_has_a_report(tmp_path: Path) -> None:

@@ -201,6 +201,16 @@ def make_orderings(
     return {**ordering, "balanced": balanced, "batches": None}, verdicts
 
 
+def make_explanation(num_steps: int) -> dict[str, Any]:
+    """What `lab explain` stores of a model: families explain less at later steps."""
+    rng = np.random.default_rng(num_steps)
+    groups, sketch = rng.integers(0, 4, 256), rng.normal(size=(256, 8))
+    sketch[:, 0] += groups * 20 / num_steps
+    chars = jd.Characteristics.from_counts({"cluster": np.eye(4, dtype=int)[groups] * 64})
+    found = jd.explain_values(sketch, chars, batch_size=32)
+    return {"num_steps": num_steps, **found.values}
+
+
 @functools.cache
 def make_values(
     text: tuple[str, ...] = (), *, num_sequences: int = 2000, names: tuple[str, ...] = ("uniform_shuffle", "greedy")
@@ -230,6 +240,7 @@ def make_values(
         | ({"validation_loss": 7.1} if s % 9 == 8 else {})
         for s in range(39)
     ]
+    explained = [make_explanation(step) for step in (20, 39)]
     return with_summary(
         {
             "format_version": 2,
@@ -241,7 +252,7 @@ def make_values(
             "packing": packing_values(counts, "concat", packed.segments, np.zeros(len(lengths), np.int32)),
             "ordering": ordering,
             "verdicts": verdicts,
-            "training": [] if tiny else [training_values("greedy", steps)],
+            "training": [] if tiny else [training_values("greedy", steps, explained)],
             "settings": as_json({"packing": {"sequence_length": 128, "names": text}, "rate": float("nan")}),
             "fingerprints": {"tokens": "ab" * 32},
         },

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
-from jax_diversity.characteristics.codes import Codes
-from jax_diversity.characteristics.counts import count_tokens, sequence_documents
-from jax_diversity.lab.group_losses import document_codes
+from jax_diversity.characteristics.counts import sequence_documents
 from jax_diversity.packing.base import pack
 from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.schema import Characteristics, Segments
@@ -104,12 +102,8 @@ def pack_documents(dataset: Dataset, packing: PackingConfig | None, attention: A
         seed=seed,
         **options,
     ).segments
-    counts = {}
-    for family in dataset.families:
-        codes = Codes(document_codes(dataset, family).astype(np.int32), dataset.group_names[family])
-        counts[family] = count_tokens(segments, codes)
     characteristics = Characteristics.from_counts(
-        counts,
+        {family: dataset.count_segments(segments, family) for family in dataset.families},
         weights=dataset.characteristics.weights,
         sequence_length=packing.sequence_length,
         documents=sequence_documents(segments),

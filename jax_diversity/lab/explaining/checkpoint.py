@@ -19,6 +19,7 @@ from jax_diversity.lab.checkpoints import DamagedCheckpoint, find_checkpoints, r
 from jax_diversity.lab.compiled import Parameters, compiled_model
 from jax_diversity.lab.explaining.explain import Explanation, explain_gradients
 from jax_diversity.lab.explaining.sketching import Loss
+from jax_diversity.lab.explaining.stored import store_explanation
 from jax_diversity.lab.settings import Size
 from jax_diversity.lab.training import FIELDS
 
@@ -49,6 +50,9 @@ def explain_checkpoint(
 ) -> tuple[int, Explanation]:
     """Explain the gradients of random training sequences at a checkpoint of the lab's GPT.
 
+    If the checkpoint belongs to a training run in the dataset's folder, the explanation is stored with the run, and the
+    report shows it.
+
     Args:
         dataset: a built dataset.
         checkpoint: a checkpoint's folder, such as `out/training/balance/checkpoints/200`, or the folder of a training
@@ -61,8 +65,8 @@ def explain_checkpoint(
         The checkpoint's number of steps, and the explanation.
 
     Raises:
-        UserError: no checkpoint, or a damaged one; a checkpoint of another vocabulary; the errors of
-            `explain_gradients`.
+        UserError: no checkpoint, or a damaged one; a checkpoint of another vocabulary, or of a run that diverged; the
+            errors of `explain_gradients`.
 
     Example:
         >>> num_steps, explained = explain_checkpoint(jd.open_dataset("out"), progress=Progress())
@@ -83,6 +87,11 @@ def explain_checkpoint(
     size = Size(settings["width"], settings["num_layers"], settings["num_heads"])
     model = compiled_model(dataset.vocab_size, size)
     parameters, _ = restore_arrays(path, model.start(0))
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(parameters)):
+        raise UserError(
+            f"Expected finite weights in the checkpoint {path}, found NaN or infinite ones: the run diverged; name an "
+            "earlier checkpoint or another run."
+        )
     # Ascending, so that records are read almost in the order of the files.
     number = min(num_sequences, dataset.num_sequences)
     sequences = np.sort(np.random.default_rng(0).permutation(dataset.num_sequences)[:number])
@@ -98,6 +107,7 @@ def explain_checkpoint(
             mesh=jax.make_mesh((len(devices),), ("data",)) if len(devices) > 1 else None,
             advance=advance,
         )
+    store_explanation(dataset.root, path, about, explained.values)
     return about["num_steps"], explained
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
@@ -62,9 +62,10 @@ class Explanation:
         """What the order is worth, in a few sentences."""
         kind = next(iter(self.shares))
         share = self.shares[kind][ALL]
+        by_chance = round(share.by_chance, 2) + 0.0  # never -0%
         words = (
             f"The families explain {share.value:.0%} \u00b1 {share.reach * 100:.0f} of the variance of the sequences' "
-            f"{_TITLES[kind]} (permuted sequences: {share.by_chance:.0%})."
+            f"{_TITLES[kind]} (permuted sequences: {by_chance:.0%})."
         )
         name, ratios = next(iter(self.windows[kind].items()), ("", {}))
         if self.batch_size in ratios:
@@ -86,6 +87,32 @@ class Explanation:
                     "mean squared norm of a batch's gradient."
                 )
         return words + " Early checkpoints overstate the share: measure late in training, too."
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The explanation as plain values for JSON: the sentence, numbers, and the rows of both tables.
+
+        A number that is not finite is None.
+        """
+        shares = [
+            {"of": _TITLES[kind], "family": family, "num_groups": self.num_groups[family], **_plain(each)}
+            for kind, families in self.shares.items()
+            for family, each in families.items()
+        ]
+        windows = [
+            {"of": _TITLES[kind], "order": name, "window_size": size, **_plain(each)}
+            for kind, orders in self.windows.items()
+            for name, ratios in orders.items()
+            for size, each in ratios.items()
+        ]
+        return {
+            "sentence": self.sentence,
+            "num_sequences": self.num_sequences,
+            "batch_size": self.batch_size,
+            "noise_scale": _finite(self.noise_scale),
+            "shares": shares,
+            "windows": windows,
+        }
 
     @property
     def table(self) -> str:
@@ -196,8 +223,8 @@ def explain_gradients(
         >>> print(explained.sentence)
         The families explain 41% ± 6 of ...
     """
-    _check(characteristics, batch_size)
     as_whole_number("sketch_size", sketch_size, 1, 2**20)
+    plan = _make_plan(characteristics, orders, batch_size)
     found = sketch_gradients(
         loss,
         parameters,
@@ -208,7 +235,7 @@ def explain_gradients(
         mesh=mesh,
         advance=advance,
     )
-    return explain_sketches(found, characteristics, orders=orders, batch_size=batch_size)
+    return _explain(_values_of(found), plan, found.noise_scale)
 
 
 def explain_sketches(
@@ -222,21 +249,26 @@ def explain_sketches(
 
     Args:
         sketches: the result of `sketch_gradients`.
-        characteristics, orders, batch_size: as in `explain_gradients`.
+        characteristics: see `explain_gradients`, also for the other arguments.
+        orders: name -> orderings.
+        batch_size: number of sequences in a batch.
 
     Raises:
-        UserError: as `explain_gradients`.
+        UserError: as for `explain_gradients`.
 
     Example:
         >>> sketches = sketch_gradients(loss, weights, batches, batch_size=256, sketch_size=1024)
         >>> print(explain_sketches(sketches, chars).sentence)
         The families explain 41% ± 6 of ...
     """
-    _check(characteristics, batch_size)
+    return _explain(_values_of(sketches), _make_plan(characteristics, orders, batch_size), sketches.noise_scale)
+
+
+def _values_of(sketches: Sketches) -> dict[str, np.ndarray]:
     values = {"raw": sketches.raw, "adam": sketches.adam}
     if np.ptp(sketches.losses):  # equal losses have no variance to explain
         values["loss"] = sketches.losses[:, None]
-    return _explain(values, characteristics, orders, batch_size, sketches.noise_scale)
+    return values
 
 
 def explain_values(
@@ -263,18 +295,42 @@ def explain_values(
         >>> explained.shares["values"]["topic"].value
         1.0
     """
-    _check(characteristics, batch_size)
-    array = np.asarray(values, np.float64)
+    plan = _make_plan(characteristics, orders, batch_size)
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"Expected numbers (sequence,) or (sequence, number), found {type(values).__name__} with other content; "
+            "pass an array of numbers."
+        ) from None
     array = array[:, None] if array.ndim == 1 else array
     if array.ndim != 2 or not np.isfinite(array).all() or not np.ptp(array, axis=0).any():
         raise UserError(
             "Expected finite numbers (sequence,) or (sequence, number) that are not all equal, found an array of "
             f"shape {np.shape(values)}" + (" with other values." if array.ndim == 2 else ".")
         )
-    return _explain({"values": array}, characteristics, orders, batch_size, float("nan"))
+    return _explain({"values": array}, plan, float("nan"))
 
 
-def _check(characteristics: Characteristics, batch_size: int) -> None:
+class _Plan(NamedTuple):
+    """What is made of the characteristics: it is made first, so that wrong input is found before minutes of work.
+
+    Attributes:
+        blocks: the number of every sequence's block for the jackknife.
+        bases: family -> basis; the last is `all families`.
+        orders: name -> orders, checked.
+        batch_size: number of sequences in a batch.
+    """
+
+    blocks: np.ndarray
+    bases: Mapping[str, Basis]
+    orders: Mapping[str, Sequence[np.ndarray]]
+    batch_size: int
+
+
+def _make_plan(
+    characteristics: Characteristics, orders: Mapping[str, Sequence[Ordering]] | None, batch_size: int
+) -> _Plan:
     if not isinstance(characteristics, Characteristics):
         raise UserError(f"Expected {MADE_BY}, found {type(characteristics).__name__}.")
     as_whole_number("batch_size", batch_size, 1)
@@ -283,35 +339,31 @@ def _check(characteristics: Characteristics, batch_size: int) -> None:
             f"Expected a batch of at most the {characteristics.num_sequences:,} sequences that are explained, found "
             f"{batch_size:,}; give more sequences or a smaller batch."
         )
-
-
-def _explain(
-    values: Mapping[str, np.ndarray],
-    characteristics: Characteristics,
-    orders: Mapping[str, Sequence[Ordering]] | None,
-    batch_size: int,
-    noise_scale: float,
-) -> Explanation:
     number = characteristics.num_sequences
+    blocks, bases = document_blocks(characteristics), _bases(characteristics)
+    if orders is None:
+        orders = {"balance": [order(characteristics, seed=each) for each in _SEEDS]}
+    checked = {name: [_indices(name, each, number) for each in several] for name, several in orders.items()}
+    return _Plan(blocks, bases, checked, batch_size)
+
+
+def _explain(values: Mapping[str, np.ndarray], plan: _Plan, noise_scale: float) -> Explanation:
+    blocks, bases, orders, batch_size = plan
+    number = len(blocks)
     if (found := len(next(iter(values.values())))) != number:
         raise UserError(
             f"Expected the {number:,} sequences of the characteristics, found the values of {found:,}; pass "
             "characteristics.take(rows) with the rows of the batches."
         )
-    blocks = document_blocks(characteristics)
-    bases = _bases(characteristics)
     shares = {
         kind: {family: explained_share(each, basis, blocks) for family, basis in bases.items()}
         for kind, each in values.items()
     }
-    if orders is None:
-        orders = {"balance": [order(characteristics, seed=each) for each in _SEEDS]}
-    checked = {name: [_indices(name, each, number) for each in several] for name, several in orders.items()}
     sizes = sorted({*(size for size in _WINDOWS if size * _LEAST_WINDOWS <= number), batch_size})
     windows = {
         kind: {
             name: {size: window_variance(each, several, size, blocks) for size in sizes if size < number}
-            for name, several in checked.items()
+            for name, several in orders.items()
         }
         for kind, each in values.items()
     }
@@ -358,6 +410,14 @@ def _indices(name: str, ordering: Ordering, number: int) -> np.ndarray:
 
 def _worth(batch_size: int, ratio: float) -> str:
     return f"{batch_size / ratio:,.0f}" if ratio > 0 else "any size"
+
+
+def _plain(each: Estimate) -> dict[str, float | None]:
+    return {name: _finite(value) for name, value in each._asdict().items()}
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 def _cell(each: Estimate) -> str:

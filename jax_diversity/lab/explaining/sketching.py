@@ -130,7 +130,8 @@ def _moments(
         if not np.isfinite(own).all():
             row = int(np.flatnonzero(~np.isfinite(own))[0])
             raise UserError(
-                f"Expected finite losses, found {own[row]} for sequence {number + row}; remove the sequence."
+                f"Expected finite losses, found {own[row]} for sequence {number + row} of the batches; check the loss "
+                "and the parameters, or remove the sequence."
             )
         losses.append(own)
         # Sums over many batches: float64, because the variance is a difference.
