@@ -11,6 +11,7 @@ from .lab.group_losses import group_losses as group_losses
 from .lab.group_losses import segment_groups as segment_groups
 from .lab.metrics import JsonLinesWriter as JsonLinesWriter
 from .lab.metrics import TensorBoardWriter as TensorBoardWriter
+from .lab.training_log import TrainingLog as TrainingLog
 from .loader.loader import make_loader as make_loader
 from .loader.sampler import OrderSampler as OrderSampler
 from .loader.streaming import stream_batches as stream_batches

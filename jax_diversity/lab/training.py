@@ -17,20 +17,19 @@ import optax
 from jaxtyping import Float64, Int64
 
 from jax_diversity.dataset import Dataset
-from jax_diversity.dataset.orderings import is_file_name
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import hold, inside, refuse_links
 from jax_diversity.foundation.progress import Advance, Progress, compiling, ignore
 from jax_diversity.lab.checkpoints import Checkpoints
 from jax_diversity.lab.compiled import StepResult, compiled_model
-from jax_diversity.lab.metrics import JsonLinesWriter, TensorBoardWriter, require_tensorboard
+from jax_diversity.lab.metrics import TensorBoardWriter, require_tensorboard
 from jax_diversity.lab.settings import Size, TrainConfig
 from jax_diversity.lab.trainer import Given, Trainer
+from jax_diversity.lab.training_log import TrainingLog, training_folder
 from jax_diversity.loader.iteration import Batch, BatchIterator
 from jax_diversity.loader.loader import make_loader
 from jax_diversity.loader.watching import BatchMetrics, MetricsWriter, Writers
 from jax_diversity.run.run import Datasets, Run, as_run, make_run
-from jax_diversity.run.stored import StoredRun
 
 FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position")
 """The arrays of a batch that the lab's models read."""
@@ -163,7 +162,6 @@ def train(
     settings["vocab_size"] = vocab_size
     model = compiled_model(vocab_size, Size(config.width, config.num_layers, config.num_heads))
     rate = jax.jit(_schedule(config))
-    header = {"dataset": run.identity, "ordering": run.fingerprint, "settings": settings}
     metrics = BatchMetrics.of_loader(loader)
     # Closed in reverse order, also if a step raises: log and writers, then the loader, then the lock of the folder.
     with ExitStack() as stack:
@@ -171,10 +169,10 @@ def train(
         checkpoints = Checkpoints(refuse_links(folder, "checkpoints"), settings)
         source = _Loaded(stack.enter_context(closing(iter(loader))))
         trainer = Trainer(model, source, config.seed)
-        # Done before the log is opened, which drops the steps from `first` on.
         first = checkpoints.restore(trainer, source.batches)
-        log = stack.enter_context(closing(JsonLinesWriter(inside(folder, "log.jsonl"), header, first)))
-        steps = [record for record in log.steps if record.keys() >= _ALWAYS]  # other records are damaged
+        log = stack.enter_context(TrainingLog(run, folder=folder, settings=settings))
+        # Later steps are done again, and records without these values are damaged.
+        steps = [record for record in log.steps if record["step"] < first and record.keys() >= _ALWAYS]
         advance(first)
         compiling(advance)
         if "tensorboard" in config.metrics:
@@ -282,21 +280,9 @@ def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:
 
 
 def train_in_place(datasets: Datasets | Run, config: TrainConfig, progress: Progress) -> TrainingRun:
-    """Train on a run; log and checkpoints are stored with the dataset, or with the stored run.
-
-    For a dataset's ordering they are in `out/training/ORDERING`. For a .npy file the folder's name is the name of the
-    file and the first digits of the ordering's fingerprint. For a stored run they are in `training` in its folder.
-    """
+    """Train on a run; log and checkpoints are stored with the dataset or the stored run, see `training_folder`."""
     run = as_run(datasets, config.ordering)
-    if isinstance(run, StoredRun):
-        folder = inside(run.root, "training")
-    elif (dataset := run.datasets[0]).remote is not None:
-        raise UserError(
-            f"Expected a dataset in a folder to train in, found the address {dataset.address}; copy it to this machine."
-        )
-    else:
-        name = f"{Path(run.name).stem}-{run.fingerprint[:8]}" if is_file_name(run.name) else run.name
-        folder = inside(dataset.root, "training", name)
+    folder = training_folder(run)
     with progress.task(f"train on {run.name}", config.num_steps, "steps") as advance:
         return train(run, dataclasses.replace(config, ordering=None), folder, advance=advance)
 
