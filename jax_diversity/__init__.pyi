@@ -4,6 +4,9 @@ from .dataset import Dataset as Dataset
 from .dataset import open_dataset as open_dataset
 from .foundation.compilation import keep_compiled_programs as keep_compiled_programs
 from .foundation.errors import UserError as UserError
+from .lab.evaluation import Evaluated as Evaluated
+from .lab.evaluation import Evaluator as Evaluator
+from .lab.evaluation import MeanLoss as MeanLoss
 from .lab.explaining.explain import Explanation as Explanation
 from .lab.explaining.explain import explain_gradients as explain_gradients
 from .lab.explaining.explain import explain_values as explain_values
