@@ -57,8 +57,9 @@ class Evaluated:
     """The losses of some documents; an `Evaluator` returns it. The difference of two is that of two models.
 
     **The interval.** The documents are the units: a mean over all documents is compared with the means that leave out
-    one document (the jackknife; Quenouille 1956, *Notes on bias in estimation*; Tukey 1958), and the interval of 95 %
-    uses Student's quantile. It estimates the mean loss of the text from which the documents are drawn at random, not of
+    one document (the jackknife; Quenouille 1956, *Notes on bias in estimation*; Tukey 1958). The interval of 95 % uses
+    Student's quantile for the effective number of documents (Kish 1965, *Survey Sampling*), which is smaller than their
+    number if their lengths differ. It estimates the mean loss of the text from which the documents are drawn at random, not of
     the documents alone. Copies count as one document. If the documents or sequences are a balanced sample, the actual
     error is smaller and the interval is too wide. Groups with few documents have intervals that are only rough.
 
@@ -148,8 +149,10 @@ class Evaluated:
             centre = np.bincount(group, others, num_groups) / number
             squares = np.bincount(group, (others - centre[group]) ** 2, num_groups)
             error = np.sqrt(squares * (number - 1) / number)
+            # Long documents decide a mean: this is the number of equal documents of the same effect (Kish 1965).
+            effective = targets**2 / np.bincount(group, counts**2, num_groups)
         error[number < 2] = np.nan
-        reach = stats.t.ppf((1 + _LEVEL) / 2, np.maximum(number - 1, 1)) * error
+        reach = stats.t.ppf((1 + _LEVEL) / 2, np.fmax(effective - 1, 1)) * error
         columns = (means, error, means - reach, means + reach, targets.astype(np.int64), number)
         return [MeanLoss(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
@@ -281,7 +284,7 @@ def _check(loader: Any) -> None:
         )
 
 
-def _apart(numbers: list[Int64[np.ndarray, " document"]]) -> Int64[np.ndarray, " document"]:
+def _apart(numbers: list[Int64[np.ndarray, "_"]]) -> Int64[np.ndarray, " document"]:
     """All arrays one after another, numbered from 0, without common numbers."""
     found, above = [np.zeros(0, np.int64)], 0
     for each in numbers:
@@ -292,7 +295,7 @@ def _apart(numbers: list[Int64[np.ndarray, " document"]]) -> Int64[np.ndarray, "
 
 
 def _groups(
-    datasets: tuple[Dataset, ...], kept: list[Int64[np.ndarray, " document"]], family: str
+    datasets: tuple[Dataset, ...], kept: list[Int64[np.ndarray, "_"]], family: str
 ) -> tuple[tuple[str, ...], Int64[np.ndarray, " document"]]:
     """The names of a family's groups, and the group of every document; groups with the same name are one group."""
     codes = [document_codes(dataset, family)[documents] for dataset, documents in zip(datasets, kept, strict=True)]
