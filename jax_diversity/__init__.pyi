@@ -14,6 +14,8 @@ from .lab.group_losses import group_losses as group_losses
 from .lab.group_losses import segment_groups as segment_groups
 from .lab.metrics import JsonLinesWriter as JsonLinesWriter
 from .lab.metrics import TensorBoardWriter as TensorBoardWriter
+from .lab.noise import find_outliers as find_outliers
+from .lab.noise import loss_noise as loss_noise
 from .lab.training_log import TrainingLog as TrainingLog
 from .loader.loader import make_loader as make_loader
 from .loader.sampler import OrderSampler as OrderSampler

@@ -59,9 +59,9 @@ class Evaluated:
     **The interval.** The documents are the units: a mean over all documents is compared with the means that leave out
     one document (the jackknife; Quenouille 1956, *Notes on bias in estimation*; Tukey 1958). The interval of 95 % uses
     Student's quantile for the effective number of documents (Kish 1965, *Survey Sampling*), which is smaller than their
-    number if their lengths differ. It estimates the mean loss of the text from which the documents are drawn at random, not of
-    the documents alone. Copies count as one document. If the documents or sequences are a balanced sample, the actual
-    error is smaller and the interval is too wide. Groups with few documents have intervals that are only rough.
+    number if their lengths differ. It estimates the mean loss of the text from which the documents are drawn at random,
+    not of the documents alone. Copies count as one document. If the documents or sequences are a balanced sample, the
+    actual error is smaller and the interval is too wide. Groups with few documents have intervals that are only rough.
 
     Attributes:
         sums: summed loss of every document, in nats.
@@ -103,6 +103,16 @@ class Evaluated:
         names, codes = self.groups[family]
         means = zip(names, self._means(codes, len(names)), strict=True)
         return {name: each for name, each in means if each.num_targets}
+
+    def reference(self, family: str) -> dict[str, Float64[np.ndarray, " group"]]:
+        """The mean losses of a family's groups as reference losses for `watch_batches`; NaN for groups without targets.
+
+        Raises:
+            UserError: the evaluator was made without this family.
+        """
+        known = self.by_group(family)
+        names = self.groups[family][0]
+        return {family: np.array([known[name].mean if name in known else np.nan for name in names])}
 
     def values(self, name: str = "validation_loss") -> dict[str, float]:
         """The means and the ends of their intervals as values for a log, such as `TrainingLog`.
