@@ -4,6 +4,9 @@ from .dataset import Dataset as Dataset
 from .dataset import open_dataset as open_dataset
 from .foundation.compilation import keep_compiled_programs as keep_compiled_programs
 from .foundation.errors import UserError as UserError
+from .lab.evaluation import Evaluated as Evaluated
+from .lab.evaluation import Evaluator as Evaluator
+from .lab.evaluation import MeanLoss as MeanLoss
 from .lab.explaining.explain import Explanation as Explanation
 from .lab.explaining.explain import explain_gradients as explain_gradients
 from .lab.explaining.explain import explain_values as explain_values
@@ -11,6 +14,9 @@ from .lab.group_losses import group_losses as group_losses
 from .lab.group_losses import segment_groups as segment_groups
 from .lab.metrics import JsonLinesWriter as JsonLinesWriter
 from .lab.metrics import TensorBoardWriter as TensorBoardWriter
+from .lab.noise import find_outliers as find_outliers
+from .lab.noise import loss_noise as loss_noise
+from .lab.training_log import TrainingLog as TrainingLog
 from .loader.loader import make_loader as make_loader
 from .loader.sampler import OrderSampler as OrderSampler
 from .loader.streaming import stream_batches as stream_batches

@@ -158,6 +158,11 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+def is_held(folder: Path) -> bool:
+    """Whether this thread has locked a folder with `hold`."""
+    return folder.resolve() in _held.get()
+
+
 @contextmanager
 def hold(folder: Path) -> Iterator[None]:
     """Like `locked`, but a thread can lock the same folder again: functions that use `hold` can call one another."""

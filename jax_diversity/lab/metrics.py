@@ -19,11 +19,12 @@ def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The header and the steps in the log of a training run, which may be finished, running or interrupted.
 
     The header contains the fingerprints `dataset` and `ordering`, and the `settings`. A step has `step` (from 0),
-    `loss` and the other measured values. Other lines are skipped: a killed run may leave half a line, even half a UTF-8
-    sequence.
+    `loss` and the other measured values. If several lines have values of one step, they become one record; of values
+    with the same name the last one counts. Other lines are skipped: a killed run may leave half a line, even half a
+    UTF-8 sequence.
 
     Returns:
-        The header, empty if there is none; the steps, empty if no step was done or there is no file.
+        The header, empty if there is none; the steps in ascending order, empty if no step was done or there is no file.
 
     Raises:
         UserError: the file cannot be read.
@@ -39,7 +40,8 @@ def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         lines = []
     except OSError as error:
         raise UserError(f"Expected a run's log at {path}, found: {error.strerror}; move the file away.") from None
-    header, steps = {}, []
+    header: dict[str, Any] = {}
+    steps: dict[int, dict[str, Any]] = {}
     for index, line in enumerate(lines):
         try:
             record = json.loads(line)
@@ -51,19 +53,19 @@ def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             header = record if index == 0 else header
         elif type(record["step"]) is int and 0 <= record["step"] < 2**53:
             # Only numbers can be drawn; in Python `True` is also a number.
-            steps.append({name: value for name, value in record.items() if type(value) in (int, float)})
-    return header, steps
+            numbers = {name: value for name, value in record.items() if type(value) in (int, float)}
+            steps.setdefault(record["step"], {}).update(numbers)
+    return header, [steps[step] for step in sorted(steps)]
 
 
 class JsonLinesWriter:
     """Append values to a file, one line of JSON for each step, such as `{"step": 0, "loss": 9.7}`; see `read_log`.
 
-    The report of a dataset also shows your own training loop if the loop writes to `out/training/ORDERING/log.jsonl`
-    with the fingerprints of dataset and ordering as the header.
+    A `TrainingLog` writes such a file for the report, with the right place and header.
 
     Args:
         path: the file; its folder is made if necessary.
-        header: the first line, which names dataset and ordering. The steps in the file before `first_step` are kept,
+        header: the first line, which says what the run is of. The steps in the file before `first_step` are kept,
             all others are removed. None means to append to the file without changing it.
         first_step: the step with which the run begins or continues.
 
@@ -74,8 +76,7 @@ class JsonLinesWriter:
         UserError: the folder or the file cannot be written.
 
     Example:
-        >>> header = {"dataset": dataset.fingerprint, "ordering": dataset.orderings["balance"].fingerprint}
-        >>> with closing(JsonLinesWriter("out/training/balance/log.jsonl", header)) as write:
+        >>> with closing(JsonLinesWriter("metrics.jsonl")) as write:
         ...     write(0, {"loss": 9.7})
     """
 

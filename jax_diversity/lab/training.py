@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,20 @@ import optax
 from jaxtyping import Float64, Int64
 
 from jax_diversity.dataset import Dataset
-from jax_diversity.dataset.orderings import is_file_name
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import hold, inside, refuse_links
 from jax_diversity.foundation.progress import Advance, Progress, compiling, ignore
 from jax_diversity.lab.checkpoints import Checkpoints
 from jax_diversity.lab.compiled import StepResult, compiled_model
-from jax_diversity.lab.metrics import JsonLinesWriter, TensorBoardWriter, require_tensorboard
+from jax_diversity.lab.evaluation import Evaluator
+from jax_diversity.lab.metrics import TensorBoardWriter, require_tensorboard
 from jax_diversity.lab.settings import Size, TrainConfig
 from jax_diversity.lab.trainer import Given, Trainer
+from jax_diversity.lab.training_log import TrainingLog, training_folder
 from jax_diversity.loader.iteration import Batch, BatchIterator
 from jax_diversity.loader.loader import make_loader
 from jax_diversity.loader.watching import BatchMetrics, MetricsWriter, Writers
 from jax_diversity.run.run import Datasets, Run, as_run, make_run
-from jax_diversity.run.stored import StoredRun
 
 FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position")
 """The arrays of a batch that the lab's models read."""
@@ -51,7 +50,8 @@ class TrainingRun:
         num_parameters: number of weights.
         num_steps: number of all steps that were done.
         steps: the records of the steps in the log; empty if the log was lost after the last step. Each record has
-            `step` (from 0), `loss` and, if it was measured, `validation_loss` (nats per token), `learning_rate`,
+            `step` (from 0), `loss` and, if it was measured, `validation_loss` (nats per token) with its interval and by
+            source (see `Evaluated.values`), `learning_rate`,
             `tokens_per_second`, `step_seconds`, `input_wait_seconds`, `input_wait_share`; `batch_tv/FAMILY`,
             `groups_per_batch/FAMILY`, `prefix_l2/FAMILY` (see `BatchMetrics`); and, if gradients were
             measured, `gradient_diversity` and `stable_rank`.
@@ -163,7 +163,6 @@ def train(
     settings["vocab_size"] = vocab_size
     model = compiled_model(vocab_size, Size(config.width, config.num_layers, config.num_heads))
     rate = jax.jit(_schedule(config))
-    header = {"dataset": run.identity, "ordering": run.fingerprint, "settings": settings}
     metrics = BatchMetrics.of_loader(loader)
     # Closed in reverse order, also if a step raises: log and writers, then the loader, then the lock of the folder.
     with ExitStack() as stack:
@@ -171,10 +170,10 @@ def train(
         checkpoints = Checkpoints(refuse_links(folder, "checkpoints"), settings)
         source = _Loaded(stack.enter_context(closing(iter(loader))))
         trainer = Trainer(model, source, config.seed)
-        # Done before the log is opened, which drops the steps from `first` on.
         first = checkpoints.restore(trainer, source.batches)
-        log = stack.enter_context(closing(JsonLinesWriter(inside(folder, "log.jsonl"), header, first)))
-        steps = [record for record in log.steps if record.keys() >= _ALWAYS]  # other records are damaged
+        log = stack.enter_context(TrainingLog(run, folder=folder, settings=settings))
+        # Later steps are done again, and records without these values are damaged.
+        steps = [record for record in log.steps if record["step"] < first and record.keys() >= _ALWAYS]
         advance(first)
         compiling(advance)
         if "tensorboard" in config.metrics:
@@ -183,8 +182,11 @@ def train(
                 tensorboard(record["step"], {name: value for name, value in record.items() if name != "step"})
             writers = (tensorboard, *writers)
         write = Writers(*writers)  # without the log, because a training run stops if its log cannot be written
-        validation = [batch for dataset in run.datasets for batch in _validation_batches(dataset, config)]
+        validate = _evaluator(run, config)
         diagnosis: dict[str, float] = {}
+
+        def token_losses(batch: Batch) -> jax.Array:
+            return model.losses(trainer.parameters, batch).by_token
 
         def diagnose(step: int, given: Given) -> None:
             """Measure the gradients with the weights before the update; the step's time does not include this."""
@@ -214,11 +216,8 @@ def train(
                 **balance,
                 **diagnosis,
             }
-            if validation and _is_due(step, config.validate_every, config):
-                # Sums of losses and targets over all batches, in float64: a mean of the batches' means would give the
-                # last batch, which has fewer targets, the same weight as the others.
-                parts = np.array([model.losses(trainer.parameters, part)[:2] for part in validation], np.float64)
-                values["validation_loss"] = float(parts[:, 0].sum() / max(parts[:, 1].sum(), 1))
+            if validate is not None and _is_due(step, config.validate_every, config):
+                values |= validate(token_losses, config.validation_batches).values()
             steps.append({"step": step, **values})
             # The log is written before the checkpoint: a run that is killed between the two repeats the step, and
             # the log drops the first record of it. In the other order the log would lack the step.
@@ -266,37 +265,27 @@ def _schedule(config: TrainConfig) -> optax.Schedule:
     )
 
 
-def _validation_batches(dataset: Dataset, config: TrainConfig) -> list[Batch]:
-    """The first batches of the validation sequences, all of one size."""
-    if not config.validation_batches or not len(dataset.validation_records):
-        return []
-    loader = make_loader(
-        dataset,
-        split="validation",
-        global_batch_size=config.batch_size,
-        fields=FIELDS,
-        loss_mask=config.loss_mask,
+def _evaluator(run: Run, config: TrainConfig) -> Evaluator | None:
+    """The evaluation of the validation documents of all datasets, also by source; None if there is none."""
+    held = [dataset for dataset in run.datasets if config.validation_batches and len(dataset.validation_records)]
+    loaders = (
+        make_loader(
+            dataset,
+            split="validation",
+            global_batch_size=config.batch_size,
+            fields=FIELDS,
+            loss_mask=config.loss_mask,
+        )
+        for dataset in held
     )
-    with closing(iter(loader)) as batches:
-        return list(islice(batches, config.validation_batches))
+    by = ("source",) if all("source" in dataset.group_names for dataset in held) else ()
+    return Evaluator(*loaders, by=by) if held else None
 
 
 def train_in_place(datasets: Datasets | Run, config: TrainConfig, progress: Progress) -> TrainingRun:
-    """Train on a run; log and checkpoints are stored with the dataset, or with the stored run.
-
-    For a dataset's ordering they are in `out/training/ORDERING`. For a .npy file the folder's name is the name of the
-    file and the first digits of the ordering's fingerprint. For a stored run they are in `training` in its folder.
-    """
+    """Train on a run; log and checkpoints are stored with the dataset or the stored run, see `training_folder`."""
     run = as_run(datasets, config.ordering)
-    if isinstance(run, StoredRun):
-        folder = inside(run.root, "training")
-    elif (dataset := run.datasets[0]).remote is not None:
-        raise UserError(
-            f"Expected a dataset in a folder to train in, found the address {dataset.address}; copy it to this machine."
-        )
-    else:
-        name = f"{Path(run.name).stem}-{run.fingerprint[:8]}" if is_file_name(run.name) else run.name
-        folder = inside(dataset.root, "training", name)
+    folder = training_folder(run)
     with progress.task(f"train on {run.name}", config.num_steps, "steps") as advance:
         return train(run, dataclasses.replace(config, ordering=None), folder, advance=advance)
 

@@ -72,9 +72,12 @@ class BatchMetrics:
     - `groups_per_batch/FAMILY`: the number of groups with tokens in the batch;
     - `prefix_l2/FAMILY`: the prefix deviation after the batch, in sequence lengths;
     - `repeats/document`: how many sequences of the batch belong to a document that already has a sequence in the batch;
-    - `repeats/copy`: the same for groups of copies (a sequence may belong to several groups).
+    - `repeats/copy`: the same for groups of copies (a sequence may belong to several groups);
+    - `loss_expected`: the mean of the reference losses of the batch, in nats per token.
 
-    The repeats are given only if the characteristics have documents or copies.
+    The repeats are given only if the characteristics have documents or copies, the expected loss only with `reference`.
+    A batch that is harder than others has a higher loss and a higher expected loss; a spike has only a higher loss (see
+    `find_outliers`).
 
     These are the window TV, groups per batch, prefix deviation and repeats of `measure`. Running sums are whole
     numbers, so that a resumed run has the same values. If batches are measured one after another, each call reads only
@@ -90,10 +93,14 @@ class BatchMetrics:
         ordering: the ordering of datasets, see `make_loader`.
         global_batch_size: B, the number of sequences in a batch, over all hosts.
         characteristics: token counts of the run's sequences; they replace the stored counts.
+        reference: the losses of a model, such as an earlier checkpoint, in nats per token: an array with the mean loss
+            of every sequence, or `{FAMILY: array}` with the mean loss of every group of one family
+            (`Evaluated.reference`), NaN for unknown groups. Tokens weigh equally; tokens of unknown groups are left
+            out. A batch without a known token has no expected loss.
 
     Raises:
         UserError: the ordering is unknown; the counts have another number of sequences; the datasets have no common
-            family; the batch size is below 1.
+            family; the batch size is below 1; the reference has another length, an unknown family, or no finite values.
 
     Example:
         >>> metrics = BatchMetrics("out/", "balance", global_batch_size=64)
@@ -107,6 +114,7 @@ class BatchMetrics:
         *,
         global_batch_size: SupportsIndex,
         characteristics: Characteristics | None = None,
+        reference: Any = None,
     ) -> None:
         self.global_batch_size = as_whole_number("global_batch_size", global_batch_size, 1)
         self._run, self._end = as_run(run, ordering), ENDLESS
@@ -119,20 +127,22 @@ class BatchMetrics:
         self._counts, self._sequence_length = counts.counts, counts.sequence_length
         self._spread = {DOCUMENT: counts.documents, COPY: counts.copies}
         self._targets = {family: counts.target_share(family) for family in counts.families}
+        self._expected = None if reference is None else _expectation(counts, reference)
         self._restart(0)
 
     @classmethod
-    def of_loader(cls, loader: Loader, characteristics: Characteristics | None = None) -> BatchMetrics:
+    def of_loader(
+        cls, loader: Loader, characteristics: Characteristics | None = None, reference: Any = None
+    ) -> BatchMetrics:
         """Make the metrics of a loader's batches, from the counts of its datasets or from `characteristics`.
 
         Raises:
-            UserError: the argument is not a loader; the counts have another number of sequences; the datasets have no
-                common family.
+            UserError: the argument is not a loader, and the errors of `BatchMetrics`.
         """
         _check_loader(loader)
         windows = loader.batches.windows
         size = windows.settings.global_batch_size
-        metrics = cls(loader.run, global_batch_size=size, characteristics=characteristics)
+        metrics = cls(loader.run, global_batch_size=size, characteristics=characteristics, reference=reference)
         metrics._end = windows.end
         return metrics
 
@@ -161,6 +171,9 @@ class BatchMetrics:
             values[f"batch_tv/{family}"] = float(np.abs(tokens / total - target).sum()) / 2 if total else 0.0
             values[f"groups_per_batch/{family}"] = float(np.count_nonzero(tokens))
             values[f"prefix_l2/{family}"] = float(np.sqrt(excess @ excess)) / self._sequence_length
+        if self._expected is not None:
+            losses, tokens = (float(each[sequences].sum()) for each in self._expected)
+            values |= {"loss_expected": losses / tokens} if tokens else {}
         known = {name: groups for name, groups in self._spread.items() if groups is not None and groups.size}
         return values | {f"repeats/{name}": float(num_repeats(groups[sequences])) for name, groups in known.items()}
 
@@ -206,6 +219,43 @@ class BatchMetrics:
         return {family: _summed_rows(matrix, sequences) for family, matrix in self._counts.items()}
 
 
+def _expectation(
+    counts: Characteristics, reference: Any
+) -> tuple[Float64[np.ndarray, " sequence"], Float64[np.ndarray, " sequence"]]:
+    """For every sequence, the summed reference loss of its known tokens, and their number."""
+    if not isinstance(reference, Mapping):
+        losses = _reference_losses("reference", reference, counts.num_sequences, "sequences")
+        if not np.isfinite(losses).all():
+            number = int((~np.isfinite(losses)).sum())
+            raise UserError(
+                f"Expected finite reference losses, found {number} sequences without; evaluate all of them."
+            )
+        tokens = counts.tokens.astype(np.float64)
+        return losses * tokens, tokens
+    if len(reference) != 1 or next(iter(reference)) not in counts.counts:
+        raise UserError(
+            f"Expected the reference losses of one family of {', '.join(counts.families)}, found "
+            f"{', '.join(map(repr, reference)) or 'none'}."
+        )
+    ((family, given),) = reference.items()
+    matrix = counts.counts[family]
+    losses = _reference_losses(f"reference[{family!r}]", given, matrix.shape[1], "groups")
+    known = np.isfinite(losses)
+    if not known.any() or np.isinf(losses).any():
+        raise UserError(f"Expected finite reference losses of {family!r} (NaN if unknown), found {given!r}.")
+    return matrix @ np.where(known, losses, 0.0), matrix @ known.astype(np.float64)
+
+
+def _reference_losses(name: str, given: Any, number: int, of: str) -> Float64[np.ndarray, " value"]:
+    try:
+        losses = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        raise UserError(f"Expected {name} to be numbers, found {given!r}.") from None
+    if losses.shape != (number,):
+        raise UserError(f"Expected {name} to have the losses of {number} {of}, found an array {losses.shape}.")
+    return losses
+
+
 def _check_loader(loader: Any) -> None:
     if not isinstance(loader, Loader):
         raise UserError(
@@ -231,6 +281,7 @@ def watch_batches(
     *,
     every: SupportsIndex = 1,
     characteristics: Characteristics | None = None,
+    reference: Any = None,
 ) -> WatchedBatches:
     """Iterate over the unchanged batches of a loader, and write their values during training.
 
@@ -251,13 +302,13 @@ def watch_batches(
         every: number of steps after which values are written. With 10, values are written at the steps 9, 19, 29 ...
         characteristics: token counts of the sequences of all datasets, one dataset after another. They replace the
             stored counts.
+        reference: reference losses, from which `loss_expected` is computed, see `BatchMetrics`.
 
     Returns:
         An iterator with the same state as the loader's own iterator; it is saved and restored in the same way.
 
     Raises:
-        UserError: the argument is not a loader; the counts have another number of sequences; the datasets have no
-            common family; `every` is below 1.
+        UserError: the argument is not a loader; `every` is below 1; and the errors of `BatchMetrics`.
 
     Example:
         >>> loader = make_loader("out/", global_batch_size=64)
@@ -269,7 +320,7 @@ def watch_batches(
     settings = loader.batches.windows.settings
     # With a sharding, JAX numbers the processes. Without one, JAX may not be initialised, or count other processes.
     host_index = settings.host_index if settings.sharding is None else jax.process_index()
-    metrics = None if host_index else BatchMetrics.of_loader(loader, characteristics)
+    metrics = None if host_index else BatchMetrics.of_loader(loader, characteristics, reference)
     return WatchedBatches(iter(loader), settings.global_batch_size, metrics, write, steps)
 
 

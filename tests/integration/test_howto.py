@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import os
 import re
 import shlex
@@ -21,6 +22,7 @@ import yaml
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
+from jax_diversity.lab.metrics import read_log
 from jax_diversity.token_store.megatron import TokenWriter
 from tests.conftest import MakeFolder
 from tests.support.documented_model import train_on
@@ -83,7 +85,7 @@ def run_commands(page: str) -> None:
 
 
 def test_every_page_says_when_what_to_check_and_what_goes_wrong() -> None:
-    assert len(PAGES) == 12
+    assert len(PAGES) == 13
     for page, text in PAGES.items():
         assert text.startswith("# "), page
         assert "\n**When:**" in text, page
@@ -225,6 +227,61 @@ def test_flax_nnx_and_a_restart(here: Path) -> None:
     np.testing.assert_allclose(restarted["loss"], loss, rtol=1e-5)
     exec(compile(second, "flax-nnx.md", "exec"), names)
     assert [step for step, _ in names["seen"]] == [0, 1, 2]
+
+
+ON_EIGHT_DEVICES = """
+import json, re
+from pathlib import Path
+page = Path(PAGE).read_text(encoding="utf-8")
+names = {}
+for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
+    exec(block, names)
+print(json.dumps([names["mesh"].size, names["on_mesh"].values(), names["found"].values()]))
+"""
+
+
+def test_evaluate(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one device and on eight: the same losses; a log that the report draws; a resumed log."""
+    for place in ("one", "eight"):
+        shutil.copytree(here / "dataset", tmp_path / place / "dataset")
+    monkeypatch.chdir(tmp_path / "one")
+    names: dict[str, Any] = {"__name__": "evaluate"}
+    *program, resumed = blocks("evaluate", "python")
+    for block in program:
+        exec(compile(block, "evaluate.md", "exec"), names)
+    dataset, found = names["dataset"], names["found"]
+    segments = dataset.validation_segments
+    assert found.loss.num_targets == int((segments.length - 1).sum())
+    assert found.loss.low < found.loss.mean < found.loss.high
+    assert sum(mean.num_targets for mean in found.by_group("source").values()) == found.loss.num_targets
+    assert names["on_mesh"].values() == pytest.approx(
+        names["evaluate"](names["partial"](names["token_losses"], names["model"])).values(), rel=1e-5
+    )
+    assert names["difference"].high < 0
+    run_commands("evaluate")
+    (drawn,) = json.loads(Path("dataset/report.json").read_text(encoding="utf-8"))["training"]
+    assert drawn["num_steps"] == dataset.num_sequences // 16
+    assert set(drawn["groups"]) == {f"source/{name}" for name in found.by_group("source")}
+    exec(compile(resumed, "evaluate.md", "exec"), names)
+    steps = read_log(Path("dataset/training/balance/log.jsonl"))[1]
+    assert [step["step"] for step in steps] == list(range(21))
+    assert {"loss", "validation_loss", "batch_tv/cluster"} < steps[0].keys()
+    assert "validation_loss" not in steps[20]
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PYTHONPATH": str(ROOT)}
+    program = ON_EIGHT_DEVICES.replace("PAGE", repr(str(ROOT / "docs" / "howto" / "evaluate.md")))
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path / "eight",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    size, on_mesh, alone = json.loads(done.stdout.splitlines()[-1])
+    assert size == 8
+    assert alone == pytest.approx(found.values(), rel=1e-3)
+    assert on_mesh == pytest.approx(names["on_mesh"].values(), rel=1e-3)
 
 
 def test_moving_targets(here: Path) -> None:

@@ -174,9 +174,12 @@ def _write_documents(folder: OutputFolder, store: ListStore, vocab_size: int, dt
     ids = [f"document-{index}" for index in range(number)]
     table = pyarrow.table({"id": ids, "text": ["words"] * number, "source": ["tiny"] * number})
     half = number // 2
-    pyarrow.parquet.write_table(table.slice(0, half), partial / "documents-00000.parquet")
-    pyarrow.parquet.write_table(table.slice(half), partial / "documents-00001.parquet")
-    _publish(folder, "prepare", partial, "documents", {"num_documents": number})
+    for name in ("documents", "duplicates"):
+        (partial / name).mkdir()
+    pyarrow.parquet.write_table(table.slice(0, half), partial / "documents" / "documents-00000.parquet")
+    pyarrow.parquet.write_table(table.slice(half), partial / "documents" / "documents-00001.parquet")
+    np.save(partial / "duplicates" / "groups.npy", np.arange(number))
+    _publish(folder, "prepare", partial, "", {"num_documents": number})
 
     partial = folder.partial("tokenize", "0" * 64, resume=False)
     lengths = np.array([len(document) for document in store.documents], np.int32)

@@ -276,6 +276,19 @@ def of_schedules(root: Path) -> Iterator[Case]:
             "datasets": ((5, [5], object(), [CHARS]), "dataset"),
         },
     )
+    log = jd.TrainingLog(root / "dataset", "balance")
+    numbers = ((*NO_MAPPING, None, {"loss": "high"}), "value")
+    yield log, {"step": 0, "values": {}}, {"step": (NO_INTEGER, "step"), "values": numbers}
+    loader = jd.make_loader(root / "dataset", ordering="balance", global_batch_size=2)
+    evaluate = jd.Evaluator(loader)
+    yield (
+        lambda by: jd.Evaluator(loader, by=by),
+        {"by": ()},
+        {"by": (("topic", ("length", "topic"), 5, [None]), "family")},
+    )
+    wrong = {"losses_of": (NO_FUNCTION, "losses_of"), "num_batches": (NO_NUMBER, "num_batches")}
+    yield evaluate, {"losses_of": lambda batch: batch["inputs"]}, wrong
+    yield lambda loader: jd.Evaluator(loader), {"loader": loader}, {"loader": ((None, 5, "abc", [loader]), "loader")}
     records = jd.open_dataset(root / "dataset").records
     for read in (records.read, records.read_batch, records.read_tokens, records.sequences_at):
         yield read, {"places": [1, 0]}, {"places": ((*NO_INTEGERS, -1), "places")}
