@@ -31,7 +31,7 @@ _FEW_PAIRS = 4096
 """Levels with at most this number of pairs are swept several times, because their sums decide the result."""
 _ROUNDS = 2
 _NEAR = 32
-"""A unit is exchanged for one of this number of neighbours on each side, or one of twice this number of random units."""
+"""Candidates of an exchange: this number of neighbours on each side, and twice this number of random units."""
 _TOKENS_BELOW = 2**62
 
 
@@ -42,7 +42,6 @@ def choose(
     seed: int = 0,
     *,
     weights: Mapping[str, float] | None = None,
-    shares: Mapping[str, Any] | None = None,
     held: Any = None,
     barred: Any = None,
 ) -> Bool[np.ndarray, " unit"]:
@@ -54,8 +53,6 @@ def choose(
         fraction: the wanted share of the tokens, in [0, 1).
         seed: the choice between equally good units.
         weights: the weight λ of a family's squared deviations; 1 for families that are not given.
-        shares: family -> the wanted share of each group, for families whose share in `counts` is not the wanted one;
-            None means the shares of all units.
         held: units that are chosen in any case, as a mask.
         barred: units that are not chosen, as a mask; they count towards the mixture.
 
@@ -80,7 +77,7 @@ def choose(
     for name, mask in given.items():
         if mask.dtype != bool or mask.shape != tokens.shape:
             raise UserError(f"Expected {name} as a mask of {len(tokens)} units, found {mask.dtype} of {mask.shape}.")
-    units = _Units.of(counts, tokens, weights or {}, shares or {})
+    units = _Units.of(counts, tokens, weights or {})
     goal = fraction * float(tokens.sum())
     chosen = given["held"].copy()
     free = (tokens > 0) & ~chosen & ~given["barred"]
@@ -117,7 +114,6 @@ class _Units:
         counts: Mapping[str, Any],
         tokens: Int64[np.ndarray, " unit"],
         weights: Mapping[str, float],
-        shares: Mapping[str, Any],
     ) -> _Units:
         parts, wanted, keys = [], [], []
         for family, given in counts.items():
@@ -129,8 +125,7 @@ class _Units:
             if matrix.nnz <= 2 * len(tokens):
                 keys.append(_heaviest_groups(matrix))
             scale = float(weights.get(family, 1.0)) ** 0.5
-            own = np.asarray(matrix.sum(axis=0)).ravel() / max(int(tokens.sum()), 1)
-            wanted.append(scale * np.asarray(shares.get(family, own), np.float64))
+            wanted.append(scale * np.asarray(matrix.sum(axis=0)).ravel() / max(int(tokens.sum()), 1))
             parts.append(matrix * scale)
         sizes = sparse.csr_array(tokens.astype(np.float64)[:, None])
         rows = sparse.hstack([*parts, sizes], format="csr")
@@ -190,7 +185,7 @@ def _halves(
     """Divide a block into halves; `start` and the difference of the halves together are small."""
     last = block[len(block) // 2 * 2 :]  # the last unit of an odd block belongs to the second half
     left, right = block[: len(block) - len(last)].reshape(-1, 2).T
-    differences = sparse.csr_array(units.rows[left] - units.rows[right])
+    differences: Any = sparse.csr_array(units.rows[left] - units.rows[right])
     values, columns, bounds = differences.data, differences.indices, differences.indptr.tolist()
     sums, signs = start - units.sum(last), np.zeros(len(left))
     ties = rng.random(len(left)) < 0.5
