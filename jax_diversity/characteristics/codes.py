@@ -111,6 +111,13 @@ def categorical(column: pa.ChunkedArray, max_groups: int | None = None) -> Codes
     return Codes(of_place[place], names, missing, num_joined)
 
 
+def column_codes(store: Any, name: str, max_groups: int | None) -> Codes:
+    """Make a group for each value of a column of the stored documents, such as `source`."""
+    # The column of one file is encoded before the next file is read. Only four bytes per document stay in memory.
+    columns = (store.columns([name], path)[name].cast("large_string") for path in store.paths)
+    return categorical(joined([chunk.dictionary_encode() for column in columns for chunk in column.chunks]), max_groups)
+
+
 def _places(block: pa.DictionaryArray) -> Int32[np.ndarray, " document"]:
     """Return the place of every document's value in the dictionary. Without a value, it is the place after the last."""
     return block.indices.fill_null(len(block.dictionary)).to_numpy(zero_copy_only=False)

@@ -164,11 +164,7 @@ def _all_codes(context: Context, dataset: Any) -> dict[str, Codes]:
     bins = _reference_bins(context).get("length", num_bins)
     codes["length"] = make.length_bins(dataset.tokens.document_lengths, bins)
     for name in ("source", "language"):
-        # The column of one file is encoded before the next file is read. Only four bytes per document stay in memory.
-        store = dataset.document_store
-        columns = (store.columns([name], path)[name].cast("large_string") for path in store.paths)
-        blocks = [chunk.dictionary_encode() for column in columns for chunk in column.chunks]
-        codes[name] = make.categorical(make.joined(blocks), MAX_GROUPS)
+        codes[name] = make.column_codes(dataset.document_store, name, MAX_GROUPS)
     codes |= {"host": of_fields.pop("host"), "duplicate": make.copies(dataset.duplicate_groups)}
     return codes | of_fields
 

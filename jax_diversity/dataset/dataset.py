@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from jaxtyping import Float32, Int32, Int64
+from jaxtyping import Bool, Float32, Int32, Int64
 
 from jax_diversity.characteristics import stored as characterized
 from jax_diversity.characteristics.stored import SEQUENCE_CLUSTER, TOKENS
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from jax_diversity.records.reading import RecordReader
     from jax_diversity.token_store.megatron import TokenStore
     from jax_diversity.tokenization.base import Tokenizer
+
+
+_LENGTH_BINS = 100
 
 
 def open_dataset(path: str | Path, *, cache_folder: str | Path | None = None, memory_map: bool = True) -> Dataset:
@@ -231,6 +234,19 @@ class Dataset:
         """
         return clustered.read_assignments(self.stored, family)
 
+    def document_groups(self, family: str) -> Int32[np.ndarray, " document"]:
+        """The number of each document's group in a clustering, or in `length`, `source` or `language`.
+
+        Unlike the stored characteristics, they are known before the documents are packed.
+        """
+        from jax_diversity.characteristics.codes import column_codes, length_bins
+
+        if family == "length":
+            return length_bins(self.tokens.document_lengths, _LENGTH_BINS).group
+        if family in ("source", "language"):
+            return column_codes(self.document_store, family, None).group
+        return self.assignments(family)
+
     def clusters(self, family: str = "cluster") -> list[dict[str, Any]]:
         """The descriptions of the clusters of one clustering: name, number of documents, terms, titles ...
 
@@ -257,6 +273,11 @@ class Dataset:
             UserError: the dataset has no validation documents.
         """
         return ValidationPart(self)
+
+    @cached_property
+    def held_out(self) -> Bool[np.ndarray, " document"]:
+        """Whether each document is kept for validation; with a weight of 0 it is not in the validation sequences."""
+        return packed.read_held_out(self.stored)["held_out"]
 
     @cached_property
     def appearances(self) -> Int64[np.ndarray, " document"] | None:

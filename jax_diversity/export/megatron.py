@@ -30,7 +30,6 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import hold
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing.megatron import MegatronIndices, megatron_indices
-from jax_diversity.packing.split import validation_mask
 from jax_diversity.schema import Ordering
 from jax_diversity.schema.orderings import Positions
 from jax_diversity.token_store.megatron import TokenFile, TokenStore, TokenWriter
@@ -244,8 +243,7 @@ def packed_indices(dataset: Dataset) -> MegatronIndices:
             "Megatron's indices can describe only its own samples; pack again with the method megatron."
         )
     if (appearances := dataset.appearances) is None:
-        fraction = packing["validation_fraction"]
-        appearances = ~validation_mask(dataset.document_store.ids(), dataset.duplicate_groups, fraction)
+        appearances = ~dataset.held_out
     indices = megatron_indices(
         dataset.tokens.document_lengths,
         np.repeat(np.arange(len(appearances)), appearances),

@@ -38,6 +38,7 @@ NO_ARRAY = (OSError, ValueError, EOFError, OverflowError, TypeError, SyntaxError
 """The exceptions that NumPy raises for damaged files, including those of Python's parser, which reads the headers."""
 _PARTIAL = ".partial"
 _TEMPORARY = ".tmp"
+_REMEMBERED = "earlier"
 _IS_TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.tmp\Z")
 CACHE = ".cache"
 """The folder in a dataset's folder for files that only save time."""
@@ -429,11 +430,30 @@ class OutputFolder:
         with suppress(OSError):
             (self.root / _PARTIAL).rmdir()
 
-    def withdraw(self, stage: str) -> None:
-        """Remove the files of a stage, then its entry: after a kill in between, `is_current` is False."""
+    def withdraw(self, stage: str, remembered: str = "") -> None:
+        """Remove the files of a stage, then its entry: after a kill in between, `is_current` is False.
+
+        The file `remembered` of the stage stays in the folder under another name, see the method `remembered`.
+        """
+        if remembered and not any(self.missing_files(stage)):
+            entry = self.stages[stage]
+            about = entry["files"][remembered]
+            # The name has the file's hash: the copy never replaces the one that the manifest still names.
+            name = f"{_REMEMBERED}/{about['sha256'][:16]}-{Path(remembered).name}"
+            inside(self.root, name).parent.mkdir(exist_ok=True)
+            copy_file(inside(self.root, remembered), inside(self.root, name))
+            before = self.manifest.get("remembered", {})
+            self.manifest["remembered"] = before | {stage: {"file": name, "config": entry["config"], **about}}
+            self.write_manifest()
+            if stage in before and before[stage]["file"] != name:
+                inside(self.root, before[stage]["file"]).unlink(missing_ok=True)
         for name in self.stages[stage]["files"]:
             inside(self.root, name).unlink(missing_ok=True)
         self._remove_entry(stage)
+
+    def remembered(self, stage: str) -> Mapping[str, Any] | None:
+        """The file that a withdrawn stage left: `file` (its name), `bytes`, `sha256` and the stage's `config`."""
+        return self.manifest.get("remembered", {}).get(stage)
 
     def _remove_entry(self, stage: str) -> Mapping[str, Any]:
         """Take a stage out of the manifest; returns its files."""

@@ -25,8 +25,14 @@ class PackingConfig:
     """The order of the documents: random, as in the corpus, or spaced by topic cluster, as `document_spacing` does.
     With spacing, every cluster stays near its share from beginning to end, and short documents come first."""
     validation_fraction: float = 0.01
-    """Share of documents that are kept for validation, chosen by a hash of their ids; copies of a text stay
-    together."""
+    """Share of the tokens that are kept for validation, as whole documents; copies of a text stay together."""
+    validation_choice: Literal["balanced", "hash"] = "balanced"
+    """Which documents are kept for validation: `balanced` chooses documents that together have the corpus's mixture of
+    clusters, lengths, sources and languages; `hash` chooses by a hash of their ids."""
+    validation_from: str | None = None
+    """An earlier dataset of the same documents: its validation documents are kept for validation again, and its
+    training documents never are. None means the earlier build in the same folder with the same share and choice, if
+    there is one."""
     weights: dict[str, float] = field(default_factory=dict)
     """How often documents appear in training: rules and their factors. Examples are `source=web-*` 2.5, `cluster=17` 3,
     `quality>=0.8` 2 (a metadata field), and `quality@cluster>=0.8` 2 (the mean of this field over the document's

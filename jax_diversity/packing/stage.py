@@ -15,7 +15,7 @@ from jax_diversity.foundation.progress import Advance
 from jax_diversity.foundation.spacing import space_groups
 from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.packing.settings import PackingConfig
-from jax_diversity.packing.stored import APPEARANCES, SEGMENTS, SEQUENCES, SHUFFLE_INDEX, VALIDATION
+from jax_diversity.packing.stored import APPEARANCES, HELD_OUT, SEGMENTS, SEQUENCES, SHUFFLE_INDEX, VALIDATION
 
 if TYPE_CHECKING:
     from jax_diversity.packing.base import Packed
@@ -39,13 +39,16 @@ def pack_documents(context: Context, partial: Path) -> Counts:
     import pyarrow.parquet as pq
 
     from jax_diversity.packing.appearances import draw_appearances
-    from jax_diversity.packing.split import validation_mask
+    from jax_diversity.packing.split import RECORD, hash_ids, split_documents
     from jax_diversity.packing.weighing import weigh_documents
 
     config: PackingConfig = context.config.packing
     dataset = context.dataset
     lengths, groups = dataset.tokens.document_lengths, dataset.duplicate_groups
-    validation = validation_mask(dataset.document_store.ids(), groups, config.validation_fraction)
+    validation = split_documents(context)
+    records = np.empty(len(lengths), RECORD)
+    records["id"], records["held_out"] = hash_ids(dataset.document_store.ids()), validation
+    write_array(partial / HELD_OUT, records)
     chosen, appearances = ~validation, None
     if (weights := weigh_documents(context)) is not None:
         appearances = draw_appearances(weights, dataset.document_store.ids(), config.seed)
@@ -161,6 +164,7 @@ def _inputs(context: Context) -> tuple[str, ...]:
     by_vectors = METHODS.takes(config.method, "vectors")
     by_clusters = METHODS.takes(config.method, "clusters") or config.document_order == "spacing"
     by_clusters = by_clusters or needs_clusters(context)
+    by_clusters = by_clusters or (config.validation_choice == "balanced" and config.validation_fraction > 0)
     return ("prepare", "tokenize", *["embed"] * by_vectors, *["cluster"] * by_clusters)
 
 
@@ -182,6 +186,19 @@ def _check_weights(context: Context) -> None:
     weigh_documents(context, with_clusters=False)
 
 
+def _settings(config: Any) -> dict[str, Any]:
+    # The place of the earlier dataset is left out: `outside` has a fingerprint of its choice.
+    packing = dataclasses.asdict(config.packing)
+    del packing["validation_from"]
+    return {"packing": packing}
+
+
+def _earlier(context: Context) -> str:
+    from jax_diversity.packing.split import earlier_split
+
+    return earlier_split(context)
+
+
 PACK = Stage(
     "pack",
     help="Set validation documents aside, pack sequences.",
@@ -189,8 +206,11 @@ PACK = Stage(
     destination=SEQUENCES,
     run=pack_documents,
     summary=summary,
-    settings=lambda config: {"packing": dataclasses.asdict(config.packing)},
+    settings=_settings,
     inputs=_inputs,
+    outside=_earlier,
     check=_check_weights,
+    remembered=f"{SEQUENCES}/{HELD_OUT}",
     methods="packing.base",
+    version=2,
 )

@@ -19,6 +19,7 @@ SEQUENCES = "sequences"
 SEGMENTS = "segments.parquet"
 VALIDATION = "validation.parquet"
 APPEARANCES = "appearances.npy"
+HELD_OUT = "held_out.npy"
 SHUFFLE_INDEX = "shuffle_index.npy"
 
 
@@ -42,6 +43,11 @@ def read_appearances(stored: StoredStages) -> Int64[np.ndarray, " document"] | N
     if "num_appearances" not in stored.counts("pack"):
         return None
     return read_array(stored.file("pack", f"{SEQUENCES}/{APPEARANCES}"), "pack")
+
+
+def read_held_out(stored: StoredStages) -> np.ndarray:
+    """Return a record of every document: `id`, a hash of its id, and `held_out`, whether it was kept for validation."""
+    return read_array(stored.file("pack", f"{SEQUENCES}/{HELD_OUT}"), "pack")
 
 
 def stored_length(stored: StoredStages) -> int:

@@ -250,7 +250,8 @@ class Build:
             } - outdated
             outdated |= reached
         for other in sorted(outdated):
-            self.folder.withdraw(other)
+            stage = stages_by_name().get(other)
+            self.folder.withdraw(other, stage.remembered if stage else "")
 
     def _log(self, stage: str, seconds: float) -> None:
         # The memory is the peak of the whole process so far. To measure one stage, the kernel's number must be reset,

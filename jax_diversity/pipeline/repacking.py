@@ -68,6 +68,8 @@ def repack(
         )
     # The given dataset is the source of features, so the origin of its own features does not matter.
     origin = str(given.root.absolute())
+    # The new dataset keeps the same documents for validation, also those that an earlier build has chosen.
+    packing = dataclasses.replace(packing, validation_from=origin)
     config = dataclasses.replace(config, out=str(target), packing=packing, features_from=origin, orders=())
     build = Build(config, progress)
     kept = {name: given.manifest["stages"][name] for name in _taken_over(given)}

@@ -382,7 +382,7 @@ def _experiment(name: str, plain: Any, size: str | None) -> Experiment:
                         f"{did_you_mean(trial.dataset, datasets)}"
                     )
                 changed = _changed(trial, TrialConfig())
-                identity = fingerprint(VERSION, changed, datasets[trial.dataset], held)[:16]
+                identity = fingerprint(VERSION, changed, _identifying(datasets[trial.dataset]), held)[:16]
                 trials.append(Trial(arm, varied, trial, identity))
     if len({trial.identity for trial in trials}) < len(trials):
         raise UserError("Expected arms that differ, found two arms with the same settings; remove one arm.")
@@ -390,6 +390,19 @@ def _experiment(name: str, plain: Any, size: str | None) -> Experiment:
 
 
 _PLAIN = ("datasets", "arms", "vary")
+
+
+def _identifying(dataset: Any) -> Any:
+    """The settings of a dataset, as they enter the identity of a row.
+
+    Rows from before `packing.validation_choice` existed were measured with documents that a hash chose.
+    """
+    packing = dataset.get("packing", {}) if isinstance(dataset, dict) else None
+    if not isinstance(packing, dict):
+        return dataset
+    choice = packing.get("validation_choice", PackingConfig().validation_choice)
+    rest = {name: value for name, value in packing.items() if name != "validation_choice"}
+    return dataset | {"packing": rest | ({} if choice == "hash" else {"validation_choice": choice})}
 
 
 def _changed(settings: Any, default: Any) -> dict[str, Any]:
