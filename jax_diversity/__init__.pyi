@@ -50,6 +50,10 @@ from .run.run import Run as Run
 from .run.run import make_run as make_run
 from .run.source import SequenceSource as SequenceSource
 from .run.stored import open_schedule as open_schedule
+from .sampling.estimate import LossEstimate as LossEstimate
+from .sampling.estimate import estimate as estimate
+from .sampling.sample import Sample as Sample
+from .sampling.sample import sample as sample
 from .schema import Characteristics as Characteristics
 from .schema import Document as Document
 from .schema import Ordering as Ordering

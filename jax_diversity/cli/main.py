@@ -36,6 +36,7 @@ from jax_diversity.cli.options import (
     PrepareOptions,
     RepackOptions,
     ReportOptions,
+    SampleOptions,
     ScheduleOptions,
     StageOptions,
     TrainOptions,
@@ -198,6 +199,7 @@ def all_verbs() -> dict[str, Verb]:
     look = "Show a batch and its deviation, or the uses of a document."
     return verbs | {
         "inspect": Verb(look, _run_inspect, InspectOptions()),
+        "sample": Verb("Choose sequences or documents that stand for all.", _run_sample, SampleOptions()),
         "repack": Verb("Pack a dataset's documents again, into a new dataset.", _run_repack, RepackOptions()),
         "schedule": Verb("Make, change or show the schedule of a run.", _run_schedule, ScheduleOptions()),
         "export": Verb("Write an order or ordered sequences for another stack.", _run_export, ExportOptions()),
@@ -388,6 +390,20 @@ def _run_repack(options: RepackOptions) -> None:
     settings = {"seed": options.seed, "sequence_length": options.sequence_length}
     dataset = repack(_existing(options.out), options.to, **settings, progress=Progress(options.quiet))
     show(f"{dataset.num_sequences:,} sequences of {dataset.sequence_length} tokens: {dataset.root}")
+
+
+def _run_sample(options: SampleOptions) -> None:
+    from jax_diversity.cli.sampling import say_needed, take_samples
+
+    if not options.out.endswith(".parquet"):
+        _existing(options.out)
+    if options.precision is not None:
+        show(say_needed(options))
+        return
+    for name in ("losses", "pilot"):
+        if getattr(options, name) is not None:
+            raise UserError(f"Expected --{name} only with --precision, found it alone; add --precision or remove it.")
+    show(take_samples(options))
 
 
 def _run_schedule(options: ScheduleOptions) -> None:

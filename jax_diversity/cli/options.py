@@ -120,6 +120,34 @@ class RepackOptions(VerifyOptions):
 
 
 @dataclass(frozen=True)
+class SampleOptions(VerifyOptions):
+    """How many sequences or documents to choose, or a precision whose number to compute."""
+
+    n: int | None = None
+    """The number to choose."""
+    share: float | None = None
+    """The share to choose, above 0 and below 1."""
+    of: Literal["sequences", "documents"] | None = None
+    """What to choose; None means sequences of a dataset, and documents if `--out` is a Parquet file of documents."""
+    values: str | None = None
+    """Your own numbers, such as losses of an earlier model, that the sample also balances: a .npy file with one number
+    for each of all, or a .npz file with several arrays by name."""
+    num_samples: int = 1
+    """Number of samples; no two have a common sequence."""
+    to: str | None = None
+    """The file to write: NAME.npz (the sample), NAME.npy (only its positions) or NAME.parquet (the documents, or the
+    sequences' tokens). With several samples the names get numbers."""
+    seed: int = 0
+    """Other seeds give other samples."""
+    precision: float | None = None
+    """Choose nothing; say how many sequences the mean loss ± this number (95 % interval) needs, from `--losses`."""
+    losses: str | None = None
+    """With `--precision`: a .npy file of pilot losses, one for each of all, or for each of `--pilot`."""
+    pilot: str | None = None
+    """With `--precision`: the sample (.npz) that the pilot losses belong to."""
+
+
+@dataclass(frozen=True)
 class ScheduleOptions(FromFile, ScheduleConfig):
     """The options of a stored run. The command makes it, changes it, or only shows it if no change is given."""
 
