@@ -169,9 +169,9 @@ class Characteristics:
             [[2, 2], [3, 1]]
         """
         counts = {name: csr_array(matrix[rows]) for name, matrix in self.counts.items()}
-        of_sequences = (self.documents, self.copies, self.turns)
-        members = (None if groups is None else groups[rows] for groups in of_sequences)
-        return type(self)(counts, self.weights, self.sequence_length, *members, self.batch_size)
+        of_sequences = {"documents": self.documents, "copies": self.copies, "turns": self.turns}
+        taken: Any = {name: None if groups is None else groups[rows] for name, groups in of_sequences.items()}
+        return replace(self, counts=counts, **taken)
 
     def __reduce__(self) -> tuple[type[Characteristics], tuple[Any, ...]]:
         # A `MappingProxyType` cannot be pickled, so we make dicts.
