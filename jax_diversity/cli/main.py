@@ -380,7 +380,11 @@ def _run_order(options: OrderOptions) -> None:
     from jax_diversity.pipeline.build import Build, recorded_config
 
     build = Build(recorded_config(_existing(options.out)), Progress(options.quiet))
-    show(build_table(build.run_order(options.order)))
+    has_report = "report" in build.folder.stages
+    results = build.run_order(options.order)
+    if has_report:  # it would show the orderings as they were
+        results.append(build.run_stage("report"))
+    show(build_table(results))
     show(f"\n{orderings_table(open_dataset(build.folder.root))}")
 
 
@@ -524,7 +528,8 @@ def _run_inspect(options: InspectOptions) -> None:
     from jax_diversity.run.inspection import Inspector
 
     run = _open_run(options, options.ordering)
-    size = (run.datasets[0].batch_size or 64) if options.batch_size is None else options.batch_size
+    usual = run.datasets[0].batch_size or max(min(64, len(run)), 1)
+    size = usual if options.batch_size is None else options.batch_size
     if options.step * size > _LAST_POSITION:
         raise UserError(
             f"Expected --step of at most {_LAST_POSITION // size} with --batch-size {size}, found {options.step}."

@@ -198,7 +198,8 @@ class InspectOptions:
     step: int = 0
     """The step of training, counted from 0 over all epochs."""
     batch_size: int | None = None
-    """Number of sequences in a batch over all hosts; None means the batch size of the dataset, or 64."""
+    """Number of sequences in a batch over all hosts; None means the batch size of the dataset, or 64 (or all sequences,
+    if there are fewer)."""
     rank: int | None = None
     """Show only the rows that this host reads; hosts are counted from 0. This needs `num_hosts`."""
     num_hosts: int = 1

@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -85,13 +86,18 @@ def funnel_table(account: Mapping[str, Any]) -> str:
         for rule, number in sorted(step["removed"].items(), key=lambda pair: -pair[1]):
             rules.add_row(step["step"], rule, f"{number:,}", _share(number, step["documents_in"]))
     tables = [flow, rules]
-    first, last = account["steps"][0]["step"], account["steps"][-1]["step"]
+    last = account["steps"][-1]["step"]
     for kind in ("source", "language"):
         table = plain_table(kind, "read", "kept", "share", numbers={"read", "kept", "share"})
-        read, kept = account[kind][first], account[kind][last]
-        for name in sorted(read, key=lambda name: -read[name]["documents_in"])[:_MOST_GROUPS]:
-            before, after = read[name]["documents_in"], kept.get(name, {"documents_out": 0})["documents_out"]
-            table.add_row(shortened(name, 40) or "(none)", f"{before:,}", f"{after:,}", _share(after, before))
+        kept = {name: figures["documents_out"] for name, figures in account[kind].get(last, {}).items()}
+        # A step may set the language of documents: we count them with the language that they had at the end.
+        read = Counter(kept)
+        for step in account[kind].values():
+            read.update({name: sum(figures["removed"].values()) for name, figures in step.items()})
+        for name, before in sorted(read.items(), key=lambda pair: (-pair[1], pair[0]))[:_MOST_GROUPS]:
+            if before:
+                after = kept.get(name, 0)
+                table.add_row(shortened(name, 40) or "(none)", f"{before:,}", f"{after:,}", _share(after, before))
         tables.append(table)
     found = [f"{step['step']} found {_most(step['found'])}" for step in account["steps"] if step["found"]]
     edited = [f"{step['step']} edited {step['edited']:,} documents" for step in account["steps"] if step["edited"]]

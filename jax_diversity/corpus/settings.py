@@ -16,7 +16,7 @@ PYTHON_ENVIRONMENT = "python-environment"
 SECONDS_PER_DOCUMENT = 60.0
 """The default time limit in seconds for reading a document, and for each step of preparation of a document."""
 
-TextFormat = Literal["jsonl", "parquet", "text", "html", "latex", "mediawiki", "stack_exchange", "warc"]
+TextFormat = Literal["jsonl", "parquet", "csv", "text", "html", "latex", "mediawiki", "stack_exchange", "warc"]
 Format = Literal["auto", TextFormat, "chat", "code", "megatron", "tokens"]
 
 
@@ -25,11 +25,13 @@ class CorpusConfig:
     """The files of the corpus, and the meaning of their fields."""
 
     paths: tuple[str, ...] = ()
-    """Files or globs (local or any fsspec address, `gs://bucket/*.jsonl.gz`), or the word `python-environment`
-    for the modules, docstrings, READMEs and licences of the installed Python packages."""
+    """Files, globs or folders (local or any fsspec address, `gs://bucket/*.jsonl.gz`), or the word `python-environment`
+    for the modules, docstrings, READMEs and licences of the installed Python packages. A folder means all files in it
+    and in its folders, without hidden ones."""
     format: Format = "auto"
-    """The format of the files; `auto` decides by their names. `chat`: JSONL or Parquet files of turns; `code`: text
-    files, each with its licence in the field `licence`. Some formats give raw text for a step of preparation: `html`
+    """The format of the files; `auto` decides by their names. `csv`: tables; the first line names the columns, which
+    become fields. `chat`: JSONL or Parquet files of turns; `code`: text files, each with its licence in the field
+    `licence`. Some formats give raw text for a step of preparation: `html`
     and `warc` (crawls) for the step html; `latex` (files, or archives of arXiv), `mediawiki` (XML dumps of wikis) and
     `stack_exchange` (a site's Posts.xml) for the steps of the same names. `megatron`: prefixes of .bin and .idx files,
     or globs of them; `tokens`: JSONL, Parquet or ArrayRecord files with token ids in `tokens_field`. Both need
@@ -57,6 +59,9 @@ class CorpusConfig:
     """The field of a document's title."""
     duplicate_ids: Literal["error", "rename"] = "error"
     """The action for a repeated id: stop with an error, or append `#2`, `#3` ..."""
+    keep_markup: bool = False
+    """Tokenize documents of HTML, wiki markup or XML as they are. Otherwise a corpus of which a tenth is such markup is
+    refused, and a hundredth gives a warning."""
     strict: bool = False
     """Stop at the first broken record instead of counting and skipping it."""
     max_bytes: int | None = None
@@ -100,6 +105,7 @@ class CorpusConfig:
     def made_of(self) -> dict[str, Any]:
         """Return the settings that decide the documents. A template or a pattern is included only if it is used."""
         settings = dataclasses.asdict(self)
+        del settings["keep_markup"]  # it changes no document
         if self.format != "chat":
             del settings["chat_template"]
         if self.documents_begin is None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from jax_diversity.corpus.markup import KINDS, without_markup
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.stored import DOCUMENTS, DUPLICATE_GROUPS, PREPARATION
 from jax_diversity.foundation.artifacts import CACHE, fingerprint, write_array
@@ -30,7 +32,7 @@ def prepare(context: Context, partial: Path) -> Counts:
     config: CorpusConfig = context.config.corpus
     chain = context.config.preparation.chain()  # None means that there are no steps
     folder = partial / DOCUMENTS
-    chats: dict[str, int] = {}
+    further: dict[str, int] = {}
     report = ReadReport()  # its counts grow while the documents are written; we never make a list of all documents
     limit = time_limit(context.config.preparation.seconds_per_document)
     with limit, context.progress.task("prepare documents", input_size(config), "bytes") as advance:
@@ -38,13 +40,21 @@ def prepare(context: Context, partial: Path) -> Counts:
         if chain is not None:
             documents = chain.through(documents, partial / PREPARATION, context.progress.task)
         if config.format == "chat":
-            documents = with_loss_spans(documents, config, chats)
+            documents = with_loss_spans(documents, config, further)
+        if config.format not in ("megatron", "tokens"):
+            documents = without_markup(documents, config.keep_markup, further)
         stored = write_documents(documents, folder, config.file_bytes)
     # We store the groups here, so that other stages do not have to read the hashes of all texts.
     groups = DocumentStore.of_folder(folder).group_duplicates(() if chain is None else chain.group_fields)
     (partial / DUPLICATE_GROUPS).parent.mkdir(exist_ok=True)
     write_array(partial / DUPLICATE_GROUPS, groups)
-    counts = dataclasses.asdict(report) | dataclasses.asdict(stored) | chats
+    if report.num_documents == 1:
+        warnings.warn(
+            "The corpus is one document, so that no order can mix documents; if the file has several, name the lines "
+            "with which they begin, such as --corpus.documents-begin '\\S' for every line.",
+            stacklevel=2,
+        )
+    counts = dataclasses.asdict(report) | dataclasses.asdict(stored) | further
     return counts if chain is None else counts | chain.counts()
 
 
@@ -53,6 +63,7 @@ def summary(counts: Counts) -> str:
     text = f"{counts['num_documents']:,} documents, {counts['text_bytes'] / 1e6:,.1f} MB of text"
     if "preparation" in counts:
         text += f", of {counts['preparation']['num_documents_read']:,} read"
+    text += "".join(f", {counts[name]:,} of them {kind}" for kind, name in KINDS.items() if name in counts)
     if unknown := counts.get("num_chats_without_turns"):
         text += f"; the turns of {unknown:,} edited chats are not certain: their answers do not count towards the loss"
     if failed := [*_failed(counts)]:

@@ -302,6 +302,7 @@ class Dataset:
             documents=self.sequence_documents,
             copies=self.sequence_copies,
             turns=self.sequence_turns,
+            batch_size=self.batch_size,
         )
 
     def count_own_tokens(self, segments: Segments) -> csr_array:

@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from jax_diversity.foundation.errors import UserError, in_one_line
 
 _DRIVERS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
 """Protocol of an object store -> the extra that installs its driver."""
+
+
+class MissingLibrary(UserError):
+    """Optional libraries that are not installed, or cannot be imported.
+
+    Args:
+        missing: for each library, its name, what pip installs, and the reason.
+    """
+
+    def __init__(self, missing: Sequence[tuple[str, str, str]]) -> None:
+        self.missing = tuple(dict.fromkeys(missing))
+        names = ", ".join(dict.fromkeys(name for name, _, _ in self.missing))
+        reasons = "; ".join(dict.fromkeys(reason for _, _, reason in self.missing))
+        wanted = " ".join(f"'{each}'" for each in dict.fromkeys(install for _, install, _ in self.missing))
+        what = "library" if "," not in names else "libraries"
+        super().__init__(
+            f"Expected the {what} {names}, found no {what} that can be imported ({reasons}); pip install {wanted}."
+        )
+
+
+@contextmanager
+def together() -> Iterator[list[MissingLibrary]]:
+    """Raise one error for all libraries that are missing: the errors that the block appends to the list.
+
+    Raises:
+        MissingLibrary: there is such an error.
+    """
+    found: list[MissingLibrary] = []
+    yield found
+    if found:
+        raise MissingLibrary([each for error in found for each in error.missing])
+
+
+def check_installed(name: str, extra: str) -> None:
+    """Refuse a library that is not installed, without an import, which may take ten seconds."""
+    if find_spec(name) is None:
+        raise MissingLibrary([(name, f"jax-diversity[{extra}]", f"No module named {name!r}")])
 
 
 def optional(name: str, extra: str | None, *, install: str | None = None) -> Any:
@@ -20,7 +60,7 @@ def optional(name: str, extra: str | None, *, install: str | None = None) -> Any
         install: the name of the library for pip, if it differs from the module's name.
 
     Raises:
-        UserError: the library is not installed, or cannot be imported.
+        MissingLibrary: the library is not installed, or cannot be imported.
 
     Example:
         >>> ray = optional("ray", "ray")
@@ -29,10 +69,8 @@ def optional(name: str, extra: str | None, *, install: str | None = None) -> Any
         return import_module(name)
     except Exception as error:  # an installed library may raise anything
         library = name.partition(".")[0]
-        raise UserError(
-            f"Expected the library {library}, found no library that can be imported ({in_one_line(error)}); "
-            f"pip install '{f'jax-diversity[{extra}]' if extra else install or library}'."
-        ) from None
+        wanted = f"jax-diversity[{extra}]" if extra else install or library
+        raise MissingLibrary([(library, wanted, in_one_line(error))]) from None
 
 
 def missing_driver(protocol: str, error: ImportError) -> UserError:

@@ -22,6 +22,7 @@ from jax_diversity.measures.windows import (
     place,
     row_sums,
     token_windows,
+    usable_windows,
     window_deviation,
 )
 from jax_diversity.schema import Characteristics, Ordering
@@ -136,7 +137,7 @@ class Balance:
 def measure(
     characteristics: Characteristics,
     ordering: Order,
-    windows: Sequence[int] = (256,),
+    windows: Sequence[int] | None = None,
     advance: Advance = ignore,
     *,
     targets: Targets | None = None,
@@ -147,7 +148,8 @@ def measure(
     Args:
         characteristics: the token counts; weights are ignored.
         ordering: the order of training; an array must be a bijection of the sequences.
-        windows: window sizes in sequences, each between 1 and the number of positions.
+        windows: window sizes in sequences, each between 1 and the number of positions. None means 256 and the batch
+            size of the characteristics, without the sizes that do not fit twice; if none fits, half of all sequences.
         advance: called with the number of positions done, over all families.
         targets: family -> the groups' shares to measure against; for other families, the shares of the corpus. Norms
             have no target: if the first family has a target, the drift is measured against the mean of all positions.
@@ -161,6 +163,9 @@ def measure(
         >>> float(measure(chars, np.arange(4), windows=(2,)).window_tv["topic"][2].max())
         0.0
     """
+    check_type("characteristics", characteristics, Characteristics, MADE_BY)
+    if windows is None:
+        windows = usable_windows((256,), characteristics.num_sequences, characteristics.batch_size)
     return Measurer(characteristics, windows, targets, every_start=every_start).measure(ordering, advance)
 
 

@@ -152,8 +152,8 @@ def compare(
     Args:
         characteristics: the token counts; weights are ignored.
         orderings: name -> ordering, run, or array that is a bijection of the sequences.
-        windows: window sizes in sequences. None means 64, 192, 256 and 1024 without the sizes that do not fit; if none
-            of them fits, half of all sequences.
+        windows: window sizes in sequences. None means 64, 192, 256, 1024 and the batch size of the characteristics,
+            without the sizes that do not fit; if none of them fits, half of all sequences.
         offsets: the windows whose TV is measured. "0" means aligned windows. "half" means windows that begin half a
             window later. "every" means all start positions; this takes as long as all other measures. If the number of
             tokens per sequence varies, "tokens" (windows of equal tokens) is added.
@@ -183,7 +183,9 @@ def compare(
     orders = {name: as_order_of(characteristics, order, f"order {name!r}") for name, order in orderings.items()}
     if windows is None:
         least = min(map(len, orders.values()))
-        windows = [size for size in WINDOWS if size <= least] or [max(least // 2, 1)] * (least > 0)
+        size = characteristics.batch_size
+        sizes = sorted({*WINDOWS, *([] if size is None else [size])})
+        windows = [size for size in sizes if size <= least] or [max(least // 2, 1)] * (least > 0)
     measurer = Measurer(characteristics, windows, targets, every_start="every" in offsets)
     summaries = {}
     for name, ordering in orders.items():

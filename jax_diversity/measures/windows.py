@@ -211,9 +211,12 @@ def token_windows(
 
 
 def usable_windows(windows: Sequence[int], num_sequences: int, batch_size: int | None = None) -> tuple[int, ...]:
-    """Return the window sizes (and the batch size) that fit twice into the sequences; if none fits, half of all."""
-    further = () if batch_size is None or batch_size in windows else (batch_size,)
-    return tuple(size for size in (*windows, *further) if 2 * size <= num_sequences) or (max(num_sequences // 2, 1),)
+    """Return the window sizes (and the batch size) that fit twice into the sequences; if none fits, half of all.
+
+    The sizes are sorted.
+    """
+    sizes = {*windows, *(() if batch_size is None else (batch_size,))}
+    return tuple(size for size in sorted(sizes) if 2 * size <= num_sequences) or (max(num_sequences // 2, 1),)
 
 
 def _window_counts(placed: csr_array, size: int, offset: int) -> Iterator[csr_array]:

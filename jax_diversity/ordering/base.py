@@ -111,7 +111,7 @@ def order(
             time), `greedy_pool` (over a stream), or a method of the literature.
         seed: an integer >= 0, for methods that use random numbers.
         objective: weights of the method's rule. It is only for methods that have an objective; None means
-            `Objective()`.
+            `Objective()`, with the batch size of the characteristics, if they have one, as its window.
         targets: target shares that replace the corpus's own shares. Either `Targets` (phases over the positions), or a
             mapping family -> shares, which holds from the first position after the consumed sequences.
         consumed: the sequences that training has already used, in their order. They stay first. The other sequences are
@@ -121,12 +121,13 @@ def order(
             at the boundary of the two epochs as within one epoch.
         checkpoint: file for the state of a long run; after an interrupt the same call continues from it.
         advance: called with the number of positions filled since its last call, for progress bars.
-        options: the method's own options, such as `pool_size`; `jax-diversity order --help` lists them.
+        options: the method's own options, such as `pool_size`; `jax-diversity order --help` lists them. The default of
+            a `block_size` is the batch size of the characteristics, if they have one.
 
     Returns:
-        A bijection (empty if there are no sequences). Its `info` describes how it was made: the seed and objective if
-        the method uses them, and all options with their values. With `consumed`, `replanned_at` is the first position
-        after the consumed sequences.
+        A bijection (empty if there are no sequences). Its `info` describes how it was made: the seed, and the objective
+        with its windows, if the method uses them, and all options with their values. With `consumed`, `replanned_at` is
+        the first position after the consumed sequences.
 
     Raises:
         ValueError: unknown method or option; a method that does not use the given seed, objective, targets, consumed
@@ -154,6 +155,10 @@ def order(
     check_function("advance", advance)
     seed = as_whole_number("seed", seed)
     check_uses(method, seed=seed, objective=objective, targets=targets)
+    size = characteristics.batch_size
+    if size is not None and size <= characteristics.num_sequences:
+        objective = Objective(windows=(size,)) if objective is None else objective
+        options = {"block_size": size, **options} if METHODS.takes(method, "block_size") else options
     objective = Objective() if objective is None else objective
     objective.check_families(characteristics.families)
     objective.check_method(method)

@@ -113,7 +113,7 @@ class OrderConfig:
     options: dict[str, int | float | bool | str | None] = field(default_factory=dict)
     """The method's own options, such as `pool_size 8192`; other options keep their defaults."""
     name: str | None = None
-    """Name of the ordering. None means the method's name."""
+    """Name of the ordering. None means the method's name. The name of another method is refused."""
     seed: int = 0
     """Seed for methods that use random numbers."""
     objective: Literal["default", "f1", "f2", "f3"] = "default"
@@ -238,6 +238,11 @@ class OrderConfig:
                 f"with {'targets; give their phases in reverse' if self.targets.shares else 'after; leave it out'}."
             )
         METHODS.check_name(self.method)
+        if self.file_name != self.method and self.file_name in METHODS:
+            raise UserError(
+                f"Expected a name that is not the name of another method for an ordering by {self.method!r}, found "
+                f"{self.name!r}; choose a name of its own, or method {self.name}."
+            )
         try:
             self.check_uses()
             objective = self.resolve_objective(families)

@@ -28,8 +28,10 @@ def order_stage(config: OrderConfig) -> Stage:
         destination=ORDERINGS,
         run=lambda context, partial: order_sequences(context, partial, config.for_batches(context.config.batch_size)),
         summary=summary,
-        # The number of devices is left out, because it does not change the result.
-        settings=lambda build: {"order": {**dataclasses.asdict(config.for_batches(build.batch_size)), "devices": None}},
+        # The number of devices is left out, because it does not change the result. The name is the stage's name.
+        settings=lambda build: {
+            "order": {**dataclasses.asdict(config.for_batches(build.batch_size)), "name": None, "devices": None}
+        },
         inputs=lambda context: ("characterize", *([f"order/{config.after.order}"] if config.after.order else [])),
         check=lambda context: _mesh(config),  # before the work of other stages
         resumable=True,
@@ -110,5 +112,8 @@ def _targets(dataset: Any, chars: Characteristics, config: OrderConfig, consumed
 
 
 def summary(counts: Counts) -> str:
-    """Return one line: the number of positions, the method, and the groups with too few tokens."""
-    return ". ".join([f"{counts['num_sequences']:,} positions by {counts['method']}", *counts.get("unmet_targets", [])])
+    """Return one line: the number of positions, the method, its windows, and the groups with too few tokens."""
+    windows = counts.get("objective", {}).get("windows")
+    balanced = f", windows of {', '.join(map(str, windows))}" if windows else ""
+    made = f"{counts['num_sequences']:,} positions by {counts['method']}{balanced}"
+    return ". ".join([made, *counts.get("unmet_targets", [])])

@@ -14,6 +14,7 @@ from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.foundation.checks import as_whole_number, check_folder_name
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.libraries import MissingLibrary, together
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.packing.settings import PackingConfig
@@ -81,12 +82,16 @@ class BuildConfig:
         if self.batch_size is not None:
             as_whole_number("batch_size", self.batch_size, 1, _LARGEST_BATCH)
         names = [order.file_name for order in self.orders]
-        for field in dataclasses.fields(self):
-            settings = getattr(self, field.name)
-            if not dataclasses.is_dataclass(settings) or (sections is not None and field.name not in sections):
-                continue
-            further = {RecordsConfig: [names], TokenizerConfig: [self.features_from is None]}
-            cast(Any, settings).check(*further.get(type(settings), []))
+        with together() as missing:
+            for field in dataclasses.fields(self):
+                settings = getattr(self, field.name)
+                if not dataclasses.is_dataclass(settings) or (sections is not None and field.name not in sections):
+                    continue
+                further = {RecordsConfig: [names], TokenizerConfig: [self.features_from is None]}
+                try:
+                    cast(Any, settings).check(*further.get(type(settings), []))
+                except MissingLibrary as error:
+                    missing.append(error)
         if "preparation" in (sections or ("preparation",)):
             self.preparation.check_corpus(self.corpus.format)
         # Another dataset's tokenizer is known from its stage on.

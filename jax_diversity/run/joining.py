@@ -63,7 +63,14 @@ def joined_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
         documents=_apart([dataset.sequence_documents[:, None] for dataset in datasets])[:, 0],
         copies=_apart([dataset.sequence_copies for dataset in datasets]),
         turns=_joined_turns(datasets),
+        batch_size=common_batch_size(datasets),
     )
+
+
+def common_batch_size(datasets: Sequence[Dataset]) -> int | None:
+    """The batch size that all datasets were built for; None if it is unknown or differs."""
+    sizes = {dataset.batch_size for dataset in datasets}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def comparable_characteristics(datasets: Sequence[Dataset]) -> Characteristics:

@@ -75,7 +75,8 @@ def create_schedule(
             `objective`, `targets` and the method's options set the order of every epoch, as in `order`. `balance`,
             `greedy` and `greedy_pool` take the end of the previous epoch into account. The first epoch has the seed
             `seed`, the next one `seed + 1`, and so on, so that all epochs have different orders. `targets` are the
-            target shares of every epoch; their phases are positions within an epoch.
+            target shares of every epoch; their phases are positions within an epoch. Without an `objective`, windows of
+            the batch size of the datasets are balanced; the description of the version says which.
 
     Raises:
         UserError: the folder already contains a run, or another process writes to it; an unknown setting; datasets of
@@ -247,6 +248,14 @@ class _Orders:
         self.first: Ordering | None = None
         self.objective, self.targets, self.options = objective, targets, options
 
+    def windows_of(self, datasets: Sequence[Dataset]) -> str:
+        """The windows that are balanced, for the description of a version; empty without windows."""
+        windows: set[int] = set()
+        if METHODS.takes(self.method, "objective"):
+            of_datasets = (dataset.batch_size for dataset in datasets)
+            windows = {size for size in of_datasets if size} if self.objective is None else {*self.objective.windows}
+        return f", windows of {', '.join(map(str, sorted(windows)))}" if windows else ""
+
     def continued(
         self, history: Int64[np.ndarray, " used"], datasets: Sequence[Dataset], count: int, mixture: Mixture
     ) -> Iterator[Int64[np.ndarray, " position"]]:
@@ -350,7 +359,7 @@ def _stored(
     The version is stored once, after the last part; if `as_made` is true, it is stored after every part.
     """
     seed = f", seed {orders.seed}" if METHODS.takes(orders.method, "seed") else ""
-    change = f"{change}: {orders.method}{seed}"
+    change = f"{change}: {orders.method}{seed}{orders.windows_of(datasets)}"
     before, key = content.parts, secrets.token_hex(16)
     epoch = sum(dataset.num_sequences for dataset in datasets)
     length = epoch * -(-_SHORTEST_PART // epoch)

@@ -60,8 +60,9 @@ class ScheduleConfig:
     def arguments(self, datasets: Sequence[Dataset]) -> dict[str, Any]:
         """The arguments of `create_schedule` and `extend_schedule`; `datasets` are all datasets of the run."""
         from jax_diversity.ordering.base import METHODS
+        from jax_diversity.run.joining import common_batch_size
 
-        order = self.order
+        order = self.order.for_batches(common_batch_size(datasets))
         return {
             "num_epochs": self.num_epochs,
             "num_positions": self.num_positions,
@@ -74,17 +75,17 @@ class ScheduleConfig:
             "interleaving": self.interleaving,
             "background": self.background,
             "method": order.method,
-            **({"objective": self._objective(datasets)} if METHODS.takes(order.method, "objective") else {}),
+            **({"objective": self._objective(order, datasets)} if METHODS.takes(order.method, "objective") else {}),
             **({"targets": _targets(order.targets, datasets)} if order.targets.shares else {}),
             # Settings do not record whether a value was given: the default is replaced by the previous version's seed.
             **({"seed": order.seed} if order.seed else {}),
             **order.options,
         }
 
-    def _objective(self, datasets: Sequence[Dataset]) -> Any:
+    def _objective(self, order: OrderConfig, datasets: Sequence[Dataset]) -> Any:
         """The objective of all epochs; weights of families (λ) replace the datasets' weights."""
-        if not self.order.weights:
-            return self.order.resolve_objective(())
+        if not order.weights:
+            return order.resolve_objective(())
         from jax_diversity.run.mixture import joint_characteristics
 
         is_joint = self.joint or self.family != "dataset"
@@ -92,15 +93,15 @@ class ScheduleConfig:
         chars = several[0]
         if any(each.families != chars.families for each in several):
             raise UserError("Expected order.weights with datasets that balance the same families, found others.")
-        if unknown := set(self.order.weights) - set(chars.families):
+        if unknown := set(order.weights) - set(chars.families):
             raise UserError(
                 f"Expected order.weights of families that are balanced ({', '.join(chars.families)}), found "
                 f"{', '.join(sorted(unknown))}."
             )
-        objective = self.order.resolve_objective(chars.families)
+        objective = order.resolve_objective(chars.families)
         if objective.family_weights is not None:
             return objective
-        return replace(objective, family_weights=tuple({**chars.weights, **self.order.weights}.values()))
+        return replace(objective, family_weights=tuple({**chars.weights, **order.weights}.values()))
 
     def check(self, exists: bool) -> None:
         """Raise a `UserError` if settings contradict one another, or do not fit a new (or existing) run.

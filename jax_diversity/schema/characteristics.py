@@ -40,6 +40,8 @@ class Characteristics:
             the sequences of one group far from each other.
         turns: for sequences of one document with equal counts, numbers that give their order in training. Negative for
             all other sequences. None if their order does not matter.
+        batch_size: the global batch size of your training, in sequences. Without an objective, orderings balance
+            windows of this size; measures include it. None if it is unknown.
 
     Use `Characteristics.from_counts` to make a value of this class. Pickles and copies are read-only too.
     """
@@ -50,6 +52,7 @@ class Characteristics:
     documents: Int64[np.ndarray, " sequence"] | None = None
     copies: Int64[np.ndarray, "sequence member"] | None = None
     turns: Int64[np.ndarray, " sequence"] | None = None
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
         # A SciPy matrix cannot be made read-only, only its three arrays.
@@ -74,6 +77,7 @@ class Characteristics:
         documents: Any = None,
         copies: Any = None,
         turns: Any = None,
+        batch_size: int | None = None,
     ) -> Characteristics:
         """Check and freeze a user's own count matrices.
 
@@ -87,6 +91,7 @@ class Characteristics:
                 negative. The shape is (sequence, member) or, with one group per sequence, (sequence,).
             turns: for sequences of one document with equal counts, whole numbers that give their order in training.
                 Negative for all other sequences.
+            batch_size: the global batch size of your training, in sequences; None if it is unknown.
 
         Raises:
             ValueError: not a mapping, no family; counts that are negative, NaN, infinite, fractional or too large;
@@ -139,7 +144,8 @@ class Characteristics:
                     f"Expected the turns of {len(first_totals)} sequences, found {len(turns)}; give one number "
                     "per sequence, negative without a turn."
                 )
-        return cls(matrices, _as_weights(weights, matrices), length, documents, copies, turns)
+        size = None if batch_size is None else as_whole_number("batch_size", batch_size, 1)
+        return cls(matrices, _as_weights(weights, matrices), length, documents, copies, turns, size)
 
     def with_weights(self, weights: Mapping[str, float]) -> Characteristics:
         """Return the same counts with other weights.
@@ -163,14 +169,15 @@ class Characteristics:
             [[2, 2], [3, 1]]
         """
         counts = {name: csr_array(matrix[rows]) for name, matrix in self.counts.items()}
-        of_sequences = (self.documents, self.copies, self.turns)
-        members = (None if groups is None else groups[rows] for groups in of_sequences)
-        return type(self)(counts, self.weights, self.sequence_length, *members)
+        of_sequences = {"documents": self.documents, "copies": self.copies, "turns": self.turns}
+        taken: Any = {name: None if groups is None else groups[rows] for name, groups in of_sequences.items()}
+        return replace(self, counts=counts, **taken)
 
     def __reduce__(self) -> tuple[type[Characteristics], tuple[Any, ...]]:
         # A `MappingProxyType` cannot be pickled, so we make dicts.
         of_sequences = (self.documents, self.copies, self.turns)
-        return type(self), (dict(self.counts), dict(self.weights), self.sequence_length, *of_sequences)
+        members = (dict(self.counts), dict(self.weights), self.sequence_length, *of_sequences, self.batch_size)
+        return type(self), members
 
     @property
     def num_sequences(self) -> int:
@@ -196,7 +203,7 @@ class Characteristics:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the counts, weights, sequence length, documents, copies and turns."""
+        """Hash of the counts, weights, sequence length, documents, copies and turns, without the batch size."""
         # We convert all arrays to int64. SciPy chooses int32 or int64 by size; this choice must not change the hash.
         digest = hashlib.sha256(json.dumps([dict(self.weights), self.sequence_length]).encode())
         for name, matrix in self.counts.items():

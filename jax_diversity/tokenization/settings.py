@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from jax_diversity.foundation.checks import as_whole_number, check_at_least
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.libraries import check_installed
 from jax_diversity.foundation.settings import adopt_settings
 
 _TOKEN_FORMATS = ("megatron", "tokens")
@@ -105,6 +106,10 @@ class TokenizerConfig:
                 f"Expected tokenizer.vocab_size >= {least} (256 bytes and {marks}) and <= {_LARGEST_VOCABULARY}, "
                 f"found {self.vocab_size}."
             )
+        if self.kind == "tensorflow-text" or self.normalization != "none":
+            check_installed("tensorflow_text", "tensorflow-text")
+        elif self.kind == "sentencepiece":
+            check_installed("sentencepiece", "sentencepiece")
         if not reads_files:
             return
         if self.kind in _MODEL_KINDS:

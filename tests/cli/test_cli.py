@@ -222,7 +222,7 @@ SLIPS = [
     ),
     (["build", "--config", "kind.yaml"], "kind.yaml: Expected packing.sequence_length to be int, found 'long'"),
     (["build", "--config", "folder"], "Expected a configuration file at folder, found none"),
-    (["build", "--corpus.paths", "folder"], "Expected files, found the folder folder"),
+    (["build", "--corpus.paths", "folder"], "Expected files at folder, found none; check corpus.paths"),
     (["build", "--corpus.paths", "texts.jsonl", "--out", "texts.jsonl"], "found a file at texts.jsonl"),
     (["measure", "--out", "folder"], "Expected a dataset in folder, found no manifest.json in it; make one"),
     (["measure", "--out", "texts.jsonl"], "Expected a dataset in texts.jsonl, found a file; make one"),

@@ -215,7 +215,7 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
         read(tmp_path / "none.jsonl")
     with pytest.raises(UserError, match=r"\*\.gz, found none"):
         read(tmp_path / "*.gz")
-    with pytest.raises(UserError, match="found the folder"):
+    with pytest.raises(UserError, match="found none"):  # an empty folder
         read(tmp_path)
 
 

@@ -493,6 +493,20 @@ def step_of(name: str, before: int, after: int, **more: object) -> dict:
     return {"step": name, **figures, "removed": {}, "found": {}, "edited": 0, **more}
 
 
+def test_the_printed_funnel_counts_documents_with_the_language_that_a_step_set() -> None:
+    language = {
+        "a": {"": step_of("a", 10, 6, removed={"few": 4})},
+        "b": {"en": step_of("b", 4, 4), "de": step_of("b", 2, 1, removed={"one": 1})},
+    }
+    steps = step_of("a", 10, 6, removed={"few": 4}), step_of("b", 6, 5, removed={"one": 1})
+    rows = funnel_table(account_of(*steps, language=language)).split("language")[1].splitlines()[1:]
+    assert [row.split() for row in rows] == [
+        ["(none)", "4", "0", "0.0", "%"],
+        ["en", "4", "4", "100.0", "%"],
+        ["de", "2", "1", "50.0", "%"],
+    ]
+
+
 def test_the_funnel_of_every_place_has_a_number_a_step() -> None:
     """Also of a source that a step removed whole, and of a language that a step told."""
     source = {"a": {"x": step_of("a", 7, 6), "y": step_of("a", 3, 0)}, "b": {"x": step_of("b", 6, 5)}}

@@ -7,6 +7,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import jax_diversity as jd
@@ -56,10 +57,32 @@ def test_orders_balance_windows_of_the_batch_size(built: Path) -> None:
     assert asked.fingerprint == dataset.orderings["balance"].fingerprint
 
 
+def test_what_is_made_of_the_dataset_takes_its_batch_size(
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = jd.open_dataset(built)
+    chars, balance = dataset.characteristics, dataset.orderings["balance"]
+    made = jd.order(chars)
+    assert made.fingerprint == balance.fingerprint
+    assert list(made.info["objective"]["windows"]) == [SIZE]
+    assert jd.order(chars, objective=jd.Objective()).fingerprint != balance.fingerprint
+    blocks = jd.order(chars, "greedy_block_shuffle", objective=jd.Objective.f3())
+    assert blocks.fingerprint == dataset.orderings["blocks"].fingerprint
+    assert chars.take(np.arange(SIZE - 1)).batch_size == SIZE  # fewer sequences than a batch: no window
+    assert not jd.order(chars.take(np.arange(SIZE - 1))).info["objective"]["windows"]
+    assert set(jd.measure(chars, balance).window_tv["cluster"]) == {SIZE, 256}
+    run = jd.create_schedule(tmp_path / "run", dataset)
+    assert np.array_equal(run.indices, balance.indices)
+    assert run.content.versions[0].change.endswith(f"balance, seed 0, windows of {SIZE}")
+    assert main(["schedule", "--path", str(tmp_path / "same"), "--datasets", str(built), "--quiet"]) == 0
+    assert f"windows of {SIZE}" in " ".join(capsys.readouterr().out.split())
+    assert np.array_equal(jd.open_schedule(tmp_path / "same").indices, balance.indices)
+
+
 def test_measures_report_and_inspect_are_at_the_batch_size(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
     measured = json.loads((built / "orderings" / "balance.json").read_text())["balance"]
     assert set(measured["families"]["cluster"]["windows"]) == {"8", str(SIZE), "32"}
-    assert choose_orderings(built).windows == (8, 32, SIZE)
+    assert choose_orderings(built).windows == (8, SIZE, 32)
     report = json.loads((built / "report.json").read_text())
     assert report["ordering"]["batches"]["batch_size"] == SIZE
     assert report["summary"]["main_window"] == SIZE
@@ -112,5 +135,41 @@ def test_it_is_refused_as_soon_as_sequences_are_packed(tiny_dataset: Path, tmp_p
 def test_usable_windows_take_the_batch_size() -> None:
     assert usable_windows((8, 32), 64) == (8, 32)
     assert usable_windows((8, 32), 64, 32) == (8, 32)
-    assert usable_windows((8, 32), 64, 16) == (8, 32, 16)
+    assert usable_windows((8, 32), 64, 16) == (8, 16, 32)
     assert usable_windows((8, 32), 10, 6) == (5,)
+
+
+def test_an_order_again_is_kept_and_the_report_follows_new_ones(
+    tiny_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny_dataset, copy)
+    order = ["order", "--out", str(copy), "--quiet"]
+    assert main(["report", "--out", str(copy), "--quiet"]) == 0  # it names the folder
+    before = (copy / "report.json").read_bytes()
+    capsys.readouterr()
+    assert main([*order, "--name", "balance"]) == 0
+    table = capsys.readouterr().out.splitlines()[1:4]
+    assert [(line.split()[0], line.split()[-1]) for line in table] == [
+        *(("order/balance", "kept"), ("measure/balance", "kept"), ("report", "kept"))
+    ]
+    assert (copy / "report.json").read_bytes() == before
+    assert main([*order, "--method", "stratified"]) == 0
+    names = [each["name"] for each in json.loads((copy / "report.json").read_text())["ordering"]["orders"]]
+    assert names == ["uniform_shuffle", "balance", "stratified"]
+    assert main([*order, "--seed", "3"]) == 0
+    assert "report.html" in capsys.readouterr().out
+    assert (copy / "report.html").exists()
+
+
+def test_an_order_has_no_name_of_another_method(
+    tiny_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny_dataset, copy)
+    before = (copy / "manifest.json").read_bytes()
+    assert main(["order", "--out", str(copy), "--name", "uniform_shuffle", "--quiet"]) == 2
+    assert "not the name of another method for an ordering by 'balance', found 'uniform_shuffle'" in (
+        capsys.readouterr().err
+    )
+    assert (copy / "manifest.json").read_bytes() == before

@@ -29,6 +29,7 @@ from jax_diversity.corpus.settings import SECONDS_PER_DOCUMENT
 from jax_diversity.corpus.steps.base import Candidate, LearningStep, Step
 from jax_diversity.foundation.artifacts import atomic_folder, copy_file, read_json, write_json
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.libraries import MissingLibrary, together
 from jax_diversity.foundation.processes import map_in_processes, num_cores
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.schema import Document
@@ -50,7 +51,7 @@ class Chain:
         seconds_per_document: the time limit of a step for a document; 0 means no limit.
 
     Raises:
-        UserError: an unknown step, or options that the step does not have.
+        UserError: an unknown step, options that the step does not have, or libraries that are not installed.
 
     Example:
         >>> chain = Chain([("words", {"least": 3})])
@@ -70,11 +71,14 @@ class Chain:
     ) -> None:
         self._specs = labelled(steps)
         self._steps: list[Step] = []
-        for index, spec in enumerate(self._specs):
-            try:
-                self._steps.append(spec.make())
-            except UserError as error:
-                raise UserError(f"preparation.steps[{index}]: {error}") from None
+        with together() as missing:
+            for index, spec in enumerate(self._specs):
+                try:
+                    self._steps.append(spec.make())
+                except MissingLibrary as error:
+                    missing.append(error)
+                except UserError as error:
+                    raise UserError(f"preparation.steps[{index}]: {error}") from None
         self._engine, self._num_processes, self._seconds = engine, num_processes, seconds_per_document
         self._forget()
 

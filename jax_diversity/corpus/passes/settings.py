@@ -10,6 +10,7 @@ from jax_diversity.corpus.settings import SECONDS_PER_DOCUMENT
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import as_weight, check_at_least
 from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
+from jax_diversity.foundation.libraries import MissingLibrary
 from jax_diversity.foundation.settings import parse_yaml, settings_from_plain
 
 if TYPE_CHECKING:
@@ -119,6 +120,8 @@ class PreparationConfig:
         try:
             options = [(each.step, each.options) for each in steps]
             return Chain(options, self.engine, self.num_processes, self.seconds_per_document)
+        except MissingLibrary:
+            raise
         except UserError as error:
             if self.recipe is None:
                 raise

@@ -39,6 +39,7 @@ _NAMES: dict[TextFormat, re.Pattern] = {
     "latex": re.compile(r"\.tex$", re.IGNORECASE),
     "jsonl": re.compile(r"\.(?:jsonl|ndjson|json)$", re.IGNORECASE),
     "parquet": re.compile(r"\.(?:parquet|pq)$", re.IGNORECASE),
+    "csv": re.compile(r"\.(?:csv|tsv)$", re.IGNORECASE),
 }
 
 
@@ -181,13 +182,20 @@ def _with_own_names(files: dict[str, InputFile]) -> list[InputFile]:
 
 
 def find_local(pattern: str) -> list[InputFile]:
-    """Return the files of a path or glob on this machine; the list may be empty."""
+    """Return the files of a path, a glob or a folder on this machine; the list may be empty."""
     path = os.path.expanduser(pattern)
     if os.path.isfile(path):
         return [InputFile(path, valid_name(os.path.basename(path)))]
     if os.path.isdir(path):
-        raise UserError(f"Expected files, found the folder {pattern}; name its files, as in '{path.rstrip('/')}/*'.")
-    root = _fixed_folder(path)  # it is not part of names, so that the same files in another folder have the same names
+        if os.path.isfile(os.path.join(path, "manifest.json")):
+            raise UserError(
+                f"Expected files of a corpus, found the dataset {pattern}; name its documents, as in "
+                f"'{path.rstrip('/')}/documents/*.parquet'."
+            )
+        root, path = path, os.path.join(glob.escape(path), "**")
+    else:
+        root = _fixed_folder(path)
+    # The root is not part of names, so that the same files in another folder have the same names.
     matches = [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)]
     return [InputFile(match, valid_name(Path(os.path.relpath(match, root or ".")).as_posix())) for match in matches]
 
@@ -198,15 +206,18 @@ def _find_remote(pattern: str) -> list[InputFile]:
     protocol = pattern.partition("://")[0].rpartition("::")[2]
     try:
         filesystem, path = fsspec.core.url_to_fs(pattern)
-        matches = filesystem.glob(path) if _MAGIC.search(path) else [path]
+        is_folder = not _MAGIC.search(path) and filesystem.isdir(path)
+        root = path.rstrip("/") if is_folder else _fixed_folder(path)
+        matches = filesystem.find(root) if is_folder else filesystem.glob(path) if _MAGIC.search(path) else [path]
         matches = [match for match in matches if filesystem.isfile(match)]
+        if is_folder:  # as on this machine, without hidden files
+            matches = [match for match in matches if "/." not in match.removeprefix(root)]
     except ImportError as error:
         raise missing_driver(protocol, error) from None
     except ValueError as error:
         raise UserError(f"Expected an address that fsspec supports, found {pattern}: {error}.") from None
     except Exception as error:  # every driver has its own exceptions
         raise UserError(f"Could not list {pattern}: {in_one_line(error)}.") from None
-    root = _fixed_folder(path)
     return [
         InputFile(filesystem.unstrip_protocol(match), match.removeprefix(root).lstrip("/"), filesystem)
         for match in matches

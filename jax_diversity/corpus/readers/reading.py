@@ -16,6 +16,7 @@ from jax_diversity.corpus.identity import IdRegistry
 from jax_diversity.corpus.readers.array_record import read_array_records
 from jax_diversity.corpus.readers.chat import chat_form
 from jax_diversity.corpus.readers.code import Licences, read_code
+from jax_diversity.corpus.readers.csv_tables import read_csv
 from jax_diversity.corpus.readers.files import InputFile, find_files, reading_faults
 from jax_diversity.corpus.readers.jsonl import read_jsonl
 from jax_diversity.corpus.readers.latex import read_latex
@@ -85,7 +86,7 @@ def sample_documents(
 
 def _documents(readings: Found, config: CorpusConfig, report: ReadReport) -> Iterator[Document]:
     """Yield the documents, with unique ids. Other records are counted."""
-    ids = IdRegistry()
+    ids, named = IdRegistry(), _NamedFields(config)
     # `_read_sources` compares `max_bytes` with the counts of this loop. They are up to date there because a generator
     # runs only when the next value is requested.
     for place, found in readings:
@@ -104,6 +105,7 @@ def _documents(readings: Found, config: CorpusConfig, report: ReadReport) -> Ite
             report.num_empty_documents += 1
             continue
         document = found if ids.add(found.id) else _with_other_id(found, place, ids, config, report)
+        named.add(place, document)
         report.num_documents += 1
         report.text_bytes += text_bytes
         report.num_tokens += len(document.tokens) if isinstance(document, TokenDocument) else 0
@@ -114,6 +116,45 @@ def _documents(readings: Found, config: CorpusConfig, report: ReadReport) -> Ite
             f"Expected at least one document that is not empty in {', '.join(config.paths)}, found "
             f"{report.num_problems} broken and {report.num_empty_documents} empty ones{first}."
         )
+    named.check()
+
+
+class _NamedFields:
+    """The fields that the settings name and that no record had so far; a field with its usual name may be absent."""
+
+    def __init__(self, config: CorpusConfig) -> None:
+        names = ("id_field", "source_field", "language_field", "title_field")
+        given = {name: getattr(config, name) for name in names}
+        self._absent = {name: value for name, value in given.items() if value not in (None, getattr(_USUAL, name))}
+        self._num_records = 0
+        self._fields: dict[str, None] = {}
+
+    def add(self, place: Place, document: Document) -> None:
+        """Look at a document; only records have fields, so files with one document each are left out."""
+        if not self._absent or place.line is None:
+            return
+        self._num_records += 1
+        self._fields.update(dict.fromkeys(document.metadata))
+        found = {
+            "id_field": document.id != place.name,
+            "source_field": document.source != place.file.stem,
+            "language_field": document.language is not None,
+            "title_field": document.title is not None,
+        }
+        self._absent = {name: value for name, value in self._absent.items() if not found[name]}
+
+    def check(self) -> None:
+        """Raise a `UserError` for a named field that no record had."""
+        for name, value in self._absent.items() if self._num_records else ():
+            others = ", ".join([*self._fields][:20]) or "none"
+            raise UserError(
+                f"Expected a text or number in the field {value!r} of a record (corpus.{name}), found none in "
+                f"{self._num_records:,} records, whose other fields are {others}; name one of them, or leave corpus."
+                f"{name} out. Fields within fields cannot be named."
+            )
+
+
+_USUAL = CorpusConfig()
 
 
 def input_size(config: CorpusConfig) -> int:
@@ -189,6 +230,8 @@ def _reader(file: InputFile, config: CorpusConfig, licences: Licences, advance: 
         return read_jsonl(file, config, advance, form)
     if kind == "parquet":
         return read_parquet(file, config, advance, form)
+    if kind == "csv" and form is TEXT:
+        return read_csv(file, config, advance)
     if form is not TEXT:
         names = (
             "token ids named .jsonl, .parquet or .array_record" if form is TOKENS else "chats named .jsonl or .parquet"
