@@ -100,7 +100,7 @@ def test_records_hold_balance_waits_and_diagnoses(dataset, whole):
         assert steps.tolist() == [1, 3, 5]
         assert ((low <= values) & (values <= high)).all()
     assert run.curve("validation_loss")[0].tolist() == [2, 5, 6]
-    with pytest.raises(UserError, match=r"among batch_tv/cluster.*validation_loss, found 'accuracy'"):
+    with pytest.raises(UserError, match=r"among batch_tv/cluster.*validation_loss_low, found 'accuracy'"):
         run.curve("accuracy")
 
 
