@@ -9,6 +9,8 @@ from jax_diversity.report.plain import clean_text
 
 MAX_FIELDS = 8
 """The largest number of metadata fields in a sentence."""
+_MOST_STEPS = 5
+"""The largest number of steps in a sentence."""
 
 
 def against(first: float | int, second: float | int) -> tuple[str, str]:
@@ -200,7 +202,38 @@ def training_sentence(run: Mapping[str, Any]) -> str:
     if not parts:
         return f"The run on `{run['ordering']}` has no finite loss.{warning}"
     steps = counted(run["num_steps"], "step")
-    return f"In {steps} on `{run['ordering']}`, {listing(parts)} nats per token.{warning}"
+    more = f"{warning}{_noise_words(run['noise'])}{_outlier_words(run)}"
+    return f"In {steps} on `{run['ordering']}`, {listing(parts)} nats per token.{more}"
+
+
+def _noise_words(noise: Sequence[Mapping[str, Any]]) -> str:
+    """What the noise of a training loss means for a comparison of two runs."""
+    if not noise:
+        return ""
+    differences = [f"{each['difference']:.3f} from {counted(each['steps'], 'step')}" for each in noise]
+    return (
+        f" In its second half the training loss varied from step to step by {noise[0]['deviation']:.3f} (standard "
+        "deviation). Four of five comparisons with a run of other batches would show a difference of "
+        f"{listing(differences)}."
+    )
+
+
+def _outlier_words(run: Mapping[str, Any]) -> str:
+    """The steps whose loss was far above the course of the losses."""
+    spikes, hard = run["spikes"], run["hard_batches"]
+    words = ""
+    if spikes:
+        cause = " for unknown reasons" if hard is None else ", which their batches do not explain"
+        words = f" The loss was far above its course at {_some_steps(spikes)}{cause}."
+    if hard:
+        words += f" It was high at {_some_steps(hard)} because their batches were hard."
+    return words
+
+
+def _some_steps(steps: Sequence[int]) -> str:
+    named = [f"{step:,}" for step in steps[:_MOST_STEPS]]
+    rest = len(steps) - len(named)
+    return f"step{'' if len(steps) == 1 else 's'} {listing([*named, f'{rest:,} more'] if rest else named)}"
 
 
 def _course(name: str, curve: Mapping[str, Any]) -> str:
