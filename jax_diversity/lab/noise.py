@@ -77,7 +77,12 @@ def loss_noise(losses: Any, spans: Any = (1, 8, 64)) -> LossNoise:
             lines = np.lib.stride_tricks.sliding_window_view(means, _POINTS).mean(axis=1)
             residuals = means[_POINTS // 2 : -(_POINTS // 2)] - lines
             found[number] = float(np.sqrt((residuals**2).mean() * _POINTS / (_POINTS - 1)))
-    return LossNoise(found, {number: _FOUND * 2**0.5 * deviation for number, deviation in found.items()})
+    return LossNoise(found, {number: smallest_difference(deviation) for number, deviation in found.items()})
+
+
+def smallest_difference(deviation: float) -> float:
+    """The difference of two independent means with this standard deviation that four of five comparisons find."""
+    return _FOUND * 2**0.5 * deviation
 
 
 @dataclass(frozen=True)
