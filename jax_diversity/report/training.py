@@ -76,7 +76,7 @@ def training_values(ordering: str, steps: Steps) -> dict[str, Any]:
 
 
 def _noise_values(steps: Steps) -> dict[str, Any]:
-    """The noise of the second half of the training losses, and the steps that are far above the course of all."""
+    """The noise of the second half of the training losses without spikes, and the spikes and hard batches of all."""
     known = [row for row in steps if np.isfinite(row.get("loss", np.nan))]
     losses = np.array([row["loss"] for row in known], float)
     expected = np.array([row.get(_EXPECTED, np.nan) for row in known], float)
@@ -84,8 +84,10 @@ def _noise_values(steps: Steps) -> dict[str, Any]:
     places = [int(row["step"]) for row in known]
     # Where steps are missing, the means of k values are not those of k steps.
     is_whole = all(after == before + 1 for before, after in pairwise(places))
-    noise = loss_noise(losses[len(losses) // 2 :] if is_whole else [])
     found = find_outliers(losses, expected if is_known else None)
+    usual = np.delete(np.arange(len(losses)), found.spikes)
+    filled = np.interp(np.arange(len(losses)), usual, losses[usual]) if len(usual) else losses
+    noise = loss_noise(filled[len(losses) // 2 :] if is_whole else [])
     return {
         "noise": [
             {"steps": number, "deviation": round_value(deviation), "difference": round_value(difference)}

@@ -23,7 +23,7 @@ const trainingFigures = (() => {
       const band = run.validation_interval;
       return [
         ...curveTraces(`${run.ordering}, training`, run.loss.curve, style),
-        ...(band ? edges(band.low.position, band.low.mean, band.high.mean, palette.ink, 0.18, label(`${run.ordering}, validation`)) : []),
+        ...(band ? edges(band.low.position, band.low.mean, band.high.mean, style.colour, 0.25, label(`${run.ordering}, validation`)) : []),
         { x: curve.position, y: curve.mean, name: label(`${run.ordering}, validation`), mode: "lines+markers", legendgroup: label(`${run.ordering}, validation`),
           line: { color: palette.ink, width: 1, dash: "2px,3px" }, hovertemplate: "%{y:.4f}",
           marker: { size: 9, symbol: style.symbol, color: style.colour, line: { width: 1.5, color: palette.ink } } },

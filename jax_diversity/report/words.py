@@ -212,8 +212,8 @@ def _noise_words(noise: Sequence[Mapping[str, Any]]) -> str:
         return ""
     differences = [f"{each['difference']:.3f} from {counted(each['steps'], 'step')}" for each in noise]
     return (
-        f" In its second half the training loss varied from step to step by {noise[0]['deviation']:.3f} (standard "
-        "deviation). Four of five comparisons with a run of other batches would show a difference of "
+        f" In its second half the noise of the training loss had a standard deviation of {noise[0]['deviation']:.3f}. "
+        "Four of five comparisons with a run of other batches would show a difference of "
         f"{listing(differences)}."
     )
 
@@ -222,11 +222,12 @@ def _outlier_words(run: Mapping[str, Any]) -> str:
     """The steps whose loss was far above the course of the losses."""
     spikes, hard = run["spikes"], run["hard_batches"]
     words = ""
-    if spikes:
-        cause = " for unknown reasons" if hard is None else ", which their batches do not explain"
-        words = f" The loss was far above its course at {_some_steps(spikes)}{cause}."
+    if spikes and hard is None:
+        words = f" The loss was far above its course at {_some_steps(spikes)}: spikes, or batches that are hard."
+    elif spikes:
+        words = f" The loss had spikes at {_some_steps(spikes)}, which the content of the batches does not explain."
     if hard:
-        words += f" It was high at {_some_steps(hard)} because their batches were hard."
+        words += f" The loss was high at {_some_steps(hard)}, as the content of the batches explains."
     return words
 
 
