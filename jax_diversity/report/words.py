@@ -202,6 +202,10 @@ def training_sentence(run: Mapping[str, Any]) -> str:
     if not parts:
         return f"The run on `{run['ordering']}` has no finite loss.{warning}"
     steps = counted(run["num_steps"], "step")
+    if number := run["num_more_groups"]:
+        warning += (
+            f" {counted(number, 'more group')} of the validation loss {'is' if number == 1 else 'are'} in its log."
+        )
     more = f"{warning}{_noise_words(run['noise'])}{_outlier_words(run)}"
     return f"In {steps} on `{run['ordering']}`, {listing(parts)} nats per token.{more}"
 

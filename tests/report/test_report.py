@@ -433,7 +433,7 @@ def test_the_validation_loss_has_an_interval_and_groups():
     assert values["validation_interval"]["high"]["position"] == [9, 19]
     assert list(values["groups"]) == [f"source/{number:02}" for number in range(12)]
     assert values["groups"]["source/00"]["last"] == 22
-    assert values["num_more_groups"] == 2
+    assert "2 more groups of the validation loss are in its log." in values["sentence"]
 
 
 def test_a_run_without_steps_says_so():
