@@ -19,6 +19,7 @@ _FOUND = 1.95996 + 0.84162
 _REACH = 32
 """Number of steps on each side whose median is the course of a loss: longer spikes become a part of the course."""
 _LEAST_REACH = 4
+_CHUNK = 2**14
 _FAR = 5.0
 """Standard deviations above the course: with normal noise one step of 3 million would be this far."""
 _DEVIATION = 1.4826
@@ -76,7 +77,12 @@ def loss_noise(losses: Any, spans: Any = (1, 8, 64)) -> LossNoise:
             lines = np.lib.stride_tricks.sliding_window_view(means, _POINTS).mean(axis=1)
             residuals = means[_POINTS // 2 : -(_POINTS // 2)] - lines
             found[number] = float(np.sqrt((residuals**2).mean() * _POINTS / (_POINTS - 1)))
-    return LossNoise(found, {number: _FOUND * 2**0.5 * deviation for number, deviation in found.items()})
+    return LossNoise(found, {number: smallest_difference(deviation) for number, deviation in found.items()})
+
+
+def smallest_difference(deviation: float) -> float:
+    """The difference of two independent means with this standard deviation that four of five comparisons find."""
+    return _FOUND * 2**0.5 * deviation
 
 
 @dataclass(frozen=True)
@@ -151,11 +157,17 @@ def _as_losses(name: str, values: Any) -> Float64[np.ndarray, " step"]:
 def _from_course(values: Float64[np.ndarray, " step"]) -> Float64[np.ndarray, " step"]:
     """The distances from the local medians; 0 where there are too few neighbours."""
     # Near the ends the window becomes narrower but stays symmetric: a falling curve is then not above its course.
-    distances = np.zeros(len(values))
-    for step in range(_LEAST_REACH, len(values) - _LEAST_REACH):
-        reach = min(_REACH, step, len(values) - 1 - step)
-        distances[step] = values[step] - np.median(values[step - reach : step + reach + 1])
-    return distances
+    number = len(values)
+    medians = values.copy()
+    for start in range(_REACH, number - _REACH, _CHUNK):
+        stop = min(start + _CHUNK, number - _REACH)
+        windows = np.lib.stride_tricks.sliding_window_view(values[start - _REACH : stop + _REACH], 2 * _REACH + 1)
+        medians[start:stop] = np.median(windows, axis=1)
+    for step in {*range(_LEAST_REACH, min(_REACH, number)), *range(max(number - _REACH, 0), number - _LEAST_REACH)}:
+        reach = min(_REACH, step, number - 1 - step)
+        if reach >= _LEAST_REACH:
+            medians[step] = np.median(values[step - reach : step + reach + 1])
+    return values - medians
 
 
 def _robust_slope(x: Float64[np.ndarray, " step"], y: Float64[np.ndarray, " step"]) -> float:

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import jax
+
 from jax_diversity.dataset.orderings import is_file_name
 from jax_diversity.foundation.checks import as_whole_number, check_mapping
 from jax_diversity.foundation.errors import UserError
@@ -85,17 +87,16 @@ class TrainingLog:
         self._write: JsonLinesWriter | None = None
         self._folder = training_folder(run) if folder is None else Path(folder)
         self._path = inside(self._folder, LOG_FILE)
-        self._stack = ExitStack()
-        self._is_closed = False
-        header, self.steps = read_log(self._path)
-        self._check(header, run)
-        if not _is_first_process():
-            return
-        if not is_held(self._folder):
-            # Not `hold`: a notebook may close the log in another context than the one that opened it.
-            self._stack.enter_context(locked(self._folder))
-        if not self._path.exists():  # a run without further steps has a header, too
-            JsonLinesWriter(self._path, self._header).close()
+        self._is_closed, self._writes = False, jax.process_index() == 0
+        with ExitStack() as stack:
+            if self._writes and not is_held(self._folder):
+                # Not `hold`: a notebook may close the log in another context than the one that opened it.
+                stack.enter_context(locked(self._folder))
+            header, self.steps = read_log(self._path)
+            self._check(header, run)
+            if self._writes and not self._path.exists():  # a run without further steps has a header, too
+                JsonLinesWriter(self._path, self._header).close()
+            self._stack = stack.pop_all()
 
     def _check(self, header: Mapping[str, Any], run: Run) -> None:
         fits = {
@@ -120,7 +121,7 @@ class TrainingLog:
         check_mapping("values", values, "of names to numbers")
         if self._is_closed:
             raise UserError(f"Expected an open log, found {self._path}, which was closed; make another TrainingLog.")
-        if not _is_first_process():
+        if not self._writes:
             return
         numbers = {name: _as_number(name, value) for name, value in values.items()}
         if self._write is None:
@@ -143,12 +144,6 @@ class TrainingLog:
 
     def __repr__(self) -> str:
         return f"TrainingLog({str(self._path)!r})"
-
-
-def _is_first_process() -> bool:
-    import jax
-
-    return jax.process_index() == 0
 
 
 def _as_number(name: str, value: Any) -> float:

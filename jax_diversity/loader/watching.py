@@ -227,9 +227,7 @@ def _expectation(
         losses = _reference_losses("reference", reference, counts.num_sequences, "sequences")
         if not np.isfinite(losses).all():
             number = int((~np.isfinite(losses)).sum())
-            raise UserError(
-                f"Expected finite reference losses, found {number} sequences without; evaluate all of them."
-            )
+            raise UserError(f"Expected finite reference losses, found {number} sequences without one.")
         tokens = counts.tokens.astype(np.float64)
         return losses * tokens, tokens
     if len(reference) != 1 or next(iter(reference)) not in counts.counts:

@@ -10,6 +10,7 @@ const drawing = (() => {
     drift: { make: orderFigures.drift, file: "norm-drift", by: [] },
     heat: { make: heatMap.heat, file: "heat-map", by: ["focus", "family"] },
     loss: { make: trainingFigures.loss, file: "loss", by: [] },
+    groups: { make: trainingFigures.groups, file: "validation-loss-by-group", by: [] },
     diversity: { make: trainingFigures.diversity, file: "gradient-diversity", by: [] },
     rank: { make: trainingFigures.rank, file: "stable-rank", by: [] },
     wait: { make: trainingFigures.wait, file: "input-wait", by: [] },

@@ -1,8 +1,9 @@
-"""Compute the values of training runs: losses, measures of the gradients, and waiting times for input."""
+"""Compute the values of training runs: losses and their noise, measures of the gradients, waiting times for input."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from jax_diversity.foundation.folders import inside
 from jax_diversity.foundation.stage import Context
 from jax_diversity.lab.explaining.stored import read_explanations
 from jax_diversity.lab.metrics import read_log
+from jax_diversity.lab.noise import find_outliers, loss_noise
 from jax_diversity.measures.curves import envelope
 from jax_diversity.report.plain import as_json, clean_text, round_value
 from jax_diversity.report.words import training_sentence
@@ -20,6 +22,10 @@ Steps = Sequence[Mapping[str, Any]]
 _LOSSES = ("loss", "validation_loss")
 _EXTRAS = {"gradient_diversity": "gradient_diversity", "stable_rank": "stable_rank", "input_wait": "input_wait_seconds"}
 """Name in the values -> name in a step's record."""
+_INTERVAL = ("validation_loss_low", "validation_loss_high")
+_EXPECTED = "loss_expected"
+_OF_GROUP = "validation_loss/"
+_MOST_GROUPS = 12
 
 
 def training_runs(context: Context, orderings: Iterable[str]) -> dict[str, Steps]:
@@ -29,14 +35,17 @@ def training_runs(context: Context, orderings: Iterable[str]) -> dict[str, Steps
     """
     if "write" not in context.folder.stages:
         return {}
-    dataset, shown = context.dataset.fingerprint, ("step", *_LOSSES, *_EXTRAS.values())
+    dataset, shown = context.dataset.fingerprint, {"step", *_LOSSES, *_INTERVAL, _EXPECTED, *_EXTRAS.values()}
     runs = {}
     for name in orderings:
         header, steps = read_log(inside(context.root, "training", name, "log.jsonl"))
         # The name of a folder is only the name of the ordering: the log may be from an earlier dataset or ordering.
         is_of_this = header.get("ordering") == context.counts(f"order/{name}")["fingerprint"]
         if steps and is_of_this and header.get("dataset") == dataset:
-            runs[name] = [{key: step[key] for key in shown if step.get(key) is not None} for step in steps]
+            runs[name] = [
+                {key: value for key, value in step.items() if key in shown or key.startswith(_OF_GROUP)}
+                for step in steps
+            ]
     return runs
 
 
@@ -60,7 +69,42 @@ def training_values(ordering: str, steps: Steps, explained: Sequence[Mapping[str
     for name, logged in _EXTRAS.items():
         at, found = _column(steps, logged)
         values[name] = _curve(at, found) if np.isfinite(found).any() else None
+    ends = {end: _column(steps, name) for end, name in zip(("low", "high"), _INTERVAL, strict=True)}
+    values["validation_interval"] = None
+    if all(np.isfinite(found).any() for _, found in ends.values()):
+        values["validation_interval"] = {end: envelope(found, at) for end, (at, found) in ends.items()}
+    groups = sorted({name for row in steps for name in row if name.startswith(_OF_GROUP)})
+    values["groups"] = {
+        clean_text(name.removeprefix(_OF_GROUP)): _curve(*_column(steps, name)) for name in groups[:_MOST_GROUPS]
+    }
+    values["num_more_groups"] = max(len(groups) - _MOST_GROUPS, 0)
+    values |= _noise_values(steps)
     return {**values, "sentence": training_sentence(values), "explained": as_json(explained)}
+
+
+def _noise_values(steps: Steps) -> dict[str, Any]:
+    """The noise of the second half of the training losses without spikes, and the spikes and hard batches of all."""
+    known = [row for row in steps if np.isfinite(row.get("loss", np.nan))]
+    losses = np.array([row["loss"] for row in known], float)
+    expected = np.array([row.get(_EXPECTED, np.nan) for row in known], float)
+    is_known = len(expected) > 0 and bool(np.isfinite(expected).all())
+    places = [int(row["step"]) for row in known]
+    # Where steps are missing, the means of k values are not those of k steps.
+    is_whole = all(after == before + 1 for before, after in pairwise(places))
+    found = find_outliers(losses, expected if is_known else None)
+    usual = np.delete(np.arange(len(losses)), found.spikes)
+    filled = np.interp(np.arange(len(losses)), usual, losses[usual]) if len(usual) else losses
+    noise = loss_noise(filled[len(losses) // 2 :] if is_whole else [])
+    return {
+        "noise": [
+            {"steps": number, "deviation": round_value(deviation), "difference": round_value(difference)}
+            for (number, deviation), difference in zip(
+                noise.deviations.items(), noise.smallest_differences.values(), strict=True
+            )
+        ],
+        "spikes": [places[index] for index in found.spikes],
+        "hard_batches": [places[index] for index in found.hard_batches] if is_known else None,
+    }
 
 
 def _column(steps: Steps, name: str) -> tuple[np.ndarray, np.ndarray]:

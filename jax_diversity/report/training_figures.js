@@ -2,7 +2,7 @@
 "use strict";
 const trainingFigures = (() => {
   const { count, decimal, listing } = wording;
-  const { layout, styles, curveTraces, curveNumbers, wholeTicks, label, level } = look;
+  const { layout, styles, edges, curveTraces, curveNumbers, wholeTicks, label, level } = look;
   const steps = (curves) => ({ title: "optimiser step, the first is 0", tickformat: ",d", hoverformat: ",d", ...wholeTicks(curves.flatMap((curve) => curve.position)) });
 
   const runsOf = (values, state) => values.training.filter((run) => state.shown.has(run.ordering)
@@ -20,9 +20,11 @@ const trainingFigures = (() => {
     const data = runs.flatMap((run) => {
       const style = styleOf(run);
       const { curve } = run.validation_loss;
+      const band = run.validation_interval;
       return [
         ...curveTraces(`${run.ordering}, training`, run.loss.curve, style),
-        { x: curve.position, y: curve.mean, name: label(`${run.ordering}, validation`), mode: "lines+markers",
+        ...(band ? edges(band.low.position, band.low.mean, band.high.mean, style.colour, 0.25, label(`${run.ordering}, validation`)) : []),
+        { x: curve.position, y: curve.mean, name: label(`${run.ordering}, validation`), mode: "lines+markers", legendgroup: label(`${run.ordering}, validation`),
           line: { color: palette.ink, width: 1, dash: "2px,3px" }, hovertemplate: "%{y:.4f}",
           marker: { size: 9, symbol: style.symbol, color: style.colour, line: { width: 1.5, color: palette.ink } } },
       ].filter((trace) => trace.x.length);
@@ -79,7 +81,26 @@ const trainingFigures = (() => {
         y: { title: "shuffled sequences" } }) };
   }
 
-  return { loss, worth, diversity: curveFigure("gradient_diversity", "gradient diversity", "gradient diversity"),
+  // The validation loss of every group: a colour for a group, a line and a symbol for a run.
+  function groups(values, palette, state) {
+    const styleOf = styled(values, palette);
+    const runs = runsOf(values, state).filter((run) => Object.keys(run.groups).length);
+    const names = [...new Set(runs.flatMap((run) => Object.keys(run.groups)))];
+    const curves = runs.flatMap((run) => Object.entries(run.groups).map(([name, group]) => [run, name, group]));
+    const title = (run, name) => (runs.length > 1 ? `${name}, ${run.ordering}` : name);
+    const data = curves.filter(([, , group]) => group.curve.position.length).map(([run, name, { curve }]) => {
+      const [style, colour] = [styleOf(run), palette.topics[names.indexOf(name) % palette.topics.length]];
+      return { x: curve.position, y: curve.mean, name: label(title(run, name)), mode: "lines+markers", hovertemplate: "%{y:.4f}",
+        line: { color: colour, dash: names.indexOf(name) < palette.topics.length ? style.dash : "3px,3px", width: 1.5 },
+        marker: { size: 7, symbol: style.symbol, color: colour } };
+    });
+    const ends = curves.map(([run, name, group]) => `${title(run, name)} ${decimal(group.first, 3)} and ${decimal(group.last, 3)}`);
+    return { data, about: `Line chart over optimiser steps: validation loss by group. First and last: ${ends.length ? listing(ends) : "none"}.`,
+      numbers: () => curveNumbers("Step", curves.map(([run, name, { curve }]) => [title(run, name), curve])),
+      layout: layout(palette, { switched: true, x: steps(curves.map(([, , { curve }]) => curve)), y: { title: "loss (nats per token)" } }) };
+  }
+
+  return { loss, groups, worth, diversity: curveFigure("gradient_diversity", "gradient diversity", "gradient diversity"),
     rank: curveFigure("stable_rank", "stable rank", "stable rank of the gradients"),
     wait: curveFigure("input_wait", "seconds a step", "time that a step waited for its batch", { rangemode: "tozero" }) };
 })();

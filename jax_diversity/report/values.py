@@ -52,6 +52,10 @@ window sizes in sequences. Steps count from 0. Numbers have six significant digi
         segment            document (its id), title, source, language?, cluster, tokens
     training     [{ordering, num_steps, num_nonfinite, sentence,
                    loss and validation_loss {first?, last?, best?, curve},
+                   validation_interval? {low curve, high curve}, groups {FAMILY/GROUP: {first?, last?, curve}} of the
+                   validation loss, num_more_groups,
+                   noise [{steps, deviation, difference}] of means of the training loss, spikes [step],
+                   hard_batches? [step],
                    gradient_diversity?, stable_rank?, input_wait? {first?, last?, curve},
                    explained [{num_steps, sentence, num_sequences, batch_size, noise_scale?,
                                shares [{of, family, num_groups, value, low?, high?, by_chance?}],

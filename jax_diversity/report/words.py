@@ -9,6 +9,8 @@ from jax_diversity.report.plain import clean_text
 
 MAX_FIELDS = 8
 """The largest number of metadata fields in a sentence."""
+_MOST_STEPS = 5
+"""The largest number of steps in a sentence."""
 
 
 def against(first: float | int, second: float | int) -> tuple[str, str]:
@@ -200,7 +202,43 @@ def training_sentence(run: Mapping[str, Any]) -> str:
     if not parts:
         return f"The run on `{run['ordering']}` has no finite loss.{warning}"
     steps = counted(run["num_steps"], "step")
-    return f"In {steps} on `{run['ordering']}`, {listing(parts)} nats per token.{warning}"
+    if number := run["num_more_groups"]:
+        warning += (
+            f" {counted(number, 'more group')} of the validation loss {'is' if number == 1 else 'are'} in its log."
+        )
+    more = f"{warning}{_noise_words(run['noise'])}{_outlier_words(run)}"
+    return f"In {steps} on `{run['ordering']}`, {listing(parts)} nats per token.{more}"
+
+
+def _noise_words(noise: Sequence[Mapping[str, Any]]) -> str:
+    """What the noise of a training loss means for a comparison of two runs."""
+    if not noise:
+        return ""
+    differences = [f"{each['difference']:.3f} from {counted(each['steps'], 'step')}" for each in noise]
+    return (
+        f" In its second half the noise of the training loss had a standard deviation of {noise[0]['deviation']:.3f}. "
+        "Four of five comparisons with a run of other batches would show a difference of "
+        f"{listing(differences)}."
+    )
+
+
+def _outlier_words(run: Mapping[str, Any]) -> str:
+    """The steps whose loss was far above the course of the losses."""
+    spikes, hard = run["spikes"], run["hard_batches"]
+    words = ""
+    if spikes and hard is None:
+        words = f" The loss was far above its course at {_some_steps(spikes)}: spikes, or batches that are hard."
+    elif spikes:
+        words = f" The loss had spikes at {_some_steps(spikes)}, which the content of the batches does not explain."
+    if hard:
+        words += f" The loss was high at {_some_steps(hard)}, as the content of the batches explains."
+    return words
+
+
+def _some_steps(steps: Sequence[int]) -> str:
+    named = [f"{step:,}" for step in steps[:_MOST_STEPS]]
+    rest = len(steps) - len(named)
+    return f"step{'' if len(steps) == 1 else 's'} {listing([*named, f'{rest:,} more'] if rest else named)}"
 
 
 def _course(name: str, curve: Mapping[str, Any]) -> str:

@@ -154,7 +154,7 @@ def test_a_difference_of_two_models_is_paired(built: jd.Dataset) -> None:
     assert difference.mean == pytest.approx(-0.25, rel=1e-5)
     assert difference.error < 1e-5 < before.loss.error
     with pytest.raises(jd.UserError, match="Expected losses of the same documents"):
-        after - evaluate(token_losses, num_batches=1)
+        _ = after - evaluate(token_losses, num_batches=1)
 
 
 def evaluated(rng: np.random.Generator, number: int) -> jd.Evaluated:

@@ -983,6 +983,23 @@ def test_noise_says_how_many_runs_are_needed(tmp_path):
     assert "## Noise" in experiment_text(experiment, rows)
 
 
+def test_the_noise_of_the_logged_loss_is_a_table_by_arm_and_setting(tmp_path):
+    (tmp_path / "x.yaml").write_text(FILE)
+    experiment = read_experiment(tmp_path / "x.yaml")
+    rng = np.random.default_rng(0)
+    rows = {each.identity: invented(each, 0.0, rng) for each in experiment.trials}
+    assert "logged loss" not in experiment_text(experiment, rows)
+    for row in list(rows.values()):
+        deviations = (0.08, 0.06) if row.order_seed else (0.08, 0.0)
+        noise = [Measure(6, f"noise/{number}", value) for number, value in zip((1, 8), deviations, strict=True)]
+        rows[row.identity] = dataclasses.replace(row, measures=(*row.measures, *noise))
+    text = experiment_text(experiment, rows)
+    table = text[text.index("## Noise of the logged loss") :].splitlines()
+    assert "| arm | 1 step | 8 steps |" in table
+    # 2.8 standard errors of a difference of two means; the root mean square of .06 and 0 is .0424.
+    assert "| shuffle | 0.0800 (0.317) | 0.0424 (0.168) |" in table
+
+
 def test_measures_on_the_way():
     measures = tuple(Measure(step, "loss/train", float(step)) for step in (2, 4, 6, 8, 10))
     row = dataclasses.replace(invented_row(), measures=measures, num_steps=10)

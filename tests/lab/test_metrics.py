@@ -100,7 +100,7 @@ def test_records_hold_balance_waits_and_diagnoses(dataset, whole):
         assert steps.tolist() == [1, 3, 5]
         assert ((low <= values) & (values <= high)).all()
     assert run.curve("validation_loss")[0].tolist() == [2, 5, 6]
-    with pytest.raises(UserError, match=r"among batch_tv/cluster.*validation_loss, found 'accuracy'"):
+    with pytest.raises(UserError, match=r"among batch_tv/cluster.*validation_loss_low, found 'accuracy'"):
         run.curve("accuracy")
 
 
@@ -304,6 +304,8 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch, capsys):
     assert [step["step"] for step in written] == list(range(1, dataset.num_sequences // 16, 2))
     assert_shows(Path("board"), written)
     assert names["values"] == {name: value for name, value in run.logged[3][1].items() if name in names["values"]}
+    assert names["expected"] == pytest.approx([5.2] * len(run.logged))
+    assert names["noise"].deviations[8] == pytest.approx(0.1 / 8**0.5, rel=0.1)
     assert float(names["diversity"]) == pytest.approx(1.0)
     assert float(names["rank"]) == pytest.approx(1.0)
     assert main(["report", "--out", "dataset", "--quiet"]) == 0

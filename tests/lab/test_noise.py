@@ -1,4 +1,4 @@
-"""The noise of synthetic curves, as a slow reference has it; spikes and hard batches that were planted are told apart."""
+"""The noise of synthetic curves, as a slow reference has it; planted spikes are told from planted hard batches."""
 
 from __future__ import annotations
 

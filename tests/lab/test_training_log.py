@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
@@ -99,22 +99,25 @@ def log_of(out: Path) -> list[dict[str, Any]]:
     return read_log(out / "training" / "balance" / "log.jsonl")[1]
 
 
+WRITER = """
+import sys
+import jax_diversity as jd
+log = jd.TrainingLog(sys.argv[1], "balance")
+for step in range(1_000_000):
+    log(step, {f"value/{number}": 1.0 for number in range(300)})
+    if step == 20:
+        print(step, flush=True)
+"""
+
+
 def test_a_kill_in_mid_write_loses_no_earlier_step(out: Path) -> None:
     """A process is killed while it writes long lines as fast as it can; its log is then continued."""
     path = out / "training" / "balance" / "log.jsonl"
-    values = {f"value/{number}": 1.0 for number in range(300)}
-    ready, written = os.pipe()
-    child = os.fork()
-    if child == 0:
-        log = jd.TrainingLog(out, "balance")
-        for step in range(100_000):
-            log(step, values)
-            if step == 20:
-                os.write(written, b"x")
-        os._exit(1)
-    os.read(ready, 1)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    program = subprocess.Popen([sys.executable, "-c", WRITER, str(out)], stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None
+    assert program.stdout.readline() == "20\n"
+    program.kill()
+    program.communicate()
     with path.open("ab") as file:
         file.write(b'{"step": 77777, "val')
     steps = log_of(out)

@@ -69,6 +69,47 @@ def tiny(tmp_path_factory) -> jd.Dataset:
     return jd.open_dataset(write_tiny_dataset(tmp_path_factory.mktemp("tiny") / "out", features="one").root)
 
 
+def test_the_expected_loss_is_that_of_the_tokens_of_a_batch(chars) -> None:
+    """Token by token: by the groups of a family, some of them unknown, and by the sequences."""
+    rng = np.random.default_rng(0)
+    run = jd.make_run(chars, rng.permutation(NUM_SEQUENCES))
+    losses = np.array([3.0, np.nan, 1.0, 2.5, 4.0, np.nan, 2.0])
+    of_sequences = rng.normal(3, 1, NUM_SEQUENCES)
+    by_group = jd.BatchMetrics(run, global_batch_size=8, reference={"topic": losses})
+    by_sequence = jd.BatchMetrics(run, global_batch_size=8, reference=of_sequences)
+    for position in range(0, NUM_SEQUENCES, 8):
+        found: list[float] = []
+        weighted: list[float] = []
+        for sequence in run.at(np.arange(position, position + 8)):  # the last batch ends in the next epoch
+            row = chars.counts["topic"][[int(sequence)]].toarray()[0]
+            for group, number in enumerate(row):
+                found += [losses[group]] * int(number)
+                weighted += [of_sequences[sequence]] * int(number)
+        assert by_group.values(position)["loss_expected"] == pytest.approx(np.nanmean(found))
+        assert by_sequence.values(position)["loss_expected"] == pytest.approx(np.mean(weighted))
+    assert "loss_expected" not in jd.BatchMetrics(run, global_batch_size=8).values(0)
+
+
+@pytest.mark.parametrize(
+    ("reference", "sentence"),
+    [
+        (np.ones(5), r"Expected reference to have the losses of 53 sequences, found an array \(5,\)"),
+        (np.full(53, np.nan), "Expected finite reference losses, found 53 sequences without one"),
+        ("high", "Expected reference to be numbers, found 'high'"),
+        ({"topic": np.ones(3)}, r"Expected reference\['topic'\] to have the losses of 7 groups, found an array \(3,\)"),
+        ({"topic": np.full(7, np.nan)}, "Expected finite reference losses of 'topic'"),
+        ({"topic": [np.inf, *np.ones(6)]}, "Expected finite reference losses of 'topic'"),
+        ({"subject": np.ones(7)}, "reference losses of one family of topic, length, found 'subject'"),
+        ({}, "reference losses of one family of topic, length, found none"),
+        ({"topic": np.ones(7), "length": np.ones(3)}, "of one family of topic, length, found 'topic', 'length'"),
+    ],
+)
+def test_references_that_do_not_fit_are_a_sentence(chars, reference, sentence) -> None:
+    run = jd.make_run(chars, np.arange(NUM_SEQUENCES))
+    with pytest.raises(UserError, match=sentence):
+        jd.BatchMetrics(run, global_batch_size=8, reference=reference)
+
+
 @pytest.mark.parametrize("size", [1, 8, 53])
 @pytest.mark.parametrize("name", ["ordering", "array", "positions", "repeats"])
 def test_values_are_those_of_measure(chars, name, size):

@@ -402,6 +402,40 @@ def test_losses_in_words(losses, said):
     assert training_values("greedy", steps)["loss"]["curve"]["position"] == list(range(len(losses)))
 
 
+def test_noise_spikes_and_hard_batches_in_words():
+    rng = np.random.default_rng(0)
+    hard = rng.normal(0, 0.02, 400)
+    hard[250] += 1
+    losses = 3 + hard + rng.normal(0, 0.05, 400)
+    losses[300] += 2
+    steps = [{"step": step, "loss": loss, "loss_expected": 2 + hard[step]} for step, loss in enumerate(losses.tolist())]
+    values = training_values("greedy", steps)
+    assert (values["spikes"], values["hard_batches"]) == ([300], [250])
+    assert "spikes at step 300, which the content of the batches does not explain" in values["sentence"]
+    assert "high at step 250, as the content of the batches explains" in values["sentence"]
+    assert [each["steps"] for each in values["noise"]] == [1, 8]
+    assert values["noise"][0]["deviation"] == pytest.approx(0.09, abs=0.03)  # with the hard batch, without the spike
+    unknown = training_values("greedy", [{"step": step["step"], "loss": step["loss"]} for step in steps])
+    assert (unknown["spikes"], unknown["hard_batches"]) == ([250, 300], None)
+    assert "far above its course at steps 250 and 300: spikes, or batches that are hard" in unknown["sentence"]
+    gaps = training_values("greedy", steps[::10])  # a mean of k values is not that of k steps
+    assert gaps["noise"] == []
+
+
+def test_the_validation_loss_has_an_interval_and_groups():
+    steps = [
+        {"step": step, "validation_loss": 3.0, "validation_loss_low": 2.9, "validation_loss_high": 3.2}
+        | {f"validation_loss/source/{number:02}": 3.0 + step for number in range(14)}
+        for step in (9, 19)
+    ]
+    values = training_values("greedy", steps)
+    assert values["validation_interval"]["low"]["mean"] == [2.9, 2.9]
+    assert values["validation_interval"]["high"]["position"] == [9, 19]
+    assert list(values["groups"]) == [f"source/{number:02}" for number in range(12)]
+    assert values["groups"]["source/00"]["last"] == 22
+    assert "2 more groups of the validation loss are in its log." in values["sentence"]
+
+
 def test_a_run_without_steps_says_so():
     assert "no finite loss" in training_values("greedy", [])["sentence"]
 

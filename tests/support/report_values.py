@@ -237,7 +237,8 @@ def make_values(
     steps = [
         {"step": s, "loss": 7 / (s + 1) ** 0.1, "input_wait_seconds": 0.02 / (s + 1)}
         | {"gradient_diversity": 1 + 0.1 / (s + 1), "stable_rank": 3 + s / 20}
-        | ({"validation_loss": 7.1} if s % 9 == 8 else {})
+        | ({"validation_loss": 7.1, "validation_loss_low": 7.0, "validation_loss_high": 7.2} if s % 9 == 8 else {})
+        | ({"validation_loss/source/" + (text[0] if text else "web"): 7 - s / 50} if s % 9 == 8 else {})
         for s in range(39)
     ]
     explained = [make_explanation(step) for step in (20, 39)]

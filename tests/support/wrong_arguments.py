@@ -288,7 +288,11 @@ def of_schedules(root: Path) -> Iterator[Case]:
     )
     wrong = {"losses_of": (NO_FUNCTION, "losses_of"), "num_batches": (NO_NUMBER, "num_batches")}
     yield evaluate, {"losses_of": lambda batch: batch["inputs"]}, wrong
-    yield lambda loader: jd.Evaluator(loader), {"loader": loader}, {"loader": ((None, 5, "abc", [loader]), "loader")}
+    yield (
+        lambda loader: jd.Evaluator(loader, by=()),
+        {"loader": loader},
+        {"loader": ((None, 5, "abc", [loader]), "loader")},
+    )
     records = jd.open_dataset(root / "dataset").records
     for read in (records.read, records.read_batch, records.read_tokens, records.sequences_at):
         yield read, {"places": [1, 0]}, {"places": ((*NO_INTEGERS, -1), "places")}

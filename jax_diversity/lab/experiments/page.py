@@ -16,13 +16,14 @@ from jax_diversity.lab.experiments.figures import Bar, curves_figure, difference
 from jax_diversity.lab.experiments.judging import ALL, Judge, Judged, are_significant, interval
 from jax_diversity.lab.experiments.results import TrialRow
 from jax_diversity.lab.experiments.settings import Experiment
+from jax_diversity.lab.noise import smallest_difference
 from jax_diversity.lab.statistics import Difference, holm, smallest_detectable
 
 _MOST_GROUPS = 24
 _MOST_LINES = 6
 _FEW_POINTS = 50
 _KEPT = 0.8  # the part of the moving average that is kept at every step
-_TRAINING = "loss/train"
+_TRAINING, _NOISE = "loss/train", "noise"
 
 
 def experiment_text(experiment: Experiment, rows: Mapping[str, TrialRow]) -> str:
@@ -80,6 +81,7 @@ def _lines(judge: Judge, figures: Sequence[str]) -> Iterator[str]:
         yield from _settings_table(judge)
     if any(measure.partition("@")[0] == _TRAINING for measure in config.measures):
         yield from _training_table(judge)
+    yield from _noise_table(judge)
     yield from _groups_table(judge)
     yield from _gradients_table(judge)
     if (experiment.num_pairs >= 5 and len(set(config.seeds.order)) == 1) or len(set(config.seeds.weights)) == 1:
@@ -211,6 +213,32 @@ def _training_table(judge: Judge) -> Iterator[str]:
     for arm in arms:
         end, equal = curves[arm][1][-1], np.interp(fewest, *curves[arm])
         yield f"| {arm} | {steps[arm][0]:,} | {end:.4f} | {np.exp(end):.1f} | {equal:.4f} | {ranks[arm]:.1f} |"
+    yield ""
+
+
+def _noise_table(judge: Judge) -> Iterator[str]:
+    """Yield the noise of the logged training loss by arm and setting, and the differences that a curve can show."""
+    names = sorted(judge.names(f"{_NOISE}/*"), key=lambda name: int(name.rpartition("/")[2]))
+    if not names:
+        return
+    steps = [name.rpartition("/")[2] for name in names]
+    yield "## Noise of the logged loss\n"
+    yield "Standard deviations of the training loss around its course, in the second half of a run: of one step, and of"
+    yield "means of several steps (root mean square over the runs). In brackets: the smallest difference between two"
+    yield "runs with other batches that four of five comparisons of such means find.\n"
+    column, rule = ("at | ", "---|") if len(judge.settings) > 1 else ("", "")
+    heads = (f"{number} step{'' if number == '1' else 's'}" for number in steps)
+    yield f"| arm | {column}{' | '.join(heads)} |\n|---|{rule}{'---|' * len(steps)}"
+    for setting in judge.settings:
+        for arm in filter(judge.is_run, judge.experiment.arms):
+            cells = []
+            for name in names:
+                values = judge.values(arm, name, setting)
+                values = values[np.isfinite(values)]  # without the rows of runs in which it was not measured
+                deviation = float(np.sqrt(np.mean(values**2))) if len(values) else 0.0
+                cells.append(f"{deviation:.4f} ({smallest_difference(deviation):.3f})" if len(values) else "")
+            at = f"{_words(setting)} | " if len(judge.settings) > 1 else ""
+            yield f"| {arm} | {at}{' | '.join(cells)} |"
     yield ""
 
 

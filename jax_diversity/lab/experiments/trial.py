@@ -27,12 +27,15 @@ from jax_diversity.lab.experiments.sequences import (
 from jax_diversity.lab.experiments.settings import SIZES, VERSION, Trial, TrialConfig
 from jax_diversity.lab.group_losses import document_codes
 from jax_diversity.lab.mixture_rules import make_rule
+from jax_diversity.lab.noise import loss_noise
 from jax_diversity.lab.trainer import Given, Trainer
 
 if TYPE_CHECKING:
     from jax_diversity.dataset import Dataset
 
 _EVALUATION_ROWS = 32
+_NOISE = "noise"
+"""`noise/k` is the standard deviation of the mean training loss of k steps, in the second half of a run."""
 _STEPS_BETWEEN_CHECKS = 50
 """Number of steps between checks for a finite loss: each check waits for the device."""
 _CURVE_POINTS = 100
@@ -259,7 +262,7 @@ class _Run:
         self.measures += [Measure(step, name, float(value)) for name, value in found.items()]
 
     def _keep_curve(self) -> None:
-        """Store the mean training loss of every hundredth of an epoch."""
+        """Store the mean training loss of every hundredth of an epoch, and the noise of the losses' second half."""
         losses = np.array([float(loss) for loss in self._losses])
         width = max(self.source.steps_per_epoch / _CURVE_POINTS, 1)
         block = (np.arange(len(losses)) / width).astype(int)
@@ -267,3 +270,6 @@ class _Run:
             held = block == number
             last = int(np.flatnonzero(held)[-1]) + 1
             self.measures.append(Measure(last, "loss/train", float(losses[held].mean())))
+        if not self.diverged:
+            deviations = loss_noise(losses[len(losses) // 2 :]).deviations
+            self.measures += [Measure(len(losses), f"{_NOISE}/{number}", value) for number, value in deviations.items()]
