@@ -57,7 +57,7 @@ class Stage:
 
     Attributes:
         name: its name in the manifest; the command (verb) is the name up to a slash (`order/balance` -> `order`).
-        help: the sentence about the command in the command line's help.
+        help: the sentence about the command in the command line's help; empty if only builds run the stage.
         section: the field of `BuildConfig` with its settings; if it is a dataclass, it has a method `check`.
         destination: the folder for its files, below the dataset's folder.
         run: writes the files into a temporary folder and returns the counts, which must be valid JSON.

@@ -28,7 +28,8 @@ class PackingConfig:
     """Share of the tokens that are kept for validation, as whole documents; copies of a text stay together."""
     validation_choice: Literal["balanced", "hash"] = "balanced"
     """Which documents are kept for validation: `balanced` chooses documents that together have the corpus's mixture of
-    clusters, lengths, sources and languages; `hash` chooses by a hash of their ids."""
+    clusters, lengths, sources and languages, and packs all their tokens; `hash` chooses by a hash of their ids, and
+    drops the tokens that the method drops, as earlier versions did."""
     validation_from: str | None = None
     """An earlier dataset of the same documents: its validation documents are kept for validation again, and its
     training documents never are. None means the earlier build in the same folder with the same share and choice, if

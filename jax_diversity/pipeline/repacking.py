@@ -16,7 +16,7 @@ from jax_diversity.foundation.folders import inside, make_folder
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.pipeline.build import Build, recorded_config
 
-_AGAIN = ("pack", "characterize", "write")
+_AGAIN = ("pack", "characterize", "order_validation", "write")
 """The stages that run again; the results of the other stages that they need are linked or copied."""
 
 
