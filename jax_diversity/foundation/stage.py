@@ -72,8 +72,8 @@ class Stage:
         resumable: whether a later run may keep the finished files of an interrupted run.
         owns_folder: whether the folders of its files contain no files of other stages.
         also: other sections of settings that it reads.
-        remembered: one of its files, which stays in the folder when an earlier stage changes; `OutputFolder.remembered`
-            has the last one.
+        remembered: one of its files, which stays in the folder when the corpus has other files, see
+            `OutputFolder.remembered`; empty for most stages.
         packages: libraries whose version may change the files' bytes.
         methods: the module, below this package, whose `METHODS` lists the stage's methods; empty without methods.
         version: a number that developers increase when the same settings give another result.

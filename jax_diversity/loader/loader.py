@@ -78,7 +78,7 @@ def _loader(run: Run, options: Mapping[str, Any]) -> Loader:
     return Loader(run, SequenceSource(run, **settings.of_arrays), settings)
 
 
-def _named_runs(datasets: Mapping[str, Datasets | Run], ordering: Any, cache_folder: Any) -> dict[str, Run]:
+def _named_runs(datasets: Mapping[Any, Any], ordering: Any, cache_folder: Any) -> dict[str, Run]:
     """The run of each name: the validation sequences of datasets, or a given run."""
     if not datasets:
         raise UserError("Expected at least one name with a dataset, found an empty mapping.")

@@ -478,7 +478,7 @@ def test_a_weight_that_a_step_adds_is_used_without_further_settings(
     config = dataclasses.replace(
         config_of(corpus, tmp_path / "out"), preparation=PreparationConfig(steps, num_processes=1)
     )
-    for stage in ("prepare", "tokenize", "pack"):
+    for stage in ("prepare", "tokenize", "embed", "cluster", "pack"):
         Build(config).run_stage(stage)
     dataset = jd.open_dataset(tmp_path / "out")
     assert dataset.counts("prepare")["preparation"]["fields"] == ["weight"]
