@@ -66,6 +66,10 @@ def make_loader(datasets: Any, **options: Any) -> Loader | dict[str, Loader]:
     split = options.pop("split", "train")
     check_one_of("split", split, ("train", "validation"))
     if split == "train":
+        if isinstance(datasets, Mapping):
+            raise UserError(
+                'Expected split="validation" with named datasets, found split="train"; give a list, or a run.'
+            )
         return _loader(as_run(datasets, **what), options)
     options = {"drop_remainder": False, **options}
     if not isinstance(datasets, Mapping):

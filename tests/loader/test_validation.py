@@ -141,7 +141,7 @@ def test_bad_input_is_one_sentence(built: Path, tmp_path: Path) -> None:
         jd.make_loader({"a": built}, split="validation", ordering=[0], global_batch_size=8)
     with pytest.raises(jd.UserError, match="every name of a mapping of datasets to be a text"):
         jd.make_loader({1: built}, split="validation", global_batch_size=8)
-    with pytest.raises(jd.UserError, match="Expected a dataset"):
+    with pytest.raises(jd.UserError, match='Expected split="validation" with named datasets'):
         jd.make_loader({"a": built}, global_batch_size=8)
     with pytest.raises(jd.UserError, match="split"):
         jd.make_loader(built, split="test", global_batch_size=8)
