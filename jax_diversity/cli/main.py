@@ -189,6 +189,8 @@ def all_verbs() -> dict[str, Verb]:
         "build": Verb("Make everything, from the documents to records and report.", _run_build, BuildOptions()),
     }
     for stage in all_stages(BuildConfig()):
+        if not stage.help:
+            continue
         if stage.verb == "measure":
             verbs["measure"] = Verb(stage.help, _run_measure, MeasureOptions())
         elif stage.verb == "order":  # it has the settings of one ordering, not of a whole build

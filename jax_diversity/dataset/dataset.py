@@ -20,7 +20,7 @@ from jax_diversity.characteristics import stored as characterized
 from jax_diversity.characteristics.stored import SEQUENCE_CLUSTER, TOKENS
 from jax_diversity.clustering import stored as clustered
 from jax_diversity.corpus import stored as prepared
-from jax_diversity.dataset.orderings import Orderings, is_file_name, load_ordering, packed_beside
+from jax_diversity.dataset.orderings import OrderingFile, Orderings, is_file_name, load_ordering, packed_beside
 from jax_diversity.dataset.remote import RemoteFolder, is_address, local_path
 from jax_diversity.embedding import stored as embedded
 from jax_diversity.foundation.artifacts import Fault, fingerprint
@@ -489,8 +489,8 @@ class Dataset:
 class ValidationPart(Dataset):
     """The validation sequences of a dataset. Sequences, segments, characteristics and records are theirs.
 
-    Documents, tokens and groups are those of the whole dataset, so groups have the same meaning. It has no orderings:
-    its sequences are in the order of the packing.
+    Documents, tokens and groups are those of the whole dataset, so groups have the same meaning. It has one
+    order, which the build made: a balanced one, so that its first sequences are a sample of all.
 
     Args:
         whole: the dataset.
@@ -527,8 +527,17 @@ class ValidationPart(Dataset):
         return self._whole.validation_segments
 
     @cached_property
+    def order(self) -> Ordering | OrderingFile:
+        """The balanced order of the sequences; the order of the packing if the build did not make it."""
+        found = ordered.validation_order_file(self.stored)
+        if found is None:
+            return Ordering(np.arange(self.num_sequences), {"method": "validation"})
+        path, mark = found
+        return OrderingFile(path.absolute(), str(mark), self.num_sequences)
+
+    @cached_property
     def orderings(self) -> Orderings:
-        """No orderings: those of the dataset are of its training sequences."""
+        """No orderings by name: those of the dataset are of its training sequences."""
         return Orderings({}, self._read_ordering)
 
     @cached_property

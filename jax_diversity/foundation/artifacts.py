@@ -455,6 +455,15 @@ class OutputFolder:
         """The file that a withdrawn stage left: `file` (its name), `bytes`, `sha256` and the stage's `config`."""
         return self.manifest.get("remembered", {}).get(stage)
 
+    def forget(self) -> None:
+        """Remove the files that withdrawn stages left."""
+        if left := self.manifest.pop("remembered", {}):
+            self.write_manifest()
+            for about in left.values():
+                inside(self.root, about["file"]).unlink(missing_ok=True)
+            with suppress(OSError):  # it has files of others
+                (self.root / _REMEMBERED).rmdir()
+
     def _remove_entry(self, stage: str) -> Mapping[str, Any]:
         """Take a stage out of the manifest; returns its files."""
         entry = self.manifest["stages"].pop(stage, None)

@@ -57,7 +57,7 @@ class Stage:
 
     Attributes:
         name: its name in the manifest; the command (verb) is the name up to a slash (`order/balance` -> `order`).
-        help: the sentence about the command in the command line's help.
+        help: the sentence about the command in the command line's help; empty if only builds run the stage.
         section: the field of `BuildConfig` with its settings; if it is a dataclass, it has a method `check`.
         destination: the folder for its files, below the dataset's folder.
         run: writes the files into a temporary folder and returns the counts, which must be valid JSON.
@@ -72,8 +72,8 @@ class Stage:
         resumable: whether a later run may keep the finished files of an interrupted run.
         owns_folder: whether the folders of its files contain no files of other stages.
         also: other sections of settings that it reads.
-        remembered: one of its files, which stays in the folder when an earlier stage changes; `OutputFolder.remembered`
-            has the last one.
+        remembered: one of its files, which stays in the folder when the corpus has other files, see
+            `OutputFolder.remembered`; empty for most stages.
         packages: libraries whose version may change the files' bytes.
         methods: the module, below this package, whose `METHODS` lists the stage's methods; empty without methods.
         version: a number that developers increase when the same settings give another result.

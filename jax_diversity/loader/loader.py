@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 import grain
 import jax
 
-from jax_diversity.foundation.checks import check_one_of
+from jax_diversity.foundation.checks import check_one_of, check_type
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.signatures import takes_settings
 from jax_diversity.loader.device_placement import DevicePlacement
@@ -19,14 +20,26 @@ from jax_diversity.run.run import Datasets, Run, as_run, validation_run
 from jax_diversity.run.source import SequenceSource
 
 
+@overload
 @takes_settings(LoaderOptions)
-def make_loader(datasets: Datasets | Run, **options: Any) -> Loader:
+def make_loader(datasets: Mapping[str, Datasets | Run], **options: Any) -> dict[str, Loader]: ...
+
+
+@overload
+@takes_settings(LoaderOptions)
+def make_loader(datasets: Datasets | Run, **options: Any) -> Loader: ...
+
+
+@takes_settings(LoaderOptions)
+def make_loader(datasets: Any, **options: Any) -> Loader | dict[str, Loader]:
     """Make a Grain dataset of the batches of a run.
 
     Args:
         datasets: a built dataset, its folder or its address on an object store. Or several datasets; their sequences
             are numbered one dataset after another. Or a run, such as a stored run (`open_schedule`), which has its own
-            order.
+            order. Or, with `split="validation"`, a mapping from names to datasets, whose validation sequences are read.
+            In a mapping, a run is read whole: `{"wiki": jd.make_run("wiki")}` reads all sequences of a dataset that is
+            for evaluation alone. All datasets of a mapping need one feature space (see `features_from`).
         {settings}
 
     Returns:
@@ -34,7 +47,7 @@ def make_loader(datasets: Datasets | Run, **options: Any) -> Loader:
         sequences of several lengths, L depends on the position. Batches of several datasets, and of stored
         runs, also have `dataset_index` and `sequence_index` of every row. The state of its iterator is the next
         position and the fingerprints of dataset and ordering; it may be restored with another batch size, or another
-        number of hosts, threads or workers.
+        number of hosts, threads or workers. For a mapping: a dict from the names to loaders.
 
     Raises:
         UserError: a setting is not valid; the ordering is unknown, has another number of sequences, or is in the
@@ -52,13 +65,42 @@ def make_loader(datasets: Datasets | Run, **options: Any) -> Loader:
     what = {name: options.pop(name, None) for name in ("ordering", "cache_folder")}
     split = options.pop("split", "train")
     check_one_of("split", split, ("train", "validation"))
-    if split == "validation":
-        run = validation_run(datasets, **what)
-        options = {"drop_remainder": False, **options}
-    else:
-        run = as_run(datasets, **what)
+    if split == "train":
+        if isinstance(datasets, Mapping):
+            raise UserError(
+                'Expected split="validation" with named datasets, found split="train"; give a list, or a run.'
+            )
+        return _loader(as_run(datasets, **what), options)
+    options = {"drop_remainder": False, **options}
+    if not isinstance(datasets, Mapping):
+        return _loader(validation_run(datasets, **what), options)
+    return {name: _loader(run, options) for name, run in _named_runs(datasets, **what).items()}
+
+
+def _loader(run: Run, options: Mapping[str, Any]) -> Loader:
     settings = LoaderSettings.checked(**options)
     return Loader(run, SequenceSource(run, **settings.of_arrays), settings)
+
+
+def _named_runs(datasets: Mapping[Any, Any], ordering: Any, cache_folder: Any) -> dict[str, Run]:
+    """The run of each name: the validation sequences of datasets, or a given run."""
+    if not datasets:
+        raise UserError("Expected at least one name with a dataset, found an empty mapping.")
+    if ordering is not None:
+        raise UserError("Expected no ordering with named datasets, which have their own; leave it out.")
+    runs: dict[str, Run] = {}
+    for name, each in datasets.items():
+        check_type("every name of a mapping of datasets", name, str, "a text")
+        runs[name] = each if isinstance(each, Run) else validation_run(each, cache_folder=cache_folder)
+    spaces = {name: [dataset.feature_space for dataset in run.datasets] for name, run in runs.items()}
+    first = next(iter(spaces))
+    for name, found in spaces.items():
+        if {*found} != {*spaces[first]} or len({*found}) > 1:
+            raise UserError(
+                f"Expected datasets with the tokenizer and the families of {first!r}, found others in {name!r}; build "
+                f"{name!r} with features_from."
+            )
+    return runs
 
 
 class Loader(grain.IterDataset[Batch]):

@@ -130,8 +130,9 @@ class LoaderOptions(LoaderSettings):
     once). For several datasets: an ordering of all their sequences. None means `balance`. Do not give it with a run,
     which has its own order."""
     split: Literal["train", "validation"] = "train"
-    """`validation` reads the validation sequences: by default in the order of the packing, and the last batch is filled
-    with padding, so that every token is read once per epoch. Give datasets, not a run."""
+    """`validation` reads the validation sequences: by default in a balanced order, so that the first batches are a
+    sample of all. The last batch is filled with padding, so that every token is read once per epoch. Give datasets, not
+    a run; or a mapping from names to datasets, which gives one loader for each name."""
     cache_folder: str | Path | None = None
     """The folder for files of a dataset on an object store, see `open_dataset`. A record file is fetched whole when it
     is first needed; `stream_batches` deletes it after it was read."""

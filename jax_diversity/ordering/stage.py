@@ -13,10 +13,13 @@ from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.ordering.settings import OrderConfig, position_of
-from jax_diversity.ordering.stored import ORDERINGS, array_name
+from jax_diversity.ordering.stored import ORDERINGS, VALIDATION, VALIDATION_FILE, VALIDATION_STAGE, array_name
 
 if TYPE_CHECKING:
     from jax_diversity.schema import Characteristics
+
+
+_VALIDATION_METHOD = "balance"
 
 
 def order_stage(config: OrderConfig) -> Stage:
@@ -86,6 +89,20 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
     return {"num_sequences": len(result), "fingerprint": result.fingerprint, **result.info, **about}
 
 
+def order_validation(context: Context, partial: Path) -> Counts:
+    """Compute the order of the validation sequences: balanced, so that the first of them are a sample of all."""
+    from jax_diversity.ordering.base import order
+    from jax_diversity.schema import Ordering
+
+    result = Ordering(np.zeros(0, np.int64), {"method": _VALIDATION_METHOD})
+    if context.counts("pack")["num_validation_sequences"]:
+        chars = context.dataset.validation.characteristics
+        with context.progress.task("order validation", chars.num_sequences, "sequences") as advance:
+            result = order(chars, _VALIDATION_METHOD, advance=advance)
+    write_array(partial / VALIDATION_FILE, result.indices)
+    return {"num_sequences": len(result), "fingerprint": result.fingerprint, **result.info}
+
+
 def _mesh(config: OrderConfig) -> Any:
     """Return a mesh of the number of devices in the settings; None if the settings have no such number."""
     from jax_diversity.foundation.devices import first_devices
@@ -109,6 +126,19 @@ def _targets(dataset: Any, chars: Characteristics, config: OrderConfig, consumed
     if config.after.order is not None and config.targets.num_phases == 1:
         return {family: shares[0] for family, shares in targets.shares.items()}, told
     return targets, told
+
+
+ORDER_VALIDATION = Stage(
+    VALIDATION_STAGE,
+    help="",  # only builds run it
+    section="orders",
+    destination=VALIDATION,
+    run=order_validation,
+    summary=lambda counts: f"{counts['num_sequences']:,} validation sequences by {counts['method']}",
+    settings=lambda config: {},
+    inputs=lambda context: ("tokenize", "pack", "characterize"),
+    packages=("jax", "numpy"),
+)
 
 
 def summary(counts: Counts) -> str:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 ORDERINGS = "orderings"
 _STAGE = "order/"
+VALIDATION = "validation"
+VALIDATION_FILE = "order.npy"
+VALIDATION_STAGE = "order_validation"
 
 
 def array_name(name: str) -> str:
@@ -35,6 +38,14 @@ def ordering_file(stored: StoredStages, name: str) -> tuple[Path, str]:
     """Return the path of an ordering's file and its fingerprint. The file is downloaded if needed, but not hashed."""
     path = stored.file(f"{_STAGE}{name}", f"{ORDERINGS}/{array_name(name)}", checked=False)
     return path, stored.counts(f"{_STAGE}{name}")["fingerprint"]
+
+
+def validation_order_file(stored: StoredStages) -> tuple[Path, str] | None:
+    """Return the path of the validation sequences' order and its fingerprint; None if it was not made."""
+    if VALIDATION_STAGE not in stored.stages:
+        return None
+    path = stored.file(VALIDATION_STAGE, f"{VALIDATION}/{VALIDATION_FILE}", checked=False)
+    return path, stored.counts(VALIDATION_STAGE)["fingerprint"]
 
 
 def counted_characteristics(stored: StoredStages) -> set[str]:

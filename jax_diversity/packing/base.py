@@ -10,7 +10,8 @@ the method calls with the number of documents done. `clusters` and `vectors` hav
 works without them. All other keyword parameters are the method's options and have defaults. The method first checks the
 values of its options, even if there are no documents, because settings are checked by a call without documents. A
 method that may use a token several times has the option `num_epochs`. For validation documents the stage `pack` sets
-`num_epochs` to 1, `num_samples` to None and `num_rows` to 1: use these names for nothing else.
+`num_epochs` to 1, `num_samples` to None, `num_rows` to 1 and `last_sequence` to `pad`: use these names for nothing
+else.
 """
 
 from __future__ import annotations

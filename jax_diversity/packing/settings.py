@@ -28,11 +28,12 @@ class PackingConfig:
     """Share of the tokens that are kept for validation, as whole documents; copies of a text stay together."""
     validation_choice: Literal["balanced", "hash"] = "balanced"
     """Which documents are kept for validation: `balanced` chooses documents that together have the corpus's mixture of
-    clusters, lengths, sources and languages; `hash` chooses by a hash of their ids."""
+    clusters, lengths, sources and languages, and packs all their tokens; `hash` chooses by a hash of their ids, and
+    drops the tokens that the method drops, as earlier versions did."""
     validation_from: str | None = None
     """An earlier dataset of the same documents: its validation documents are kept for validation again, and its
-    training documents never are. None means the earlier build in the same folder with the same share and choice, if
-    there is one."""
+    training documents never are. None means the build in the same folder before files were added to the corpus,
+    if all other settings of documents and validation are the same."""
     weights: dict[str, float] = field(default_factory=dict)
     """How often documents appear in training: rules and their factors. Examples are `source=web-*` 2.5, `cluster=17` 3,
     `quality>=0.8` 2 (a metadata field), and `quality@cluster>=0.8` 2 (the mean of this field over the document's

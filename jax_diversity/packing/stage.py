@@ -31,6 +31,7 @@ _COUNTED = (
 """Counts of the packing report that are added up over training and validation."""
 _VALIDATION_OPTIONS = {"num_epochs": 1, "num_samples": None, "num_rows": 1}
 """Options for validation documents, which are packed once and in one row."""
+_LAST_SEQUENCE = "last_sequence"
 
 
 def pack_documents(context: Context, partial: Path) -> Counts:
@@ -139,7 +140,10 @@ def _packed(
             order = order[space_groups(group, tokens * times, spaced)]
     arguments: dict[str, Any] = dict(config.options)
     if once:
-        arguments |= {name: value for name, value in _VALIDATION_OPTIONS.items() if METHODS.takes(config.method, name)}
+        options = dict(_VALIDATION_OPTIONS)
+        if config.validation_choice == "balanced":  # `hash` packs as earlier versions did
+            options[_LAST_SEQUENCE] = "pad"
+        arguments |= {name: value for name, value in options.items() if METHODS.takes(config.method, name)}
     if METHODS.takes(config.method, "clusters"):
         arguments["clusters"] = dataset.assignments("cluster")
     if METHODS.takes(config.method, "vectors"):

@@ -188,7 +188,7 @@ class Build:
                 "more; what is finished is kept."
             ) from error
         # Before the new files replace the old ones: after a kill in between, later stages are absent, not outdated.
-        self._withdraw_dependents(stage.name, stage_fingerprint)
+        self._withdraw_dependents(stage, stage_fingerprint, settings)
         self.folder.manifest["format_version"] = FORMAT_VERSION
         entry = {
             "fingerprint": stage_fingerprint,
@@ -237,11 +237,17 @@ class Build:
                 "batch size of your training, or add more text."
             )
 
-    def _withdraw_dependents(self, name: str, new_fingerprint: str) -> None:
+    def _withdraw_dependents(self, changed: Stage, new_fingerprint: str, new_settings: dict[str, Any]) -> None:
         """Remove the stages that were made, directly or indirectly, from the previous output of a stage."""
+        name, known = changed.name, stages_by_name()
         previous = self.folder.stages.get(name)
         if previous is None or previous["fingerprint"] == new_fingerprint:
             return
+        # Only the corpus's files have changed. After other changes the build ends like one from nothing.
+        is_corpus = name == next(iter(known))
+        has_grown = is_corpus and _without_files(previous["config"]) == _without_files(new_settings)
+        if is_corpus and not has_grown:
+            self.folder.forget()
         # `reached` are the new stages of the last round; the loop ends because each stage is found once.
         outdated, reached = set[str](), {name}
         while reached:
@@ -250,8 +256,7 @@ class Build:
             } - outdated
             outdated |= reached
         for other in sorted(outdated):
-            stage = stages_by_name().get(other)
-            self.folder.withdraw(other, stage.remembered if stage else "")
+            self.folder.withdraw(other, known[other].remembered if has_grown and other in known else "")
 
     def _log(self, stage: str, seconds: float) -> None:
         # The memory is the peak of the whole process so far. To measure one stage, the kernel's number must be reset,
@@ -260,6 +265,11 @@ class Build:
         line = {"time": now, "stage": stage, "seconds": round(seconds, 3), "process_peak_memory_bytes": memory}
         with open_to_append(inside(self.folder.root, "build.log")) as log:
             log.write(json.dumps(line) + "\n")
+
+
+def _without_files(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the documents but for the corpus's files and how much of them is read."""
+    return {name: value for name, value in _flat(settings).items() if name not in ("corpus.paths", "corpus.max_bytes")}
 
 
 def _flat(settings: Any, where: str = "") -> dict[str, Any]:

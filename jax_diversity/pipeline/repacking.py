@@ -16,7 +16,8 @@ from jax_diversity.foundation.folders import inside, make_folder
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.pipeline.build import Build, recorded_config
 
-_AGAIN = ("pack", "characterize", "write")
+_NEEDED = ("pack", "characterize", "write")
+_AGAIN = ("pack", "characterize", "order_validation", "write")
 """The stages that run again; the results of the other stages that they need are linked or copied."""
 
 
@@ -95,7 +96,7 @@ def _taken_over(dataset: Dataset) -> list[str]:
     """The stages on which the repeated stages depend, directly or indirectly."""
     stages = dataset.manifest["stages"]
     found: set[str] = set()
-    waiting = [*_AGAIN]
+    waiting = [*_NEEDED]
     while waiting:
         name = waiting.pop()
         if name not in stages:

@@ -12,7 +12,7 @@ from jax_diversity.embedding.stage import EMBED
 from jax_diversity.foundation.stage import Stage
 from jax_diversity.measures.stage import measure_stage
 from jax_diversity.ordering.settings import OrderConfig
-from jax_diversity.ordering.stage import order_stage
+from jax_diversity.ordering.stage import ORDER_VALIDATION, order_stage
 from jax_diversity.packing.stage import PACK
 from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.records.stage import WRITE
@@ -32,6 +32,7 @@ STAGES: tuple[Stage | Callable[[OrderConfig], list[Stage]], ...] = (
     CLUSTER,
     PACK,
     CHARACTERIZE,
+    ORDER_VALIDATION,
     ordering_stages,
     WRITE,
     REPORT,

@@ -346,22 +346,33 @@ def as_run(datasets: Any, ordering: Any = None, cache_folder: str | Path | None 
 
 
 def validation_run(datasets: Any, ordering: Any = None, cache_folder: str | Path | None = None) -> Run:
-    """Make a run of the validation sequences of one or more datasets, by default in the order of the packing.
+    """Make a run of the validation sequences of one or more datasets, by default in their balanced order.
+
+    The balanced orders of several datasets are interleaved: after any number of positions, each dataset has given the
+    same share of its sequences, so that the first batches are a sample of all.
 
     Raises:
         UserError: a run; a dataset without validation documents; the name of an ordering, and the errors of `make_run`.
     """
     if isinstance(datasets, Run):
         raise UserError("Expected datasets to read validation sequences from, found a run; give run.datasets.")
-    parts = [dataset.validation for dataset in open_datasets(datasets, cache_folder)]
+    parts: list[Any] = [dataset.validation for dataset in open_datasets(datasets, cache_folder)]
     if isinstance(ordering, str) and not is_file_name(ordering):
         raise UserError(
             f"Expected an ordering of the validation sequences, found the name {ordering!r} of an ordering of training "
             "sequences; leave it out, or make one with jd.order(dataset.validation.characteristics)."
         )
-    if ordering is None:
-        ordering = Ordering(np.arange(sum(part.num_sequences for part in parts)), {"method": "validation"})
-    return make_run(parts, ordering)
+    if ordering is not None:
+        return make_run(parts, ordering)
+    if len(parts) == 1:
+        return OrderedRun(parts, parts[0].order, "validation", {"method": "validation"})
+    orders = [part.order.indices for part in parts]
+    starts = np.cumsum([0, *(len(each) for each in orders)])
+    shares = [(np.arange(len(each)) + 0.5) / len(each) for each in orders]
+    joined = np.concatenate([each + start for each, start in zip(orders, starts, strict=False)])
+    return make_run(
+        parts, Ordering(joined[np.argsort(np.concatenate(shares), kind="stable")], {"method": "validation"})
+    )
 
 
 def open_datasets(datasets: Any, cache_folder: str | Path | None = None) -> tuple[Dataset, ...]:

@@ -523,7 +523,7 @@ def build_chats(folder: Path, **packing: Any) -> None:
     lines = [json.dumps(as_record(number, chat)) for number, chat in enumerate(random_chats(60))]
     (folder / "chats.jsonl").write_text("\n".join(lines), encoding="utf-8")
     build = Build(chat_config(folder, **packing))
-    for stage in ("prepare", "tokenize", "pack", "write"):
+    for stage in ("prepare", "tokenize", "embed", "cluster", "pack", "write"):
         build.run_stage(stage)
 
 

@@ -31,6 +31,9 @@ def test_every_held_out_token_comes_once_and_the_last_batch_is_padded(built: Pat
     segments = dataset.validation_segments
     number = segments.num_sequences
     assert number % 8 != 0
+    # No token of a held-out document is lost.
+    assert segments.length.sum() == dataset.tokens.document_lengths[dataset.held_out].sum()
+    order = dataset.validation.order.indices
     found = batches(built)
     assert len(found) == len(jd.make_loader(built, split="validation", global_batch_size=8)) == -(-number // 8)
     rows = {name: np.concatenate([batch[name] for batch in found]) for name in ("inputs", "inputs_segmentation")}
@@ -38,7 +41,7 @@ def test_every_held_out_token_comes_once_and_the_last_batch_is_padded(built: Pat
     held = np.count_nonzero(rows["inputs_segmentation"])
     assert held == segments.length.sum()
     for row in range(number):
-        mine = np.flatnonzero(segments.sequence_index == row)
+        mine = np.flatnonzero(segments.sequence_index == order[row])
         tokens = dataset.tokens.gather(
             segments.document_index[mine], segments.document_offset[mine], segments.length[mine]
         )
@@ -89,15 +92,36 @@ def test_its_characteristics_are_those_of_its_segments_and_an_order_may_follow_t
         np.testing.assert_array_equal(chars.counts["source"].toarray()[row], expected)
     order = jd.order(chars, "greedy")
     ordered, stored = batches(built, ordering=order), batches(built)
-    rows = np.concatenate([batch["inputs"] for batch in stored])[: part.num_sequences]
+    rows = np.empty((part.num_sequences, 32), np.int32)
+    rows[part.order.indices] = np.concatenate([batch["inputs"] for batch in stored])[: part.num_sequences]
     np.testing.assert_array_equal(np.concatenate([batch["inputs"] for batch in ordered])[: len(rows)], rows[order])
 
 
-def test_several_datasets_follow_one_another(built: Path) -> None:
-    number = jd.open_dataset(built).validation.num_sequences
-    loader = jd.make_loader([built, built], split="validation", global_batch_size=number)
-    origins = [batch["dataset_index"][0] for batch in loader]
-    assert origins == [0, 1]
+def test_the_order_is_stored_balanced_and_the_default(built: Path) -> None:
+    part = jd.open_dataset(built).validation
+    np.testing.assert_array_equal(part.order.indices, jd.order(part.characteristics).indices)
+    assert jd.make_loader(built, split="validation", global_batch_size=8).run.fingerprint == part.order.fingerprint
+    # A dataset whose order was not made is read in the order of the packing.
+    assert jd.open_dataset(built).verify() == []
+
+
+def test_several_datasets_are_interleaved_in_their_orders(built: Path) -> None:
+    part = jd.open_dataset(built).validation
+    loader = jd.make_loader([built, built], split="validation", global_batch_size=2)
+    found = list(loader)
+    assert [batch["dataset_index"].tolist() for batch in found] == [[0, 1]] * part.num_sequences
+    for each in (0, 1):
+        np.testing.assert_array_equal([batch["sequence_index"][each] for batch in found], part.order.indices)
+
+
+def test_named_datasets_give_named_loaders(built: Path) -> None:
+    whole = jd.make_run(built)
+    loaders = jd.make_loader({"held": built, "all": whole}, split="validation", global_batch_size=8)
+    assert list(loaders) == ["held", "all"]
+    np.testing.assert_array_equal(next(iter(loaders["held"]))["inputs"], batches(built)[0]["inputs"])
+    assert len(loaders["all"]) == -(-len(whole) // 8)
+    expected = next(iter(jd.make_loader(built, global_batch_size=8)))["inputs"]
+    np.testing.assert_array_equal(next(iter(loaders["all"]))["inputs"], expected)
 
 
 def test_bad_input_is_one_sentence(built: Path, tmp_path: Path) -> None:
@@ -105,6 +129,20 @@ def test_bad_input_is_one_sentence(built: Path, tmp_path: Path) -> None:
     Build(replace(config, packing=replace(config.packing, validation_fraction=0.0))).run_all()
     with pytest.raises(jd.UserError, match=r"Expected validation documents in .*, found none; build the dataset"):
         jd.make_loader(tmp_path / "none", split="validation", global_batch_size=8)
+    with pytest.raises(jd.UserError, match=r"Expected validation documents in .*, found none; build the dataset"):
+        jd.make_loader({"held": tmp_path / "none"}, split="validation", global_batch_size=8)
+    other = tmp_path / "other"
+    Build(tiny_config(tmp_path / "corpus", other)).run_all()
+    with pytest.raises(jd.UserError, match=r"tokenizer and the families of 'a', found others in 'b'; build 'b' with"):
+        jd.make_loader({"a": built, "b": other}, split="validation", global_batch_size=8)
+    with pytest.raises(jd.UserError, match="at least one name with a dataset"):
+        jd.make_loader({}, split="validation", global_batch_size=8)
+    with pytest.raises(jd.UserError, match="no ordering with named datasets"):
+        jd.make_loader({"a": built}, split="validation", ordering=[0], global_batch_size=8)
+    with pytest.raises(jd.UserError, match="every name of a mapping of datasets to be a text"):
+        jd.make_loader({1: built}, split="validation", global_batch_size=8)
+    with pytest.raises(jd.UserError, match='Expected split="validation" with named datasets'):
+        jd.make_loader({"a": built}, global_batch_size=8)
     with pytest.raises(jd.UserError, match="split"):
         jd.make_loader(built, split="test", global_batch_size=8)
     with pytest.raises(jd.UserError, match="found the name 'balance' of an ordering of training sequences"):

@@ -56,6 +56,10 @@ def test_every_method_packs_a_corpus(method: str, corpus: Path, prepared: Path) 
     assert num_sequences * training.sequence_length == taken + counts["num_padding_tokens"]
     assert Build(config_of(corpus, prepared, method=method)).run_stage("pack").kept
     inputs = dataset.manifest["stages"]["pack"]["inputs"]
+    assert "cluster" in inputs  # the choice of validation documents is balanced over clusters
+    by_hash = config_of(corpus, prepared, method=method, validation_choice="hash")
+    Build(by_hash).run_stage("pack")
+    inputs = jd.open_dataset(prepared).manifest["stages"]["pack"]["inputs"]
     assert ("cluster" in inputs) == METHODS.takes(method, "clusters")
     assert ("embed" in inputs) == METHODS.takes(method, "vectors")
 

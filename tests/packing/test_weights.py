@@ -287,11 +287,7 @@ def test_validation_keeps_all_copies_and_repeats_none(built: Path) -> None:
     assert not np.intersect1d(groups[held], groups[dataset.segments.document_index]).size
     assert (np.bincount(segments.document_index[segments.document_offset == 0]) <= 1).all()
     assert (weights[held] > 0).all()
-    # Which documents they are does not depend on weights.
-    from jax_diversity.packing.split import validation_mask
-
-    mask = validation_mask(dataset.document_store.ids(), groups, 0.1)
-    np.testing.assert_array_equal(held, np.flatnonzero(mask & (weights > 0)))
+    np.testing.assert_array_equal(held, np.flatnonzero(dataset.held_out & (weights > 0)))
 
 
 def recurrences(dataset: jd.Dataset, indices: np.ndarray) -> np.ndarray:
@@ -482,7 +478,7 @@ def test_a_weight_that_a_step_adds_is_used_without_further_settings(
     config = dataclasses.replace(
         config_of(corpus, tmp_path / "out"), preparation=PreparationConfig(steps, num_processes=1)
     )
-    for stage in ("prepare", "tokenize", "pack"):
+    for stage in ("prepare", "tokenize", "embed", "cluster", "pack"):
         Build(config).run_stage(stage)
     dataset = jd.open_dataset(tmp_path / "out")
     assert dataset.counts("prepare")["preparation"]["fields"] == ["weight"]

@@ -1,0 +1,222 @@
+"""The balanced choice of validation documents: its mixture, its rules, and a corpus that grows."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+import jax_diversity as jd
+from jax_diversity.packing.held_out import choose
+from jax_diversity.packing.split import hash_ids, validation_mask
+from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.settings import BuildConfig
+from tests.support.tiny_corpus import tiny_config, write_corpus
+
+
+def made_up(num_units: int, seed: int) -> tuple[dict[str, Any], np.ndarray]:
+    """Units with a topic, a source and a log-normal number of tokens."""
+    rng = np.random.default_rng(seed)
+    tokens = np.maximum(rng.lognormal(5, 1, num_units), 1).astype(np.int64)
+    rows = np.arange(num_units)
+    counts = {
+        family: sparse.csr_array((tokens, (rows, rng.zipf(1.5, num_units) % number)), shape=(num_units, number))
+        for family, number in (("topic", 40), ("source", 6))
+    }
+    return counts, tokens
+
+
+def distance(counts: Any, mask: np.ndarray) -> float:
+    part, whole = (np.asarray(counts[rows].sum(axis=0), float).ravel() for rows in (np.flatnonzero(mask), slice(None)))
+    return float(np.abs(part / part.sum() - whole / whole.sum()).sum() / 2)
+
+
+@pytest.mark.parametrize("fraction", [0.02, 0.1, 0.6])
+def test_the_chosen_units_have_the_mixture_of_all(fraction: float) -> None:
+    counts, tokens = made_up(3000, 0)
+    mask = choose(counts, tokens, fraction)
+    assert tokens[mask].sum() / tokens.sum() == pytest.approx(fraction, rel=0.02)
+    hashes = [
+        validation_mask([f"{seed}/{unit}" for unit in range(3000)], np.arange(3000), fraction) for seed in range(5)
+    ]
+    for family in counts.values():
+        assert distance(family, mask) < min(distance(family, other) for other in hashes) / 1.5
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 40), st.floats(0, 0.9), st.integers(0, 1000))
+def test_rules_of_the_choice(num_units: int, fraction: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(0, 50, num_units)
+    counts = {"topic": np.eye(3, dtype=np.int64)[rng.integers(0, 3, num_units)] * tokens[:, None]}
+    held, barred = rng.random(num_units) < 0.1, rng.random(num_units) < 0.2
+    mask = choose(counts, tokens, fraction, seed, held=held, barred=barred)
+    np.testing.assert_array_equal(mask, choose(counts, tokens, fraction, seed, held=held, barred=barred))
+    assert mask[held].all()
+    assert not mask[barred & ~held].any()
+    goal = fraction * tokens.sum()
+    added = mask & ~held
+    assert (tokens[added] > 0).all()
+    assert (tokens[added] <= 2 * goal).all()
+    if tokens[held].sum() >= goal:
+        assert not added.any()
+
+
+def test_a_unit_that_is_larger_than_the_share_is_not_chosen() -> None:
+    tokens = np.append(np.full(200, 10), 5000)
+    counts = {"topic": tokens[:, None]}
+    mask = choose(counts, tokens, 0.05)
+    assert not mask[-1]
+    assert tokens[mask].sum() == pytest.approx(350, abs=10)
+    assert not choose({"topic": np.full((3, 1), 100)}, np.full(3, 100), 0.01).any()  # any of them is a third
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"fraction": 1.0}, r"a fraction in \[0, 1\), found 1.0"),
+        ({"fraction": float("nan")}, r"a fraction in \[0, 1\)"),
+        ({"counts": {"topic": np.ones((2, 1))}}, "topic of 3 units, found 2"),
+        ({"tokens": [1.5, 2, 3]}, "tokens"),
+        ({"held": np.zeros(2, bool)}, "held as a mask of 3 units"),
+        ({"barred": np.zeros(3, int)}, "barred as a mask of 3 units"),
+    ],
+)
+def test_bad_input_is_one_sentence(changed: dict[str, Any], sentence: str) -> None:
+    arguments: dict[str, Any] = {"counts": {"topic": np.ones((3, 1))}, "tokens": [1, 2, 3], "fraction": 0.5}
+    with pytest.raises(jd.UserError, match=sentence):
+        choose(**(arguments | changed))
+
+
+def config_of(corpus: Path, out: Path, **packing: Any) -> BuildConfig:
+    config = dataclasses.replace(tiny_config(corpus, out), orders=())
+    return dataclasses.replace(config, packing=dataclasses.replace(config.packing, **packing))
+
+
+def packed(config: BuildConfig) -> jd.Dataset:
+    for stage in ("prepare", "tokenize", "embed", "cluster", "pack"):
+        Build(config).run_stage(stage)
+    return jd.open_dataset(config.out)
+
+
+def parts(dataset: jd.Dataset) -> tuple[set[str], set[str]]:
+    """The ids of the validation and of the training documents."""
+    ids = np.array(list(dataset.document_store.ids()))
+    return set(ids[dataset.held_out]), set(ids[~dataset.held_out])
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 200 documents; 20 of them are copies."""
+    folder = tmp_path_factory.mktemp("earlier")
+    lines = (write_corpus(folder / "corpus", 200) / "part-0.jsonl").read_text(encoding="utf-8").splitlines()
+    copies = [line.replace('"id": "doc-', '"id": "copy-') for line in lines[:20]]
+    (folder / "corpus" / "copies.jsonl").write_text("\n".join(copies) + "\n", encoding="utf-8")
+    packed(config_of(folder / "corpus", folder / "out"))
+    return folder
+
+
+def grown(earlier: Path, folder: Path) -> Path:
+    """The corpus without some documents, with new ones, and with new copies of all that stay."""
+    corpus = write_corpus(folder / "corpus", 400)
+    path = corpus / "part-1.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines()[30:]
+    copies = [line.replace('"id": "doc-', '"id": "again-') for line in lines[:60]]
+    path.write_text("\n".join(lines + copies) + "\n", encoding="utf-8")
+    shutil.copy(earlier / "corpus" / "copies.jsonl", corpus)
+    return corpus
+
+
+def test_copies_stay_together_and_other_packings_hold_out_the_same(earlier: Path, tmp_path: Path) -> None:
+    dataset = jd.open_dataset(earlier / "out")
+    groups = dataset.duplicate_groups
+    assert len(groups) > groups.max() + 1
+    assert not np.intersect1d(groups[dataset.held_out], groups[~dataset.held_out]).size
+    lengths = dataset.tokens.document_lengths
+    assert lengths[dataset.held_out].sum() / lengths.sum() == pytest.approx(0.05, rel=0.1)
+    assert (np.bincount(dataset.validation_segments.document_index, minlength=len(lengths)) > 0).tolist() == (
+        dataset.held_out.tolist()
+    )
+    out = shutil.copytree(earlier / "out", tmp_path / "out")
+    for changed in ({"sequence_length": 64, "seed": 3, "document_order": "corpus"}, {"weights": {"source=law": 0.0}}):
+        Build(config_of(earlier / "corpus", out, **changed)).run_stage("pack")
+        np.testing.assert_array_equal(jd.open_dataset(out).held_out, dataset.held_out)
+    Build(config_of(earlier / "corpus", out, validation_choice="hash")).run_stage("pack")
+    mask = validation_mask(dataset.document_store.ids(), groups, 0.05)
+    np.testing.assert_array_equal(jd.open_dataset(out).held_out, mask)
+
+
+@pytest.mark.parametrize("choice", ["balanced", "hash"])
+def test_a_corpus_that_grows_keeps_its_validation_documents(choice: Any, earlier: Path, tmp_path: Path) -> None:
+    first = packed(config_of(earlier / "corpus", tmp_path / "first", validation_choice=choice))
+    held, trained = parts(first)
+    corpus = grown(earlier, tmp_path)
+    # In a new folder that names the earlier dataset, in the same folder, and in the same folder after a kill.
+    named = config_of(corpus, tmp_path / "new", validation_choice=choice, validation_from=str(first.root))
+    new = packed(named)
+    killed = shutil.copytree(first.root, tmp_path / "killed")
+    Build(config_of(corpus, killed, validation_choice=choice)).run_stage("prepare")
+    again = packed(config_of(corpus, killed, validation_choice=choice))
+    same = packed(config_of(corpus, first.root, validation_choice=choice))
+    assert (killed / "manifest.json").read_bytes() == (first.root / "manifest.json").read_bytes()
+    np.testing.assert_array_equal(new.held_out, same.held_out)
+    np.testing.assert_array_equal(again.held_out, same.held_out)
+    now, training = parts(same)
+    present = now | training
+    assert held & present <= now
+    assert len(held & present) > 2
+    assert not trained & now
+    assert len(now) > len(held & present)
+    groups = same.duplicate_groups
+    assert not np.intersect1d(groups[same.held_out], groups[~same.held_out]).size
+    if choice == "balanced":
+        lengths = same.tokens.document_lengths
+        assert lengths[same.held_out].sum() / lengths.sum() == pytest.approx(0.05, rel=0.2)
+    # Nothing changes when nothing is new; another share is a new choice.
+    assert Build(config_of(corpus, same.root, validation_choice=choice)).run_stage("pack").kept
+    Build(config_of(corpus, same.root, validation_choice=choice, validation_fraction=0.3)).run_stage("pack")
+    assert not np.array_equal(jd.open_dataset(same.root).held_out, new.held_out)
+
+
+def test_a_copy_of_an_earlier_validation_document_is_held_out(earlier: Path, tmp_path: Path) -> None:
+    first = jd.open_dataset(earlier / "out")
+    held, trained = parts(first)
+    corpus = shutil.copytree(earlier / "corpus", tmp_path / "corpus")
+    lines = [line for path in sorted(corpus.glob("*.jsonl")) for line in path.read_text(encoding="utf-8").splitlines()]
+    renamed = [line.replace('{"id": "', '{"id": "new-') for line in lines]
+    (corpus / "new.jsonl").write_text("\n".join(renamed) + "\n", encoding="utf-8")
+    dataset = packed(config_of(corpus, tmp_path / "out", validation_from=str(first.root)))
+    now, training = parts(dataset)
+    assert now == held | {f"new-{name}" for name in held}
+    assert training == trained | {f"new-{name}" for name in trained}
+
+
+def test_an_earlier_dataset_that_is_absent_is_one_sentence(earlier: Path, tmp_path: Path) -> None:
+    config = config_of(earlier / "corpus", tmp_path / "out", validation_from=str(tmp_path / "gone"))
+    for stage in ("prepare", "tokenize", "embed", "cluster"):
+        Build(config).run_stage(stage)
+    with pytest.raises(jd.UserError, match=r"packing\.validation_from: Expected a dataset at .*gone, found no such"):
+        Build(config).run_stage("pack")
+
+
+def test_a_damaged_record_of_the_earlier_build_is_one_sentence(earlier: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(earlier / "out", tmp_path / "out")
+    config = config_of(grown(earlier, tmp_path), out)
+    Build(config).run_stage("prepare")
+    (path,) = (out / "earlier").iterdir()
+    path.write_bytes(path.read_bytes()[:-1] + b"\7")
+    with pytest.raises(jd.UserError, match=r"Expected the earlier validation documents in .*, found no such file or a"):
+        packed(config)
+
+
+def test_hashes_of_ids_differ() -> None:
+    found = hash_ids(f"document {number}" for number in range(5000))
+    assert len(np.unique(found)) == 5000
+    assert len(hash_ids([])) == 0
