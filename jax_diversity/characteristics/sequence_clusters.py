@@ -71,7 +71,7 @@ def fit_sequence_clusters(
         members = sparse.csr_array(
             (np.ones(len(taken), np.float32), (cluster, np.arange(len(taken)))), shape=(number, len(taken))
         )
-        sums = (members @ weights).toarray()
+        sums = sparse.csr_array(members @ weights).toarray()
         centres = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-30)
     return np.ascontiguousarray(centres * inverse, np.float32)
 
