@@ -59,7 +59,7 @@ def fit_sequence_clusters(
     weights.data /= np.maximum(lengths, 1e-30).astype(np.float32)[_rows(weights)]
     centres = weights[np.sort(rng.permutation(len(taken))[:number])].toarray()
     cluster = np.full(len(taken), -1)
-    for _ in range(_MAX_ITERATIONS):
+    for iteration in range(_MAX_ITERATIONS):
         before = cluster
         nearness, cluster = _nearest(weights, centres)
         advance(1)
@@ -67,11 +67,12 @@ def fit_sequence_clusters(
         empty = np.flatnonzero(np.bincount(cluster, minlength=number) == 0)
         cluster[np.argsort(nearness, kind="stable")[: len(empty)]] = empty
         if (cluster != before).mean() < _LEAST_MOVED:
+            advance(_MAX_ITERATIONS - iteration - 1)  # so that the progress bar ends at its total
             break
         members = sparse.csr_array(
             (np.ones(len(taken), np.float32), (cluster, np.arange(len(taken)))), shape=(number, len(taken))
         )
-        sums = (members @ weights).toarray()
+        sums = sparse.csr_array(members @ weights).toarray()
         centres = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-30)
     return np.ascontiguousarray(centres * inverse, np.float32)
 

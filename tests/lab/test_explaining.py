@@ -208,7 +208,6 @@ def bad_cases():
     yield "nothing", run(batches=[]), "at least two sequences"
     yield "ragged", run(batches=[{"w": np.ones((3, 40)), "v": np.ones(2)}]), "the same number of rows"
     yield "other order", run(orders={"own": [order]}, batches=Unread()), "found another one in 'own'"
-    yield "words", lambda: jd.explain_values(["a"] * 512, chars), "Expected numbers (sequence,)"
     yield "values", lambda: jd.explain_values(np.full(512, np.nan), chars), "Expected finite numbers"
     yield "equal values", lambda: jd.explain_values(np.ones(512), chars), "not all equal"
 

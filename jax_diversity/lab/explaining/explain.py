@@ -296,13 +296,7 @@ def explain_values(
         1.0
     """
     plan = _make_plan(characteristics, orders, batch_size)
-    try:
-        array = np.asarray(values, np.float64)
-    except (TypeError, ValueError):
-        raise UserError(
-            f"Expected numbers (sequence,) or (sequence, number), found {type(values).__name__} with other content; "
-            "pass an array of numbers."
-        ) from None
+    array = np.asarray(values, np.float64)
     array = array[:, None] if array.ndim == 1 else array
     if array.ndim != 2 or not np.isfinite(array).all() or not np.ptp(array, axis=0).any():
         raise UserError(
