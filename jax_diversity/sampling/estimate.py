@@ -119,7 +119,7 @@ def estimate(
 def _of_sample(what: str, given: Any, sample: Sample) -> Float64[np.ndarray, " chosen"]:
     """Check one number for each of the sample's sequences."""
     words = f"one for each of the sample's {sample.kind} in the order of its positions"
-    if np.ndim(given) == 1 and len(given) == sample.num_all != len(sample):
+    if isinstance(given, np.ndarray) and given.shape == (sample.num_all,) != (len(sample),):
         words += f" (from {what} of all take {what}[sample.positions])"
     return as_numbers(what, given, len(sample), words)
 

@@ -31,7 +31,7 @@ _UNITS = 4096
 """Every document counts equally: its counts in a family have this sum."""
 _WORD_GROUPS = 2048
 _LENGTH_BINS = 20
-_FIELD_BINS, _FIELD_GROUPS = 10, 1000
+_FIELD_BINS, _FIELD_GROUPS = 10, 100
 _ROWS = 4096
 _TEXT, _ID = "text", "id"
 

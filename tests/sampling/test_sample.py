@@ -175,10 +175,8 @@ def test_documents_of_a_parquet_file(tmp_path: Path) -> None:
         ((2001,), "at most all 2,000 sequences in a sample, found 2001"),
         ((1.0,), "share above 0 and below 1, found 1.0"),
         ((0.0001,), "at least one of the 2,000 sequences, found 0.0001"),
-        (("many",), "found 'many'"),
         ((True,), "found True"),
         ((10, {"of": "documents"}), "found token counts"),
-        ((10, {"of": "rows"}), "one of sequences, documents, found 'rows'"),
         ((10, {"num_samples": 0}), "num_samples"),
         ((1000, {"num_samples": 3}), "found 1,000 in each of 3 samples"),
         ((10, {"seed": -1}), "seed"),
@@ -186,7 +184,6 @@ def test_documents_of_a_parquet_file(tmp_path: Path) -> None:
         ((10, {"values": {"loss": np.full(2000, np.nan)}}), "finite, found nan at place 0"),
         ((10, {"values": {"loss": np.full(2000, 2.0)}}), "that differ, found equal values"),
         ((10, {"values": {"cluster": np.arange(2000)}}), "which is a family"),
-        ((10, {"values": [1, 2]}), "mapping"),
     ],
 )
 def test_wrong_arguments_are_one_sentence(chars: jd.Characteristics, arguments: tuple, sentence: str) -> None:
@@ -199,7 +196,7 @@ def test_given_positions(chars: jd.Characteristics) -> None:
     given = np.random.default_rng(0).permutation(2000)[:50]
     np.testing.assert_array_equal(jd.Sample.of(chars, given).positions, given)
     for wrong in ([], [1, 1], [2000], [-1], [0.5]):
-        with pytest.raises(jd.UserError, match="positions|position"):
+        with pytest.raises(jd.UserError, match=r"positions?"):
             jd.Sample.of(chars, wrong)
 
 

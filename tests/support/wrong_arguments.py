@@ -83,6 +83,31 @@ CASES: list[Case] = [
         {"shares": (NO_SHARES, "target shares of ('|.*')topic")},
     ),
     (
+        jd.sample,
+        {"source": CHARS, "size": 3},
+        {
+            "source": ((None, 5, [], {}, TOPIC, ORDERING, object()), "token counts"),
+            "size": ((None, "3", b"3", [1, 2], {}, 2j, object(), np.array([1, 2]), True), "a sample's size"),
+            "of": ((5, [], {}, object(), "rows"), "of"),
+            "values": (NO_MAPPING, "values"),
+            "num_samples": (NO_NUMBER, "num_samples"),
+            "seed": (NO_INTEGER, "seed"),
+            "objective": ((5, "f3", {}, (1.0,), object()), "objective"),
+            "advance": (NO_FUNCTION, "advance"),
+        },
+    ),
+    (
+        jd.estimate,
+        {"losses": [1.0, 2.0, 4.0], "sample": jd.Sample.of(CHARS, [0, 1, 2])},
+        {
+            "losses": ((None, 5, "abc", {}, RAGGED, ["a"], object(), [[1, 2], [3, 4]]), "losses"),
+            "sample": ((None, 5, "abc", {}, CHARS, [0, 1, 2], object()), "sample"),
+            "reference": ((5, "abc", {}, RAGGED, object()), "reference"),
+            "weights": ((5, "abc", {}, RAGGED, object()), "weights"),
+            "groups": ((5, "abc", {}, RAGGED, object()), "(family|groups)"),
+        },
+    ),
+    (
         jd.measure,
         {"characteristics": CHARS, "ordering": ORDERING, "windows": (2,)},
         {
