@@ -387,7 +387,8 @@ def test_an_interrupted_ordering_goes_on_with_the_same_command(
         "print(saves[0])\n"
         "sys.exit(status)"
     )
-    whole, cut = (shutil.copytree(built, tmp_path / name) for name in ("whole", "cut"))
+    # The report has the name of the folder.
+    whole, cut = (shutil.copytree(built, tmp_path / name / "out") for name in ("whole", "cut"))
     order = ["order", "--name", "long", "--seed", "4", "--quiet", "--out"]
 
     def run(ending: str) -> subprocess.CompletedProcess[str]:
