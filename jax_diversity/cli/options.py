@@ -56,6 +56,8 @@ class BuildOptions(FromFile, BuildConfig):
 
     open: bool = False
     """Show the report in the browser."""
+    all: bool = False
+    """Print every measure of every ordering at every window size."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,9 @@ class VerifyOptions:
 @dataclass(frozen=True)
 class OrderOptions(VerifyOptions, OrderConfig):
     """The options for adding an ordering to a built dataset."""
+
+    all: bool = False
+    """Print every measure of every ordering at every window size."""
 
     @property
     def order(self) -> OrderConfig:
@@ -147,6 +152,10 @@ class MeasureOptions(VerifyOptions):
     """The version of a run; None means the last."""
     targets: str | None = None
     """An ordering (name or .npy file) that was made with targets: also compare every window with these targets."""
+    all: bool = False
+    """Print every measure, by family and window size, and the curves."""
+    curves: bool = False
+    """Also draw every ordering along training."""
     profile: bool = False
     """Also list the deviation at the window sizes 1, 2, 4 ... up to all sequences."""
     relative_to: str | None = None

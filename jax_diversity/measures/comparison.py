@@ -16,14 +16,12 @@ from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, as
 from jax_diversity.measures.documents import COPY, DOCUMENT
 from jax_diversity.measures.floors import gap_closed
 from jax_diversity.measures.tables import WIDTH, Cells, aligned, as_html, cut, piped, wrapped
-from jax_diversity.measures.verdict import Verdict, decimal, judge
+from jax_diversity.measures.verdict import SHUFFLE, Verdict, decimal, judge
 from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.schema import Characteristics
 
 WINDOWS = (64, 192, 256, 1024)
 _SUFFIXES = {"0": "", "half": "_shifted", "every": "_every_start", "tokens": "_tokens"}
-SHUFFLE = "uniform_shuffle"
-"""The method of the order at which `gap_closed` is 0."""
 _GROUPS_PER_BATCH = ("groups_per_batch_mean", "groups_per_batch_min")
 _SPREAD = ("place_correlation", "gap_low", "gap_median", "gap_smallest")
 

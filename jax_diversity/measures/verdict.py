@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jax_diversity.measures.floors import gap_closed
 from jax_diversity.measures.tables import Cells, aligned, as_html, wrapped
 
+SHUFFLE = "uniform_shuffle"
+"""The method, and the name, of the order that others are compared with."""
 Means = Mapping[tuple[str, int], tuple[float, float]]
 """The mean TV of an order's aligned windows, and its floor, by family and window size."""
 _SMALLEST_GAP = 1e-4
 """The smallest distance of a shuffle from the floor, in TV, with which orders are compared."""
+LEGEND = "TV: share of a window's tokens in a wrong group; no order is below the floor."
+"""What the table shows, in one line."""
 _MOST_NAMED = 2
 """The largest number of comparisons that a sentence names."""
 
@@ -104,7 +109,7 @@ class Verdict:
     def __str__(self) -> str:
         """The sentence and the table, at most 80 columns wide."""
         sentence = wrapped(self.sentence)
-        return sentence if self.window is None else f"{sentence}\n\n{aligned(self.cells)}"
+        return sentence if self.window is None else f"{sentence}\n\n{aligned(self.cells)}\n{LEGEND}"
 
     def _repr_html_(self) -> str:
         return as_html(self.sentence, self.cells if self.window is not None else [[""]])
@@ -118,8 +123,8 @@ def judge(
     Args:
         means: ordering -> mean TV and floor, by family and window size; also of the shuffle.
         reference: the name of the shuffle.
-        batch_size: the global batch size of training, if it is known. The table shows this window size if it was
-            measured, otherwise the size nearest to 256.
+        batch_size: the global batch size of training, if it is known. The table shows the measured window size nearest
+            to it (or to 256) on a logarithmic scale.
         ordering: the order to judge. None means `balance`, or the first order that is not the shuffle.
 
     Example:
@@ -131,7 +136,7 @@ def judge(
     chosen = ordering if ordering in others else "balance" if "balance" in others else next(iter(others), None)
     sizes = sorted({size for _, size in means[reference]})
     is_batch = batch_size in sizes
-    window = batch_size if is_batch else min(sizes, key=lambda size: (abs(size - 256), size), default=None)
+    window = min(sizes, key=lambda size: (abs(math.log(size / (batch_size or 256))), size), default=None)
     return Verdict(chosen, reference, {reference: means[reference], **means}, window, is_batch)
 
 

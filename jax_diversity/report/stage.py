@@ -71,5 +71,5 @@ REPORT = Stage(
     outside=_outside,
     owns_folder=False,
     packages=("plotly",),
-    version=4,
+    version=5,
 )

@@ -37,7 +37,7 @@ def test_a_better_order() -> None:
         ["gap closed", "50 %", "-10 %"],
     ]
     assert max(map(len, str(verdict).splitlines())) <= 80
-    assert str(verdict).count("\n") == 8  # the sentence, a blank line, a table of a head and four lines
+    assert str(verdict).count("\n") == 9  # the sentence, a blank line, a table of a head and four lines, the legend
 
 
 def test_an_order_that_is_never_better_and_one_that_cannot_be() -> None:
@@ -64,7 +64,7 @@ def test_comparisons_and_balances_print_a_short_table() -> None:
     compared = jd.compare(chars, orders, windows=(16, 64))
     text = repr(compared)
     assert text == str(compared)
-    assert text.startswith("`balance` is better than a shuffle in 4 of 4 comparisons; in windows of 64 sequences")
+    assert text.startswith("`balance` is better than a shuffle in 4 of 4 comparisons; in windows of 64")
     assert len(text.splitlines()) < 12
     assert max(map(len, text.splitlines())) <= 80
     verdict = compared.verdict(batch_size=16)
