@@ -43,6 +43,7 @@ from jax_diversity.cli.options import (
     VerifyOptions,
     first_options,
     parse_options,
+    short_help,
 )
 from jax_diversity.cli.tables import (
     build_table,
@@ -169,7 +170,7 @@ def _overview() -> str:
         "Turn a corpus into token sequences in an order that is measurably better than\n"
         "a shuffle, and stream that order into JAX training.\n\n"
         f"verbs:\n{verbs}\n\n"
-        "`jax-diversity COMMAND --help` lists a command's options with their defaults.\n\n"
+        "`jax-diversity COMMAND --help` shows a command's options with their defaults.\n\n"
         "Start with:\n"
         "  jax-diversity demo                          # uses texts on this machine\n"
         "  jax-diversity measure --out demo --profile  # compares it with a shuffle\n"
@@ -228,6 +229,10 @@ def _run(name: str, arguments: list[str]) -> None:
             )
         name, arguments = f"lab {arguments[0]}", arguments[1:]
     verb, hidden = _find_verb(name), []
+    if isinstance(verb.options, BuildOptions) and {"-h", "--help"} & set(arguments):
+        show(short_help(verb.options, name, verb.help))
+        raise SystemExit(0)
+    arguments = ["--help" if word == "--help-all" else word for word in arguments]
     asks_help = bool({"-h", "--help"} & set(arguments))
     text = verb.help
     if verb.sections:

@@ -11,9 +11,11 @@
     find("title").textContent = values.title;
     const { verdict, sentences } = values.summary;
     find("first").append(sentence(verdict));
-    const [head, ...rows] = values.summary.table;
-    find("first-table").hidden = find("first-legend").hidden = !head;
-    if (head) find("first-table").append(table(head.map((text) => foreign(text)), rows.map(([name, ...cells]) => [foreign(name), ...cells])));
+    // One line a family, so that the table fits a narrow page.
+    const [[title, ...families] = [], ...lines] = values.summary.table;
+    find("first-table").hidden = find("first-legend").hidden = !title;
+    if (title) find("first-table").append(table([title, ...lines.map(([name]) => foreign(name))],
+      families.map((family, at) => [foreign(family), ...lines.map((line) => line[at + 1])])));
     find("sentences").append(...sentences.filter(Boolean).map(sentence));
     find("figures").append(...values.summary.cards.map((card) => element("div", {},
       element("dt", {}, foreign(card.label)), element("dd", { class: "value" }, card.value), element("dd", { class: "detail" }, foreign(card.detail)))));

@@ -108,13 +108,11 @@ def verdict_sentence(verdict: Mapping[str, Any]) -> str:
     """Compare one ordering with the baseline, by one family, at one window size."""
     worst, best = against(verdict["worst"], verdict["baseline_best"])
     mean, baseline_mean = against(verdict["mean"], verdict["baseline_mean"])
-    is_better = verdict["mean"] < verdict["baseline_mean"]
     holds = "even the worst window" if verdict["holds"] else "the worst window"
     return (
-        f"By {verdict['family']}, windows of {verdict['window_size']:,} sequences have a TV of {mean} on average with "
-        f"`{verdict['ordering']}`, against {baseline_mean} with {_shuffle(verdict)}, which is "
-        f"{'better' if is_better else 'not better'}; {holds} ({worst}) is {'' if verdict['holds'] else 'not '}better "
-        f"than the best of {_shuffle(verdict)} ({best})."
+        f"By {verdict['family']}, windows of {verdict['window_size']:,} sequences have a mean TV of {mean} with "
+        f"`{verdict['ordering']}` and {baseline_mean} with {_shuffle(verdict)}; {holds} ({worst}) is "
+        f"{'' if verdict['holds'] else 'not '}better than the best of {_shuffle(verdict)} ({best})."
     )
 
 

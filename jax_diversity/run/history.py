@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jax_diversity.corpus.stored import Decision, editing_steps, find_decision
+from jax_diversity.corpus.stored import DUPLICATE_GROUPS, Decision, editing_steps, find_decision
 from jax_diversity.dataset import Dataset
 from jax_diversity.run.inspection import find_document, ids_of
 
@@ -57,7 +57,7 @@ def document_history(dataset: Dataset, document: str) -> DocumentHistory:
     decision, number = find_decision(dataset.stored, document), find_document(dataset, document)
     edits = editing_steps(dataset.stored) if decision is not None and decision.edited else ()
     copies = np.zeros(0, np.int64)
-    if number is not None:
+    if number is not None and dataset.stored.names("prepare", DUPLICATE_GROUPS):
         groups = dataset.duplicate_groups
         copies = np.setdiff1d(np.flatnonzero(groups == groups[number]), [number])
     names = ids_of(dataset, copies[:_MOST_COPIES])
