@@ -2,6 +2,9 @@
 
 from .dataset import Dataset as Dataset
 from .dataset import open_dataset as open_dataset
+from .dataset.calls import compare as compare
+from .dataset.calls import measure as measure
+from .dataset.calls import order as order
 from .foundation.compilation import keep_compiled_programs as keep_compiled_programs
 from .foundation.errors import UserError as UserError
 from .lab.evaluation import Evaluated as Evaluated
@@ -23,13 +26,10 @@ from .loader.streaming import stream_batches as stream_batches
 from .loader.watching import BatchMetrics as BatchMetrics
 from .loader.watching import watch_batches as watch_batches
 from .measures.balance import Balance as Balance
-from .measures.balance import measure as measure
 from .measures.comparison import Comparison as Comparison
-from .measures.comparison import compare as compare
 from .measures.duplicates import duplicate_gaps as duplicate_gaps
 from .measures.profile import group_timeline as group_timeline
 from .measures.profile import window_profile as window_profile
-from .ordering.base import order as order
 from .ordering.composition.compose import concatenate as concatenate
 from .ordering.composition.compose import reverse as reverse
 from .ordering.composition.compose import shuffle_blocks as shuffle_blocks
@@ -42,6 +42,7 @@ from .ordering.plan import Targets as Targets
 from .packing.base import Packed as Packed
 from .packing.base import pack as pack
 from .packing.report import PackingReport as PackingReport
+from .pipeline.building import build as build
 from .pipeline.repacking import repack as repack
 from .run.making import create_schedule as create_schedule
 from .run.making import extend_schedule as extend_schedule

@@ -14,8 +14,10 @@ from rich.text import Text
 
 from jax_diversity.cli.tables import end_of, plain_table, printed
 from jax_diversity.foundation.terminal import clean
+from jax_diversity.measures.tables import wrapped
 
 if TYPE_CHECKING:
+    from jax_diversity.run.history import DocumentHistory
     from jax_diversity.run.inspection import BatchView, DocumentUse
     from jax_diversity.run.run import Run
 
@@ -137,10 +139,21 @@ def uses_table(document: str, run: Run, uses: Sequence[DocumentUse], appearances
     return f"{document}, in {where}{times}:\n{printed(table)}"
 
 
-def as_json(value: BatchView | Sequence[DocumentUse], deviations: Deviations | None = None) -> str:
+def history_text(document: str, sentences: Sequence[str], uses: str) -> str:
+    """What happened to a document before training, in sentences, and the table of its uses, if there is one."""
+    told = [wrapped(_clean(sentence)) for sentence in sentences]
+    head = [] if uses else [f"{_clean(document)}, in no training sequence:"]
+    return "\n".join([*head, *told, *([uses] if uses else [])])
+
+
+def document_json(histories: Sequence[DocumentHistory], uses: Sequence[DocumentUse]) -> str:
+    """What happened to a document before training (for each dataset), and its uses, as JSON."""
+    plain = {"history": list(map(dataclasses.asdict, histories)), "uses": list(map(dataclasses.asdict, uses))}
+    return json.dumps(plain, indent=2, default=_plain)
+
+
+def as_json(value: BatchView, deviations: Deviations | None = None) -> str:
     """The content of the tables and all sequences of the batch, as JSON."""
-    if isinstance(value, Sequence):
-        return json.dumps([dataclasses.asdict(use) for use in value], indent=2, default=_plain)
     plain: dict[str, Any] = dataclasses.asdict(value)
     for family, others in (deviations or {}).items():
         tv = value.families[family].total_variation

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import sys
 import traceback
 import warnings
@@ -43,8 +44,16 @@ from jax_diversity.cli.options import (
     VerifyOptions,
     first_options,
     parse_options,
+    short_help,
 )
-from jax_diversity.cli.tables import build_table, funnel_table, methods_list, orderings_table, training_line
+from jax_diversity.cli.tables import (
+    build_table,
+    funnel_table,
+    methods_list,
+    orderings_table,
+    orderings_verdict,
+    training_line,
+)
 from jax_diversity.foundation.artifacts import read_json
 from jax_diversity.foundation.checks import as_whole_number, check_folder_name
 from jax_diversity.foundation.compilation import keep_compiled_programs
@@ -58,6 +67,7 @@ from jax_diversity.pipeline.settings import BuildConfig, demo_config
 from jax_diversity.pipeline.stages import STAGES, all_stages
 
 if TYPE_CHECKING:
+    from jax_diversity.dataset import Dataset
     from jax_diversity.pipeline.build import StageResult
     from jax_diversity.run.run import Run
 
@@ -161,7 +171,7 @@ def _overview() -> str:
         "Turn a corpus into token sequences in an order that is measurably better than\n"
         "a shuffle, and stream that order into JAX training.\n\n"
         f"verbs:\n{verbs}\n\n"
-        "`jax-diversity COMMAND --help` lists a command's options with their defaults.\n\n"
+        "`jax-diversity COMMAND --help` shows a command's options with their defaults.\n\n"
         "Start with:\n"
         "  jax-diversity demo                          # uses texts on this machine\n"
         "  jax-diversity measure --out demo --profile  # compares it with a shuffle\n"
@@ -223,6 +233,10 @@ def _run(name: str, arguments: list[str]) -> None:
             )
         name, arguments = f"lab {arguments[0]}", arguments[1:]
     verb, hidden = _find_verb(name), []
+    if isinstance(verb.options, BuildOptions) and {"-h", "--help"} & set(arguments):
+        show(short_help(verb.options, name, verb.help))
+        raise SystemExit(0)
+    arguments = ["--help" if word == "--help-all" else word for word in arguments]
     asks_help = bool({"-h", "--help"} & set(arguments))
     text = verb.help
     if verb.sections:
@@ -369,7 +383,7 @@ def _run_build(options: BuildOptions, *, trains: bool = False) -> None:
         results[-1] = build.run_stage("report")  # again, with the run's losses
     show(build_table(results))
     _show_funnel(results, build.folder.root)
-    show(f"\n{orderings_table(open_dataset(build.folder.root))}")
+    _show_verdict(open_dataset(build.folder.root), options.all)
     if run is not None:
         show(f"\n{training_line(run)}")
     show_report(build.folder.root, options.open)
@@ -387,7 +401,16 @@ def _run_order(options: OrderOptions) -> None:
     if has_report:  # it would show the orderings as they were
         results.append(build.run_stage("report"))
     show(build_table(results))
-    show(f"\n{orderings_table(open_dataset(build.folder.root))}")
+    _show_verdict(open_dataset(build.folder.root), options.all, options.file_name)
+
+
+def _show_verdict(dataset: Dataset, shows_all: bool, ordering: str | None = None) -> None:
+    """Show whether an ordering is better than a shuffle, and how; with `shows_all`, also all numbers."""
+    show(f"\n{orderings_verdict(dataset, ordering)}")
+    if shows_all:
+        show(f"\n{orderings_table(dataset)}")
+    else:
+        show(f"More: jax-diversity measure --out {shlex.quote(str(dataset.root))} --all")
 
 
 def _run_repack(options: RepackOptions) -> None:
@@ -512,7 +535,14 @@ def _run_measure(options: MeasureOptions) -> None:
         compared = compared if options.relative_to is None else compared.relative_to(options.relative_to)
         show(compared.markdown() if options.markdown else compared.table())
     else:
-        show(f"{measures_legend(chosen)}\n\n{compared.table()}\n\n{training_curves(curves)}")
+        verdict = compared.verdict(chosen.characteristics.batch_size)
+        show(str(verdict if verdict is not None else compared))
+        if options.all:
+            show(f"\n{measures_legend(chosen)}\n\n{compared.table()}")
+        if options.all or options.curves:
+            show(f"\n{training_curves(curves)}")
+        if not (options.all or options.curves or options.profile):
+            show("More: --all (every measure), --curves (along training), --profile (all sizes)")
     if chosen.followed is not None:
         beside = measuring.measure_targets(chosen, chosen.followed, progress)
         show(f"\n{targets_table(chosen.followed.name, beside, options.markdown)}")
@@ -525,8 +555,9 @@ def _run_inspect(options: InspectOptions) -> None:
         raise UserError(f"Expected --rank with --num-hosts {options.num_hosts}, found no --rank; say which host.")
     if options.rows < 0:
         raise UserError(f"Expected --rows >= 0, found {options.rows}.")
-    from jax_diversity.cli.inspecting import as_json, batch_table, uses_table
+    from jax_diversity.cli.inspecting import as_json, batch_table, document_json, history_text, uses_table
     from jax_diversity.corpus.readers.files import valid_name
+    from jax_diversity.run.history import document_history
     from jax_diversity.run.inspection import Inspector
 
     run = _open_run(options, options.ordering)
@@ -539,8 +570,15 @@ def _run_inspect(options: InspectOptions) -> None:
     inspector = Inspector(run, size)
     if options.document is not None:
         document = valid_name(options.document)  # ids that contain file names are stored in this form
-        uses = inspector.uses(document)
-        show(as_json(uses) if options.json else uses_table(document, run, uses, inspector.appearances(document)))
+        told = [document_history(dataset, document) for dataset in run.datasets]
+        is_removed = any(each.decision is not None for each in told) and not any(each.is_stored for each in told)
+        uses = [] if is_removed else inspector.uses(document)  # an error for an id that nothing knows
+        if options.json:
+            show(document_json(told, uses))
+            return
+        sentences = [sentence for each in told for sentence in each.sentences]
+        where = "" if is_removed else uses_table(document, run, uses, inspector.appearances(document))
+        show(history_text(document, sentences, where))
         return
     host = {"host_index": options.rank or 0, "num_hosts": options.num_hosts}
     batch = inspector.batch(options.step, **host, compare=options.compare)

@@ -7,7 +7,9 @@ import difflib
 import io
 import itertools
 import json
+import re
 import sys
+import textwrap
 import typing
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
@@ -56,6 +58,8 @@ class BuildOptions(FromFile, BuildConfig):
 
     open: bool = False
     """Show the report in the browser."""
+    all: bool = False
+    """Print every measure of every ordering at every window size."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,9 @@ class VerifyOptions:
 @dataclass(frozen=True)
 class OrderOptions(VerifyOptions, OrderConfig):
     """The options for adding an ordering to a built dataset."""
+
+    all: bool = False
+    """Print every measure of every ordering at every window size."""
 
     @property
     def order(self) -> OrderConfig:
@@ -175,6 +182,10 @@ class MeasureOptions(VerifyOptions):
     """The version of a run; None means the last."""
     targets: str | None = None
     """An ordering (name or .npy file) that was made with targets: also compare every window with these targets."""
+    all: bool = False
+    """Print every measure, by family and window size, and the curves."""
+    curves: bool = False
+    """Also draw every ordering along training."""
     profile: bool = False
     """Also list the deviation at the window sizes 1, 2, 4 ... up to all sequences."""
     relative_to: str | None = None
@@ -283,6 +294,81 @@ class LabExplainOptions(VerifyOptions):
     """Write the picture (SVG) to this file."""
 
 
+SHOWN = (
+    "corpus.paths",
+    "out",
+    "batch-size",
+    "packing.sequence-length",
+    "tokenizer.path",
+    "tokenizer.vocab-size",
+    "corpus.format",
+    "corpus.text-field",
+    "corpus.source-field",
+    "corpus.language-field",
+    "corpus.documents-begin",
+    "corpus.keep-markup",
+    "corpus.max-bytes",
+    "preparation.recipe",
+    "tokenizer.kind",
+    "cluster.num-clusters",
+    "packing.method",
+    "packing.validation-fraction",
+    "characteristics.families",
+    "features-from",
+    "windows",
+    "config",
+    "quiet",
+    "open",
+    "all",
+)
+"""The settings that the help of `build` and `demo` shows, in the order of their use; `--help-all` shows all."""
+
+ALIASES = {
+    "--corpus": "--corpus.paths",
+    "--sequence-length": "--packing.sequence-length",
+    "--tokenizer": "--tokenizer.path",
+    "--vocab-size": "--tokenizer.vocab-size",
+    "--keep-markup": "--corpus.keep-markup",
+    "--recipe": "--preparation.recipe",
+}
+"""Short names of settings, in the commands that have the setting and no option of the short name."""
+
+
+def with_full_names(arguments: Sequence[str], known: Collection[str]) -> list[str]:
+    """Replace the short names of settings by their full names."""
+    found = []
+    for word in arguments:
+        name, equals, value = word.partition("=")
+        full = ALIASES.get(name.replace("_", "-"), "")
+        found.append(f"{full}{equals}{value}" if full in known and name not in known else word)
+    return found
+
+
+def short_help(default: Any, verb: str, text: str) -> str:
+    """The help of a command that shows the settings in `SHOWN`, at most 80 columns wide."""
+    options = {name: (default, meaning) for name, _, default, meaning in list_options(default)}
+    short = {full: name for name, full in ALIASES.items()}
+    lines = [f"usage: jax-diversity {verb} [options]", "", textwrap.fill(text, width=80), ""]
+    for name in (f"--{each}" for each in SHOWN):
+        if name not in options:
+            continue
+        value, meaning = options[name]
+        given = "" if value in (None, (), {}) else f"  (default: {_as_words(value)})"
+        other = f", {short[name]}" if name in short else ""
+        lines.append(f"  {name}{other}{given}")
+        lines += textwrap.wrap(_first_sentence(meaning), width=78, initial_indent=6 * " ", subsequent_indent=6 * " ")
+    return "\n".join([*lines, "", f"`jax-diversity {verb} --help-all` shows all {len(options)} options."])
+
+
+def _as_words(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _first_sentence(text: str) -> str:
+    """The beginning of a text up to the end of its first sentence."""
+    return re.split(r"(?<=[.])\s+(?=[A-Z`])", " ".join(text.split()), maxsplit=1)[0]
+
+
 def part_of(options: Any, kind: type[_Part]) -> _Part:
     """The settings among the options of a command."""
     return kind(**{each.name: getattr(options, each.name) for each in dataclasses.fields(typing.cast(Any, kind))})
@@ -322,6 +408,8 @@ def parse_options(
     """
     import tyro
 
+    known = {option: kind for option, kind, _, _ in list_options(default)}
+    arguments = with_full_names(arguments, known)
     asks_help = {"-h", "--help"} & set(arguments)
     call = partial(
         tyro.cli,
@@ -355,7 +443,6 @@ def parse_options(
     if parsed is not None and not parsed[1]:
         # tyro checks only types; the values are then checked like those of a settings file.
         return settings_from_plain(type(default), dataclasses.asdict(typing.cast(Any, parsed[0])))
-    known = {option: kind for option, kind, _, _ in list_options(default)}
     if parsed is not None:
         mistake = f"`jax-diversity {verb}` has no {_unknown(verb, parsed[1], known)}"
     else:
@@ -443,7 +530,8 @@ def _unknown(verb: str, words: Sequence[str], known: Collection[str]) -> str:
     """The first unknown argument of a command, and the option that was probably meant."""
     option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
     if option is not None:
-        near = difflib.get_close_matches(option.replace("_", "-"), known, n=1, cutoff=0.7)
+        short = [name for name, full in ALIASES.items() if full in known]
+        near = difflib.get_close_matches(option.replace("_", "-"), [*known, *short], n=1, cutoff=0.7)
         return f"option {option}; did you mean {near[0]}?" if near else f"option {option};"
     meant = "--corpus.paths" if verb in ("build", "prepare") else "--out"
     hint = f" did you mean {meant} {words[0]}?" if Path(words[0]).exists() else ""

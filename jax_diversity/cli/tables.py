@@ -17,6 +17,7 @@ from jax_diversity.foundation.errors import shortened
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.stage import Stage
 from jax_diversity.measures.stored import figures_file, measured_orderings
+from jax_diversity.measures.verdict import SHUFFLE, judge, means_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,6 +40,19 @@ def build_table(results: Sequence[StageResult]) -> str:
     for result in results:
         table.add_row(result.stage, result.summary, "kept" if result.kept else f"{result.seconds:.1f}")
     return printed(table)
+
+
+def orderings_verdict(dataset: Dataset, ordering: str | None = None) -> str:
+    """The verdict on a dataset's main ordering (or another one), from the .json files: a sentence and a small table.
+
+    Without a measured shuffle there is nothing to compare with: the text names the command that compares.
+    """
+    names = measured_orderings(dataset.stored)
+    if SHUFFLE not in names:
+        return f"`jax-diversity measure --out {dataset.root}` compares the orderings with a shuffle."
+    summaries = {name: read_json(figures_file(dataset.stored, name), "measure")["balance"] for name in names}
+    means = {name: means_of(summary) for name, summary in summaries.items()}
+    return str(judge(means, SHUFFLE, dataset.batch_size, ordering))
 
 
 def orderings_table(dataset: Dataset) -> str:

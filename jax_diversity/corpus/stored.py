@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,55 @@ def read_preparation(stored: StoredStages, name: str) -> Any:
     """Return one of the JSON files of preparation, such as `funnel`; None if there were no steps."""
     path = f"{PREPARATION}/{name}.json"
     return read_json(stored.file("prepare", path), "prepare") if stored.names("prepare", path) else None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The decision of preparation on one document, a row of `preparation/decisions`.
+
+    `step` to `threshold` belong to the rule that removed it; they are None for kept documents. `duplicate_of` is the id
+    of the document of which it is a copy.
+    """
+
+    id: str
+    kept: bool
+    edited: bool
+    step: str | None
+    rule: str | None
+    value: float | None
+    threshold: float | None
+    duplicate_of: str | None
+
+    @property
+    def sentence(self) -> str:
+        """The decision in one sentence."""
+        if self.kept:
+            return "Preparation kept it."
+        numbers = ""
+        if self.value is not None:
+            numbers = f": {self.value:g}"
+            numbers += "" if self.threshold is None else f", against a threshold of {self.threshold:g}"
+        copy = "" if self.duplicate_of is None else f"; it is a copy of {self.duplicate_of}"
+        return f"The step {self.step} removed it by the rule {self.rule}{numbers}{copy}."
+
+
+def find_decision(stored: StoredStages, document: str) -> Decision | None:
+    """Return the decision on a document; None if there were no steps, or if no document had this id."""
+    import pyarrow.parquet as pq
+
+    names = [each.name for each in fields(Decision)]
+    folder = f"{PREPARATION}/decisions/"
+    for path in stored.files("prepare", folder, ".parquet") if stored.names("prepare", folder) else ():
+        rows = pq.read_table(path, columns=names, filters=[("id", "==", document)]).to_pylist()
+        if rows:
+            return Decision(**rows[0])
+    return None
+
+
+def editing_steps(stored: StoredStages) -> tuple[str, ...]:
+    """Return the steps that edited documents."""
+    account = read_preparation(stored, "funnel")
+    return tuple(step["step"] for step in account["steps"] if step["edited"]) if account else ()
 
 
 def _document_files(stored: StoredStages) -> list[Path]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,6 +28,7 @@ from jax_diversity.foundation.checks import check_type
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.stored import StoredStages
 from jax_diversity.measures import stored as measured
+from jax_diversity.measures.tables import as_html
 from jax_diversity.ordering import stored as ordered
 from jax_diversity.packing import stored as packed
 from jax_diversity.records import stored as written
@@ -448,14 +449,23 @@ class Dataset:
         return self.stored.verify(advance)
 
     def __repr__(self) -> str:
-        lines = [f"Dataset({self.address!r})"]
-        for stage, entry in self.stored.stages.items():
-            if "/" not in stage:  # all orderings are in one line below
-                lines.append(f"  {stage:<13}{entry['summary']}  [{entry['fingerprint'][:8]}]")
-        lines.append(f"  {'orderings':<13}{', '.join(self.orderings) or 'none made yet'}")
+        lines = (f"  {name:<13}{text}" for name, text in self._lines())
+        return "\n".join([f"Dataset({self.address!r})", *lines])
+
+    def _repr_html_(self) -> str:
+        return as_html(f"Dataset {self.address}", [["", ""], *([name, text] for name, text in self._lines())])
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        """What the dataset holds, in the order of the stages."""
+        shown = {"prepare": "documents", "tokenize": "tokens", "pack": "sequences", "characterize": "groups"}
+        for stage, name in shown.items():
+            if stage in self.stored.stages:
+                yield name, self.stored.stages[stage]["summary"]
+        yield "orderings", ", ".join(self.orderings) or "none made yet"
+        if self.batch_size is not None:
+            yield "batch size", f"{self.batch_size:,} sequences"
         if {"write", "pack"} <= self.stored.stages.keys():
-            lines.append(f"  {'fingerprint':<13}{self.fingerprint[:16]}")
-        return "\n".join(lines)
+            yield "fingerprint", self.fingerprint[:16]
 
     def counts(self, stage: str) -> Mapping[str, Any]:
         """The counts of a finished stage."""

@@ -129,6 +129,10 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         # batch that may never arrive.
         self._lock = threading.RLock()
 
+    def __repr__(self) -> str:
+        size = self._settings.global_batch_size
+        return f"BatchIterator(next position {self._position:,} of {self._windows.end:,}, batches of {size:,})"
+
     def __next__(self) -> Batch:
         self.check_process()
         with self._lock:

@@ -175,3 +175,11 @@ class Loader(grain.IterDataset[Batch]):
 
     def __str__(self) -> str:
         return f"Loader({self.batches})"
+
+    def __repr__(self) -> str:
+        number = "endless" if self.num_batches is None else f"{self.num_batches:,}"
+        lengths = " or ".join(
+            f"{length:,}" for length in sorted({length for _, length in self.batches.windows.lengths})
+        )
+        size = self.batches.windows.settings.global_batch_size
+        return f"Loader({number} batches of {size:,} sequences of {lengths} tokens, {self.run.name!r})"

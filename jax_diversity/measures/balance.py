@@ -16,6 +16,7 @@ from jax_diversity.measures.documents import DocumentSpread, document_spread
 from jax_diversity.measures.floors import ideal_token_shuffle, window_bound, window_floor
 from jax_diversity.measures.prefixes import norm_drift, prefix_deviation
 from jax_diversity.measures.sliding import EveryStart, window_maximum, window_tv_all
+from jax_diversity.measures.tables import Cells, aligned, as_html, wrapped
 from jax_diversity.measures.windows import (
     aligned_windows,
     cumulative_tokens,
@@ -49,7 +50,7 @@ Targets = Mapping[str, Float[np.ndarray, " group"] | Sequence[float]]
 """Maps a family to the shares of its groups that an order is measured against."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Balance:
     """The measures of one ordering; arrays are float64 unless stated otherwise.
 
@@ -91,6 +92,27 @@ class Balance:
     window_tv_tokens: Mapping[str, Mapping[int, Float64[np.ndarray, " token_window"]]]
     documents: DocumentSpread | None
     copies: DocumentSpread | None
+
+    def _short(self) -> tuple[str, Cells]:
+        """A sentence and a table: mean / worst TV of the aligned windows, and the largest prefix deviation."""
+        sizes = list(dict.fromkeys(size for windows in self.window_tv.values() for size in windows))
+        lines = [
+            [
+                family,
+                *(f"{tv.mean():.3f} / {tv.max():.3f}" if len(tv) else "-" for tv in self.window_tv[family].values()),
+                f"{prefix.max(initial=0.0):.2f}",
+            ]
+            for family, prefix in self.prefix_l2.items()
+        ]
+        sentence = f"Balance of {len(self.norm_drift):,} positions: window TV (mean / worst), largest prefix deviation"
+        return sentence, [["family", *map(str, sizes), "prefix L2"], *lines]
+
+    def __repr__(self) -> str:
+        sentence, cells = self._short()
+        return f"{wrapped(sentence)}\n\n{aligned(cells)}"
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._short())
 
     def summary(self) -> dict[str, Any]:
         """Return the values that a table shows, as plain numbers, by family and window size.
@@ -146,8 +168,9 @@ def measure(
     """Measure an ordering, or a run that repeats or omits sequences, in every family.
 
     Args:
-        characteristics: the token counts; weights are ignored.
-        ordering: the order of training; an array must be a bijection of the sequences.
+        characteristics: the token counts; weights are ignored. With `jd.measure`, also a built dataset or its folder.
+        ordering: the order of training; an array must be a bijection of the sequences. Of a dataset, also the name of
+            an ordering; by default `balance`.
         windows: window sizes in sequences, each between 1 and the number of positions. None means 256 and the batch
             size of the characteristics, without the sizes that do not fit twice; if none fits, half of all sequences.
         advance: called with the number of positions done, over all families.

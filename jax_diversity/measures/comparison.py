@@ -15,13 +15,13 @@ from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, as_order_of
 from jax_diversity.measures.documents import COPY, DOCUMENT
 from jax_diversity.measures.floors import gap_closed
+from jax_diversity.measures.tables import WIDTH, Cells, aligned, as_html, cut, piped, wrapped
+from jax_diversity.measures.verdict import SHUFFLE, Verdict, decimal, judge
 from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.schema import Characteristics
 
 WINDOWS = (64, 192, 256, 1024)
 _SUFFIXES = {"0": "", "half": "_shifted", "every": "_every_start", "tokens": "_tokens"}
-SHUFFLE = "uniform_shuffle"
-"""The method of the order at which `gap_closed` is 0."""
 _GROUPS_PER_BATCH = ("groups_per_batch_mean", "groups_per_batch_min")
 _SPREAD = ("place_correlation", "gap_low", "gap_median", "gap_smallest")
 
@@ -58,7 +58,7 @@ class Row:
         return self.family, self.measure, self.window, self.offset
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Measures of several orders; smaller is better except for `gap_closed` and the groups.
 
@@ -127,14 +127,55 @@ class Comparison:
 
         The text is at most 80 columns wide; further columns follow below.
         """
-        return "\n\n".join(f"{_cut(title, _WIDTH)}\n{_aligned(cells)}" for title, cells in _blocks(self))
+        return "\n\n".join(f"{cut(title, WIDTH)}\n{aligned(cells)}" for title, cells in _blocks(self))
 
     def markdown(self) -> str:
         """Return the same tables in Markdown, under bold titles."""
-        return "\n\n".join(f"**{title}**\n\n{_piped(cells)}" for title, cells in _blocks(self))
+        return "\n\n".join(f"**{title}**\n\n{piped(cells)}" for title, cells in _blocks(self))
+
+    def verdict(self, batch_size: int | None = None) -> Verdict | None:
+        """Return the verdict on `balance` (or the first order); None without a shuffle, or for ratios.
+
+        The verdict has a sentence and a small table. `batch_size` is the global batch size of training, if it is known.
+        """
+        if SHUFFLE not in self.orderings or self.base is not None:
+            return None
+        floors = {(*row.key[::2], row.ordering): row.value for row in self.rows if row.measure == "tv_floor"}
+        means: dict[str, dict[tuple[str, int], tuple[float, float]]] = {name: {} for name in self.orderings}
+        for row in self.rows:
+            if row.measure == "tv_mean" and row.offset == "0" and row.value is not None and row.window is not None:
+                floor = floors[row.family, row.window, row.ordering]
+                means[row.ordering][row.family, row.window] = (row.value, 0.0 if floor is None else floor)
+        return judge(means, SHUFFLE, batch_size)
+
+    def _short(self) -> tuple[str, Cells]:
+        """A sentence and a small table: the verdict, or, without a shuffle, the mean TV of every family and window."""
+        verdict = self.verdict()
+        if verdict is not None and verdict.window is not None:
+            return verdict.sentence, verdict.cells
+        keys = dict.fromkeys(row.key for row in self.rows if row.measure == "tv_mean" and row.offset == "0")
+        values = {(row.ordering, *row.key): row.value for row in self.rows}
+
+        def cell(name: str, key: tuple[Any, ...]) -> str:
+            value = values.get((name, *key))
+            return "-" if value is None else decimal(value)
+
+        ratio = f", relative to {self.base}" if self.base else ""
+        lines = [
+            [f"{family}, {window}", *(cell(name, key) for name in self.orderings)]
+            for key in keys
+            for family, _, window, _ in [key]
+        ]
+        return f"Mean TV of aligned windows{ratio}", [["family, window", *self.orderings], *lines]
 
     def __str__(self) -> str:
-        return self.table()
+        sentence, cells = self._short()
+        return f"{wrapped(sentence)}\n\n{aligned(cells)}\n\nAll numbers: .table(), .markdown(), .as_dict()"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._short())
 
 
 def compare(
@@ -150,8 +191,9 @@ def compare(
     """Measure several orders of one corpus against the same targets.
 
     Args:
-        characteristics: the token counts; weights are ignored.
-        orderings: name -> ordering, run, or array that is a bijection of the sequences.
+        characteristics: the token counts; weights are ignored. With `jd.compare`, also a built dataset or its folder.
+        orderings: name -> ordering, run, or array that is a bijection of the sequences. Of a dataset, also the names of
+            orderings; by default all.
         windows: window sizes in sequences. None means 64, 192, 256, 1024 and the batch size of the characteristics,
             without the sizes that do not fit; if none of them fits, half of all sequences.
         offsets: the windows whose TV is measured. "0" means aligned windows. "half" means windows that begin half a
@@ -258,7 +300,6 @@ def _rows(
 
 # ---- tables
 
-_Cells = list[list[str]]
 _OFFSET_WORDS = {"0": "aligned", "half": "half a window later", "every": "every start position"}
 _OFFSET_WORDS["tokens"] = "windows of equal tokens"
 _TOTALS = {
@@ -273,10 +314,9 @@ _TOTALS = {
 _DECIMALS = {"prefix_l2_max": 2, "norm_drift_max": 1, "groups_per_sequence_mean": 2, "gap_closed": 3}
 _DECIMALS |= {"place_correlation": 2, "gap_low": 2, "gap_median": 2, "repeats_mean": 2, "repeats_floor": 2}
 _DECIMALS |= dict.fromkeys((*_GROUPS_PER_BATCH, "gap_smallest", "repeats_worst"), 0)
-_WIDTH, _NAME_WIDTH = 80, 32
 
 
-def _blocks(compared: Comparison) -> Iterator[tuple[str, _Cells]]:
+def _blocks(compared: Comparison) -> Iterator[tuple[str, Cells]]:
     """Yield the title and the cells of every table; the header is the first row."""
     rows, base, names = compared.rows, compared.base, compared.orderings
     ratio = f", relative to {base}" if base else ""
@@ -291,7 +331,7 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, _Cells]]:
     def line(name: str, family: str, measures: Sequence[str], offset: str | None = None) -> list[str]:
         return [" / ".join(cell(name, family, measure, window, offset) for measure in measures) for window in windows]
 
-    def by_window(family: str, measures: Sequence[str], offset: str | None = None) -> _Cells:
+    def by_window(family: str, measures: Sequence[str], offset: str | None = None) -> Cells:
         """Return cells with one line per ordering and one column per window size."""
         return [["", *map(str, windows)], *([name, *line(name, family, measures, offset)] for name in names)]
 
@@ -322,31 +362,3 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, _Cells]]:
             yield f"{family}{ratio}: window TV, mean / worst, {_OFFSET_WORDS[offset]}", cells
         yield f"{family}{ratio}: gap closed between a shuffle and the floor", by_window(family, ("gap_closed",))
         yield f"{family}{ratio}: groups per batch, mean / least", by_window(family, _GROUPS_PER_BATCH)
-
-
-def _aligned(cells: _Cells) -> str:
-    """Align columns up to the width; further columns follow below, in parts that repeat the names."""
-    cells = [[_cut(name, _NAME_WIDTH), *numbers] for name, *numbers in cells]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    parts: list[list[int]] = [[]]  # column numbers; every part begins with column 0, the names
-    for column, width in enumerate(widths[1:], start=1):
-        if parts[-1] and sum(widths[each] + 2 for each in [0, *parts[-1]]) + width > _WIDTH:
-            parts.append([])
-        parts[-1].append(column)
-    return "\n".join(
-        "  ".join([line[0].ljust(widths[0]), *(line[column].rjust(widths[column]) for column in columns)])
-        for columns in parts
-        for line in cells
-    )
-
-
-def _cut(text: str, width: int) -> str:
-    """Shorten a text to `width` characters: keep its beginning and its end, because names often differ at the end."""
-    tail = width // 2  # three of the other characters are dots
-    return text if len(text) <= width else f"{text[: width - tail - 3]}...{text[-tail:]}"
-
-
-def _piped(cells: _Cells) -> str:
-    header, *lines = [[cell.replace("|", "\\|") for cell in line] for line in cells]
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *lines))

@@ -106,7 +106,7 @@ def order(
     """Compute an ordering of the sequences.
 
     Args:
-        characteristics: token counts of every sequence per family.
+        characteristics: token counts of every sequence per family; with `jd.order`, also a built dataset or its folder.
         method: a name of `METHODS`: `balance` (linear time, the default), `greedy` (exact, quadratic
             time), `greedy_pool` (over a stream), or a method of the literature.
         seed: an integer >= 0, for methods that use random numbers.

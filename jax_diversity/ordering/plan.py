@@ -28,7 +28,7 @@ from jax_diversity.schema.orderings import as_integers
 _FAMILY_TO_SHARES = "family -> shares of its groups"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Targets:
     """The target shares of the groups, in phases of training.
 
@@ -61,6 +61,11 @@ class Targets:
         shares = {name: _as_shares(name, values, len(starts)) for name, values in self.shares.items()}
         object.__setattr__(self, "starts", starts)
         object.__setattr__(self, "shares", MappingProxyType(shares))
+
+    def __repr__(self) -> str:
+        places = ", ".join([*map(str, self.starts[:4]), *(["..."] if len(self.starts) > 4 else [])])
+        groups = ", ".join(f"{name}: {shares.shape[1]} groups" for name, shares in self.shares.items())
+        return f"Targets({len(self.starts)} phases from {places}; {groups})"
 
     def __reduce__(self) -> tuple[type[Targets], tuple[Any, ...]]:
         return type(self), (self.starts, dict(self.shares))  # a proxy cannot be pickled

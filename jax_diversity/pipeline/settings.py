@@ -69,6 +69,11 @@ class BuildConfig:
     """Window sizes, in sequences, at which orderings are measured."""
     train: TrainConfig = TrainConfig()
 
+    def __post_init__(self) -> None:
+        kind = self.tokenizer.kind_for(self.corpus.format)
+        if kind != self.tokenizer.kind:
+            object.__setattr__(self, "tokenizer", dataclasses.replace(self.tokenizer, kind=kind))
+
     def check(self, sections: Collection[str] | None = None) -> None:
         """Check the settings: first each section separately, then all sections together.
 

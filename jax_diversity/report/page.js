@@ -9,7 +9,14 @@
   // ---- the summary
   function summary() {
     find("title").textContent = values.title;
-    find("sentences").append(...values.summary.sentences.map(sentence));
+    const { verdict, sentences } = values.summary;
+    find("first").append(sentence(verdict));
+    // One line a family, so that the table fits a narrow page.
+    const [[title, ...families] = [], ...lines] = values.summary.table;
+    find("first-table").hidden = find("first-legend").hidden = !title;
+    if (title) find("first-table").append(table([title, ...lines.map(([name]) => foreign(name))],
+      families.map((family, at) => [foreign(family), ...lines.map((line) => line[at + 1])])));
+    find("sentences").append(...sentences.filter(Boolean).map(sentence));
     find("figures").append(...values.summary.cards.map((card) => element("div", {},
       element("dt", {}, foreign(card.label)), element("dd", { class: "value" }, card.value), element("dd", { class: "detail" }, foreign(card.detail)))));
   }
@@ -91,15 +98,15 @@
   function verdict() {
     const rows = values.verdicts.filter((row) => row.family === state.family && row.window_size === state.size);
     const held = values.verdicts.filter((row) => row.holds).length;
+    const better = (row) => row.mean < row.baseline_mean;
     const about = rows.map((row) => element("div", { class: "verdict" },
-      element("span", { class: `tag ${row.holds ? "good" : "warn"}` }, row.holds ? "✓ better" : "not better"), sentence(row.sentence)));
+      element("span", { class: `tag ${better(row) ? "good" : "warn"}` }, better(row) ? "✓ better" : "not better"), sentence(row.sentence)));
     if (!rows.length && values.verdicts.length)
       about.push(element("p", { class: "hint" }, "Too few windows of this size to compare; choose a smaller one."));
     if (values.verdicts.length > 1)
-      about.push(element("p", { class: "hint" }, held === values.verdicts.length
-        ? `The same holds in all ${values.verdicts.length} comparisons (orderings, families and window sizes).`
-        : `Over all families and window sizes, it holds in ${held} of ${values.verdicts.length} comparisons.`));
-    if (!values.verdicts.length) about.push(element("div", { class: "note" }, sentence(values.summary.sentences.at(-1))));
+      about.push(element("p", { class: "hint" }, `Over all orderings, families and window sizes, the mean is better than the shuffle's in ` +
+        `${values.verdicts.filter(better).length} of ${values.verdicts.length} comparisons; in ${held}, even the worst window is better than the shuffle's best.`));
+    if (!values.verdicts.length) about.push(element("div", { class: "note" }, sentence(values.summary.verdict)));
     find("verdict").replaceChildren(...about);
   }
 

@@ -10,7 +10,8 @@ window sizes in sequences. Steps count from 0. Numbers have six significant digi
 
     format_version, title
     run?         see `report.run`: only for a stored run, which has no corpus, preparation, clusters and packing
-    summary      main_ordering?, main_window?, sentences [text with `names`], cards [{label, value, detail}]
+    summary      main_ordering?, main_window?, verdict (a sentence with `names`), table [[cell]] (the first row is the
+                 head; empty without a verdict), sentences [text with `names`], cards [{label, value, detail}]
     verdicts     [{ordering, baseline, family, window_size, num_windows, holds, worst, baseline_best, mean,
                    baseline_mean, gap_closed?, sentence}]
     corpus       num_documents, text_bytes, num_tokens, num_empty, num_duplicates, num_duplicate_groups,
@@ -75,6 +76,7 @@ import numpy as np
 from jax_diversity.characteristics.stored import documents_file
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.stage import Context
+from jax_diversity.measures.verdict import Verdict, judge
 from jax_diversity.measures.windows import usable_windows
 from jax_diversity.report import words
 from jax_diversity.report.batches import batches_values
@@ -152,15 +154,27 @@ def with_summary(values: dict[str, Any], main_ordering: str | None, batch_size: 
     """Add the head of the page to the values; it judges one ordering at one window size."""
     corpus, packing, clusters = values["corpus"], values["packing"], values["clusters"]
     documents, tokens = words.compact(corpus["num_documents"]), words.compact(corpus["num_tokens"])
+    each = round(corpus["num_documents"] / max(clusters["num_clusters"], 1))
     sequences, length = words.compact(packing["num_sequences"]), packing["sequence_length"]
     cards = [
         ("Documents", documents, f"{words.size_in_words(corpus['text_bytes'])} of text"),
         ("Tokens", tokens, f"{packing['num_tokens_kept']:,} in sequences"),
         ("Sequences", sequences, f"of {length:,} tokens, for training"),
-        ("Clusters", f"{clusters['num_clusters']:,}", "topics found in the text"),
+        ("Clusters", f"{clusters['num_clusters']:,}", f"of similar documents, about {each:,} in each"),
     ]
     sentences = [words.corpus_sentence(values), values["ordering"]["balanced"]]
     return {**values, "summary": summary_values(values, sentences, cards, main_ordering, batch_size)}
+
+
+def _verdict(ordering: Mapping[str, Any], main_ordering: str | None, batch_size: int | None) -> Verdict:
+    """The verdict on the main ordering, from the means of the windows."""
+    floors = {(each["family"], each["window_size"]): each["floor"] for each in ordering["references"]}
+    means = {}
+    for order in ordering["orders"]:
+        keys = [(each["family"], each["window_size"]) for each in order["windows"] if each["num_windows"] >= 2]
+        tvs = [each["mean"] for each in order["windows"] if each["num_windows"] >= 2]
+        means[order["name"]] = {key: (tv, floors[key]) for key, tv in zip(keys, tvs, strict=True)}
+    return judge(means, ordering["baseline"], batch_size, clean_text(main_ordering or ""))
 
 
 def summary_values(
@@ -172,7 +186,7 @@ def summary_values(
 ) -> dict[str, Any]:
     """Return the head of a page: sentences and key numbers (label, number, detail), including the verdict."""
     main = main_verdicts(values["verdicts"], main_ordering, batch_size or 256)
-    about = [words.headline(main), words.gap_sentence(main)] if main else [words.nothing_to_compare(values)]
+    verdict = _verdict(values["ordering"], main_ordering, batch_size) if main else None
     judged = []
     if main:
         first = main[0]
@@ -185,6 +199,8 @@ def summary_values(
     return {
         "main_ordering": main[0]["ordering"] if main else None,
         "main_window": main[0]["window_size"] if main else None,
-        "sentences": [*sentences, *about],
+        "verdict": words.nothing_to_compare(values) if verdict is None else verdict.sentence,
+        "table": [] if verdict is None else verdict.cells,
+        "sentences": [*sentences],
         "cards": [{"label": label, "value": value, "detail": detail} for label, value, detail in [*cards, *judged]],
     }

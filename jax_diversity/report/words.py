@@ -110,63 +110,17 @@ def verdict_sentence(verdict: Mapping[str, Any]) -> str:
     """Compare one ordering with the baseline, by one family, at one window size."""
     worst, best = against(verdict["worst"], verdict["baseline_best"])
     mean, baseline_mean = against(verdict["mean"], verdict["baseline_mean"])
-    start = (
-        f"With `{verdict['ordering']}`, the worst {verdict['window_size']:,}-sequence window by "
-        f"{verdict['family']} (TV {worst})"
-    )
-    if verdict["holds"]:
-        return f"{start} is better than the best window of {_shuffle(verdict)} ({best})."
-    means = "the mean is better" if verdict["mean"] < verdict["baseline_mean"] else "the mean is not better either"
+    holds = "even the worst window" if verdict["holds"] else "the worst window"
     return (
-        f"{start} is not better than the best window of {_shuffle(verdict)} ({best}); "
-        f"{means} ({mean} against {baseline_mean})."
+        f"By {verdict['family']}, windows of {verdict['window_size']:,} sequences have a mean TV of {mean} with "
+        f"`{verdict['ordering']}` and {baseline_mean} with {_shuffle(verdict)}; {holds} ({worst}) is "
+        f"{'' if verdict['holds'] else 'not '}better than the best of {_shuffle(verdict)} ({best})."
     )
 
 
 def _shuffle(verdict: Mapping[str, Any]) -> str:
     name = verdict["baseline"]
     return "the shuffle" if "shuffle" in name else f"`{name}`"
-
-
-def headline(verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """The verdicts of one ordering at one window size, all families in one sentence."""
-    if len(verdicts) == 1:
-        return verdict_sentence(verdicts[0])
-    first = verdicts[0]
-    window = f"With `{first['ordering']}`, the worst {first['window_size']:,}-sequence window"
-    best_of = f"the best window of {_shuffle(first)}"
-    held = [_pair(verdict) for verdict in verdicts if verdict["holds"]]
-    failed = [_pair(verdict) for verdict in verdicts if not verdict["holds"]]
-    if not failed:
-        families = "both" if len(held) == 2 else f"all {len(held)}"
-        return f"{window} is better than {best_of} in {families} families: {listing(held)}."
-    if not held:
-        return f"{window} is not better than {best_of} in any family: {listing(failed)}."
-    return f"{window} is better than {best_of} by {listing(held)}, but not by {listing(failed, 'or')}."
-
-
-def _pair(verdict: Mapping[str, Any]) -> str:
-    worst, best = against(verdict["worst"], verdict["baseline_best"])
-    return f"{verdict['family']} (TV {worst} against {best})"
-
-
-def gap_sentence(verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """The shares of the gap between baseline and floor that are closed by the ordering's mean."""
-    first = verdicts[0]
-    shuffle = _shuffle(first)
-    known = [verdict for verdict in verdicts if verdict["gap_closed"] is not None]
-    if not known:
-        return (
-            f"There is no gap between {shuffle} and the floor at {first['window_size']:,}-sequence windows: no "
-            "ordering could have a better mean."
-        )
-    parts = [f"{percent(verdict['gap_closed'])} (by {verdict['family']})" for verdict in known]
-    is_negative = any(verdict["gap_closed"] < 0 for verdict in known)
-    return (
-        f"On average over {first['window_size']:,}-sequence windows, `{first['ordering']}` closes {listing(parts)} "
-        f"of the gap between {shuffle} and the floor, a lower bound of any ordering's mean"
-        f"{f'; a negative share is worse than {shuffle}' if is_negative else ''}."
-    )
 
 
 def percent(share: float | int) -> str:

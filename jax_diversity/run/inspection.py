@@ -295,6 +295,11 @@ def find_document(dataset: Dataset, document: str) -> int | None:
     return None if place < 0 else place
 
 
+def ids_of(dataset: Dataset, numbers: Int64[np.ndarray, " row"]) -> tuple[str, ...]:
+    """The ids of some documents, given by ascending numbers."""
+    return tuple(str(row["id"]) for row in _take_rows(documents_file(dataset.stored), numbers))
+
+
 def document_parts(dataset: Dataset, document_index: int) -> list[tuple[int, int, int]]:
     """The parts of a document in the training sequences: (sequence, first token of the document, number of tokens)."""
     import pyarrow.parquet as pq

@@ -70,7 +70,7 @@ class Characteristics:
     @classmethod
     def from_counts(
         cls,
-        counts: Mapping[str, Any],
+        counts: Any,
         *,
         weights: Mapping[str, float] | None = None,
         sequence_length: int | None = None,
@@ -82,8 +82,10 @@ class Characteristics:
         """Check and freeze a user's own count matrices.
 
         Args:
-            counts: family name -> SciPy sparse or dense matrix (sequence, group) with token counts >= 0. Every family
-                must count all tokens of the same sequences, so a row has the same total in all families.
+            counts: family name -> SciPy sparse or dense matrix (sequence, group) with token counts >= 0, or labels: one
+                text or whole number per sequence, the group of all its tokens. Every family must count all tokens of
+                the same sequences, so a row has the same total in all families. A single matrix or a single list of
+                labels is the family `group`. If all families are labels, a sequence counts as full.
             weights: family name -> λ >= 0. Families without an entry have 1.0.
             sequence_length: L in tokens. None means the largest row total.
             documents: for every sequence, the number of its document; negative if the sequence contains several.
@@ -103,11 +105,23 @@ class Characteristics:
             >>> chars = Characteristics.from_counts({"topic": [[3, 1], [0, 4]]})
             >>> chars.num_sequences, chars.sequence_length
             (2, 4)
+            >>> Characteristics.from_counts(["web", "code", "web"], sequence_length=512)
+            Characteristics(3 sequences of 512; group: 2 groups)
         """
-        check_mapping("counts", counts, "family -> matrix (sequence, group)")
+        if not isinstance(counts, Mapping):
+            counts = {"group": counts}
         if not counts:
             raise UserError("Expected at least one family of counts, found none; pass {'name': matrix}.")
-        matrices = {name: _as_counts(name, matrix) for name, matrix in counts.items()}
+        matrices = {name: _as_counts(name, matrix) for name, matrix in counts.items() if not _are_labels(matrix)}
+        if len(matrices) < len(counts):
+            tokens = (
+                1 if sequence_length is None else as_whole_number("sequence_length", sequence_length, 1, _MAX_COUNT)
+            )
+            counted = [np.asarray(matrix.sum(axis=1)).ravel() for matrix in matrices.values()]
+            matrices = {
+                name: matrices[name] if name in matrices else _of_labels(name, each, counted[0] if counted else tokens)
+                for name, each in counts.items()
+            }
         totals = {name: np.asarray(matrix.sum(axis=1)).ravel() for name, matrix in matrices.items()}
         first_name, first_totals = next(iter(totals.items()))
         for name, row_totals in totals.items():
@@ -270,6 +284,37 @@ def _as_counts(name: str, matrix: Any) -> csr_array:
     rows.sum_duplicates()
     rows.eliminate_zeros()
     return rows
+
+
+def _are_labels(entries: Any) -> bool:
+    """Whether a family is given as one label per sequence."""
+    if issparse(entries):
+        return False
+    if isinstance(entries, list | tuple):
+        return not entries or isinstance(entries[0], str | int | np.integer)
+    return getattr(entries, "ndim", 2) == 1
+
+
+def _of_labels(name: str, labels: Any, tokens: Any) -> csr_array:
+    """One column per label, sorted; all tokens of a sequence are in the column of its label."""
+    values = np.asarray(labels)
+    if values.dtype.kind == "O":  # such as a column of texts in pandas
+        kinds = {type(value) for value in values.tolist()}
+        values = values.astype(str) if kinds <= {str} else values
+    if values.dtype.kind not in "iuUSb":
+        raise UserError(
+            f"Family {name!r} must have labels that are texts or whole numbers, found the type {values.dtype}; give "
+            "each sequence one label, or counts (sequence, group)."
+        )
+    groups, column = np.unique(values, return_inverse=True)
+    totals = np.broadcast_to(np.asarray(tokens, np.int64), values.shape) if np.ndim(tokens) == 0 else tokens
+    if len(totals) != len(values):
+        raise UserError(
+            f"Families must describe the same sequences: {name!r} has {len(values)} labels, the counts have "
+            f"{len(totals)} rows."
+        )
+    entries = (totals, (np.arange(len(values)), column.ravel()))
+    return _as_counts(name, csr_array(entries, shape=(len(values), max(len(groups), 1))))
 
 
 def _as_copies(copies: Any, num_sequences: int) -> Int64[np.ndarray, "sequence member"]:

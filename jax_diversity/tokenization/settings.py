@@ -13,6 +13,8 @@ from jax_diversity.foundation.settings import adopt_settings
 
 _TOKEN_FORMATS = ("megatron", "tokens")
 """Corpus formats that contain tokens."""
+Kind = Literal["bpe", "bytes", "file", "sentencepiece", "tensorflow-text", "stored"]
+"""The kinds of tokenizers."""
 _MODEL_KINDS = ("sentencepiece", "tensorflow-text")
 _FILE_KINDS = ("file", *_MODEL_KINDS)
 _LARGEST_VOCABULARY = 2**24
@@ -37,8 +39,9 @@ def _only_for(kinds: tuple[str, ...], default: Any, advice: str) -> Any:
 class TokenizerConfig:
     """How text becomes token ids."""
 
-    kind: Literal["bpe", "bytes", "file", "sentencepiece", "tensorflow-text", "stored"] = "bpe"
-    """`bpe` trains byte-level BPE on the corpus. `bytes` uses UTF-8 bytes. `file` reads a tokenizer.json or a
+    kind: Kind = "bpe"
+    """`bpe` trains byte-level BPE on the corpus; with a `path` it becomes `file` or, for a .model, `sentencepiece`, and
+    with a corpus of tokens `stored`. `bytes` uses UTF-8 bytes. `file` reads a tokenizer.json or a
     vocab.json with its merges.txt. `sentencepiece` and `tensorflow-text` read a SentencePiece model, each with the
     library of that name. `stored` means that the corpus consists of tokens."""
     path: str | None = _only_for(
@@ -81,6 +84,19 @@ class TokenizerConfig:
     num_processes: int = 0
     """Number of processes that tokenize. 0 means one process per core, or only the build's own process if starting
     others would cost more time than it saves. The result is the same."""
+
+    def kind_for(self, corpus_format: str) -> Kind:
+        """Return the kind, which follows from the corpus and from `path` if it is `bpe`, the default.
+
+        A corpus of tokens has the kind `stored`; a path that ends in .model has `sentencepiece`, another path `file`.
+        """
+        if self.kind != "bpe":
+            return self.kind
+        if corpus_format in _TOKEN_FORMATS:
+            return "stored"
+        if self.path:
+            return "sentencepiece" if self.path.endswith(".model") else "file"
+        return self.kind
 
     def check(self, reads_files: bool = True) -> None:
         """Check the settings; a `UserError` if they cannot be used with any corpus.
@@ -171,9 +187,10 @@ class TokenizerConfig:
         if not self.path:
             raise UserError(f"Expected tokenizer.path with tokenizer.kind={self.kind}, found nothing; name {what}.")
         if "://" in self.path or not Path(self.path).is_file():
-            raise UserError(
-                f"Expected tokenizer.path to be {what}, found no file at {self.path}; name a local file that exists."
-            )
+            advice = "name a local file that exists"
+            if not Path(self.path).suffix and "://" not in self.path:  # such as gpt2, a name of the Hugging Face Hub
+                advice = f"get it with `hf download {self.path} tokenizer.json --local-dir .`, and name that file"
+            raise UserError(f"Expected tokenizer.path to be {what}, found no file at {self.path}; {advice}.")
         for file in () if self.kind in _MODEL_KINDS else tokenizer_files(self.path)[1:]:
             if not file.is_file():
                 raise UserError(

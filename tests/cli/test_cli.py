@@ -62,6 +62,8 @@ def test_overview_lists_every_verb(capsys: pytest.CaptureFixture) -> None:
 def test_build_prints_what_it_made(built: Path, corpus: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["build", "--corpus.paths", f"{corpus}/*.jsonl", "--out", str(built), *TINY]) == 0
     text = capsys.readouterr().out
+    assert "`balance` is better than a shuffle in" in text
+    assert "--all\n\nReport: " in text
     assert text.count("kept") == 12
     assert "400 documents" in text
     assert "balance" in text
@@ -86,7 +88,12 @@ def test_stages_one_after_another_make_the_same(built: Path, corpus: Path, tmp_p
 def test_measure_prints_a_table_and_json(built: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["measure", "--out", str(built), "--windows", "16", "--quiet"]) == 0
     table = capsys.readouterr().out
-    assert "uniform_shuffle" in table
+    assert table.startswith("`balance` is better than a shuffle in 4 of 4 comparisons")
+    assert [line.split()[0] for line in table.splitlines()[4:8]] == ["uniform_shuffle", "balance", "floor", "gap"]
+    assert len(table.splitlines()) < 12
+    assert max(map(len, table.splitlines())) <= 80
+    assert main(["measure", "--out", str(built), "--windows", "16", "--quiet", "--curves"]) == 0
+    assert "cluster: TV of windows of 16; scale " in capsys.readouterr().out
     assert max(map(len, table.splitlines())) <= 80
     order = np.load(built / "orderings" / "balance.npy")
     np.save(tmp_path / "mine.npy", order[::-1])
@@ -106,7 +113,7 @@ def test_measure_compares_with_a_shuffle_and_ones_own_file(
     mine.parent.mkdir()
     np.save(mine, order[::-1])
     out = ["measure", "--out", str(built), "--quiet"]
-    assert main([*out, "--order", str(mine)]) == 0
+    assert main([*out, "--order", str(mine), "--all"]) == 0
     text = capsys.readouterr().out
     blocks = {block.split("\n")[0]: block.split("\n")[1:] for block in text.strip().split("\n\n")}
     windows = blocks["cluster: window TV, mean / worst, aligned"]
@@ -129,13 +136,13 @@ def test_measure_makes_a_shuffle_where_there_is_none(
     built: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     out = shutil.copytree(built, tmp_path / "out")
-    assert main(["measure", "--out", str(built), "--quiet", "--windows", "16"]) == 0
+    assert main(["measure", "--out", str(built), "--quiet", "--windows", "16", "--all"]) == 0
     expected = capsys.readouterr().out
     folder = OutputFolder(out)
     with folder.lock():
         for stage in ("order/uniform_shuffle", "measure/uniform_shuffle"):
             folder.withdraw(stage)
-    assert main(["measure", "--out", str(out), "--quiet", "--windows", "16"]) == 0
+    assert main(["measure", "--out", str(out), "--quiet", "--windows", "16", "--all"]) == 0
     assert sorted(capsys.readouterr().out.splitlines()) == sorted(expected.splitlines())
     with folder.lock():
         for stage in ("order/balance", "measure/balance"):
@@ -387,7 +394,8 @@ def test_an_interrupted_ordering_goes_on_with_the_same_command(
         "print(saves[0])\n"
         "sys.exit(status)"
     )
-    whole, cut = (shutil.copytree(built, tmp_path / name) for name in ("whole", "cut"))
+    # The report has the name of the folder.
+    whole, cut = (shutil.copytree(built, tmp_path / name / "out") for name in ("whole", "cut"))
     order = ["order", "--name", "long", "--seed", "4", "--quiet", "--out"]
 
     def run(ending: str) -> subprocess.CompletedProcess[str]:

@@ -68,6 +68,9 @@ def test_repr_shows_the_flow(tiny):
     parts = ("num_documents 36", "vocab_size 64", "sequence_length 16", "balance, uniform_shuffle", "fingerprint  ")
     for part in parts:
         assert part in text
+    first = [line.split()[0] for line in text.splitlines()[1:]]
+    assert first == ["documents", "tokens", "sequences", "groups", "orderings", "fingerprint"]
+    assert "<table>" in jd.open_dataset(tiny.root)._repr_html_()
     sign_manifest(tiny.root, lambda manifest: manifest["stages"].pop("write"))
     assert "fingerprint  " not in repr(jd.open_dataset(tiny.root))
 

@@ -118,7 +118,6 @@ def test_ratios(compared: Comparison) -> None:
 
 def test_tables_are_aligned_and_fit(compared: Comparison) -> None:
     text = compared.table()
-    assert str(compared) == text
     for block in text.split("\n\n"):
         _, *lines = block.splitlines()
         assert len({len(line) for line in lines}) == 1, "columns end where the header's do"

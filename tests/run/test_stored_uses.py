@@ -105,12 +105,12 @@ def test_inspect_prints_steps_and_documents(run: Any, capsys: pytest.CaptureFixt
     assert len(batch["sequences"]) == 8
     assert batch["families"]["length"]["all_batches"]["number"] == len(run) // 8
     assert main([*common, "--document", "document-7", "--json"]) == 0
-    uses = json.loads(capsys.readouterr().out)
+    uses = json.loads(capsys.readouterr().out)["uses"]
     assert main([*common, "--document", "document-7"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(uses) + 2
     # An earlier version knows the first dataset only.
     assert main([*common, "--version", "1", "--document", "document-7", "--json"]) == 0
-    assert {use["dataset"] for use in json.loads(capsys.readouterr().out)} == {0}
+    assert {use["dataset"] for use in json.loads(capsys.readouterr().out)["uses"]} == {0}
 
 
 @pytest.mark.parametrize(

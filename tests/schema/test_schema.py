@@ -43,7 +43,7 @@ def test_dense_and_sparse_counts_are_the_same(make) -> None:
         ),
         ({"topic": np.array([[True, False]])}, "found the type bool"),
         ({"topic": [[1, 2], [3]]}, "must be a matrix"),
-        ({"topic": [1, 2]}, r"found \(2,\)"),
+        ({"topic": [0.5, 1.5]}, r"found \(2,\)"),
         ({"topic": 3}, r"found \(\)"),
         ({"topic": np.ones((2, 2, 2), int)}, r"found \(2, 2, 2\)"),
         ({"topic": np.array([["a"]])}, "must be a matrix|integer token counts"),

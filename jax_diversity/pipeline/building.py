@@ -1,0 +1,69 @@
+"""Build a dataset from Python with one call."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from jax_diversity.dataset import Dataset, open_dataset
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Progress
+from jax_diversity.foundation.settings import settings_from_plain
+from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.settings import BuildConfig
+
+
+def build(
+    corpus: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    batch_size: int | None = None,
+    sequence_length: int | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> Dataset:
+    """Make a dataset with its orderings and its report, as `jax-diversity build` does.
+
+    Finished stages are kept if their inputs and settings are unchanged; an interrupted build continues.
+
+    Args:
+        corpus: files, globs, folders or addresses of documents, or `python-environment`.
+        out: the dataset's folder.
+        batch_size: the global batch size of your training, in sequences over all hosts.
+        sequence_length: L, the number of tokens in a sequence; None means the default, 512.
+        quiet: show no progress.
+        settings: the other sections of the settings, as in a YAML file: mappings such as
+            `tokenizer={"vocab_size": 32_768}`, or the settings' own classes.
+
+    Raises:
+        UserError: bad settings or input; finished stages are kept.
+
+    Example:
+        >>> dataset = build("texts/*.jsonl.gz", "dataset", batch_size=256)
+        >>> loader = make_loader(dataset, global_batch_size=256)
+    """
+    paths = [corpus] if isinstance(corpus, str | os.PathLike) else list(corpus)
+    plain: dict[str, Any] = {name: _plain(value) for name, value in settings.items()}
+    for section, name, value in (
+        ("corpus", "paths", [os.fspath(path) for path in paths]),
+        ("packing", "sequence_length", sequence_length),
+    ):
+        if value is None:
+            continue
+        held = plain.setdefault(section, {})
+        if not isinstance(held, Mapping):
+            raise UserError(f"Expected {section} to be a mapping of settings, found {type(held).__name__}.")
+        plain[section] = {**held, name: value}
+    plain |= {"out": os.fspath(out)} | ({} if batch_size is None else {"batch_size": batch_size})
+    Build(settings_from_plain(BuildConfig, plain), Progress(quiet)).run_all()
+    return open_dataset(out)
+
+
+def _plain(value: Any) -> Any:
+    """Settings as mappings; an instance of a settings' class becomes a mapping."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(cast(Any, value))
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

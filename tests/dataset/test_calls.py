@@ -1,0 +1,38 @@
+"""The public functions of token counts, called with a dataset or its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jax_diversity as jd
+
+
+def test_a_dataset_or_its_folder_can_be_ordered_measured_and_compared(tiny_dataset: Path) -> None:
+    dataset = jd.open_dataset(tiny_dataset)
+    chars, balance = dataset.characteristics, dataset.orderings["balance"]
+    for given in (tiny_dataset, str(tiny_dataset), dataset):
+        assert jd.order(given, "stratified", seed=1).fingerprint == jd.order(chars, "stratified", seed=1).fingerprint
+        measured = jd.measure(given, windows=(8,))
+        expected = jd.measure(chars, balance, windows=(8,))
+        np.testing.assert_array_equal(measured.window_tv["cluster"][8], expected.window_tv["cluster"][8])
+    shuffle = dataset.orderings["uniform_shuffle"]
+    expected = jd.compare(chars, {"balance": balance, "uniform_shuffle": shuffle}, (8,))
+    assert jd.compare(tiny_dataset, windows=(8,)).rows == expected.rows
+    assert jd.compare(dataset, ["balance", "uniform_shuffle"], windows=(8,)).rows == expected.rows
+    own = jd.compare(dataset, {"balance": "balance", "uniform_shuffle": shuffle}, windows=(8,))
+    assert own.rows == expected.rows
+    with pytest.raises(jd.UserError, match="Unknown ordering 'no'; the dataset has balance, uniform_shuffle"):
+        jd.measure(dataset, "no")
+    with pytest.raises(jd.UserError, match="Expected a dataset at absent, found no such folder"):
+        jd.order("absent")
+
+
+def test_names_of_orderings_need_a_dataset(tiny_dataset: Path) -> None:
+    chars = jd.open_dataset(tiny_dataset).characteristics
+    with pytest.raises(jd.UserError, match="found the name 'balance', which only a dataset has"):
+        jd.measure(chars, windows=(8,))
+    with pytest.raises(jd.UserError, match="at least one order to compare"):
+        jd.compare(chars)

@@ -1,0 +1,41 @@
+"""`jd.build`: a dataset with one call, the same as the command makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import jax_diversity as jd
+from jax_diversity.pipeline.settings import PackingConfig
+from tests.support.tiny_corpus import tiny_config
+
+
+def test_a_call_makes_the_dataset_of_the_command(tiny_dataset: Path, tmp_path: Path) -> None:
+    """The stages have the fingerprints of the tiny dataset, so nothing is made again."""
+    import dataclasses
+    import shutil
+
+    out = shutil.copytree(tiny_dataset, tmp_path / "out")
+    config = tiny_config(tiny_dataset.parent / "corpus", out)
+    plain = dataclasses.asdict(config)
+    settings = {name: plain[name] for name in plain if name not in ("out", "batch_size", "packing", "corpus", "orders")}
+    corpus = {name: value for name, value in plain["corpus"].items() if name != "paths"}
+    packing = PackingConfig(**{**plain["packing"], "sequence_length": 999})
+    dataset = jd.build(
+        config.corpus.paths, out, quiet=True, sequence_length=32, packing=packing, corpus=corpus, **settings
+    )
+    assert dataset.sequence_length == 32
+    before = jd.open_dataset(tiny_dataset).manifest["stages"]
+    after = dataset.manifest["stages"]
+    for stage in ("prepare", "tokenize", "pack", "order/balance", "write"):
+        assert after[stage]["fingerprint"] == before[stage]["fingerprint"]
+
+
+def test_mistakes_are_sentences(tmp_path: Path) -> None:
+    with pytest.raises(jd.UserError, match="Unknown setting paking"):
+        jd.build("a.jsonl", tmp_path / "out", paking={"sequence_length": 8})
+    with pytest.raises(jd.UserError, match="Expected packing to be a mapping of settings, found int"):
+        jd.build("a.jsonl", tmp_path / "out", sequence_length=8, packing=3)
+    with pytest.raises(jd.UserError, match=r"Expected files at .*none.jsonl, found none"):
+        jd.build(tmp_path / "none.jsonl", tmp_path / "out", quiet=True)

@@ -1,0 +1,85 @@
+"""Why a document is not in training: the decision of preparation, edits, copies."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import jax_diversity as jd
+from jax_diversity.cli.inspecting import history_text
+from jax_diversity.cli.main import main
+from jax_diversity.corpus.stored import editing_steps, find_decision
+from jax_diversity.run.history import DocumentHistory, document_history
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("history")
+    texts = {
+        "few": "two words",
+        "first": "these are several words",
+        "again": "these are several words",
+        "dots": "a... b",
+    }
+    lines = (json.dumps({"id": name, "text": text}) + "\n" for name, text in texts.items())
+    (folder / "corpus.jsonl").write_text("".join(lines))
+    steps = "[{step: words, options: {least: 3}}, {step: exact_duplicates}]"
+    out = ["--out", str(folder / "out"), "--quiet", "--preparation.steps", steps]
+    assert main(["prepare", "--corpus.paths", str(folder / "corpus.jsonl"), *out]) == 0
+    return folder / "out"
+
+
+def test_a_removed_document_has_its_step_rule_value_and_threshold(prepared: Path) -> None:
+    stored = jd.open_dataset(prepared).stored
+    few = find_decision(stored, "few")
+    assert few is not None
+    assert few.sentence == "The step words removed it by the rule words: 2, against a threshold of 3."
+    again = find_decision(stored, "again")
+    assert again is not None
+    assert "The step exact_duplicates removed it by the rule duplicate" in again.sentence
+    kept = find_decision(stored, "first")
+    assert kept is not None
+    assert (kept.kept, kept.sentence) == (True, "Preparation kept it.")
+    assert find_decision(stored, "nobody") is None
+    assert editing_steps(stored) == ()
+
+
+def test_the_command_shows_it(tiny_dataset: Path, prepared: Path, tmp_path: Path, capsys) -> None:
+    """The decisions of one dataset beside the rest of another: what the command reads is there."""
+    out = shutil.copytree(tiny_dataset, tmp_path / "out")
+    shutil.copytree(prepared / "preparation", out / "preparation")
+    manifest = json.loads((prepared / "manifest.json").read_text())["stages"]["prepare"]["files"]
+    added = {name: about for name, about in manifest.items() if name.startswith("preparation/")}
+    from tests.support.hostile import sign_manifest
+
+    sign_manifest(out, lambda content: content["stages"]["prepare"]["files"].update(added))
+    assert main(["inspect", "--out", str(out), "--document", "few"]) == 0
+    assert capsys.readouterr().out == (
+        "few, in no training sequence:\nThe step words removed it by the rule words: 2, against a threshold of 3.\n"
+    )
+    assert main(["inspect", "--out", str(out), "--document", "few", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["history"][0]["decision"]["threshold"] == 3
+    assert found["uses"] == []
+    assert main(["inspect", "--out", str(out), "--document", "nobody"]) == 2
+
+
+def test_a_document_without_steps_has_no_history(tiny_dataset: Path) -> None:
+    dataset = jd.open_dataset(tiny_dataset)
+    name = dataset.documents.to_table(columns=["id"])["id"][0].as_py()
+    history = document_history(dataset, name)
+    assert history.decision is None
+    assert history.is_stored
+    assert history.num_copies == len(history.copies) or history.num_copies > 5
+
+
+def test_sentences() -> None:
+    history = DocumentHistory(None, ("lines", "personal_data"), 7, ("a", "b", "c", "d", "e"), True)
+    assert history.sentences == [
+        "Preparation edited its text; the steps that edited documents are lines, personal_data.",
+        "It has 7 copies in the dataset: a, b, c, d, e and others.",
+    ]
+    assert history_text("x", [], "the table") == "the table"

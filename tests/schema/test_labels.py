@@ -1,0 +1,48 @@
+"""Characteristics from one matrix, and from one label per sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+import jax_diversity as jd
+
+
+@pytest.mark.parametrize("matrix", [[[3, 1], [0, 4]], np.array([[3, 1], [0, 4]]), csr_array([[3, 1], [0, 4]])])
+def test_one_matrix_is_one_family(matrix: Any) -> None:
+    chars = jd.Characteristics.from_counts(matrix)
+    assert chars.families == ("group",)
+    assert chars.fingerprint == jd.Characteristics.from_counts({"group": [[3, 1], [0, 4]]}).fingerprint
+
+
+@pytest.mark.parametrize(
+    "labels", [["web", "code", "web"], np.array(["web", "code", "web"], object), np.array([7, 2, 7]), (1, 0, 1)]
+)
+def test_labels_are_one_group_a_sequence(labels: Any) -> None:
+    chars = jd.Characteristics.from_counts(labels, sequence_length=512)
+    assert chars.counts["group"].toarray().tolist() == [[0, 512], [512, 0], [0, 512]]
+    assert jd.Characteristics.from_counts(labels).sequence_length == 1
+    assert sorted(jd.order(chars).indices.tolist()) == [0, 1, 2]
+
+
+def test_labels_beside_counts_have_the_tokens_of_the_sequences() -> None:
+    chars = jd.Characteristics.from_counts({"source": ["a", "b"], "topic": [[3, 1], [0, 2]]})
+    assert chars.families == ("source", "topic")
+    assert chars.counts["source"].toarray().tolist() == [[4, 0], [0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("counts", "sentence"),
+    [
+        ([0.5, 0.5], "must have the shape"),
+        (np.array([0.5, 0.5]), "labels that are texts or whole numbers, found the type float64"),
+        ({"a": ["x", "y", "z"], "b": [[1], [1]]}, "'a' has 3 labels, the counts have 2 rows"),
+        (np.array(["a", None], object), "found the type object"),
+    ],
+)
+def test_other_labels_are_refused(counts: Any, sentence: str) -> None:
+    with pytest.raises(jd.UserError, match=sentence):
+        jd.Characteristics.from_counts(counts)
