@@ -12,7 +12,7 @@ ara:ar arb:ar bul:bg ben:bn cat:ca ces:cs dan:da deu:de ell:el eng:en spa:es fas
 hrv:hr hun:hu ind:id ita:it jpn:ja khm:km lao:lo mya:my nld:nl pol:pl por:pt ron:ro rus:ru slv:sl swe:sv tha:th tur:tr
 ukr:uk cmn:zh zho:zh
 """
-_TWO_LETTERS = dict(pair.split(":") for pair in _PAIRS.split())
+_TWO_LETTERS: dict[str, str] = {pair[:3]: pair[4:] for pair in _PAIRS.split()}
 _BY_SCRIPT = (
     ("ja", "\u3040-\u30ff"), ("th", "\u0e00-\u0e7f"), ("lo", "\u0e80-\u0eff"), ("my", "\u1000-\u109f"),
     ("km", "\u1780-\u17ff"), ("zh", UNSPACED),
