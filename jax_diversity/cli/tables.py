@@ -115,7 +115,10 @@ def funnel_table(account: Mapping[str, Any]) -> str:
         tables.append(table)
     found = [f"{step['step']} found {_most(step['found'])}" for step in account["steps"] if step["found"]]
     edited = [f"{step['step']} edited {step['edited']:,} documents" for step in account["steps"] if step["edited"]]
-    return "\n\n".join([*map(printed, (table for table in tables if table.row_count)), *found, *edited])
+    unjudged = [
+        f"{step['step']} did not judge {_most(step['unjudged'])}" for step in account["steps"] if step["unjudged"]
+    ]
+    return "\n\n".join([*map(printed, (table for table in tables if table.row_count)), *found, *edited, *unjudged])
 
 
 def _most(found: Mapping[str, int]) -> str:

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from itertools import pairwise
 
+from jax_diversity.text.scripts import NO_SENTENCE_MARKS
+
 _TERMINAL_RANGES = (
     "21 2e 3f 589 61d-61f 6d4 700-702 7f9 837 839 83d-83e 964-965 104a-104b 1362 1367-1368 166e 1735-1736 17d4-17d6 "
     "17d9-17da 1803 1809 1944-1945 1aa8-1aab 1b5a-1b5b 1b5e-1b5f 1b7d-1b7e 1c3b-1c3c 1c7e-1c7f 203c-203d 2047-2049 "
@@ -29,28 +31,51 @@ def characters(ranges: str) -> frozenset[str]:
 TERMINALS = characters(_TERMINAL_RANGES)
 """The marks of all scripts that end a sentence."""
 
-_ASTRAL = re.compile("[\U00010000-\U0010ffff]")
+_BEFORE_SPACE = characters("21 2e 3f 203c-203d 2047-2049 2e2e 2e3c 2e53-2e54 fe52 fe56-fe57")
+"""Marks of Latin scripts: they also occur within numbers and names, so a sentence ends only before a space."""
+FREE_TERMINALS = TERMINALS - _BEFORE_SPACE
+"""Marks that end a sentence also without a space after them, such as the marks of Chinese, Hindi and Burmese."""
+CLOSERS = "\"'\u201d\u2019\xbb)]\u300d\u300f\uff09\u3011\u300b\u3009\u3015\uff3d\uff63"
+"""Quotes and brackets after the end of a sentence."""
+
+_SPECIAL = re.compile(f"[{NO_SENTENCE_MARKS}\U00010000-\U0010ffff]")
 
 
-def _sentence_end(terminals: Iterable[str]) -> re.Pattern:
-    marks = f"[{re.escape(''.join(sorted(terminals)))}]"
-    # A search begins only at the first of neighbouring marks. Beginning at every mark would take quadratic time.
-    return re.compile(rf"{marks}(?<!{marks}{marks}){marks}*+[\"'\u201d\u2019\xbb)\]]*+(?=\s|$)")
+def _sentence_end(terminals: Iterable[str], others: str = "") -> re.Pattern:
+    def one_of(marks: Iterable[str]) -> str:
+        return f"[{re.escape(''.join(sorted(marks)))}]"
+
+    terminals = frozenset(terminals)
+    marks, free, closers = one_of(terminals), one_of(terminals & FREE_TERMINALS), one_of(CLOSERS)
+    # A search begins only at the first of neighbouring marks. Beginning at every mark would take quadratic time. The
+    # fullwidth full stop is also the point of fullwidth numbers.
+    return re.compile(
+        rf"{marks}(?<!{marks}{marks}){marks}*+(?:(?<={free})(?<!\uff0e(?=[0-9A-Za-z\uff10-\uff5a])){closers}*+"
+        rf"|{closers}*+(?=\s|$)){others}"
+    )
 
 
-# Python searches characters above 16 bits one by one, ten times as slowly; most texts do not contain any.
-_SENTENCE_END = _sentence_end(mark for mark in TERMINALS if not _ASTRAL.match(mark))
-_ANY_SENTENCE_END = _sentence_end(TERMINALS)
+# Python searches characters above 16 bits one by one, ten times as slowly; most texts do not contain any. In Thai and
+# Lao, the repetition mark has spaces around it within a sentence.
+_SENTENCE_END = _sentence_end(mark for mark in TERMINALS if mark < "\U00010000")
+_ANY_SENTENCE_END = _sentence_end(
+    TERMINALS, rf"|[{NO_SENTENCE_MARKS}](?<![\u0e46\u0ec6])(?=\s++[{NO_SENTENCE_MARKS}](?<![\u0e46\u0ec6]))"
+)
 
 
 def split_sentences(text: str) -> list[str]:
-    """Return the sentences of a text. Each ends with a terminal mark and closing quotes, before a space or the end.
+    """Return the sentences of a text. Each ends with a terminal mark and closing quotes.
+
+    A mark of Latin scripts ends a sentence only before a space or the end of the text. Thai and Lao have no such marks:
+    there, a space between two letters separates sentences.
 
     Example:
         >>> split_sentences('He said "Stop." Then he left, at 3.50')
         ['He said "Stop."', 'Then he left, at 3.50']
+        >>> split_sentences("他说：“好。”走了！")
+        ['他说：“好。”', '走了！']
     """
-    sentence_end = _SENTENCE_END if text.isascii() or not _ASTRAL.search(text) else _ANY_SENTENCE_END
+    sentence_end = _SENTENCE_END if text.isascii() or not _SPECIAL.search(text) else _ANY_SENTENCE_END
     ends = [match.end() for match in sentence_end.finditer(text)]
     parts = (text[start:end].strip() for start, end in pairwise([0, *ends, len(text)]))
     return [part for part in parts if part]

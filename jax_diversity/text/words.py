@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import string
 
-from jax_diversity.text.scripts import UNSPACED
+from jax_diversity.text.scripts import MARKS, UNSPACED, UNSPACED_MARKS, has_unspaced, is_simple
 from jax_diversity.text.sentences import TERMINALS, characters
 
 SYMBOLS = (
@@ -23,19 +23,30 @@ SYMBOLS = (
 # A word is a web address, letters and digits with joining marks, a row of full stops or dashes, or one mark. This is
 # close to spaCy's tokenizer, for which the published thresholds were chosen; docs/log.md has the measurements.
 _WORD = re.compile(r"https?://\S+|\w+(?:['\u2019./@,:]\w+)*|\.+|-+|[^\w\s]")
-_UNSPACED_CHARACTER = re.compile(f"[{UNSPACED}]")
-_UNSPACED_PART = re.compile(f"[{UNSPACED}]|[^{UNSPACED}]+")
+_CHARACTER = rf"[{UNSPACED}][{UNSPACED_MARKS}]*+"
+_LETTERS = rf"[^\W{UNSPACED}](?:[^\W{UNSPACED}]++|[{MARKS}]++)*+"
+# The same for any text: combining marks belong to their word, and a character of a script without spaces is a word.
+_ANY_WORD = re.compile(
+    rf"{_CHARACTER}|https?://[^\s{UNSPACED}\u3001-\u303f\uff01-\uff65]++|{_LETTERS}(?:['\u2019./@,:]{_LETTERS})*+"
+    r"|\.+|-+|[^\w\s]"
+)
+_UNSPACED_WORD = re.compile(_CHARACTER)
 _ZEROS = str.maketrans("123456789", "0" * 9)
 
 
 def split_words(text: str) -> list[str]:
     """Split a text into words and marks; each mark is a separate word.
 
+    In scripts without spaces between words (Chinese, Japanese, Thai, Lao, Burmese, Khmer), each character is a word,
+    with its combining marks.
+
     Example:
         >>> split_words("It costs 3.50, doesn't it?")
         ['It', 'costs', '3.50', ',', "doesn't", 'it', '?']
+        >>> split_words("用Python写。")
+        ['用', 'Python', '写', '。']
     """
-    return _WORD.findall(text)
+    return (_WORD if is_simple(text) else _ANY_WORD).findall(text)
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
@@ -45,20 +56,27 @@ def word_spans(text: str) -> list[tuple[int, int]]:
         >>> word_spans("It is.")
         [(0, 2), (3, 5), (5, 6)]
     """
-    return [match.span() for match in _WORD.finditer(text)]
+    return [match.span() for match in (_WORD if is_simple(text) else _ANY_WORD).finditer(text)]
 
 
-def cut_unspaced(words: list[str]) -> list[str]:
-    """Split words of scripts without spaces into characters; other words stay whole.
+def split_spaced(text: str) -> list[str]:
+    """Split a text at spaces; punctuation stays with its word. In scripts without spaces, each character is a word.
 
     Example:
-        >>> cut_unspaced(["你好", "world"])
-        ['你', '好', 'world']
+        >>> split_spaced("It is, 好茶!")
+        ['It', 'is,', '好', '茶', '!']
     """
-    whole = "".join(words)
-    if whole.isascii() or not _UNSPACED_CHARACTER.search(whole):
-        return words
-    return [part for word in words for part in _UNSPACED_PART.findall(word)]
+    return (_UNSPACED_WORD.sub(r" \g<0> ", text) if has_unspaced(text) else text).split()
+
+
+def count_unspaced(text: str) -> int:
+    """Count the words of scripts without spaces.
+
+    Example:
+        >>> count_unspaced("It is, 好茶!")
+        2
+    """
+    return len(_UNSPACED_WORD.findall(text)) if has_unspaced(text) else 0
 
 
 def plain_word(word: str) -> str:

@@ -67,7 +67,7 @@ def test_words() -> None:
         *("Well", "-", "known", ":", "don't", "pay", "$", "3,500.50", "(", "or", "1/2", ")", "...", "see"),
         *("https://a.b/c?d=1", "now", "--", "ok"),
     ]
-    assert split_words("Ünïcödé 你好。") == ["Ünïcödé", "你好", "。"]
+    assert split_words("Ünïcödé 你好。") == ["Ünïcödé", "你", "好", "。"]
     assert split_words(" \n\t") == []
 
 

@@ -31,7 +31,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.settings import read_settings
 from jax_diversity.pipeline.settings import BuildConfig, PreparationConfig
 from jax_diversity.schema import Document
-from jax_diversity.text.words import cut_unspaced, plain_word
+from jax_diversity.text.words import plain_word
 
 GOOD = ["theorem", "proof", "lemma", "integral", "series", "convergence", "bounded", "function", "limit", "metric"]
 BAD = ["buy", "cheap", "now", "offer", "click", "free", "discount", "winner", "prize", "deal", "sale", "bonus"]
@@ -179,7 +179,7 @@ def perplexities(texts: Sequence[str], **options: Any) -> list[float]:
 
 def test_perplexity_is_that_of_words_and_of_their_spelling(reference: str) -> None:
     """Against the slow reference: words that come once are unknown, and cost their characters as well."""
-    texts = [[plain_word(word) for word in cut_unspaced(perplexity.split_words(text))] for text in REFERENCE]
+    texts = [[plain_word(word) for word in perplexity.split_words(text)] for text in REFERENCE]
     assert texts[3] == ["狗", "和", "猫"]
 
     def coded(texts: Sequence[Sequence[str]]) -> tuple[list[str], list[list[int]], Callable]:

@@ -249,10 +249,10 @@ WIKI_TEXTS = [
     ("[[Datei:a.svg|mini|links]][[Bild:b.png]][[Файл:c.jpg|мини]][[Whatever:d.jpeg|thumb]] Text.", "Text."),
     ("See [http://a.org the site], [http://b.org] or http://c.org now.", "See the site, or http://c.org now."),
     ("A<!-- hidden\n<ref> --> B<ref name=a/> C<ref>[[x]] {{y}}</ref>.", "A B C."),
-    ("It {{citation needed|date=May}} is {{a|{{b|{{c}}}}|d={{e}}}} so {{x|{y} z}}.", "It is so."),
+    ("It {{citation needed|date=May}} is {{a|{{b|{{c}}}}|d={{e}}}} so {{x|{y} z}}.", "It is so {y} z."),
     (
         "Born in {{lang|fr|Nice}} ({{IPA|fr|nis}}; {{nowrap|15 km}}), {{convert|5|to|7|km|mi}}.",
-        "Born in Nice (15 km), 5 to 7 km.",
+        "Born in Nice (nis; 15 km), 5 to 7 km.",
     ),
     ("{|class=x\n! Head\n|-\n| cell {{!}} || other\n{|\n| inner\n|}\n|}\nText.", "Text."),
     ("{|\n| a table without end\n== Next ==\nText.", "Next\n\nText."),

@@ -30,6 +30,7 @@ class Account:
     def __init__(self) -> None:
         self._figures: dict[_Place, list[int]] = {}
         self._removed: dict[_Place, Counter[str]] = {}
+        self._unjudged: dict[_Place, Counter[str]] = {}
         self.found = Counter[str]()
         self.num_edited = 0
         self._examples: dict[str, list[tuple[int, dict[str, Any]]]] = {}  # rule -> examples; "" -> edited documents
@@ -55,6 +56,8 @@ class Account:
         else:
             self._removed.setdefault(place, Counter())[candidate.removed.rule] += 1
             self._show(candidate.removed.rule, candidate, before)
+        if candidate.unjudged:
+            self._unjudged.setdefault(place, Counter()).update(candidate.unjudged)
         if candidate.has_found:
             self.found += candidate.found
 
@@ -82,6 +85,8 @@ class Account:
             self._figures[place] = [old + new for old, new in zip(known, figures, strict=True)]
         for place, removed in other._removed.items():
             self._removed.setdefault(place, Counter()).update(removed)
+        for place, unjudged in other._unjudged.items():
+            self._unjudged.setdefault(place, Counter()).update(unjudged)
         self.found += other.found
         self.num_edited += other.num_edited
         for rule, examples in other._examples.items():
@@ -92,40 +97,45 @@ class Account:
 
     def plain(self) -> list[Any]:
         """Return the account as JSON values."""
-        figures, removed = self._figures.items(), self._removed.items()
-        return [[*figures], [*removed], self.found, self.num_edited, self._examples]
+        by_place = ([*each.items()] for each in (self._figures, self._removed, self._unjudged))
+        return [*by_place, self.found, self.num_edited, self._examples]
 
     @classmethod
     def of_plain(cls, plain: list[Any]) -> Account:
         """Make an account from the result of `plain`."""
-        figures, removed, found, num_edited, examples = plain
+        figures, removed, unjudged, found, num_edited, examples = plain
         account = cls()
         account._figures = {(source, language): [*map(int, numbers)] for (source, language), numbers in figures}
         account._removed = {(source, language): Counter(rules) for (source, language), rules in removed}
+        account._unjudged = {(source, language): Counter(rules) for (source, language), rules in unjudged}
         account.found, account.num_edited = Counter(found), int(num_edited)
         account._examples = {rule: [(key, example) for key, example in known] for rule, known in examples.items()}
         return account
 
     def total(self) -> dict[str, Any]:
-        """Return the numbers of documents, words and bytes, removals by rule, finds by kind, and edited documents."""
+        """Return the numbers of documents, words and bytes, removed and unjudged documents by rule, finds, edits."""
         figures = [sum(column) for column in zip(*self._figures.values(), strict=True)] or [0] * len(_FIGURES)
-        removed = sum(self._removed.values(), Counter[str]())
+        removed, unjudged = (sum(each.values(), Counter[str]()) for each in (self._removed, self._unjudged))
         return {
             **dict(zip(_FIGURES, figures, strict=True)),
             "removed": dict(sorted(removed.items())),
+            "unjudged": dict(sorted(unjudged.items())),
             "found": dict(sorted(self.found.items())),
             "edited": self.num_edited,
         }
 
     def by(self, part: int) -> dict[str, dict[str, Any]]:
-        """Return the numbers of documents, words and bytes, and removals, by source (`part` 0) or language (1)."""
+        """Return the same numbers without finds and edits, by source (`part` 0) or language (1)."""
         accounts: dict[str, Account] = {}
         for place, figures in self._figures.items():
             one = accounts.setdefault(place[part], Account())
             one._figures[place] = figures
             one._removed[place] = self._removed.get(place, Counter())
+            one._unjudged[place] = self._unjudged.get(place, Counter())
         totals = {key: accounts[key].total() for key in sorted(accounts)}
-        return {key: {name: total[name] for name in (*_FIGURES, "removed")} for key, total in totals.items()}
+        return {
+            key: {name: total[name] for name in (*_FIGURES, "removed", "unjudged")} for key, total in totals.items()
+        }
 
     def removed_examples(self) -> dict[str, list[dict[str, Any]]]:
         """Return rule -> examples of removed documents, with personal data masked."""

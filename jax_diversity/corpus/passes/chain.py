@@ -43,7 +43,7 @@ class Chain:
     """The steps of a preparation, ready to run.
 
     Args:
-        steps: names and options, in their order.
+        steps: names and options, in their order. Every step has the option `only`, such as `{"language": ["en"]}`.
         engine: processes of this machine, or tasks of a Ray cluster.
         num_processes: number of parts that are processed at a time; 0 means the number of cores. With the engine
             `processes`, a corpus of one part is processed in the calling process. The result does not depend on this

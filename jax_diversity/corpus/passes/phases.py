@@ -23,18 +23,26 @@ from typing import Any, NamedTuple
 from jax_diversity.corpus.passes.account import Account
 from jax_diversity.corpus.passes.notes import NoteBook
 from jax_diversity.corpus.passes.parts import read_part, write_part
+from jax_diversity.corpus.passes.scope import Scope, is_in_scope, parse_scope
 from jax_diversity.corpus.passes.tracking import Tracker, forget, tracking
 from jax_diversity.corpus.steps.base import METHODS, Candidate, LearningStep, Measured, Step, Survey, at_least
 from jax_diversity.foundation.attempts import Failure, attempt, time_limit
 from jax_diversity.schema import Document
 
+OUT_OF_SCOPE = "all_rules"
+"""The funnel counts documents of other sources and languages as not judged, under this name."""
+
 
 class StepSpec(NamedTuple):
-    """A step of the settings, with a unique label: its name, and from the second use on also a number."""
+    """A step of the settings, with a unique label: its name, and from the second use on also a number.
+
+    With `only`, the step is applied to the documents of these sources and languages.
+    """
 
     label: str
     name: str
     options: Mapping[str, Any]
+    only: Scope | None = None
 
     def make(self) -> Step:
         """Make the step. Wrong options are a `UserError`."""
@@ -42,12 +50,18 @@ class StepSpec(NamedTuple):
 
 
 def labelled(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[StepSpec, ...]:
-    """Give the steps different labels."""
+    """Give the steps different labels. The option `only`, which every step has, becomes the scope of the step.
+
+    Raises:
+        UserError: `only` does not name sources or languages.
+    """
     uses = Counter[str]()
     specs = []
-    for name, options in steps:
+    for name, given in steps:
         uses[name] += 1
-        specs.append(StepSpec(name if uses[name] == 1 else f"{name}_{uses[name]}", name, dict(options)))
+        options = dict(given)
+        only = parse_scope(options.pop("only"), name) if "only" in options else None
+        specs.append(StepSpec(name if uses[name] == 1 else f"{name}_{uses[name]}", name, options, only))
     return tuple(specs)
 
 
@@ -150,7 +164,11 @@ class Phases:
             for place in range(first if phase else 0, stop):
                 if place != first:
                     candidate.enter(self._specs[place].label)
-                text = candidate.text
+                text, only = candidate.text, self._specs[place].only
+                if only is not None and not is_in_scope(candidate, only):
+                    candidate.unjudged.append(OUT_OF_SCOPE)
+                    accounts[place].add(candidate, text)
+                    continue
                 failure = tracker.begin((position, place)) or attempt(_judge, candidate, self._steps[place], text)
                 if failure is not None:
                     self._remove(candidate, failure)
@@ -159,7 +177,9 @@ class Phases:
                     break
             if survey is not None and notes is not None and candidate.removed is None:
                 candidate.enter(self._specs[stop].label)
-                note = tracker.begin((position, stop)) or attempt(survey.note, candidate)
+                only = self._specs[stop].only
+                is_left_out = only is not None and not is_in_scope(candidate, only)
+                note = b"" if is_left_out else tracker.begin((position, stop)) or attempt(survey.note, candidate)
                 if isinstance(note, Failure):
                     self._remove(candidate, note)
                     accounts[stop].add(candidate, candidate.text)

@@ -32,6 +32,13 @@ class StepConfig:
     options: Options = field(default_factory=dict)
     """The step's own options, such as `least: 50`, `languages: [en, de]` or `thresholds: {least_words: 20}`. Other
     options keep their defaults."""
+    only: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
+    """Sources and languages of the documents that the step is applied to, such as `{source: [web-*], language: [en]}`;
+    `*` matches any characters. The step leaves all other documents unchanged."""
+
+    def all_options(self) -> dict[str, Any]:
+        """Return the options, with `only` if it is given."""
+        return {**self.options, **({"only": self.only} if self.only else {})}
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class PreparationConfig:
     options: Options = field(default_factory=dict)
     """Options that replace the options in `steps` or in the recipe, as STEP.OPTION, such as `perplexity.reference
     wiki.txt`. Lists and mappings are YAML, such as `perplexity.thirds '[head, middle]'`. The second use of a step is
-    STEP_2."""
+    STEP_2. STEP.only sets the step's `only`."""
     engine: Literal["processes", "ray"] = "processes"
     """`processes` of this machine, or tasks of a `ray` cluster; its machines must share the file system of `out`."""
     num_processes: int = 0
@@ -81,7 +88,7 @@ class PreparationConfig:
             return steps
         from jax_diversity.corpus.passes.phases import labelled
 
-        labels = [spec.label for spec in labelled([(each.step, each.options) for each in steps])]
+        labels = [spec.label for spec in labelled([(each.step, {}) for each in steps])]
         given: dict[str, Options] = {label: {} for label in labels}
         for key, value in self.options.items():
             label, _, option = key.partition(".")
@@ -97,9 +104,14 @@ class PreparationConfig:
 
     def made_of(self) -> dict[str, Any]:
         """Return the settings that decide the stored documents, as JSON values. An unchanged time limit is left out."""
+        from jax_diversity.corpus.passes.phases import labelled
         from jax_diversity.corpus.steps.base import METHODS
 
-        steps = [{"step": each.step, "options": METHODS.complete(each.step, each.options)} for each in self.listed()]
+        steps = [
+            {"step": spec.name, "options": METHODS.complete(spec.name, spec.options)}
+            | ({} if spec.only is None else {"only": dict(spec.only)})
+            for spec in labelled([(each.step, each.all_options()) for each in self.listed()])
+        ]
         limit = self.seconds_per_document
         changed = {} if limit == type(self).seconds_per_document else {"seconds_per_document": limit}
         return ({"preparation": steps} if steps else {}) | changed
@@ -118,7 +130,7 @@ class PreparationConfig:
         from jax_diversity.corpus.passes.chain import Chain
 
         try:
-            options = [(each.step, each.options) for each in steps]
+            options = [(each.step, each.all_options()) for each in steps]
             return Chain(options, self.engine, self.num_processes, self.seconds_per_document)
         except MissingLibrary:
             raise

@@ -15,6 +15,7 @@ Three kinds of steps do more:
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +26,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.schema import Document
-from jax_diversity.text.words import SYMBOLS, split_words
+from jax_diversity.text.languages import language_of_script, main_language
+from jax_diversity.text.words import SYMBOLS, count_unspaced, split_words
 
 if TYPE_CHECKING:
     from jax_diversity.corpus.passes.notes import Notes
@@ -103,6 +105,14 @@ def at_most(rule: str, value: float, threshold: float) -> Measured:
     return Measured(rule, value, threshold, value <= threshold)
 
 
+def unknown(rule: str) -> Measured:
+    """Return the result of a rule that cannot judge the document, for example because of its language.
+
+    The document passes. The funnel counts it as not judged by this rule.
+    """
+    return Measured(rule, math.nan, math.nan, passes=True)
+
+
 class Removal(NamedTuple):
     """The rule that removed a document."""
 
@@ -129,6 +139,7 @@ class Candidate:
         step: the label of the current step.
         entered: the numbers of words and bytes at the start of the current step.
         is_edited: whether a step has changed the text.
+        unjudged: the rules of the current step that could not judge the document.
     """
 
     document: Document
@@ -142,11 +153,13 @@ class Candidate:
     step: str = ""
     entered: tuple[int, int] = (0, 0)
     is_edited: bool = False
+    unjudged: list[str] = field(default_factory=list)
     _found: Counter[str] | None = None
     _text: str | None = None
     _words: list[str] | None = None
     _proper_words: list[str] | None = None
     _size: tuple[int, int] | None = None
+    _is_unspaced: bool | None = None
 
     @property
     def text(self) -> str:
@@ -174,6 +187,21 @@ class Candidate:
         return self._proper_words
 
     @property
+    def is_unspaced(self) -> bool:
+        """Whether most words of the text are characters of a script without spaces."""
+        if self._is_unspaced is None:
+            number = count_unspaced(self.text)
+            self._is_unspaced = number > 0 and 2 * number > len(self.words)
+        return self._is_unspaced
+
+    @property
+    def main_language(self) -> str:
+        """The language, such as `pt` for `pt-BR`. If no language is set, it may follow from the script; else `""`."""
+        if not self.language and self.is_unspaced:
+            return language_of_script(self.text)
+        return main_language(self.language)
+
+    @property
     def size(self) -> tuple[int, int]:
         """The numbers of words (separated by spaces) and of UTF-8 bytes."""
         if self._size is None:
@@ -195,14 +223,18 @@ class Candidate:
     def enter(self, step: str) -> None:
         """Begin a step."""
         self.step, self.entered, self._found = step, self.size, None
+        self.unjudged.clear()
 
     def forget_words(self) -> None:
         """Free the memory of the split words. If words are needed again, the text is split again."""
-        self._words = self._proper_words = None
+        self._words = self._proper_words = self._is_unspaced = None
 
     def judge(self, measured: Measured) -> bool:
         """Record the value of a rule of the current step. Return False if the rule removes the document."""
         value = float(measured.value)  # raises an error for an int that is too large
+        if math.isnan(value) and measured.passes:
+            self.unjudged.append(measured.rule)
+            return True
         self.measured[f"{self.step}.{measured.rule}"] = value
         if not measured.passes:
             self.removed = Removal(self.step, measured.rule, value, measured.threshold)

@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most, entries
+from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most, entries, unknown
 from jax_diversity.foundation.checks import check_one_of
-from jax_diversity.text.sentences import split_sentences
+from jax_diversity.text.scripts import ends_without_mark
+from jax_diversity.text.sentences import CLOSERS, FREE_TERMINALS, split_sentences
+from jax_diversity.text.words import split_spaced
 
 _ENDS = (".", "?", "!", '"', "'")
 _CITATION = re.compile(r"\[(?:\d*|edit|citation needed)\]")
@@ -23,7 +25,9 @@ class C4(Step):
     A line is removed if it does not end a sentence (`terminal_punctuation`), has few words or a word that is too long,
     or mentions Javascript (`javascript`) or terms and cookies (`policy`). Citation marks are cut out (`citations`).
     Documents with dummy text (`lorem_ipsum`) or a curly bracket (`curly_brackets`) are removed. `without` lists rules
-    that are turned off. Spaces separate the words of a line. The paper's list of bad words is not included.
+    that are turned off. Spaces separate the words of a line; in documents in a script without spaces, each character is
+    a word. Marks of all scripts end a sentence. Thai and Lao have no such marks: `terminal_punctuation` does not judge
+    their lines. The paper's list of bad words is not included.
     """
 
     thresholds: Mapping[str, float] = entries(least_sentences=5, least_words_a_line=3, longest_word=1000)
@@ -36,16 +40,21 @@ class C4(Step):
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Choose the lines, then count the sentences."""
-        kept, num_sentences = [], 0
+        kept, num_sentences, has_marks = [], 0, True
         longest_word = self.thresholds["longest_word"]
+        split = split_spaced if candidate.is_unspaced else str.split
         for line in map(str.strip, candidate.text.splitlines()):
-            words = line.split()
+            words = split(line)
             if len(line) > longest_word and any(len(word) > longest_word for word in words):
                 continue
             if "[" in line and "citations" in self._on:
                 line = _CITATION.sub("", line)
-            if not self._is_sentence(line, words):
+            if len(words) < self.thresholds["least_words_a_line"]:
                 continue
+            if "terminal_punctuation" in self._on and not _ends_sentence(line):
+                if not ends_without_mark(line):
+                    continue
+                has_marks = False
             lower = line.lower()
             if "lorem ipsum" in lower and "lorem_ipsum" in self._on:
                 yield at_most("lorem_ipsum", 1, 0)
@@ -57,10 +66,13 @@ class C4(Step):
                 continue
             num_sentences += len(split_sentences(line))
             kept.append(line)
+        if not has_marks:
+            yield unknown("terminal_punctuation")
         yield at_least("least_sentences", num_sentences, self.thresholds["least_sentences"])
         candidate.text = "\n".join(kept).strip()
 
-    def _is_sentence(self, line: str, words: list[str]) -> bool:
-        if "terminal_punctuation" in self._on and (not line.endswith(_ENDS) or line.endswith("...")):
-            return False
-        return len(words) >= self.thresholds["least_words_a_line"]
+
+def _ends_sentence(line: str) -> bool:
+    if line.endswith(_ENDS):
+        return not line.endswith("...")
+    return line.rstrip(CLOSERS)[-1:] in FREE_TERMINALS

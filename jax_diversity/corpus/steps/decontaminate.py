@@ -21,10 +21,12 @@ from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_most
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.text.normal_forms import normal_form
-from jax_diversity.text.scripts import UNSPACED
+from jax_diversity.text.scripts import MARKS, UNSPACED, UNSPACED_MARKS
 
-# Characters of scripts without spaces; runs of letters, digits and combining accents.
-_WORD = re.compile(rf"[{UNSPACED}]|(?:[^\W_{UNSPACED}]|[\u0300-\u036f])+")
+# Characters of scripts without spaces, with their marks; runs of letters, digits and combining marks.
+_WORD = re.compile(
+    rf"[{UNSPACED}][{UNSPACED_MARKS}]*+|(?:[^\W_{UNSPACED}]++|[\u0300-\u036f])(?:[^\W_{UNSPACED}]++|[{MARKS}]++)*+"
+)
 _ASCII_WORD = re.compile("[a-z0-9]+")
 _PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
 _FACTOR = 0x9E3779B97F4A7C15

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most, entries
+from jax_diversity.corpus.steps.base import Candidate, Measured, at_least, at_most, entries
+from jax_diversity.corpus.steps.published import LanguageStep
 from jax_diversity.corpus.steps.repetition import duplicates
 from jax_diversity.text.sentences import TERMINALS
 
@@ -14,10 +15,12 @@ _SHORT_LINE = 30
 
 
 @dataclass
-class Fineweb(Step):
+class Fineweb(LanguageStep):
     """Removes lists and menus: few lines end a sentence, or there are many short lines, repeated lines or line ends.
 
-    Blank lines are ignored, except that all line ends are counted. A short line has at most 30 characters.
+    Blank lines are ignored, except that all line ends are counted. A short line has at most 30 characters. Documents in
+    33 languages other than English are judged by FineWeb2's thresholds, except thresholds that you change; FineWeb2
+    keeps short lines. `by_language: false` uses the same thresholds for all documents.
     """
 
     thresholds: Mapping[str, float] = entries(
@@ -26,10 +29,11 @@ class Fineweb(Step):
         most_duplicate_characters=0.01,
         most_line_ends_per_word=0.3,
     )
+    by_language: bool = True
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Measure the shares of lines and the number of line ends per word."""
-        limits, text = self.thresholds, candidate.text
+        limits, text = self.limits(candidate), candidate.text
         every = text.split("\n")
         lines = [line for line in every if line and not line.isspace()]
         num_lines, num_line_ends = max(len(lines), 1), len(every) - 1

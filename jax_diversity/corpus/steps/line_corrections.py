@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_most
+from jax_diversity.text.words import split_spaced
 
 _COUNTER = re.compile(
     r"\W*+\d[\d.,]*+\s*+[km]?\+?\s*+(?:likes?|shares?|comments?|replies|reply|views?|retweets?|tweets?|followers?|following"
@@ -39,7 +40,8 @@ class LineCorrections(Step):
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Choose the lines, then measure their share of the words."""
         lines = candidate.text.split("\n")
-        counts = [len(line.split()) for line in lines]
+        split = split_spaced if candidate.is_unspaced else str.split
+        counts = [len(split(line)) for line in lines]
         # Empty lines stay because they separate paragraphs.
         pairs = zip(lines, counts, strict=True)
         kept = [not count or not _is_boilerplate(line, count) for line, count in pairs]

@@ -16,6 +16,7 @@ from typing import Any
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most
 from jax_diversity.corpus.steps.wiki_names import APPENDICES, DISAMBIGUATIONS, FILES_AND_CATEGORIES, REDIRECTS
+from jax_diversity.corpus.steps.wiki_templates import text_of_template
 from jax_diversity.foundation.libraries import optional
 from jax_diversity.text.entities import unescaped
 
@@ -41,20 +42,8 @@ _PLACE = re.compile("\ue000([0-9]{1,9})\ue001")
 # ---- Templates.
 _TEMPLATE = re.compile(r"\{\{([^{}]*+(?:[{}](?![{}])[^{}]*+)*+)\}\}")
 _PARAMETER = re.compile(r"\{\{\{[^{}]*+\}\}\}")
-_NAMED = re.compile(r"\s*+(?:[\w -]++|(?<= ))=")
-_QUANTITY = re.compile(r"[-\u2212+±]?[\d.,/+ ]+|to|and|or|by|x|\u00d7|\+/-|±|\u2013|-")
-# Templates that are words of a sentence -> the part that is kept.
-_WORDS = {
-    **dict.fromkeys(("nowrap", "nobr", "small", "big", "abbr", "tooltip", "ill", "quote", "blockquote"), 0),
-    **dict.fromkeys(("lang", "transl", "transliteration"), -1),
-}
-_SIGNS = {
-    **dict.fromkeys(("ndash", "\u2013", "en dash", "endash"), "\u2013"),
-    **dict.fromkeys(("snd", "spnd", "spaced ndash", "dash"), " \u2013 "),
-    **dict.fromkeys(("mdash", "\u2014", "em dash", "emdash", "mdashb"), "\u2014"),
-    **dict.fromkeys(("nbsp", "spaces", "-"), " "),
-    **{"'": "'", "!": "|", "=": "=", "pipe": "|"},
-}
+# What is beside a template that fills its line: nothing, marks of a list, another template.
+_EDGES_BEFORE, _EDGES_AFTER = frozenset(("", *"\n*#:;}")), frozenset(("", *"\n{"))
 
 # ---- Non-article pages and links to them.
 _REDIRECT = re.compile(rf"\s*+#\s*+(?:{'|'.join(REDIRECTS)})\s*+:?\s*+\[\[", re.IGNORECASE)
@@ -74,6 +63,14 @@ _INLINE = (
 )
 _BREAK = re.compile(rf"</?(?:{_BREAKS.replace(' ', '|')})(?:\s[^<>]*)?/?>", re.IGNORECASE)
 _TAG = re.compile(rf"</?(?:{_INLINE.replace(' ', '|')})(?:[\s/][^<>]*)?>", re.IGNORECASE)
+# Raised and lowered text. Ordinals and abbreviations (1st, XIXe, TM) stay letters.
+_RAISED = re.compile(r"<su(?P<kind>[pb])(?:\s[^<>]*)?>(?P<content>[^<>\[\]{}\n]{1,60})</su(?P=kind)\s*>", re.IGNORECASE)
+_UNICODE = {
+    "p": str.maketrans("0123456789+-\u2212=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿ"),
+    "b": str.maketrans("0123456789+-\u2212=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎"),
+}
+_NUMERIC = {"p": re.compile(r"[0-9+\u2212=()n-]+"), "b": re.compile(r"[0-9+\u2212=()-]+")}
+_ABBREVIATION = re.compile(r"[^\W\d_]{2,}\.?|[eoªº]")
 _QUOTES = re.compile("'{2,}")
 _MOST_HEADINGS = 6
 """The number of heading levels."""
@@ -98,7 +95,7 @@ _HOLES = (
 
 @dataclass
 class Mediawiki(Step):
-    """Turns wiki text into plain text; removes templates, tables, references, files, categories and formatting.
+    """Turns wiki text into plain text; removes boxes, tables, references, files, categories and formatting.
 
     Headings stay as separate lines, and list items begin with `- ` or their number. `formulas` keeps formulas as TeX
     between dollar signs. Sections such as See also, References and External links are left out in 20 languages, unless
@@ -136,7 +133,7 @@ class Mediawiki(Step):
         text = _without_tables(_without_templates(text))
         if not self.appendices:
             text = _without_appendices(text)
-        text = _TAG.sub("", _BREAK.sub("\n", text))
+        text = _TAG.sub("", _BREAK.sub("\n", _RAISED.sub(_raised, text)))
         text = _QUOTES.sub(lambda quotes: "'" if len(quotes[0]) == 4 else "", _MAGIC.sub("", text))
         yield at_most("unclosed_markup", _num_unclosed(text) * len(text), _MOST_READ_AGAIN)
         try:
@@ -193,20 +190,27 @@ def _without_templates(text: str) -> str:
 
 
 def _words_of_template(template: re.Match) -> str:
-    name, *parts = template[1].split("|")
-    name = name.strip().lower()
-    if name in _SIGNS:
-        return _SIGNS[name]
-    parts = [part.strip() for part in parts if not _NAMED.match(part)]
-    if not parts:
-        return ""
-    if name in ("convert", "cvt"):  # 5|to|7|km|mi
-        unit = next((at for at, part in enumerate(parts) if not _QUANTITY.fullmatch(part)), len(parts))
-        return " ".join(parts[: unit + 1])
-    if name in ("circa", "c.", "ca."):
-        return f"c. {parts[0]}"
-    place = 0 if name.startswith("lang-") else _WORDS.get(name)
-    return parts[place] if place is not None else ""
+    return text_of_template(template[1], _is_inline(template.string, *template.span()))
+
+
+def _is_inline(text: str, start: int, end: int) -> bool:
+    """Tell whether text stands before or after a template on its line."""
+    while start > 0 and text[start - 1] in " \t":
+        start -= 1
+    while end < len(text) and text[end] in " \t":
+        end += 1
+    return text[max(start - 1, 0) : start] not in _EDGES_BEFORE or text[end : end + 1] not in _EDGES_AFTER
+
+
+def _raised(match: re.Match) -> str:
+    """Return Unicode's superscripts and subscripts, or text behind `^` or `_`."""
+    kind, content = match["kind"].lower(), unescaped(match["content"]).strip().replace("''", "")
+    if _NUMERIC[kind].fullmatch(content):
+        return content.translate(_UNICODE[kind])
+    if not content or (kind == "p" and _ABBREVIATION.fullmatch(content)):
+        return content
+    sign = "^" if kind == "p" else "_"
+    return f"{sign}{content}" if content.isalnum() else f"{sign}({content})"
 
 
 def _without_tables(text: str) -> str:

@@ -23,9 +23,10 @@ from jax_diversity.corpus.steps.base import Candidate
 from jax_diversity.corpus.steps.duplicates import SignedGroups
 from jax_diversity.foundation.checks import as_whole_number, share
 from jax_diversity.text.normal_forms import normal_form
+from jax_diversity.text.scripts import UNSPACED, UNSPACED_MARKS, ranges
 
-_LETTER, _DIGIT, _POINT, _ACCENT = 1, 2, 3, 4
-"""Kinds of characters. A point or comma between digits belongs to the number."""
+_LETTER, _DIGIT, _POINT, _ACCENT, _SINGLE = 1, 2, 3, 4, 5
+"""Kinds of characters. A point or comma between digits belongs to the number. A single character is a word."""
 _BLOCK = 1024
 """Number of runs of words hashed at a time: the values of all hash functions fit into a processor's cache."""
 _NEIGHBOURS = 16
@@ -43,10 +44,10 @@ class Minhash(SignedGroups):
     There are `bands` times `rows` hash functions. 14 times 8 functions find half of the pairs with similarity .68, 92 %
     of the pairs with .8, and .1 % of the pairs with .3. With `similarity`, the documents of a pair must also agree in
     this share of all functions. Then you can use more bands with fewer rows: they find more pairs, and false pairs are
-    removed. Case, accents, punctuation and digits are ignored. Groups are the connected components of all pairs.
-    Documents with fewer than `run` words have no duplicates. The kept document is from the source that comes first in
-    `precedence`; otherwise it is the document that was read first. `mark` keeps all documents and sets the field
-    `minhash_group`.
+    removed. Case, accents, punctuation and digits are ignored. In scripts without spaces, each character is a word.
+    Groups are the connected components of all pairs. Documents with fewer than `run` words have no duplicates. The kept
+    document is from the source that comes first in `precedence`; otherwise it is the document that was read first.
+    `mark` keeps all documents and sets the field `minhash_group`.
     """
 
     bands: int = 14
@@ -136,11 +137,18 @@ def _runs(text: str, factors: UInt64[np.ndarray, " run"]) -> UInt32[np.ndarray, 
         is_accent = kinds == _ACCENT
         if is_accent.any():
             codes, kinds = codes[~is_accent], kinds[~is_accent]
-    is_letter, is_digit = kinds == _LETTER, kinds == _DIGIT
+    is_single = kinds == _SINGLE
+    is_letter, is_digit = (kinds == _LETTER) | is_single, kinds == _DIGIT
     inside = is_letter | is_digit
     inside[1:-1] |= (kinds[1:-1] == _POINT) & is_digit[:-2] & is_digit[2:]
-    edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
-    starts, stops = edges[::2], edges[1::2]
+    is_edge = np.diff(inside, prepend=False, append=False)
+    if is_single.any():
+        between = inside[1:] & inside[:-1] & (is_single[1:] | is_single[:-1])
+        starts = np.flatnonzero(is_edge[:-1] & inside | np.append(False, between))
+        stops = np.flatnonzero(is_edge[1:] & inside | np.append(between, False)) + 1
+    else:
+        edges = np.flatnonzero(is_edge)
+        starts, stops = edges[::2], edges[1::2]
     num_runs = len(starts) - len(factors) + 1
     if num_runs < 1:
         return None
@@ -194,5 +202,12 @@ def _kinds() -> UInt8[np.ndarray, " code"]:
             kinds[code] = _DIGIT if character.isdecimal() else _LETTER
         elif unicodedata.category(character) == "Mn":
             kinds[code] = _ACCENT
+        elif unicodedata.category(character) == "Mc":  # vowels of Indic scripts
+            kinds[code] = _LETTER
+    for low, high in ranges(UNSPACED):
+        of_script = kinds[low : high + 1]
+        of_script[of_script == _LETTER] = _SINGLE
+    for low, high in ranges(UNSPACED_MARKS):
+        kinds[low : high + 1] = _ACCENT
     kinds[[ord("."), ord(",")]] = _POINT
     return kinds

@@ -26,7 +26,7 @@ from jax_diversity.corpus.steps.base import Candidate, LearningStep, Measured, S
 from jax_diversity.corpus.steps.kneser_ney import BEGIN, END, NgramModel, train
 from jax_diversity.foundation.artifacts import read_json, write_json
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.text.words import cut_unspaced, plain_word, split_words
+from jax_diversity.text.words import plain_word, split_words
 
 _UNKNOWN = 2
 """The token of unknown symbols; the tokens of the vocabulary follow it."""
@@ -83,7 +83,7 @@ class Perplexity(LearningStep, Survey):
         numbers = _Numbers()
         texts, num_words = [], 0
         for text in read_texts("reference", self.reference):
-            words = list(map(plain_word, cut_unspaced(split_words(text))))[: _REFERENCE_WORDS - num_words]
+            words = list(map(plain_word, split_words(text)))[: _REFERENCE_WORDS - num_words]
             texts.append(numbers.of(words))
             num_words += len(words)
             if num_words == _REFERENCE_WORDS:
@@ -139,7 +139,7 @@ class Perplexity(LearningStep, Survey):
         """The perplexity, which becomes a field; None for a document of another language."""
         if self.languages and candidate.language not in self.languages:
             return None
-        words = cut_unspaced(candidate.words)
+        words = candidate.words
         mean = self._model.log_probability(words) / (len(words) + 1)
         candidate.scores["perplexity"] = value = round(math.exp(min(-mean, math.log(_LARGEST))), 2)
         return value

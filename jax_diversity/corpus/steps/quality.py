@@ -24,7 +24,7 @@ from jax_diversity.corpus.readers.named import find_named, hash_named, read_text
 from jax_diversity.corpus.steps.base import Candidate, LearningStep, Measured, at_least
 from jax_diversity.foundation.artifacts import atomic_path, copy_file, file_hash, write_json
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
-from jax_diversity.text.words import cut_unspaced, plain_word, split_words
+from jax_diversity.text.words import plain_word, split_words
 
 MODEL = "quality.npz"
 """The file that `learn` writes; the option `model` reads it on another machine."""
@@ -216,7 +216,6 @@ def _features(words: list[str]) -> Int32[np.ndarray, " feature"]:
     hashes = _hashes()
     if len(hashes) > _MOST_REMEMBERED:
         hashes.clear()
-    words = cut_unspaced(words)
     values = np.fromiter(map(hashes.__getitem__, words), np.uint64, len(words))
     pairs = (values[:-1] ^ (values[1:] * _PAIR_FACTOR)) * _PAIR_FACTOR
     features = np.concatenate([values, pairs]) >> np.uint64(64 - (_NUM_FEATURES - 1).bit_length())

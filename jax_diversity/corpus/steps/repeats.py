@@ -27,7 +27,7 @@ from numpy.lib.format import open_memmap
 from jax_diversity.corpus.passes.notes import Notes
 from jax_diversity.corpus.steps.base import Candidate, Measured, Span, Survey, at_least, size_of
 from jax_diversity.foundation.checks import share
-from jax_diversity.text.words import SYMBOLS
+from jax_diversity.text.words import SYMBOLS, split_spaced
 
 _BLOCK = 2**23
 """Mean number of hashes in a block; a block is sorted in memory."""
@@ -109,7 +109,8 @@ class Repeats(Survey):
             spans = self.spans(text)
             gone = _covered(again, len(spans), self.run_length)
             text, num_cut = cut(text, spans, gone), int(np.count_nonzero(gone))
-        share_left = size_of(text)[0] / max(candidate.size[0], 1) if num_cut else 1.0
+        unit = 1 if candidate.is_unspaced else 0  # bytes where spaces do not separate words
+        share_left = size_of(text)[unit] / max(candidate.size[unit], 1) if num_cut else 1.0
         if self.mark:
             candidate.scores[f"repeated_{candidate.step}_share"] = round(1 - share_left, 4)
             return
@@ -159,7 +160,9 @@ def cut(text: str, spans: Sequence[Span], gone: Bool[np.ndarray, " span"]) -> st
             kept.append(text[begin : spans[stop - 1][1] if stop < len(spans) else None])
         elif first > 0 and stop < len(spans):
             gaps = (text[spans[place - 1][1] : spans[place][0]] for place in range(first, stop + 1))
-            kept.append(max(gaps, key=lambda gap: (gap.count("\n"), len(gap))) or " ")
+            gap = max(gaps, key=lambda gap: (gap.count("\n"), len(gap)))
+            around = text[spans[first - 1][1] - 1] + text[spans[stop][0]]
+            kept.append(gap or ("" if len(split_spaced(around)) == 2 else " "))
     return "".join(kept)
 
 

@@ -9,20 +9,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_most, entries
+from jax_diversity.corpus.steps.base import Candidate, Measured, at_most, entries, unknown
+from jax_diversity.corpus.steps.published import LanguageStep
 
 _PARAGRAPH_END = re.compile(r"\n{2,}")
 _LINE_END = re.compile(r"\n+")
 
 
 @dataclass
-class Repetition(Step):
+class Repetition(LanguageStep):
     """Removes documents that repeat their lines, paragraphs or runs of words.
 
     Every threshold is the largest allowed share. `paragraphs` and `lines` limit the share of paragraphs or lines that
     repeat an earlier paragraph or line. `paragraph_characters` and `line_characters` limit the share of characters in
     them. `top_N` limits the share of characters in the most frequent run of N words. `repeated_N` limits the share of
-    characters in repeated runs of N words; each character is counted once.
+    characters in repeated runs of N words; each character is counted once. Documents in 33 languages other than English
+    are judged by FineWeb2's thresholds, except thresholds that you change. Other documents in scripts without spaces
+    are not judged by the rules about runs of words. `by_language: false` uses the same thresholds for all documents.
     """
 
     thresholds: Mapping[str, float] = entries(
@@ -40,14 +43,21 @@ class Repetition(Step):
         repeated_9=0.11,
         repeated_10=0.1,
     )
+    by_language: bool = True
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Measure paragraphs, lines and runs of words."""
-        for rule, share in _shares(candidate.text, candidate.words):
-            yield at_most(rule, share, self.thresholds[rule])
+        limits = self.limits(candidate)
+        # The default thresholds are for words of several characters.
+        knows_runs = limits is not self.thresholds or not (self.by_language and candidate.is_unspaced)
+        separator = 0 if self.by_language and candidate.is_unspaced else 1
+        for rule, share in _shares(candidate.text, candidate.words if knows_runs else [], separator):
+            yield at_most(rule, share, limits[rule])
+        if not knows_runs:
+            yield from map(unknown, [rule for rule in limits if rule.startswith(("top_", "repeated_"))])
 
 
-def _shares(text: str, words: list[str]) -> Iterator[tuple[str, float]]:
+def _shares(text: str, words: list[str], separator: int) -> Iterator[tuple[str, float]]:
     num_characters = max(len(text), 1)
     for part, parts in (("paragraph", _PARAGRAPH_END.split(text.strip())), ("line", _LINE_END.split(text))):
         number, characters = duplicates(parts)
@@ -55,7 +65,7 @@ def _shares(text: str, words: list[str]) -> Iterator[tuple[str, float]]:
         yield f"{part}_characters", characters / num_characters
     for n, runs in zip(range(2, 11), _repeated_runs(words), strict=False):
         if n < 5:
-            yield f"top_{n}", (runs.top_characters + n - 1) * runs.top_count / num_characters
+            yield f"top_{n}", (runs.top_characters + (n - 1) * separator) * runs.top_count / num_characters
         else:
             yield f"repeated_{n}", _repeated_characters(runs) / num_characters
 
