@@ -30,7 +30,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int32, Int64, Integer
+from jaxtyping import Bool, Float32, Float64, Int32, Int64, Integer
 from scipy.sparse import csr_array, hstack
 
 from jax_diversity.foundation.checks import as_tuple, as_weight, as_whole_number, check_one_of
@@ -44,6 +44,12 @@ The module `jax_diversity.ordering.deviation` explains why.
 """
 _ROWS_TOGETHER = 1 << 16
 """Number of rows that are handled together where temporary arrays have one number per non-zero."""
+_MANY_GROUPS = 32
+"""From this mean number of groups per sequence on, a family has deferred columns."""
+_COLUMNS_OF_STEPS = 64
+"""Number of columns of such a family that are not deferred."""
+_ROWS_OF_VARIANCE = 10_000
+"""Number of rows, about, from which the variance of the counts is estimated."""
 # Scores are float32: with a larger weight no digits would remain for the other terms.
 _LARGEST_WEIGHT = 1e9
 
@@ -342,6 +348,46 @@ class Features:
         # Entry n of the result is entry n - (number of entries in the previous rows) of its row.
         before = np.cumsum(counts) - counts
         return np.repeat(self.row_starts[rows] - before, counts) + np.arange(counts.sum())
+
+    @cached_property
+    def deferred(self) -> Bool[np.ndarray, " column"]:
+        """Whether a pool may read the changes of a column later than those of the other columns.
+
+        Deferred are the columns of families with many groups in every sequence, such as token ids, but for the columns
+        whose counts vary most.
+        """
+        chosen = np.zeros(len(self.targets), bool)
+        entries = self.entries(np.arange(0, self.num_sequences, max(self.num_sequences // _ROWS_OF_VARIANCE, 1)))
+        columns, values = self.columns[entries], self.values[entries].astype(np.float64)
+        num_entries, sums, squares = (
+            np.bincount(columns, each, minlength=len(chosen)) for each in (None, values, values**2)
+        )
+        num_rows = max(-(-self.num_sequences // max(self.num_sequences // _ROWS_OF_VARIANCE, 1)), 1)
+        variances = squares / num_rows - (sums / num_rows) ** 2
+        for own in self.family_columns.values():
+            if num_entries[own].sum() >= _MANY_GROUPS * num_rows:
+                chosen[own.start + np.argsort(-variances[own], kind="stable")[_COLUMNS_OF_STEPS:]] = True
+        return chosen
+
+    def without_deferred(self) -> Features:
+        """Return the same sequences without the counts and weights of the deferred columns."""
+        deferred = self.deferred
+        kept_starts, columns, values = [np.zeros(1, np.int64)], [], []
+        for first in range(0, self.num_sequences, _ROWS_TOGETHER):
+            starts = self.row_starts[first : first + _ROWS_TOGETHER + 1]
+            part = slice(starts[0], starts[-1])
+            kept = ~deferred[self.columns[part]]
+            ends = np.append(0, np.cumsum(kept, dtype=np.int32))[starts[1:] - starts[0]]
+            kept_starts.append(kept_starts[-1][-1] + ends)
+            columns.append(self.columns[part][kept])
+            values.append(self.values[part][kept])
+        return replace(
+            self,
+            row_starts=np.concatenate(kept_starts),
+            columns=np.concatenate([self.columns[:0], *columns]),
+            values=np.concatenate([self.values[:0], *values]),
+            column_weights=np.where(deferred, 0.0, self.column_weights),
+        )
 
     @cached_property
     def target_products(self) -> Float64[np.ndarray, " sequence"]:

@@ -7,6 +7,10 @@ step writes before it reads: it first fills the slot that the previous step empt
 place and does not copy it. After about every thousand steps, all scores are computed again from the compensated
 deviation (a *refresh*); this removes the rounding errors of the updates. On a mesh the slots are divided among the
 devices; the corpus's rows are on every device.
+
+If the sequences have many groups, such as token ids, a step updates the scores only for the columns whose counts vary
+most. The changes of the other columns, the *deferred* columns (`Features.deferred`), reach the scores at the next
+refresh, which then comes after 32 steps. The deviation itself always contains all columns.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Float32, Int32, Int64
+from jaxtyping import Array, Bool, Float, Float32, Int32, Int64, Integer
 
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.compilation import call
@@ -62,12 +66,14 @@ from jax_diversity.ordering.running import Checkpoint, drive
 from jax_diversity.schema import Characteristics
 
 STEPS_PER_REFRESH = 1024
+STEPS_PER_DEFERRAL = 32
 # If a table would have more entries than this (2 GiB), there is no table, and every step computes all scores again.
 _LARGEST_TABLE = 2**29
 _UNPLACEABLE = np.float32(np.inf)
 _COLUMNS_PER_PASS = 4
-_POOL, _POOL_OF_MANY_GROUPS = 4096, 2048
-_MANY_GROUPS = 32  # non-zero counts per sequence, on average
+_POOL = 4096
+# If the candidates' rows would have more entries than this (256 MiB), a refresh reads the corpus's rows instead.
+_MOST_CANDIDATE_ENTRIES = 2**26
 
 
 def greedy_pool(
@@ -124,9 +130,7 @@ def select_from_pool(
     and sequences have different numbers of tokens, candidates that have waited long are placed earlier (see `balance`).
     """
     check_pool_size(pool_size)
-    if pool_size is None:
-        has_many_groups = len(plan.features.values) >= _MANY_GROUPS * plan.features.num_sequences
-        pool_size = _POOL_OF_MANY_GROUPS if has_many_groups else _POOL
+    pool_size = _POOL if pool_size is None else pool_size
     devices = flat_mesh(mesh)
     if len(stream) == 0:
         return np.zeros(0, np.int64)
@@ -150,6 +154,9 @@ class Stream(NamedTuple):
     sequences: Int32[Array, " position"]
     size: Int32[Array, ""]
     own_costs: Float32[Array, " sequence"]
+    # λ of the columns whose changes reach the scores at every step; 0 for the deferred columns.
+    step_weights: Float32[Array, " column"]
+    # `target_products` and `target_excess_products` are without the deferred columns.
     target_products: Float32[Array, " sequence"]
     target_excess_products: Float32[Array, " sequence"]
     refresh_every: Int32[Array, ""]
@@ -165,6 +172,29 @@ class Slots(NamedTuple):
     tokens: Float32[Array, " slot"]
     target_products: Float32[Array, " slot"]
     apart: Int32[Array, "member slot"]
+    # The candidates' whole rows, only if there are deferred columns: a refresh reads them one entry of all slots at a
+    # time, and with this layout XLA uses vector instructions.
+    columns: Integer[Array, "entry slot"]
+    values: Integer[Array, "entry slot"] | Float32[Array, "entry slot"]
+
+
+class Rows(NamedTuple):
+    """The sequences' counts; `steps` are the counts without the deferred columns, None if no column is deferred."""
+
+    all: PaddedCounts
+    steps: PaddedCounts | None
+
+    def read(self, sequence: Int32[Array, ""], num_columns: int) -> SequenceCounts:
+        """Read the counts of one sequence."""
+        return read_row(self.all, sequence, num_columns)
+
+    def read_both(self, sequence: Int32[Array, ""], num_columns: int) -> tuple[SequenceCounts, SequenceCounts]:
+        """Read the counts of one sequence, and its counts without the deferred columns."""
+        row = self.read(sequence, num_columns)
+        if self.steps is None:
+            return row, row
+        step = read_row(self.steps, sequence, num_columns)
+        return row, row._replace(columns=step.columns, values=step.values)
 
 
 class PoolState(NamedTuple):
@@ -181,7 +211,15 @@ class PoolState(NamedTuple):
 
 # How the arrays are divided over a mesh.
 _SLOTS_SPLIT = Slots(
-    members=BY_ROW, scores=BY_ROW, table=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, target_products=BY_ROW, apart=BY_COLUMN
+    members=BY_ROW,
+    scores=BY_ROW,
+    table=BY_COLUMN,
+    norms=BY_ROW,
+    tokens=BY_ROW,
+    target_products=BY_ROW,
+    apart=BY_COLUMN,
+    columns=BY_COLUMN,
+    values=BY_COLUMN,
 )
 _STATE_SPLIT = PoolState(EVERYWHERE, _SLOTS_SPLIT, EVERYWHERE, EVERYWHERE, EVERYWHERE, EVERYWHERE)
 
@@ -206,7 +244,16 @@ class PoolSelector:
         self._table_type = np.float16 if plan.features.values.max(initial=0) <= 2048 else np.float32
         # Only the table's memory grows with columns times slots.
         self._has_table = len(plan.features.targets) * num_slots <= _LARGEST_TABLE
-        self.rows: PaddedCounts = replicated(mesh, build_rows(plan.features))
+        # Without a table every step computes all scores again, and nothing is deferred.
+        self._defers = self._has_table and bool(plan.features.deferred.any())
+        rows, steps = build_rows(plan.features), None
+        if self._defers:
+            # The rest of the rows is read from `rows`.
+            of_steps = build_rows(plan.features.without_deferred())
+            steps = of_steps._replace(norms=rows.norms, tokens=rows.tokens, apart=rows.apart)
+        self.rows: Rows = replicated(mesh, Rows(rows, steps))
+        width = len(rows.slots)
+        self._num_entries = width if self._defers and width * num_slots <= _MOST_CANDIDATE_ENTRIES else 0
         self.retarget(plan.features)
         deviation = start_deviation(self.rule, plan, plan.consumed)
         self._start(deviation, plan.consumed, stream[:num_slots], min(num_slots, len(stream)))
@@ -219,7 +266,8 @@ class PoolSelector:
         num_taken: int,
     ) -> None:
         """Make the state with these members in the slots; `run` computes the other values of the slots."""
-        num_columns = len(self._plan.features.targets) if self._has_table else 0
+        features = self._plan.features
+        num_columns = len(features.targets) if self._has_table else 0
         # All devices have the same number of slots, so the last device may have more slots than the pool needs. These
         # additional slots never get a member, because only a slot that becomes empty is refilled.
         num_own = -(-self._num_slots // num_devices(self._mesh))
@@ -228,8 +276,10 @@ class PoolSelector:
             own = members[device * num_own : (device + 1) * num_own].astype(np.int32)
             zeros = jax.device_put(np.zeros(num_own, np.float32))
             table = jax.device_put(np.zeros((num_columns, num_own), self._table_type))
-            apart = jax.device_put(np.zeros((len(self._plan.features.apart.group), num_own), np.int32))
-            return Slots(padded(own, num_own, fill=NO_SEQUENCE), zeros, table, zeros, zeros, zeros, apart)
+            apart = jax.device_put(np.zeros((len(features.apart.group), num_own), np.int32))
+            rows = [np.zeros((self._num_entries, num_own), part.dtype) for part in (features.columns, features.values)]
+            slots = padded(own, num_own, fill=NO_SEQUENCE)
+            return Slots(slots, zeros, table, zeros, zeros, zeros, apart, *jax.device_put(rows))
 
         self.state = PoolState(
             deviation=deviation,
@@ -243,20 +293,23 @@ class PoolSelector:
     def retarget(self, features: Features) -> None:
         """Change the targets from the next step on."""
         size = rounded_size(features.num_sequences)
+        of_steps = features.without_deferred() if self._defers else features
         # 2 <λ τ, v_s> = 2 <λ τ, c_s> - t_s 2 <λ τ, τ>, computed in float64.
-        target_square = 2.0 * float(features.column_weights[:-1] @ features.targets[:-1] ** 2)
-        excess_products = features.target_products - target_square * features.tokens
+        target_square = 2.0 * float(of_steps.column_weights[:-1] @ features.targets[:-1] ** 2)
+        excess_products = of_steps.target_products - target_square * features.tokens
         drift = features.apart.drift * features.tokens
         # Between two refreshes, sums of tokens must stay below 2^24: float32 represents all whole numbers up to 2^24.
         # Without a table, scores cannot be updated, only refreshed.
         longest = max(int(features.tokens.max(initial=1)), 1)
-        refresh_every = max(min(STEPS_PER_REFRESH, 2**24 // longest), 1) if self._has_table else 1
+        most_steps = STEPS_PER_DEFERRAL if self._defers else STEPS_PER_REFRESH
+        refresh_every = max(min(most_steps, 2**24 // longest), 1) if self._has_table else 1
         stream = Stream(
             sequences=padded(self._stream.astype(np.int32), size),
             size=jax.device_put(np.int32(len(self._stream))),
             own_costs=padded(self._costs(features), size),
+            step_weights=jax.device_put(of_steps.column_weights.astype(np.float32)),
             # A placed token also lowers the score along the documents' shares.
-            target_products=padded((features.target_products + drift).astype(np.float32), size),
+            target_products=padded((of_steps.target_products + drift).astype(np.float32), size),
             target_excess_products=padded(excess_products.astype(np.float32), size),
             refresh_every=jax.device_put(np.int32(refresh_every)),
         )
@@ -316,7 +369,7 @@ class PendingSums(NamedTuple):
 @functools.partial(jax.jit, static_argnames="mesh")
 def run(
     rule: GreedyRule,
-    rows: PaddedCounts,
+    rows: Rows,
     stream: Stream,
     state: PoolState,
     num_steps: Int32[Array, ""],
@@ -335,13 +388,13 @@ def run(
 
 def _run_steps(
     rule: GreedyRule,
-    rows: PaddedCounts,
+    rows: Rows,
     stream: Stream,
     state: PoolState,
     num_steps: Int32[Array, ""],
     axis: str | None,
 ) -> PoolState:
-    state = state._replace(slots=_with_table(rows, state.slots, rule.column_weights.shape[0]))
+    state = state._replace(slots=_with_rows(rows, state.slots, rule.column_weights.shape[0]))
 
     def steps_to_refresh(index: Int32[Array, ""], carry: PoolState) -> PoolState:
         deviation = carry.deviation
@@ -363,7 +416,7 @@ def _run_steps(
 
 
 def _step(
-    rule: GreedyRule, rows: PaddedCounts, stream: Stream, axis: str | None, state: PoolState, pending: PendingSums
+    rule: GreedyRule, rows: Rows, stream: Stream, axis: str | None, state: PoolState, pending: PendingSums
 ) -> tuple[PoolState, PendingSums]:
     """Refill the slot that the previous step emptied, then place the candidate with the smallest score."""
     state = _refill(rule, rows, stream, state, pending)
@@ -373,12 +426,13 @@ def _step(
     # `moved` is the placed sequence, then the sequence that leaves each window: w positions before, for a window of w.
     back = [state.num_placed - rule.window_sizes[index] for index in range(len(state.deviation.windows))]
     moved = [chosen, *(state.order[jnp.maximum(position, 0)] for position in back)]
-    read = [read_row(rows, sequence, rule.column_weights.shape[0]) for sequence in moved]
+    rows_of = [rows.read_both(sequence, rule.column_weights.shape[0]) for sequence in moved]
+    read, of_step = [row for row, _ in rows_of], [row for _, row in rows_of]
     # In the first w steps the window is not full, and no sequence leaves it.
     leaves = [position >= 0 for position in back]
     change = _gradient_change(rule, read, [stream.target_excess_products[sequence] for sequence in moved], leaves)
     if slots.table.shape[0]:
-        slots = slots._replace(scores=_updated_scores(rule, slots, read, change))
+        slots = slots._replace(scores=_updated_scores(rule, slots, of_step, change))
     state = state._replace(slots=slots, last=chosen, num_placed=state.num_placed + 1)
     return state, _add_pending(rule, pending, read, leaves, change)
 
@@ -538,7 +592,7 @@ def _with_pending(rule: GreedyRule, deviation: Deviation, pending: PendingSums) 
     return deviation._replace(total=sums[0], windows=tuple(sums[1:]))
 
 
-def _refill(rule: GreedyRule, rows: PaddedCounts, stream: Stream, state: PoolState, pending: PendingSums) -> PoolState:
+def _refill(rule: GreedyRule, rows: Rows, stream: Stream, state: PoolState, pending: PendingSums) -> PoolState:
     """Write the last placed sequence into the order, and give its slot to the next sequence of the stream."""
     slots = state.slots
     num_slots = slots.members.shape[0]
@@ -551,23 +605,27 @@ def _refill(rule: GreedyRule, rows: PaddedCounts, stream: Stream, state: PoolSta
     slot = jnp.min(jnp.where((slots.members == state.last) & placed_one, own_slots, num_slots))
     has_next = state.num_taken < stream.size
     deviation = state.deviation
-    placed = read_row(rows, jnp.where(placed_one, state.last, 0), num_columns)
-    if len(rows.apart):
+    placed, placed_step = rows.read_both(jnp.where(placed_one, state.last, 0), num_columns)
+    if len(rows.all.apart):
         # This follows the write into `order`, from which we read the sequence that was placed w positions before.
         position = state.num_placed - 1
         back = [order[jnp.maximum(position - size, 0)] for size in rule.window_sizes]
-        moved = [placed, *(read_row(rows, sequence, num_columns) for sequence in back)]
+        moved = [placed, *(rows.read(sequence, num_columns) for sequence in back)]
         # If no sequence was placed since the last refill, we set the tokens to 0, so that the sums stay unchanged.
         moved = [row._replace(tokens=jnp.where(placed_one, row.tokens, 0)) for row in moved]
         deviation = deviation._replace(placed=add_placed(rule, deviation.placed, moved[0], moved[1:], position))
     following = stream.sequences[jnp.minimum(state.num_taken, stream.size - 1)]
-    row = read_row(rows, following, num_columns)
-    score = _score_one(rule, stream.own_costs[following], deviation, pending, row)
+    row, row_step = rows.read_both(following, num_columns)
+    score = _score_one(rule, stream, stream.own_costs[following], deviation, pending, row)
     table = slots.table
     if table.shape[0]:
         # Only the columns of the placed sequence are not zero: clearing these columns is cheaper than the whole slot.
-        table = table.at[placed.columns, slot].set(0, mode="drop")
-        table = table.at[row.columns, slot].set(row.values.astype(table.dtype), mode="drop")
+        table = table.at[placed_step.columns, slot].set(0, mode="drop")
+        table = table.at[row_step.columns, slot].set(row_step.values.astype(table.dtype), mode="drop")
+    columns, values = slots.columns, slots.values
+    if len(columns):
+        columns = columns.at[:, slot].set(row.columns.astype(columns.dtype), mode="drop")
+        values = values.at[:, slot].set(row.values.astype(values.dtype), mode="drop")
     slots = Slots(
         members=slots.members.at[slot].set(jnp.where(has_next, following, NO_SEQUENCE), mode="drop"),
         scores=slots.scores.at[slot].set(jnp.where(has_next, score, _UNPLACEABLE), mode="drop"),
@@ -576,6 +634,8 @@ def _refill(rule: GreedyRule, rows: PaddedCounts, stream: Stream, state: PoolSta
         tokens=slots.tokens.at[slot].set(row.tokens, mode="drop"),
         target_products=slots.target_products.at[slot].set(stream.target_products[following], mode="drop"),
         apart=slots.apart.at[:, slot].set(row.apart, mode="drop"),
+        columns=columns,
+        values=values,
     )
     num_taken = state.num_taken + (placed_one & has_next)
     last = jnp.int32(NO_SEQUENCE)
@@ -583,12 +643,18 @@ def _refill(rule: GreedyRule, rows: PaddedCounts, stream: Stream, state: PoolSta
 
 
 def _score_one(
-    rule: GreedyRule, own_cost: Float32[Array, ""], deviation: Deviation, pending: PendingSums, row: SequenceCounts
+    rule: GreedyRule,
+    stream: Stream,
+    own_cost: Float32[Array, ""],
+    deviation: Deviation,
+    pending: PendingSums,
+    row: SequenceCounts,
 ) -> Float32[Array, ""]:
     """Compute the score of one row; the gradient (with the pending sums) is computed only in the row's columns."""
     # Unused slots of the row read the last column. Their count is zero, so the product does not contain this column.
     columns = jnp.minimum(row.columns, rule.column_weights.shape[0] - 1)
-    targets, column_weights = rule.targets[columns], rule.column_weights[columns]
+    # Like the scores of all other candidates, this score gets the changes of the deferred columns at the next refresh.
+    targets, column_weights = rule.targets[columns], stream.step_weights[columns]
     gained = jnp.zeros(columns.shape, jnp.float32)
     for index in range(len(pending.tokens)):
         excess = pending.counts[index, columns] - rule.times(pending.tokens[index], targets)
@@ -600,25 +666,32 @@ def _score_one(
     return score + rule.times(pending.norm_gradient, row.norm) - rule.times(pending.per_token, row.tokens)
 
 
-def _refresh_scores(rule: GreedyRule, rows: PaddedCounts, stream: Stream, slots: Slots, deviation: Deviation) -> Slots:
+def _refresh_scores(rule: GreedyRule, rows: Rows, stream: Stream, slots: Slots, deviation: Deviation) -> Slots:
     """Compute all scores from the deviation, and read the values of the slots that updates of scores need."""
     # For an empty slot we compute the score of sequence 0. At the end this score is replaced by infinity.
     filled = slots.members != NO_SEQUENCE
     members = jnp.where(filled, slots.members, 0)
     gradient = deviation.gradient
-    starts, ends = rows.starts[members], rows.starts[members + 1]
-    norms, tokens = rows.norms[members], rows.tokens[members]
+    starts, ends = rows.all.starts[members], rows.all.starts[members + 1]
+    norms, tokens = rows.all.norms[members], rows.all.tokens[members]
     per_token = jnp.sum(rule.times(gradient[:-1], rule.targets[:-1]))
 
     def add(feature: Int32[Array, ""], total: Float32[Array, " slot"]) -> Float32[Array, " slot"]:
-        entry = starts + feature
-        value = jnp.where(entry < ends, rows.values[entry], 0).astype(jnp.float32)
-        return total + rule.times(gradient[rows.columns[entry]], value)
+        if len(slots.columns):
+            columns = lax.dynamic_index_in_dim(slots.columns, feature, 0, keepdims=False)
+            value = lax.dynamic_index_in_dim(slots.values, feature, 0, keepdims=False).astype(jnp.float32)
+        else:
+            entry = starts + feature
+            columns, value = (
+                rows.all.columns[entry],
+                jnp.where(entry < ends, rows.all.values[entry], 0).astype(jnp.float32),
+            )
+        return total + rule.times(gradient[columns], value)
 
     scores = stream.own_costs[members] + rule.times(gradient[-1], norms) - rule.times(per_token, tokens)
     # The number of rounds is the largest number of non-zeros of a row in the pool. In the corpus it may be larger.
     scores = lax.fori_loop(0, jnp.max(jnp.where(filled, ends - starts, 0)), add, scores)
-    apart = rows.apart[:, members]
+    apart = rows.all.apart[:, members]
     if len(apart):
         of_groups = apart_gradient(rule, deviation.placed)
         for groups in apart:
@@ -632,20 +705,34 @@ def _refresh_scores(rule: GreedyRule, rows: PaddedCounts, stream: Stream, slots:
     )
 
 
-def _with_table(rows: PaddedCounts, slots: Slots, num_columns: int) -> Slots:
-    """Fill the dense table with the counts of the slots' members."""
+def _with_rows(rows: Rows, slots: Slots, num_columns: int) -> Slots:
+    """Fill the dense table, and the candidates' rows, with the counts of the slots' members."""
     if slots.table.shape[0] == 0:
         return slots
     filled = slots.members != NO_SEQUENCE
     members = jnp.where(filled, slots.members, 0)
-    starts = rows.starts[members]
-    ends = jnp.where(filled, rows.starts[members + 1], starts)
     own_slots = jnp.arange(len(members))
 
-    def fill(feature: Int32[Array, ""], table: Array) -> Array:
-        entry = starts + feature
-        column = jnp.where(entry < ends, rows.columns[entry].astype(jnp.int32), num_columns)
-        return table.at[column, own_slots].set(rows.values[entry].astype(table.dtype), mode="drop")
+    def entries(of: PaddedCounts, feature: Int32[Array, ""]) -> tuple[Int32[Array, " slot"], Array]:
+        entry = of.starts[members] + feature
+        used = filled & (entry < of.starts[members + 1])
+        return jnp.where(used, of.columns[entry].astype(jnp.int32), num_columns), jnp.where(used, of.values[entry], 0)
 
-    table = lax.fori_loop(0, jnp.max(ends - starts), fill, jnp.zeros_like(slots.table))
-    return slots._replace(table=table)
+    def longest(of: PaddedCounts) -> Int32[Array, ""]:
+        return jnp.max(jnp.where(filled, of.starts[members + 1] - of.starts[members], 0))
+
+    def fill(feature: Int32[Array, ""], table: Array) -> Array:
+        columns, values = entries(of_steps, feature)
+        return table.at[columns, own_slots].set(values.astype(table.dtype), mode="drop")
+
+    def copy(feature: Int32[Array, ""], copied: tuple[Array, Array]) -> tuple[Array, Array]:
+        both = zip(copied, entries(rows.all, feature), strict=True)
+        return tuple(lax.dynamic_update_index_in_dim(all_, each.astype(all_.dtype), feature, 0) for all_, each in both)
+
+    of_steps = rows.all if rows.steps is None else rows.steps
+    slots = slots._replace(table=lax.fori_loop(0, longest(of_steps), fill, jnp.zeros_like(slots.table)))
+    if not len(slots.columns):
+        return slots
+    empty = jnp.zeros_like(slots.columns), jnp.zeros_like(slots.values)
+    columns, values = lax.fori_loop(0, longest(rows.all), copy, empty)
+    return slots._replace(columns=columns, values=values)
