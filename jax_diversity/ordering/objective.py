@@ -46,7 +46,7 @@ _NONZEROS_TOGETHER = 1 << 18
 """Number of non-zeros that are handled together. Temporary arrays of this size stay in the processor's cache."""
 _MANY_GROUPS = 32
 """From this mean number of groups per sequence on, a family has deferred columns."""
-_COLUMNS_OF_STEPS = 64
+_COLUMNS_OF_STEPS = 128
 """Number of columns of such a family that are not deferred."""
 _ROWS_OF_VARIANCE = 10_000
 """Number of rows, about, from which the variance of the counts is estimated."""
@@ -399,6 +399,11 @@ class Features:
             if num_entries[own].sum() >= _MANY_GROUPS * num_rows:
                 chosen[own.start + np.argsort(-variances[own], kind="stable")[_COLUMNS_OF_STEPS:]] = True
         return chosen
+
+    def only_deferred(self) -> Features:
+        """Return the same sequences with only the counts of the deferred columns."""
+        row_starts, columns, values = self._chosen(self.deferred)
+        return replace(self, row_starts=row_starts, columns=columns, values=values)
 
     def without_deferred(self) -> Features:
         """Return the same sequences without the counts and weights of the deferred columns."""
