@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 
 from jax_diversity.foundation.checks import as_weight
 from jax_diversity.foundation.progress import Advance, ignore
@@ -80,8 +80,9 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
     """
     if not len(stream):
         return stream
+    totals = plan.features.totals(stream)
     families = plan.features.family_columns.values()
-    family = next((columns for columns in families if _differs(plan, columns, stream)), None)
+    family = next((columns for columns in families if _differs(plan, columns, totals)), None)
     if family is None:
         return stream
     features = plan.features
@@ -111,11 +112,9 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
     return stream[np.argsort(positions, kind="stable")]
 
 
-def _differs(plan: Plan, columns: slice, stream: Int64[np.ndarray, " remaining"]) -> bool:
-    """Return whether the targets of a family differ from the mixture of the stream."""
-    features = plan.features
+def _differs(plan: Plan, columns: slice, totals: Float64[np.ndarray, " column"]) -> bool:
+    """Return whether the targets of a family differ from the mixture of the stream, whose token counts are given."""
     first = max(int(np.searchsorted(plan.starts, len(plan.consumed), side="right")) - 1, 0)
     stop = int(np.searchsorted(plan.starts, plan.num_positions))
-    tokens = np.asarray(features.counts(columns)[stream].sum(axis=0)).ravel()
-    mixture = tokens / max(tokens.sum(), 1)
+    mixture = totals[columns] / max(totals[columns].sum(), 1)
     return float(np.abs(plan.targets[first:stop, columns] - mixture).sum(axis=1).max()) > _OTHER_MIXTURE

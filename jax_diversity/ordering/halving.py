@@ -42,7 +42,7 @@ _COVERED = 0.98
 # At most this number of groups: with more, sequences of many groups (such as token ids) would take much longer and be
 # balanced no better.
 _MOST_GROUPS = 16
-_ROWS_PER_BLOCK = 1 << 18
+_ENTRIES_PER_BLOCK = 1 << 20
 
 
 class WalkTable(NamedTuple):
@@ -93,8 +93,10 @@ def build_walk_table(features: Features, arranged: Int64[np.ndarray, " position"
     width = _covering_width(features, arranged)
     columns = np.full((len(arranged) + 1, width + 1), num_columns - 1, np.int32)
     counts = np.zeros((len(arranged) + 1, width + 1), np.float32)
-    for first in range(0, len(arranged), _ROWS_PER_BLOCK):
-        block = slice(first, min(first + _ROWS_PER_BLOCK, len(arranged)))
+    longest = int(np.diff(features.row_starts)[arranged].max(initial=1))
+    num_rows = max(_ENTRIES_PER_BLOCK // longest, 1)
+    for first in range(0, len(arranged), num_rows):
+        block = slice(first, min(first + num_rows, len(arranged)))
         entries, used = _heaviest_entries(features, arranged[block], width)
         columns[block, :width][used] = features.columns[entries[used]]
         counts[block, :width][used] = features.values[entries[used]]
@@ -123,12 +125,11 @@ def build_walk_table(features: Features, arranged: Int64[np.ndarray, " position"
 def _covering_width(features: Features, rows: Int64[np.ndarray, " row"]) -> int:
     """Return the smallest number of heaviest groups per row that contain nearly all tokens, at most `_MOST_GROUPS`."""
     rows = rows[:: max(len(rows) // 10_000, 1)]
-    longest = int(np.diff(features.row_starts)[rows].max(initial=1))
-    entries, used = _heaviest_entries(features, rows, longest)
+    entries, used = _heaviest_entries(features, rows, _MOST_GROUPS)
     counts = np.zeros(entries.shape)
     counts[used] = features.values[entries[used]]
-    held = np.cumsum(counts.sum(axis=0))
-    covering = int(np.searchsorted(held, _COVERED * held[-1])) + 1 if held[-1] else 1
+    held, total = np.cumsum(counts.sum(axis=0)), features.totals(rows).sum()
+    covering = int(np.searchsorted(held, _COVERED * total)) + 1 if total else 1
     return min(covering, _MOST_GROUPS)
 
 
@@ -144,9 +145,12 @@ def _heaviest_entries(
         all_slots = np.arange(int(lengths.max()))
         candidates = starts[wide, None] + all_slots
         used_slots = all_slots < lengths[wide, None]
-        sizes = np.where(used_slots, features.values[np.where(used_slots, candidates, 0)], -1.0)
-        largest = np.argsort(-sizes, axis=1, kind="stable")[:, :width]
-        entries[wide] = np.take_along_axis(candidates, largest, axis=1)
+        sizes = np.where(used_slots, features.values[np.where(used_slots, candidates, 0)], 0).astype(np.float32)
+        # The bits of positive floats ascend with the floats. Equal counts: the lower slot has the larger key.
+        keys = sizes.view(np.uint32).astype(np.uint64) << np.uint64(32) | (2**32 - 1 - all_slots).astype(np.uint64)
+        largest = np.sort(np.partition(keys, -width, axis=1)[:, -width:], axis=1)[:, ::-1]
+        slots = 2**32 - 1 - (largest & np.uint64(2**32 - 1)).astype(np.int64)
+        entries[wide] = starts[wide, None] + slots
     return entries, used
 
 

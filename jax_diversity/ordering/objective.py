@@ -24,14 +24,14 @@ for long documents and weak for short documents. Sequences of short documents ar
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int32, Int64, Integer
-from scipy.sparse import csr_array, hstack
+from jaxtyping import Bool, Float32, Float64, Int32, Int64, Integer
+from scipy.sparse import csr_array
 
 from jax_diversity.foundation.checks import as_tuple, as_weight, as_whole_number, check_one_of
 from jax_diversity.foundation.errors import UserError
@@ -42,8 +42,14 @@ EXACT_TOKENS = 65_536
 
 The module `jax_diversity.ordering.deviation` explains why.
 """
-_ROWS_TOGETHER = 1 << 16
-"""Number of rows that are handled together where temporary arrays have one number per non-zero."""
+_NONZEROS_TOGETHER = 1 << 18
+"""Number of non-zeros that are handled together. Temporary arrays of this size stay in the processor's cache."""
+_MANY_GROUPS = 32
+"""From this mean number of groups per sequence on, a family has deferred columns."""
+_COLUMNS_OF_STEPS = 128
+"""Number of columns of such a family that are not deferred."""
+_ROWS_OF_VARIANCE = 10_000
+"""Number of rows, about, from which the variance of the counts is estimated."""
 # Scores are float32: with a larger weight no digits would remain for the other terms.
 _LARGEST_WEIGHT = 1e9
 
@@ -295,9 +301,8 @@ class Features:
         """Return the features of some sequences, in the given order; targets and shares stay those of all sequences."""
         row_starts = np.append(0, np.cumsum(np.diff(self.row_starts)[rows]))
         columns, values = np.empty(row_starts[-1], self.columns.dtype), np.empty(row_starts[-1], self.values.dtype)
-        for first in range(0, len(rows), _ROWS_TOGETHER):
-            part = rows[first : first + _ROWS_TOGETHER]
-            entries, place = self.entries(part), slice(row_starts[first], row_starts[first + len(part)])
+        for block in _row_blocks(row_starts):
+            entries, place = self.entries(rows[block]), slice(row_starts[block.start], row_starts[block.stop])
             columns[place], values[place] = self.columns[entries], self.values[entries]
         return replace(
             self,
@@ -330,11 +335,43 @@ class Features:
 
     def counts(self, columns: slice) -> csr_array:
         """Return the token counts (sequence, group) of some consecutive columns, such as the columns of a family."""
-        # The start of a row in the selection is the number of selected non-zeros before this row.
-        inside = (self.columns >= columns.start) & (self.columns < columns.stop)
-        starts = np.concatenate([[0], np.cumsum(inside)])[self.row_starts]
+        chosen = np.zeros(len(self.targets), bool)
+        chosen[columns] = True
+        row_starts, groups, values = self._chosen(chosen)
         shape = (self.num_sequences, columns.stop - columns.start)
-        return csr_array((self.values[inside], self.columns[inside] - columns.start, starts), shape=shape)
+        return csr_array((values, groups - columns.start, row_starts), shape=shape)
+
+    def _chosen(
+        self, chosen: Bool[np.ndarray, " column"]
+    ) -> tuple[Int64[np.ndarray, " boundary"], Integer[np.ndarray, " _nonzero"], np.ndarray]:
+        """Return the starts of the rows, the columns and the values of some columns' counts."""
+        starts, columns, values = [np.zeros(1, np.int64)], [self.columns[:0]], [self.values[:0]]
+        for block in _row_blocks(self.row_starts):
+            bounds = self.row_starts[block.start : block.stop + 1]
+            part = slice(bounds[0], bounds[-1])
+            kept = chosen[self.columns[part]]
+            # The end of a row in the selection is the number of chosen non-zeros up to this row.
+            starts.append(starts[-1][-1] + np.append(0, np.cumsum(kept))[bounds[1:] - bounds[0]])
+            columns.append(self.columns[part][kept])
+            values.append(self.values[part][kept])
+        return np.concatenate(starts), np.concatenate(columns), np.concatenate(values)
+
+    def totals(self, rows: Int64[np.ndarray, " row"]) -> Float64[np.ndarray, " column"]:
+        """Return the token counts of some distinct sequences in every column; the norm column is 0."""
+        sums = np.zeros(len(self.targets))
+        # Sums of whole numbers do not depend on the order, so that all rows need no selection.
+        starts = self.row_starts if len(rows) == self.num_sequences else np.append(0, np.cumsum(self._lengths[rows]))
+        for block in _row_blocks(starts):
+            if len(rows) == self.num_sequences:
+                entries: Any = slice(starts[block.start], starts[block.stop])
+            else:
+                entries = self.entries(rows[block])
+            sums += np.bincount(self.columns[entries], self.values[entries], minlength=len(sums))
+        return sums
+
+    @property
+    def _lengths(self) -> Int64[np.ndarray, " sequence"]:
+        return np.diff(self.row_starts)
 
     def entries(self, rows: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " _nonzero"]:
         """Return the indices of some rows' non-zeros in `columns` and `values`, row after row."""
@@ -342,6 +379,42 @@ class Features:
         # Entry n of the result is entry n - (number of entries in the previous rows) of its row.
         before = np.cumsum(counts) - counts
         return np.repeat(self.row_starts[rows] - before, counts) + np.arange(counts.sum())
+
+    @cached_property
+    def deferred(self) -> Bool[np.ndarray, " column"]:
+        """Whether a pool may read the changes of a column later than those of the other columns.
+
+        Deferred are the columns of families with many groups in every sequence, such as token ids, but for the columns
+        whose counts vary most.
+        """
+        chosen = np.zeros(len(self.targets), bool)
+        entries = self.entries(np.arange(0, self.num_sequences, max(self.num_sequences // _ROWS_OF_VARIANCE, 1)))
+        columns, values = self.columns[entries], self.values[entries].astype(np.float64)
+        num_entries, sums, squares = (
+            np.bincount(columns, each, minlength=len(chosen)) for each in (None, values, values**2)
+        )
+        num_rows = max(-(-self.num_sequences // max(self.num_sequences // _ROWS_OF_VARIANCE, 1)), 1)
+        variances = squares / num_rows - (sums / num_rows) ** 2
+        for own in self.family_columns.values():
+            if num_entries[own].sum() >= _MANY_GROUPS * num_rows:
+                chosen[own.start + np.argsort(-variances[own], kind="stable")[_COLUMNS_OF_STEPS:]] = True
+        return chosen
+
+    def only_deferred(self) -> Features:
+        """Return the same sequences with only the counts of the deferred columns."""
+        row_starts, columns, values = self._chosen(self.deferred)
+        return replace(self, row_starts=row_starts, columns=columns, values=values)
+
+    def without_deferred(self) -> Features:
+        """Return the same sequences without the counts and weights of the deferred columns."""
+        row_starts, columns, values = self._chosen(~self.deferred)
+        return replace(
+            self,
+            row_starts=row_starts,
+            columns=columns,
+            values=values,
+            column_weights=np.where(self.deferred, 0.0, self.column_weights),
+        )
 
     @cached_property
     def target_products(self) -> Float64[np.ndarray, " sequence"]:
@@ -372,8 +445,7 @@ class Features:
 
     def excess(self, placed: Int64[np.ndarray, " position"]) -> Float64[np.ndarray, " column"]:
         """Return Σ v_s over some sequences, without λ; the norm column is last."""
-        entries = self.entries(placed)
-        sums = np.bincount(self.columns[entries], self.values[entries], minlength=len(self.targets)).astype(np.float64)
+        sums = self.totals(placed)
         sums[-1] = self.norms[placed].sum(dtype=np.float64)
         return sums - self.targets * np.append(np.full(len(sums) - 1, self.tokens[placed].sum()), len(placed))
 
@@ -393,12 +465,16 @@ def _stacked(
     largest = max((int(matrix.data.max(initial=0)) for matrix in matrices), default=0)
     columns = np.empty(row_starts[-1], np.uint16 if num_columns < 2**16 else np.int32)
     values = np.empty(row_starts[-1], np.uint16 if largest < 2**16 else np.float32)
-    # In blocks, because `hstack` needs several times the memory of its result.
-    for first in range(0, num_rows, _ROWS_TOGETHER):
-        stop = min(first + _ROWS_TOGETHER, num_rows)
-        block = csr_array(hstack([matrix[first:stop] for matrix in matrices], format="csr"))
-        place = slice(row_starts[first], row_starts[stop])
-        columns[place], values[place] = block.indices, block.data
+    for block in _row_blocks(row_starts):
+        place = row_starts[block]
+        first_column = 0
+        for matrix in matrices:
+            bounds = matrix.indptr[block.start : block.stop + 1].astype(np.int64)
+            part, lengths = slice(bounds[0], bounds[-1]), np.diff(bounds)
+            own = np.arange(bounds[0], bounds[-1]) + np.repeat(place - bounds[:-1], lengths)
+            columns[own], values[own] = matrix.indices[part] + first_column, matrix.data[part]
+            place = place + lengths
+            first_column += matrix.shape[1]
     return row_starts, columns, values
 
 
@@ -406,15 +482,23 @@ def _row_sums(
     row_starts: Integer[np.ndarray, " boundary"], values: Callable[[slice], Float64[np.ndarray, " _nonzero"]]
 ) -> Float64[np.ndarray, " sequence"]:
     """Return the sum of each row's values; `values` computes the values of a slice of the non-zeros."""
-    num_rows = len(row_starts) - 1
-    sums = np.zeros(num_rows)
-    for first in range(0, num_rows, _ROWS_TOGETHER):
-        starts = row_starts[first : first + _ROWS_TOGETHER + 1]
+    sums = np.zeros(len(row_starts) - 1)
+    for block in _row_blocks(row_starts):
+        starts = row_starts[block.start : block.stop + 1]
         rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        sums[first : first + len(starts) - 1] = np.bincount(
-            rows, values(slice(starts[0], starts[-1])), minlength=len(starts) - 1
-        )
+        sums[block] = np.bincount(rows, values(slice(starts[0], starts[-1])), minlength=len(starts) - 1)
     return sums
+
+
+def _row_blocks(row_starts: Integer[np.ndarray, " boundary"]) -> Iterator[slice]:
+    """Yield blocks of rows with about `_NONZEROS_TOGETHER` non-zeros, or of one longer row."""
+    first, num_rows = 0, len(row_starts) - 1
+    while first < num_rows:
+        stop = int(np.searchsorted(row_starts, row_starts[first] + _NONZEROS_TOGETHER, side="right")) - 1
+        # Rows without non-zeros also need memory.
+        stop = min(max(stop, first + 1), first + _NONZEROS_TOGETHER, num_rows)
+        yield slice(first, stop)
+        first = stop
 
 
 def heaviest_groups(counts: csr_array) -> Int64[np.ndarray, " sequence"]:

@@ -7,12 +7,16 @@ step writes before it reads: it first fills the slot that the previous step empt
 place and does not copy it. After about every thousand steps, all scores are computed again from the compensated
 deviation (a *refresh*); this removes the rounding errors of the updates. On a mesh the slots are divided among the
 devices; the corpus's rows are on every device.
+
+If the sequences have many groups, such as token ids, a step updates the scores only for the columns whose counts vary
+most. The changes of the other columns, the *deferred* columns (`Features.deferred`), reach the scores after every 16
+steps. The deviation itself always contains all columns.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -20,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Float32, Int32, Int64
+from jaxtyping import Array, Bool, Float, Float32, Int32, Int64, Integer
 
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.compilation import call
@@ -62,12 +66,14 @@ from jax_diversity.ordering.running import Checkpoint, drive
 from jax_diversity.schema import Characteristics
 
 STEPS_PER_REFRESH = 1024
+STEPS_PER_DEFERRAL = 16
 # If a table would have more entries than this (2 GiB), there is no table, and every step computes all scores again.
 _LARGEST_TABLE = 2**29
 _UNPLACEABLE = np.float32(np.inf)
 _COLUMNS_PER_PASS = 4
-_POOL, _POOL_OF_MANY_GROUPS = 4096, 2048
-_MANY_GROUPS = 32  # non-zero counts per sequence, on average
+_POOL, _POOL_WITH_DEFERRED = 4096, 3072
+# If the candidates' deferred counts would have more entries than this (256 MiB), nothing is deferred.
+_MOST_DEFERRED_ENTRIES = 2**26
 
 
 def greedy_pool(
@@ -125,8 +131,7 @@ def select_from_pool(
     """
     check_pool_size(pool_size)
     if pool_size is None:
-        has_many_groups = len(plan.features.values) >= _MANY_GROUPS * plan.features.num_sequences
-        pool_size = _POOL_OF_MANY_GROUPS if has_many_groups else _POOL
+        pool_size = _POOL_WITH_DEFERRED if plan.features.deferred.any() else _POOL
     devices = flat_mesh(mesh)
     if len(stream) == 0:
         return np.zeros(0, np.int64)
@@ -150,9 +155,13 @@ class Stream(NamedTuple):
     sequences: Int32[Array, " position"]
     size: Int32[Array, ""]
     own_costs: Float32[Array, " sequence"]
+    # λ of the columns whose changes reach the scores at every step; 0 for the deferred columns.
+    step_weights: Float32[Array, " column"]
+    # `target_products` and `target_excess_products` are without the deferred columns.
     target_products: Float32[Array, " sequence"]
     target_excess_products: Float32[Array, " sequence"]
     refresh_every: Int32[Array, ""]
+    deferred_every: Int32[Array, ""]
 
 
 class Slots(NamedTuple):
@@ -165,6 +174,29 @@ class Slots(NamedTuple):
     tokens: Float32[Array, " slot"]
     target_products: Float32[Array, " slot"]
     apart: Int32[Array, "member slot"]
+    # The candidates' counts in the deferred columns. They are read one entry of all slots at a time: with this layout
+    # XLA uses vector instructions.
+    columns: Integer[Array, "entry slot"]
+    values: Integer[Array, "entry slot"] | Float32[Array, "entry slot"]
+
+
+class Rows(NamedTuple):
+    """The sequences' counts in the columns of every step, and in the deferred columns; None if nothing is deferred."""
+
+    steps: PaddedCounts
+    deferred: PaddedCounts | None
+
+    def read(
+        self, sequence: Int32[Array, ""], num_columns: int
+    ) -> tuple[SequenceCounts, SequenceCounts, SequenceCounts | None]:
+        """Read the counts of one sequence: all of them, those of every step, and the deferred ones."""
+        row = read_row(self.steps, sequence, num_columns)
+        if self.deferred is None:
+            return row, row, None
+        late = read_row(self.deferred, sequence, num_columns)
+        both = zip((row.columns, row.values), (late.columns, late.values), strict=True)
+        columns, values = (jnp.concatenate(pair) for pair in both)
+        return row._replace(columns=columns, values=values), row, late
 
 
 class PoolState(NamedTuple):
@@ -181,7 +213,15 @@ class PoolState(NamedTuple):
 
 # How the arrays are divided over a mesh.
 _SLOTS_SPLIT = Slots(
-    members=BY_ROW, scores=BY_ROW, table=BY_COLUMN, norms=BY_ROW, tokens=BY_ROW, target_products=BY_ROW, apart=BY_COLUMN
+    members=BY_ROW,
+    scores=BY_ROW,
+    table=BY_COLUMN,
+    norms=BY_ROW,
+    tokens=BY_ROW,
+    target_products=BY_ROW,
+    apart=BY_COLUMN,
+    columns=BY_COLUMN,
+    values=BY_COLUMN,
 )
 _STATE_SPLIT = PoolState(EVERYWHERE, _SLOTS_SPLIT, EVERYWHERE, EVERYWHERE, EVERYWHERE, EVERYWHERE)
 
@@ -206,7 +246,16 @@ class PoolSelector:
         self._table_type = np.float16 if plan.features.values.max(initial=0) <= 2048 else np.float32
         # Only the table's memory grows with columns times slots.
         self._has_table = len(plan.features.targets) * num_slots <= _LARGEST_TABLE
-        self.rows: PaddedCounts = replicated(mesh, build_rows(plan.features))
+        # Without a table every step computes all scores again, and nothing is deferred.
+        late = plan.features.only_deferred() if self._has_table and plan.features.deferred.any() else None
+        width = 0 if late is None else rounded_size(int(np.diff(late.row_starts).max(initial=1)))
+        self._defers = 0 < width * num_slots <= _MOST_DEFERRED_ENTRIES
+        self._num_entries = width if self._defers else 0
+        steps, deferred = build_rows(self._of_steps(plan.features)), None
+        if late is not None and self._defers:
+            # The other values of a sequence are read from the rows of the steps.
+            deferred = build_rows(late)._replace(norms=steps.norms, tokens=steps.tokens, apart=steps.apart)
+        self.rows: Rows = replicated(mesh, Rows(steps, deferred))
         self.retarget(plan.features)
         deviation = start_deviation(self.rule, plan, plan.consumed)
         self._start(deviation, plan.consumed, stream[:num_slots], min(num_slots, len(stream)))
@@ -219,7 +268,8 @@ class PoolSelector:
         num_taken: int,
     ) -> None:
         """Make the state with these members in the slots; `run` computes the other values of the slots."""
-        num_columns = len(self._plan.features.targets) if self._has_table else 0
+        features = self._plan.features
+        num_columns = len(features.targets) if self._has_table else 0
         # All devices have the same number of slots, so the last device may have more slots than the pool needs. These
         # additional slots never get a member, because only a slot that becomes empty is refilled.
         num_own = -(-self._num_slots // num_devices(self._mesh))
@@ -228,8 +278,10 @@ class PoolSelector:
             own = members[device * num_own : (device + 1) * num_own].astype(np.int32)
             zeros = jax.device_put(np.zeros(num_own, np.float32))
             table = jax.device_put(np.zeros((num_columns, num_own), self._table_type))
-            apart = jax.device_put(np.zeros((len(self._plan.features.apart.group), num_own), np.int32))
-            return Slots(padded(own, num_own, fill=NO_SEQUENCE), zeros, table, zeros, zeros, zeros, apart)
+            apart = jax.device_put(np.zeros((len(features.apart.group), num_own), np.int32))
+            rows = [np.zeros((self._num_entries, num_own), part.dtype) for part in (features.columns, features.values)]
+            slots = padded(own, num_own, fill=NO_SEQUENCE)
+            return Slots(slots, zeros, table, zeros, zeros, zeros, apart, *jax.device_put(rows))
 
         self.state = PoolState(
             deviation=deviation,
@@ -240,12 +292,16 @@ class PoolSelector:
             num_taken=jax.device_put(np.int32(num_taken)),
         )
 
+    def _of_steps(self, features: Features) -> Features:
+        return features.without_deferred() if self._defers else features
+
     def retarget(self, features: Features) -> None:
         """Change the targets from the next step on."""
         size = rounded_size(features.num_sequences)
+        of_steps = self._of_steps(features)
         # 2 <λ τ, v_s> = 2 <λ τ, c_s> - t_s 2 <λ τ, τ>, computed in float64.
-        target_square = 2.0 * float(features.column_weights[:-1] @ features.targets[:-1] ** 2)
-        excess_products = features.target_products - target_square * features.tokens
+        target_square = 2.0 * float(of_steps.column_weights[:-1] @ features.targets[:-1] ** 2)
+        excess_products = of_steps.target_products - target_square * features.tokens
         drift = features.apart.drift * features.tokens
         # Between two refreshes, sums of tokens must stay below 2^24: float32 represents all whole numbers up to 2^24.
         # Without a table, scores cannot be updated, only refreshed.
@@ -255,10 +311,12 @@ class PoolSelector:
             sequences=padded(self._stream.astype(np.int32), size),
             size=jax.device_put(np.int32(len(self._stream))),
             own_costs=padded(self._costs(features), size),
+            step_weights=jax.device_put(of_steps.column_weights.astype(np.float32)),
             # A placed token also lowers the score along the documents' shares.
-            target_products=padded((features.target_products + drift).astype(np.float32), size),
+            target_products=padded((of_steps.target_products + drift).astype(np.float32), size),
             target_excess_products=padded(excess_products.astype(np.float32), size),
             refresh_every=jax.device_put(np.int32(refresh_every)),
+            deferred_every=jax.device_put(np.int32(STEPS_PER_DEFERRAL)),
         )
         self.rule, self.stream = replicated(self._mesh, (build_rule(features, self._objective), stream))
 
@@ -316,7 +374,7 @@ class PendingSums(NamedTuple):
 @functools.partial(jax.jit, static_argnames="mesh")
 def run(
     rule: GreedyRule,
-    rows: PaddedCounts,
+    rows: Rows,
     stream: Stream,
     state: PoolState,
     num_steps: Int32[Array, ""],
@@ -335,13 +393,13 @@ def run(
 
 def _run_steps(
     rule: GreedyRule,
-    rows: PaddedCounts,
+    rows: Rows,
     stream: Stream,
     state: PoolState,
     num_steps: Int32[Array, ""],
     axis: str | None,
 ) -> PoolState:
-    state = state._replace(slots=_with_table(rows, state.slots, rule.column_weights.shape[0]))
+    state = state._replace(slots=_with_rows(rows, state.slots, rule.column_weights.shape[0]))
 
     def steps_to_refresh(index: Int32[Array, ""], carry: PoolState) -> PoolState:
         deviation = carry.deviation
@@ -354,7 +412,21 @@ def _run_steps(
         # The last round of a call may be shorter.
         steps = jnp.minimum(stream.refresh_every, num_steps - index * stream.refresh_every)
         step = functools.partial(_step, rule, rows, stream, axis)
-        carry, pending = lax.fori_loop(0, steps, lambda _, both: step(*both), (carry, pending))
+
+        def run_steps(num: Array, both: tuple[PoolState, PendingSums]) -> tuple[PoolState, PendingSums]:
+            return lax.fori_loop(0, num, lambda _, both: step(*both), both)
+
+        def steps_to_deferred(
+            index: Int32[Array, ""], both: tuple[PoolState, PendingSums]
+        ) -> tuple[PoolState, PendingSums]:
+            both = run_steps(jnp.minimum(stream.deferred_every, steps - index * stream.deferred_every), both)
+            return _with_deferred(rule, stream, gradient, *both)
+
+        if rows.deferred is None:
+            carry, pending = run_steps(steps, (carry, pending))
+        else:
+            num_rounds = -(-steps // stream.deferred_every)
+            carry, pending = lax.fori_loop(0, num_rounds, steps_to_deferred, (carry, pending))
         return carry._replace(deviation=_with_pending(rule, carry.deviation, pending))
 
     state = lax.fori_loop(0, -(-num_steps // stream.refresh_every), steps_to_refresh, state)
@@ -363,7 +435,7 @@ def _run_steps(
 
 
 def _step(
-    rule: GreedyRule, rows: PaddedCounts, stream: Stream, axis: str | None, state: PoolState, pending: PendingSums
+    rule: GreedyRule, rows: Rows, stream: Stream, axis: str | None, state: PoolState, pending: PendingSums
 ) -> tuple[PoolState, PendingSums]:
     """Refill the slot that the previous step emptied, then place the candidate with the smallest score."""
     state = _refill(rule, rows, stream, state, pending)
@@ -373,12 +445,12 @@ def _step(
     # `moved` is the placed sequence, then the sequence that leaves each window: w positions before, for a window of w.
     back = [state.num_placed - rule.window_sizes[index] for index in range(len(state.deviation.windows))]
     moved = [chosen, *(state.order[jnp.maximum(position, 0)] for position in back)]
-    read = [read_row(rows, sequence, rule.column_weights.shape[0]) for sequence in moved]
+    read, of_step, _ = zip(*(rows.read(sequence, rule.column_weights.shape[0]) for sequence in moved), strict=True)
     # In the first w steps the window is not full, and no sequence leaves it.
     leaves = [position >= 0 for position in back]
     change = _gradient_change(rule, read, [stream.target_excess_products[sequence] for sequence in moved], leaves)
     if slots.table.shape[0]:
-        slots = slots._replace(scores=_updated_scores(rule, slots, read, change))
+        slots = slots._replace(scores=_updated_scores(rule, slots, of_step, change))
     state = state._replace(slots=slots, last=chosen, num_placed=state.num_placed + 1)
     return state, _add_pending(rule, pending, read, leaves, change)
 
@@ -399,7 +471,7 @@ class GradientChange(NamedTuple):
 
 def _gradient_change(
     rule: GreedyRule,
-    moved: list[SequenceCounts],
+    moved: Sequence[SequenceCounts],
     excess_products: list[Float32[Array, ""]],
     leaves: list[Bool[Array, ""]],
 ) -> GradientChange:
@@ -416,7 +488,7 @@ def _gradient_change(
 
 
 def _updated_scores(
-    rule: GreedyRule, slots: Slots, moved: list[SequenceCounts], change: GradientChange
+    rule: GreedyRule, slots: Slots, moved: Sequence[SequenceCounts], change: GradientChange
 ) -> Float32[Array, " slot"]:
     """Return the scores after a step's change of the gradient."""
     # We add <change of the gradient, c_s - τ t_s>: first the moved rows' columns, then the parts along the target.
@@ -496,7 +568,7 @@ def _nothing_pending(rule: GreedyRule, deviation: Deviation) -> PendingSums:
 def _add_pending(
     rule: GreedyRule,
     pending: PendingSums,
-    moved: list[SequenceCounts],
+    moved: Sequence[SequenceCounts],
     leaves: list[Bool[Array, ""]],
     change: GradientChange,
 ) -> PendingSums:
@@ -538,7 +610,7 @@ def _with_pending(rule: GreedyRule, deviation: Deviation, pending: PendingSums) 
     return deviation._replace(total=sums[0], windows=tuple(sums[1:]))
 
 
-def _refill(rule: GreedyRule, rows: PaddedCounts, stream: Stream, state: PoolState, pending: PendingSums) -> PoolState:
+def _refill(rule: GreedyRule, rows: Rows, stream: Stream, state: PoolState, pending: PendingSums) -> PoolState:
     """Write the last placed sequence into the order, and give its slot to the next sequence of the stream."""
     slots = state.slots
     num_slots = slots.members.shape[0]
@@ -551,23 +623,27 @@ def _refill(rule: GreedyRule, rows: PaddedCounts, stream: Stream, state: PoolSta
     slot = jnp.min(jnp.where((slots.members == state.last) & placed_one, own_slots, num_slots))
     has_next = state.num_taken < stream.size
     deviation = state.deviation
-    placed = read_row(rows, jnp.where(placed_one, state.last, 0), num_columns)
-    if len(rows.apart):
+    _, placed, _ = rows.read(jnp.where(placed_one, state.last, 0), num_columns)
+    if len(rows.steps.apart):
         # This follows the write into `order`, from which we read the sequence that was placed w positions before.
         position = state.num_placed - 1
         back = [order[jnp.maximum(position - size, 0)] for size in rule.window_sizes]
-        moved = [placed, *(read_row(rows, sequence, num_columns) for sequence in back)]
+        moved = [placed, *(read_row(rows.steps, sequence, num_columns) for sequence in back)]
         # If no sequence was placed since the last refill, we set the tokens to 0, so that the sums stay unchanged.
         moved = [row._replace(tokens=jnp.where(placed_one, row.tokens, 0)) for row in moved]
         deviation = deviation._replace(placed=add_placed(rule, deviation.placed, moved[0], moved[1:], position))
     following = stream.sequences[jnp.minimum(state.num_taken, stream.size - 1)]
-    row = read_row(rows, following, num_columns)
-    score = _score_one(rule, stream.own_costs[following], deviation, pending, row)
+    whole, row, late = rows.read(following, num_columns)
+    score = _score_one(rule, stream, stream.own_costs[following], deviation, pending, whole)
     table = slots.table
     if table.shape[0]:
         # Only the columns of the placed sequence are not zero: clearing these columns is cheaper than the whole slot.
         table = table.at[placed.columns, slot].set(0, mode="drop")
         table = table.at[row.columns, slot].set(row.values.astype(table.dtype), mode="drop")
+    columns, values = slots.columns, slots.values
+    if late is not None:
+        columns = columns.at[:, slot].set(late.columns.astype(columns.dtype), mode="drop")
+        values = values.at[:, slot].set(late.values.astype(values.dtype), mode="drop")
     slots = Slots(
         members=slots.members.at[slot].set(jnp.where(has_next, following, NO_SEQUENCE), mode="drop"),
         scores=slots.scores.at[slot].set(jnp.where(has_next, score, _UNPLACEABLE), mode="drop"),
@@ -576,6 +652,8 @@ def _refill(rule: GreedyRule, rows: PaddedCounts, stream: Stream, state: PoolSta
         tokens=slots.tokens.at[slot].set(row.tokens, mode="drop"),
         target_products=slots.target_products.at[slot].set(stream.target_products[following], mode="drop"),
         apart=slots.apart.at[:, slot].set(row.apart, mode="drop"),
+        columns=columns,
+        values=values,
     )
     num_taken = state.num_taken + (placed_one & has_next)
     last = jnp.int32(NO_SEQUENCE)
@@ -583,12 +661,18 @@ def _refill(rule: GreedyRule, rows: PaddedCounts, stream: Stream, state: PoolSta
 
 
 def _score_one(
-    rule: GreedyRule, own_cost: Float32[Array, ""], deviation: Deviation, pending: PendingSums, row: SequenceCounts
+    rule: GreedyRule,
+    stream: Stream,
+    own_cost: Float32[Array, ""],
+    deviation: Deviation,
+    pending: PendingSums,
+    row: SequenceCounts,
 ) -> Float32[Array, ""]:
     """Compute the score of one row; the gradient (with the pending sums) is computed only in the row's columns."""
     # Unused slots of the row read the last column. Their count is zero, so the product does not contain this column.
     columns = jnp.minimum(row.columns, rule.column_weights.shape[0] - 1)
-    targets, column_weights = rule.targets[columns], rule.column_weights[columns]
+    # Like all other scores, this score gets the changes of the deferred columns later.
+    targets, column_weights = rule.targets[columns], stream.step_weights[columns]
     gained = jnp.zeros(columns.shape, jnp.float32)
     for index in range(len(pending.tokens)):
         excess = pending.counts[index, columns] - rule.times(pending.tokens[index], targets)
@@ -600,25 +684,64 @@ def _score_one(
     return score + rule.times(pending.norm_gradient, row.norm) - rule.times(pending.per_token, row.tokens)
 
 
-def _refresh_scores(rule: GreedyRule, rows: PaddedCounts, stream: Stream, slots: Slots, deviation: Deviation) -> Slots:
+def _with_deferred(
+    rule: GreedyRule,
+    stream: Stream,
+    at_refresh: Float32[Array, " column"],
+    state: PoolState,
+    pending: PendingSums,
+) -> tuple[PoolState, PendingSums]:
+    """Bring the changes of the deferred columns into the gradient and into all scores."""
+    gained = jnp.zeros_like(at_refresh)
+    for index in range(len(pending.tokens)):
+        excess = pending.counts[index] - rule.times(pending.tokens[index], rule.targets)
+        gained += rule.times(rule.window_weight, excess) if index else excess
+    deferred_weights = rule.column_weights - stream.step_weights  # 0 in the other columns
+    gradient = at_refresh + rule.times(2.0 * deferred_weights, gained)
+    change = gradient - state.deviation.gradient
+    per_token = jnp.sum(rule.times(change, rule.targets))
+    scores = _add_products(rule, state.slots, change, state.slots.scores)
+    slots = state.slots._replace(scores=scores - rule.times(per_token, state.slots.tokens))
+    state = state._replace(slots=slots, deviation=state.deviation._replace(gradient=gradient))
+    return state, pending._replace(per_token=pending.per_token + per_token)
+
+
+def _add_products(
+    rule: GreedyRule, slots: Slots, gradient: Float32[Array, " column"], scores: Float32[Array, " slot"]
+) -> Float32[Array, " slot"]:
+    """Add the products of the gradient and the candidates' counts in the deferred columns."""
+
+    def add(entry: Int32[Array, ""], total: Float32[Array, " slot"]) -> Float32[Array, " slot"]:
+        columns, values = (
+            lax.dynamic_index_in_dim(each, entry, 0, keepdims=False) for each in (slots.columns, slots.values)
+        )
+        return total + rule.times(gradient[columns], values.astype(jnp.float32))
+
+    return lax.fori_loop(0, len(slots.columns), add, scores)
+
+
+def _refresh_scores(rule: GreedyRule, rows: Rows, stream: Stream, slots: Slots, deviation: Deviation) -> Slots:
     """Compute all scores from the deviation, and read the values of the slots that updates of scores need."""
     # For an empty slot we compute the score of sequence 0. At the end this score is replaced by infinity.
     filled = slots.members != NO_SEQUENCE
     members = jnp.where(filled, slots.members, 0)
     gradient = deviation.gradient
-    starts, ends = rows.starts[members], rows.starts[members + 1]
-    norms, tokens = rows.norms[members], rows.tokens[members]
+    counts = rows.steps
+    starts, ends = counts.starts[members], counts.starts[members + 1]
+    norms, tokens = counts.norms[members], counts.tokens[members]
     per_token = jnp.sum(rule.times(gradient[:-1], rule.targets[:-1]))
 
     def add(feature: Int32[Array, ""], total: Float32[Array, " slot"]) -> Float32[Array, " slot"]:
         entry = starts + feature
-        value = jnp.where(entry < ends, rows.values[entry], 0).astype(jnp.float32)
-        return total + rule.times(gradient[rows.columns[entry]], value)
+        value = jnp.where(entry < ends, counts.values[entry], 0).astype(jnp.float32)
+        return total + rule.times(gradient[counts.columns[entry]], value)
 
     scores = stream.own_costs[members] + rule.times(gradient[-1], norms) - rule.times(per_token, tokens)
     # The number of rounds is the largest number of non-zeros of a row in the pool. In the corpus it may be larger.
     scores = lax.fori_loop(0, jnp.max(jnp.where(filled, ends - starts, 0)), add, scores)
-    apart = rows.apart[:, members]
+    if rows.deferred is not None:
+        scores = _add_products(rule, slots, gradient, scores)
+    apart = counts.apart[:, members]
     if len(apart):
         of_groups = apart_gradient(rule, deviation.placed)
         for groups in apart:
@@ -632,20 +755,37 @@ def _refresh_scores(rule: GreedyRule, rows: PaddedCounts, stream: Stream, slots:
     )
 
 
-def _with_table(rows: PaddedCounts, slots: Slots, num_columns: int) -> Slots:
-    """Fill the dense table with the counts of the slots' members."""
+def _with_rows(rows: Rows, slots: Slots, num_columns: int) -> Slots:
+    """Fill the dense table, and the candidates' deferred counts, with the counts of the slots' members."""
     if slots.table.shape[0] == 0:
         return slots
     filled = slots.members != NO_SEQUENCE
     members = jnp.where(filled, slots.members, 0)
-    starts = rows.starts[members]
-    ends = jnp.where(filled, rows.starts[members + 1], starts)
     own_slots = jnp.arange(len(members))
+
+    def bounds(counts: PaddedCounts) -> tuple[Int32[Array, " slot"], Int32[Array, " slot"]]:
+        starts = counts.starts[members]
+        return starts, jnp.where(filled, counts.starts[members + 1], starts)
+
+    starts, ends = bounds(rows.steps)
 
     def fill(feature: Int32[Array, ""], table: Array) -> Array:
         entry = starts + feature
-        column = jnp.where(entry < ends, rows.columns[entry].astype(jnp.int32), num_columns)
-        return table.at[column, own_slots].set(rows.values[entry].astype(table.dtype), mode="drop")
+        column = jnp.where(entry < ends, rows.steps.columns[entry].astype(jnp.int32), num_columns)
+        return table.at[column, own_slots].set(rows.steps.values[entry].astype(table.dtype), mode="drop")
 
     table = lax.fori_loop(0, jnp.max(ends - starts), fill, jnp.zeros_like(slots.table))
-    return slots._replace(table=table)
+    slots = slots._replace(table=table)
+    deferred = rows.deferred
+    if deferred is None:
+        return slots
+    first, last = bounds(deferred)
+
+    def copy(feature: Int32[Array, ""], copied: tuple[Array, Array]) -> tuple[Array, Array]:
+        entry = first + feature
+        column, value = (jnp.where(entry < last, part[entry], 0) for part in (deferred.columns, deferred.values))
+        return copied[0].at[feature].set(column), copied[1].at[feature].set(value)
+
+    empty = jnp.zeros_like(slots.columns), jnp.zeros_like(slots.values)
+    columns, values = lax.fori_loop(0, jnp.max(last - first), copy, empty)
+    return slots._replace(columns=columns, values=values)

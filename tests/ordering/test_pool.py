@@ -39,10 +39,13 @@ def shuffled(num_sequences: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).permutation(np.arange(num_sequences))
 
 
-def replay(chars: Characteristics, objective: Objective, stream: np.ndarray, size: int, indices: Any) -> float:
+def replay(
+    chars: Characteristics, objective: Objective, stream: np.ndarray, size: int, indices: Any, deferred: Any = None
+) -> float:
     """The largest excess of a chosen sequence's score over the pool's best, relative to ||D + v_best||² + 1.
 
-    The pool is the first `size` of the stream; whenever one is placed, the stream's next comes in.
+    The pool is the first `size` of the stream; whenever one is placed, the stream's next comes in. The gradient of the
+    `deferred` columns changes only after every `STEPS_PER_DEFERRAL` steps.
     """
     excess, documents = excess_matrix(chars, objective), DocumentTerm(chars, objective)
     own = objective.total_self_weight * (excess**2).sum(axis=1)
@@ -51,11 +54,18 @@ def replay(chars: Characteristics, objective: Objective, stream: np.ndarray, siz
     inside[stream[:size]] = True
     following = iter(stream[size:].tolist())
     worst = 0.0
-    for position, chosen in enumerate(indices):
-        assert inside[chosen], f"{chosen} at {position} was not in the pool"
+
+    def gradient_at(position: int) -> np.ndarray:
         gradient = sums[position].copy()
         for window in objective.windows:
             gradient += objective.window_weight * (sums[position] - sums[max(position - window, 0)])
+        return gradient
+
+    for position, chosen in enumerate(indices):
+        assert inside[chosen], f"{chosen} at {position} was not in the pool"
+        gradient = gradient_at(position)
+        if deferred is not None:
+            gradient[deferred] = gradient_at(position - position % pool.STEPS_PER_DEFERRAL)[deferred]
         members = np.flatnonzero(inside)
         scores = 2 * excess[members] @ gradient + own[members] + documents.scores(indices[:position])[members]
         best = int(scores.argmin())
@@ -143,10 +153,55 @@ def test_a_window_beyond_any_number_is_the_prefix() -> None:
     assert len(orders) == 1
 
 
-def test_rows_of_hundreds_of_groups() -> None:
-    chars = Characteristics.from_counts({"topic": np.random.default_rng(0).integers(0, 3, (60, 300))})
-    indices = order(chars, "greedy_pool", pool_size=16).indices
-    assert replay(chars, Objective(), shuffled(60), 16, indices) <= 1e-5
+# Deferred columns
+
+
+@functools.cache
+def wide_corpus() -> Characteristics:
+    """Sequences of 300 groups, of which the pool defers most, and of a few topics; equal and unequal totals."""
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(rng.gamma(0.7, 1.0, 300), (400, 300))
+    topics = np.zeros((400, 5), np.int64)
+    topics[np.arange(400), rng.integers(0, 5, 400)] = counts.sum(axis=1)
+    return Characteristics.from_counts(
+        {"topic": topics, "word": counts}, documents=rng.integers(-1, 60, 400), copies=random_copies(400, rng)
+    )
+
+
+def test_the_columns_that_vary_least_are_deferred() -> None:
+    chars = wide_corpus()
+    deferred = Plan.build(chars, Objective()).features.deferred
+    variances = chars.counts["word"].toarray().var(axis=0)
+    assert deferred.sum() == 300 - 128
+    assert not deferred[:5].any()
+    assert variances[deferred[5:305]].max() <= variances[~deferred[5:305]].min()
+    narrow = Plan.build(corpus(), Objective()).features
+    assert not narrow.deferred.any()
+
+
+@pytest.mark.parametrize("changed", [{}, {"pool.STEPS_PER_REFRESH": 48, "running.STEPS_PER_CALL": 96}], ids=str)
+@pytest.mark.parametrize("windows", [(), (3, 50)])
+def test_deferred_columns_change_scores_later(
+    windows: tuple[int, ...], changed: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in changed.items():
+        module, _, constant = name.partition(".")
+        # A refresh and a call also bring all changes: both numbers are multiples of the steps of a deferral.
+        monkeypatch.setattr({"pool": pool, "running": running}[module], constant, value)
+    chars, objective = wide_corpus(), Objective(windows=windows)
+    indices = order(chars, "greedy_pool", objective=objective, pool_size=POOL_SIZE).indices
+    deferred = Plan.build(chars, objective).features.deferred
+    assert replay(chars, objective, shuffled(400), POOL_SIZE, indices, deferred) <= 1e-5
+    assert replay(chars, objective, shuffled(400), POOL_SIZE, indices) > 2e-5
+
+
+@pytest.mark.parametrize("name", ["STEPS_PER_DEFERRAL", "_MOST_DEFERRED_ENTRIES"])
+def test_nothing_is_late_if_nothing_is_deferred(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The columns of every step and the deferred ones together are all columns."""
+    monkeypatch.setattr(pool, name, {"STEPS_PER_DEFERRAL": 1}.get(name, 0))
+    chars, objective = wide_corpus(), Objective(windows=(3, 50))
+    indices = order(chars, "greedy_pool", objective=objective, pool_size=POOL_SIZE).indices
+    assert replay(chars, objective, shuffled(400), POOL_SIZE, indices) <= 1e-5
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -271,9 +326,12 @@ def abstract(tree: Any) -> Any:
 
 
 @pytest.mark.parametrize("largest_table", [0, 2**29])
-def test_pool_lowers_for_tpu(largest_table: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("make", [unequal_corpus, wide_corpus])
+def test_pool_lowers_for_tpu(
+    make: Callable[[], Characteristics], largest_table: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pool, "_LARGEST_TABLE", largest_table)
-    chars, objective = unequal_corpus(), OBJECTIVES["windows"]
+    chars, objective = make(), OBJECTIVES["windows"]
     plan = Plan.build(chars, objective)
     selector = pool.PoolSelector(plan, objective, plan.remaining, POOL_SIZE)
     arguments = abstract((selector.rule, selector.rows, selector.stream, selector.state, np.int32(0)))
@@ -293,9 +351,10 @@ def test_greedy_lowers_for_tpu() -> None:
         assert exported.platforms == ("tpu",)
 
 
-def test_a_step_copies_no_table() -> None:
+@pytest.mark.parametrize("make", [unequal_corpus, wide_corpus])
+def test_a_step_copies_no_table(make: Callable[[], Characteristics]) -> None:
     """The table is written before it is read: a loop that copied it would cost a hundred times its reads."""
-    chars, objective = unequal_corpus(), Objective()
+    chars, objective = make(), Objective()
     plan = Plan.build(chars, objective)
     selector = pool.PoolSelector(plan, objective, plan.remaining, POOL_SIZE)
     arguments = (selector.rule, selector.rows, selector.stream, selector.state, jnp.int32(9))
@@ -304,6 +363,9 @@ def test_a_step_copies_no_table() -> None:
     copies = [
         line
         for line in (compiled.as_text() or "").splitlines()
-        if f"f32[{columns},{slots}]" in line and " copy(" in line
+        if any(f"{kind}[{columns},{slots}]" in line for kind in ("f16", "f32")) and " copy(" in line
     ]
     assert len(copies) <= 4, copies
+    entries = f"u16[{len(selector.state.slots.columns)},{slots}]"
+    copies = [line for line in (compiled.as_text() or "").splitlines() if entries in line and " copy(" in line]
+    assert len(copies) <= 8, copies
