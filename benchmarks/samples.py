@@ -7,11 +7,11 @@ sequences `held` that the model was not trained on, and their mean losses at the
 are the reference, and the differences of the two are those of two models.
 
 Samples are windows of an order of the held sequences. A random sample has the variance 1. The orders: stratified by
-source; stratified by clusters of the sequences' token counts, as many as sources (k-means); kernel herding, where coreax
-is installed; `balance` with the default families, without and with `tokens`, without and with 50 bins of the reference.
-The regression estimator on random and on balanced samples stands beside them. Intervals of variances are those of
-`explain_values` (a jackknife over documents, and the orders' seeds), for the regression those of the seeds. Results of a
-case are kept as FOLDER/NAME.samples.json and not computed again.
+source; stratified by clusters of the sequences' token counts, as many as sources (k-means); kernel herding, where
+coreax is installed; `balance` with the default families, without and with `tokens`, without and with 50 bins of the
+reference. The regression estimator on random and on balanced samples stands beside them. Intervals of variances are
+those of `explain_values` (a jackknife over documents, and the orders' seeds), for the regression those of the seeds.
+Results of a case are kept as NAME.samples.json and not computed again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import argparse
 import importlib.util
 import json
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +59,7 @@ def clustered(chars: jd.Characteristics, num_clusters: int) -> jd.Characteristic
     shares = chars.counts["tokens"].astype(np.float64)
     shares.data = np.sqrt(shares.data / chars.sequence_length)
     vectors = TruncatedSVD(64, random_state=0).fit_transform(shares)
-    labels = KMeans(num_clusters, n_init=2, random_state=0).fit_predict(vectors)
+    labels = KMeans(num_clusters, random_state=0).fit_predict(vectors)
     return one_family("k-means", labels, chars)
 
 
@@ -74,7 +73,7 @@ def herded(chars: jd.Characteristics, seed: int) -> np.ndarray | None:
     """The first sequences of kernel herding by coreax; None if it is not installed."""
     if importlib.util.find_spec("coreax") is None:
         return None
-    import coreax
+    import coreax  # pyright: ignore[reportMissingImports]
     import jax
     import jax.numpy as jnp
     from sklearn.decomposition import TruncatedSVD
@@ -243,12 +242,12 @@ def tables(results: dict[str, Any]) -> str:
     parts = []
     for what, row in (("variance", "mean loss"), ("variance_of_difference", "difference of two checkpoints")):
         lines = [f"| variance of the {row}, random = 1 | {' | '.join(results)} |", "|---|" + "---|" * len(results)]
-        for order in dict.fromkeys(key for found in results.values() for key in found[what]):
-            lines.append(_row(order, results, lambda found, what=what, order=order: found[what].get(order, {}), sizes))
+        names = dict.fromkeys(key for found in results.values() for key in found[what])
+        lines += [_row(name, [found[what].get(name, {}) for found in results.values()], sizes) for name in names]
         if what == "variance":
             for key in ("random", "balance"):
-                take: Callable[[Any], Any] = lambda found, key=key: found["regression"][key]  # noqa: E731
-                lines.append(_row(f"{key}, regression on the reference", results, take, sizes))
+                cells = [found["regression"][key] for found in results.values()]
+                lines.append(_row(f"{key}, regression on the reference", cells, sizes))
             if any("herding" in found for found in results.values()):
                 cells = (
                     " ".join(f"{value:.2f}" for value in found.get("herding", {}).values())
@@ -277,11 +276,8 @@ def tables(results: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def _row(name: str, results: dict[str, Any], take: Callable[[Any], Any], sizes: list[str]) -> str:
-    cells = []
-    for found in results.values():
-        of = take(found)
-        cells.append("; ".join(_cell(of[size]) for size in sizes if size in of))
+def _row(name: str, columns: list[dict[str, Any]], sizes: list[str]) -> str:
+    cells = ("; ".join(_cell(of[size]) for size in sizes if size in of) for of in columns)
     return f"| {name} | {' | '.join(cells)} |"
 
 
