@@ -165,7 +165,7 @@ def test_documents_of_a_parquet_file(tmp_path: Path) -> None:
     assert abs(share - np.mean([row["language"] == "en" for row in rows])) < 0.02
     assert chosen.ids == tuple(rows[place]["id"] for place in chosen)
     chosen.write(tmp_path / "chosen.parquet", path)
-    assert pq.read_table(tmp_path / "chosen.parquet")["id"].to_pylist() == list(chosen.ids)
+    assert pq.read_table(tmp_path / "chosen.parquet")["id"].to_pylist() == list(chosen.ids or ())
 
 
 @pytest.mark.parametrize(
