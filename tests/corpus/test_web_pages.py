@@ -352,8 +352,6 @@ PROSE = "A line of prose that has more than a few words in it, and that goes on 
         "1.2k followers",
         "2 days ago",
         "Sign in",
-        "Log out of your account",
-        "Read the whole story: read more...",
         "2 items in cart",
         "5 minute read",
         "Read more",
@@ -368,6 +366,22 @@ def test_lines_that_are_no_text_go(line: str) -> None:
     chain = Chain([("line_corrections", {})])
     assert not list(chain.through([Document("a", f"{PROSE}\n{line}\n{line}", "web")]))
     assert chain.funnel()[0]["removed"] == {"edited_words": 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("Log out of your account", "of your account"),
+        ("The whole story in one place: read more...", "The whole story in one place:"),
+        ("You have 2 items in cart now", "You have 2  now"),
+    ],
+)
+def test_words_of_buttons_are_cut_out_of_short_lines(line: str, expected: str) -> None:
+    text = "\n".join([*[PROSE] * 12, line])
+    chain = Chain([("line_corrections", {})])
+    (left,) = chain.through([Document("a", text, "web")])
+    assert left.text.split("\n")[-1] == expected
+    assert chain.funnel()[0]["found"] == {"lines": 1}
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, at_least, at_most, entries
 from jax_diversity.corpus.steps.published import LanguageStep
 from jax_diversity.corpus.steps.repetition import duplicates
+from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.text.sentences import TERMINALS
 
 _SHORT_LINE = 30
 """The largest number of characters of a short line."""
+
+_DUPLICATES_IN_CODE, _DUPLICATES_IN_PAPER = 0.01, 0.1
 
 
 @dataclass
@@ -21,6 +25,9 @@ class Fineweb(LanguageStep):
     Blank lines are ignored, except that all line ends are counted. A short line has at most 30 characters. Documents in
     33 languages other than English are judged by FineWeb2's thresholds, except thresholds that you change; FineWeb2
     keeps short lines. `by_language: false` uses the same thresholds for all documents.
+
+    The form `datatrove` has the thresholds of FineWeb's code, which made the published corpus. The form `paper` allows
+    .1 of the characters in repeated lines, and has no rule about line ends.
     """
 
     thresholds: Mapping[str, float] = entries(
@@ -30,6 +37,10 @@ class Fineweb(LanguageStep):
         most_line_ends_per_word=0.3,
     )
     by_language: bool = True
+    form: Literal["datatrove", "paper"] = "datatrove"
+
+    def __post_init__(self) -> None:
+        check_one_of("form", self.form, ("datatrove", "paper"))
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Measure the shares of lines and the number of line ends per word."""
@@ -42,6 +53,11 @@ class Fineweb(LanguageStep):
         share_short = sum(len(line) <= _SHORT_LINE for line in lines) / num_lines
         yield at_most("most_short_lines", share_short, limits["most_short_lines"])
         share_duplicate = duplicates(lines)[1] / max(len(text) - num_line_ends, 1)
-        yield at_most("most_duplicate_characters", share_duplicate, limits["most_duplicate_characters"])
+        most_duplicate = limits["most_duplicate_characters"]
+        if self.form == "paper" and most_duplicate == _DUPLICATES_IN_CODE:
+            most_duplicate = _DUPLICATES_IN_PAPER
+        yield at_most("most_duplicate_characters", share_duplicate, most_duplicate)
+        if self.form == "paper":
+            return
         line_ends_per_word = num_line_ends / max(len(candidate.words), 1)
         yield at_most("most_line_ends_per_word", line_ends_per_word, limits["most_line_ends_per_word"])

@@ -42,16 +42,21 @@ class Html(Step):
     extractions of a page, but makes only one of a page of more than 10,000 elements. A page is removed if it has no
     text or more than two million characters. A page with at least 20,000 characters is also removed if it has more than
     1,000 attributes in a tag or more than 1,000 levels of nested blocks. If the field `media_type` of a document is not
-    that of HTML, the document passes, except with `always`.
+    that of HTML, the document passes, except with `always`. Two options of trafilatura are on in datatrove:
+    `favor_precision` keeps less text around the article, and `deduplicate` removes paragraphs that occur more than
+    twice in a page. (In datatrove, they are counted over many pages, so the result depends on the order of the pages.)
     """
 
     extractor: Literal["trafilatura", "resiliparse"] = "trafilatura"
+    favor_precision: bool = False
+    deduplicate: bool = False
     always: bool = False
 
     def __post_init__(self) -> None:
         check_one_of("extractor", self.extractor, ("trafilatura", "resiliparse"))
         optional(self.extractor, "preparation")
-        self._extract = _trafilatura() if self.extractor == "trafilatura" else _resiliparse()
+        is_trafilatura = self.extractor == "trafilatura"
+        self._extract = _trafilatura(self.favor_precision, self.deduplicate) if is_trafilatura else _resiliparse()
 
     def identity(self) -> str:
         """Return the version of the library."""
@@ -81,8 +86,9 @@ def markup_limits(page: str) -> Iterator[Measured]:
             yield at_most("most_levels", levels, _MOST_LEVELS)
 
 
-def _trafilatura() -> Callable[[str], str]:
+def _trafilatura(favor_precision: bool, deduplicate: bool) -> Callable[[str], str]:
     from trafilatura import extract
+    from trafilatura.deduplication import LRU_TEST
     from trafilatura.settings import use_config
 
     # The step counts unreadable pages. The library would also log each of these pages.
@@ -92,7 +98,16 @@ def _trafilatura() -> Callable[[str], str]:
 
     def found(page: str) -> str:
         is_large = page.count("<") - page.count("</") > _MANY_ELEMENTS
-        return (extract(page, fast=is_large, include_comments=False, config=config) or "").strip()
+        LRU_TEST.clear()  # the library remembers the paragraphs of earlier pages
+        text = extract(
+            page,
+            fast=is_large,
+            include_comments=False,
+            favor_precision=favor_precision,
+            deduplicate=deduplicate,
+            config=config,
+        )
+        return (text or "").strip()
 
     return found
 

@@ -21,15 +21,17 @@ _LINE = re.compile(r"^[^\S\n]*\S.*", re.MULTILINE)
 class Lines(Repeats):
     """Removes lines that occur in at least two documents, except from the first of these documents.
 
-    Case, spaces and punctuation are ignored, and all digits are equal. Lines with fewer than `least_letters` letters
-    and digits stay. With `everywhere`, as in CCNet, lines are also removed from the first document, and repeated lines
-    within one document are removed. A document is removed if the remaining share of its words is below `least_left`.
-    The first document is from the source that comes first in `precedence`; otherwise it is the document that was read
-    first. `mark` changes no text: documents get the share of words in such lines as the field `repeated_lines_share`.
+    Case, spaces and punctuation are ignored, and all digits are equal. With `keep_marks`, spaces within a line and
+    ASCII punctuation marks count, as in CCNet's code. Lines with fewer than `least_letters` letters and digits stay.
+    With `everywhere`, as in CCNet, lines are also removed from the first document, and repeated lines within one
+    document are removed. A document is removed if the remaining share of its words is below `least_left`. The first
+    document is from the source that comes first in `precedence`; otherwise it is the document that was read first.
+    `mark` changes no text: documents get the share of words in such lines as the field `repeated_lines_share`.
     """
 
     kind: ClassVar[str] = "lines"
     everywhere: bool = False
+    keep_marks: bool = False
     least_letters: int = 0
     least_left: float = 0.0
     mark: bool = False
@@ -41,7 +43,7 @@ class Lines(Repeats):
 
     def hashes(self, candidate: Candidate) -> UInt64[np.ndarray, " line"]:
         """Compute a hash of every line."""
-        return line_hashes("\n".join(_LINE.findall(candidate.text)), self.least_letters)
+        return line_hashes("\n".join(_LINE.findall(candidate.text)), self.least_letters, self.keep_marks)
 
     def spans(self, text: str) -> list[Span]:
         """Return the places of the lines."""

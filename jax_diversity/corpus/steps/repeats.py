@@ -41,6 +41,11 @@ _SPACES = "\x80-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff"
 # Only characters of 16 bits: Python searches them ten times as fast as the others.
 _MARKS = "".join(sorted(mark for mark in SYMBOLS if "\x7f" < mark < "\U00010000"))
 _OTHERS = re.compile(f"[{_SPACES}{re.escape(_MARKS)}]+")
+_CONTROLS = bytes({*range(32)} - {10})
+_CCNET_MARKS = re.compile(
+    "[\x7f-\x9f\xab\xb4\xbb\u2013\u2014\u2019\u201c-\u201e\u2026\u2236\u2501\u25ba\u3001\u3002\u3008-\u300d\u3010\u3011"
+    "\uff01\uff05\uff08\uff09\uff0c\uff0e\uff11\uff1a\uff1b\uff1f\uff5e]+"
+)
 _OTHER_DIGIT = re.compile(r"[^\D\x00-\x7f]")
 
 
@@ -166,15 +171,19 @@ def cut(text: str, spans: Sequence[Span], gone: Bool[np.ndarray, " span"]) -> st
     return "".join(kept)
 
 
-def line_hashes(lines: str, least_letters: int = 0) -> UInt64[np.ndarray, " line"]:
+def line_hashes(lines: str, least_letters: int = 0, keep_marks: bool = False) -> UInt64[np.ndarray, " line"]:
     """Return a hash for every line. Case, spaces and punctuation are ignored, and each digit is read as 0.
 
-    The hash is 0 if a line has no letters and digits, or fewer than `least_letters` of them.
+    The hash is 0 if a line has no letters and digits, or fewer than `least_letters` of them. With `keep_marks`, spaces
+    and ASCII punctuation marks count like letters, as in CCNet's code (`text_normalizer.normalize_for_dedup`).
     """
     lowered = lines
     if not lines.isascii():
-        lowered = _OTHER_DIGIT.sub("0", _OTHERS.sub("", lines.lower()))
-    parts = lowered.encode(errors="surrogatepass").translate(_NORMAL, _LEFT_OUT).split(b"\n")
+        lowered = _OTHER_DIGIT.sub("0", (_CCNET_MARKS if keep_marks else _OTHERS).sub("", lines.lower()))
+    left_out = _CONTROLS if keep_marks else _LEFT_OUT
+    parts = lowered.encode(errors="surrogatepass").translate(_NORMAL, left_out).split(b"\n")
+    if keep_marks:
+        parts = [*map(bytes.strip, parts)]
     hashes = np.frombuffer(b"".join(map(xxhash.xxh3_64_digest, parts)), np.uint64)
     lengths = map(len, parts)
     if least_letters > 1 and not lowered.isascii():

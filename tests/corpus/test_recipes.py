@@ -1,0 +1,106 @@
+"""The recipes: every threshold equals the number in its paper, and every header names the source and what differs."""
+
+# ruff: noqa: RUF001
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.corpus.passes.settings import RECIPES, PreparationConfig
+from jax_diversity.corpus.steps.base import METHODS
+from jax_diversity.schema import Document
+
+GOPHER = {  # Rae et al. 2021, appendix A.1.1
+    **{"least_words": 50, "most_words": 100_000, "least_mean_length": 3, "most_mean_length": 10},
+    **{"most_symbols_per_word": 0.1, "most_bullet_lines": 0.9, "most_ellipsis_lines": 0.3},
+    **{"least_alphabetic_words": 0.8, "least_stop_words": 2},
+}
+REPETITION = {  # Rae et al. 2021, table A1
+    **{"lines": 0.3, "paragraphs": 0.3, "line_characters": 0.2, "paragraph_characters": 0.2},
+    **{"top_2": 0.2, "top_3": 0.18, "top_4": 0.16},
+    **{"repeated_5": 0.15, "repeated_6": 0.14, "repeated_7": 0.13},
+    **{"repeated_8": 0.12, "repeated_9": 0.11, "repeated_10": 0.1},
+}
+C4 = {"least_sentences": 5, "least_words_a_line": 3, "longest_word": 1000}  # Raffel et al. 2020, section 2.2; the code
+FINEWEB = {  # datatrove's FineWebQualityFilter
+    **{"least_punctuated_lines": 0.12, "most_short_lines": 0.67},
+    **{"most_duplicate_characters": 0.01, "most_line_ends_per_word": 0.3},
+}
+OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
+    ("gopher", "gopher"): {"thresholds": GOPHER},
+    ("gopher", "repetition"): {"thresholds": REPETITION},
+    ("gopher", "minhash"): {"run": 13, "similarity": 0.8},
+    ("c4", "c4"): {"thresholds": C4, "without": ()},
+    ("c4", "sentences"): {"run": 3},
+    ("fineweb", "addresses"): {"left_out": ()},
+    ("fineweb", "html"): {"favor_precision": True, "deduplicate": True},
+    ("fineweb", "language"): {"languages": ("en",), "probability": 0.65},
+    ("fineweb", "gopher"): {"thresholds": GOPHER},
+    ("fineweb", "repetition"): {"thresholds": REPETITION},
+    ("fineweb", "c4"): {"thresholds": C4, "without": ("terminal_punctuation",)},
+    ("fineweb", "fineweb"): {"thresholds": FINEWEB, "form": "datatrove"},
+    ("fineweb", "minhash"): {"bands": 14, "rows": 8, "run": 5},
+    ("refinedweb", "language"): {"probability": 0.65},
+    ("refinedweb", "gopher"): {"thresholds": GOPHER},
+    ("refinedweb", "repetition"): {"thresholds": REPETITION},
+    ("refinedweb", "minhash"): {"bands": 450, "rows": 20, "run": 5},
+    ("refinedweb", "substrings"): {"length": 50},
+    ("ccnet", "lines"): {"everywhere": True, "keep_marks": True},
+    ("ccnet", "language"): {"probability": 0.5},
+    ("ccnet", "perplexity"): {"thirds": ("head",)},
+    ("llama-books", "minhash"): {"similarity": 0.82},
+}
+
+
+@pytest.mark.parametrize(("recipe", "step"), OPTIONS)
+def test_options_equal_the_papers(recipe: str, step: str) -> None:
+    [options] = [
+        METHODS.options(each.step) | dict(each.options)
+        for each in PreparationConfig(recipe=recipe).listed()
+        if each.step == step
+    ]
+    assert {name: options[name] for name in OPTIONS[recipe, step]} == OPTIONS[recipe, step]
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_recipe_names_its_source_and_what_is_left_out(path: Any) -> None:
+    header = " ".join(line.lstrip("# ") for line in path.read_text(encoding="utf-8").splitlines() if line[:1] == "#")
+    assert header.startswith("jax-diversity build --config")
+    assert "arXiv:" in header or "JMLR" in header or path.stem == "wikitext-50-words"
+    assert "Left out" in header or "Differences" in header
+    for each in dataclasses.replace(PreparationConfig(recipe=path.stem)).listed():
+        METHODS.check_name(each.step)
+
+
+def test_two_forms_of_finewebs_rules() -> None:
+    """The paper allows .1 of the characters in repeated lines, the code .01 and few line ends."""
+    lines = [f"This is line {index} of the text, and it ends here." for index in range(38)]
+    repeated = "\n".join([*lines, *lines[:2]])
+    different = "\n".join(lines)
+
+    def is_kept(text: str, **options: Any) -> bool:
+        return bool(list(Chain([("fineweb", options)]).through([Document("a", text, "web")])))
+
+    assert [is_kept(text) for text in (repeated, different)] == [False, True]
+    assert [is_kept(text, form="paper") for text in (repeated, different)] == [True, True]
+    many = "\n".join(
+        f"word{index}{'x' * 30}." for index in range(30)
+    )  # a line end for two words: the word and its mark
+    assert not is_kept(many)
+    assert is_kept(many, form="paper")
+
+
+def test_ccnets_lines_keep_spaces_and_marks() -> None:
+    documents = [Document("a", "One line.\nIt's here!", "web"), Document("b", "one line.\nIts here\n---", "web")]
+
+    def left(**options: Any) -> list[str]:
+        return [document.text for document in Chain([("lines", options)]).through(documents)]
+
+    assert left(keep_marks=True) == ["One line.\nIt's here!", "Its here\n---"]
+    assert left() == ["One line.\nIt's here!", "---"]
+    documents = [Document("a", "x，一\n\uff11", "web"), Document("b", "X一\n1", "web")]
+    assert left(keep_marks=True)[1:] == ["1"]
