@@ -226,7 +226,7 @@ def compare(
     if windows is None:
         least = min(map(len, orders.values()))
         size = characteristics.batch_size
-        sizes: list[int] = sorted({*WINDOWS, *([] if size is None else [size])})
+        sizes = sorted(set(WINDOWS) | (set() if size is None else {size}))
         windows = [size for size in sizes if size <= least] or [max(least // 2, 1)] * (least > 0)
     measurer = Measurer(characteristics, windows, targets, every_start="every" in offsets)
     summaries = {}

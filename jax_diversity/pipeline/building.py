@@ -17,7 +17,7 @@ from jax_diversity.pipeline.settings import BuildConfig
 
 
 def build(
-    corpus: str | Path | Sequence[str | Path],
+    paths: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
     batch_size: int | None = None,
@@ -30,7 +30,7 @@ def build(
     Finished stages are kept if their inputs and settings are unchanged; an interrupted build continues.
 
     Args:
-        corpus: files, globs, folders or addresses of documents, or `python-environment`.
+        paths: files, globs, folders or addresses of documents, or `python-environment`.
         out: the dataset's folder.
         batch_size: the global batch size of your training, in sequences over all hosts.
         sequence_length: L, the number of tokens in a sequence; None means the default, 512.
@@ -45,10 +45,10 @@ def build(
         >>> dataset = build("texts/*.jsonl.gz", "dataset", batch_size=256)
         >>> loader = make_loader(dataset, global_batch_size=256)
     """
-    paths = [corpus] if isinstance(corpus, str | os.PathLike) else list(corpus)
+    listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     plain: dict[str, Any] = {name: _plain(value) for name, value in settings.items()}
     for section, name, value in (
-        ("corpus", "paths", [os.fspath(path) for path in paths]),
+        ("corpus", "paths", [os.fspath(path) for path in listed]),
         ("packing", "sequence_length", sequence_length),
     ):
         if value is None:

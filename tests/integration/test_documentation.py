@@ -90,9 +90,31 @@ def test_examples_of_the_readme(workplace: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_examples_of_the_pages(workplace: Path, path: Path) -> None:
-    given = {"jd": jd, "jax": jax, "np": np}
-    given |= {"dataset": jd.open_dataset("dataset"), "document_lengths": np.full(50, 300)}
-    assert set(run_blocks(path, dict(given))) > {*given, "__builtins__"}  # something was named, and nothing raised
+    assert set(run_blocks(path, {})) > {"__builtins__"}  # something was named, and nothing raised
+
+
+def test_pages_name_everything_that_they_use(tmp_path: Path) -> None:
+    """A page can be pasted into an empty session: its blocks import and make what they use."""
+    pages = [path for path in DOCUMENTS if path.parent in (DOCS, DOCS / "howto") and blocks(path)]
+    for path in pages:
+        (tmp_path / f"{path.stem}.py").write_text("\n".join(blocks(path)), encoding="utf-8")
+    assert len(pages) > 15
+    ruff = [str(Path(sys.executable).with_name("ruff")), "check", "--isolated", "--select", "F821", "--quiet"]
+    done = subprocess.run([*ruff, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_pages_in_one_folder_keep_their_runs_and_checkpoints_apart() -> None:
+    """Pages that are pasted one after another in one folder do not meet: each makes folders of its own."""
+    made: dict[str, str] = {}
+    for path in DOCUMENTS:
+        text = "\n".join(blocks(path))
+        if path.parent not in (DOCS, DOCS / "howto"):
+            continue
+        found = re.findall(r'(?:create_schedule\(|repack\(\w+, |repack\("dataset", |Path\()"([\w-]+)"', text)
+        for name in {name for name in found if name not in ("dataset", "tokens", "corpus")}:
+            assert made.setdefault(name, path.name) == path.name, f"{name} is made by {made[name]} and {path.name}"
+    assert {"run", "three-epochs", "moving-run", "checkpoints", "mesh-checkpoints"} <= set(made)
 
 
 def test_every_mesh_of_a_training_loop_has_axes_that_flax_takes() -> None:

@@ -195,6 +195,7 @@ def test_several_hosts_killed_and_resumed(
     (tmp_path / "dataset").symlink_to(here / "dataset")
     monkeypatch.chdir(tmp_path)
     (program,) = blocks("several-hosts", "python")
+    program = program.replace("several_hosts = False", "several_hosts = True")
     due = "    if (step + 1) % save_every == 0:\n"
     assert program.count(due) == 1
     wait = "    if step + 1 == num_steps:\n        print('done', flush=True)\n        __import__('time').sleep(600)\n"
