@@ -14,9 +14,8 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, as_order_of
 from jax_diversity.measures.documents import COPY, DOCUMENT
-from jax_diversity.measures.floors import gap_closed
 from jax_diversity.measures.tables import WIDTH, Cells, aligned, as_html, cut, piped, wrapped
-from jax_diversity.measures.verdict import SHUFFLE, Verdict, decimal, judge
+from jax_diversity.measures.verdict import SHUFFLE, Verdict, decimal, gap_closed, judge
 from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.schema import Characteristics
 

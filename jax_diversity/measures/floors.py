@@ -1,4 +1,4 @@
-"""Lower bounds of the window TV, the TV of independent tokens, and the share of the gap that an ordering closes.
+"""Lower bounds of the window TV, and the TV of independent tokens.
 
 The tokens of one group in a sequence are a *piece*: no ordering splits it. The floor uses the pieces that are larger
 than the whole target of a window. The bound also uses the fact that a window contains a whole number of pieces.
@@ -148,16 +148,3 @@ def ideal_token_shuffle(target: Float64[np.ndarray, " group"], size: int, sequen
     """Compute the expected TV of a window of independent tokens: half of Σ sqrt(2 p (1-p) / (π n L)) over groups."""
     variance = target * (1 - target) / (size * sequence_length)
     return float(0.5 * np.sqrt(2 * variance / math.pi).sum())
-
-
-def gap_closed(tv: float, shuffle_tv: float, floor: float) -> float:
-    """Compute how much of the gap between a shuffle and the floor an ordering closes: 1 at the floor, 0 at the shuffle.
-
-    NaN if the shuffle is at the floor, because there is no gap to close.
-
-    Example:
-        >>> gap_closed(0.3, shuffle_tv=0.5, floor=0.1)
-        0.5
-    """
-    gap = shuffle_tv - floor  # both are sums of rounded shares: a gap below 1e-12 is a rounding error
-    return (shuffle_tv - tv) / gap if gap > 1e-12 else math.nan

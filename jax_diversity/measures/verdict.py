@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jax_diversity.measures.floors import gap_closed
 from jax_diversity.measures.tables import Cells, aligned, as_html, wrapped
 
 SHUFFLE = "uniform_shuffle"
@@ -19,6 +18,19 @@ LEGEND = "TV: share of a window's tokens in a wrong group; no order is below the
 """What the table shows, in one line."""
 _MOST_NAMED = 2
 """The largest number of comparisons that a sentence names."""
+
+
+def gap_closed(tv: float, shuffle_tv: float, floor: float) -> float:
+    """Compute how much of the gap between a shuffle and the floor an ordering closes: 1 at the floor, 0 at the shuffle.
+
+    NaN if the shuffle is at the floor, because there is no gap to close.
+
+    Example:
+        >>> gap_closed(0.3, shuffle_tv=0.5, floor=0.1)
+        0.5
+    """
+    gap = shuffle_tv - floor  # both are sums of rounded shares: a gap below 1e-12 is a rounding error
+    return (shuffle_tv - tv) / gap if gap > 1e-12 else math.nan
 
 
 @dataclass(frozen=True)

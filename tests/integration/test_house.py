@@ -94,7 +94,6 @@ def test_a_new_stage_needs_its_folder_and_two_lines(
     # It is fingerprinted, verified, shown and reported like every other stage.
     dataset = jd.open_dataset(out)
     assert dataset.verify() == []
-    assert "400 documents shouted" in repr(dataset)
     assert '"shout"' in (out / "report.json").read_text(encoding="utf-8")
     assert (out / "shouted" / "shouted.txt").read_text(encoding="utf-8").count("!") == 400
     # Its verb has its sentence, its options and their checks.
@@ -130,11 +129,12 @@ for command in json.loads(sys.argv[1]):
 def test_light_verbs_start_no_accelerator(tmp_path: Path, tiny_dataset: Path) -> None:
     """JAX takes the memory of a device when its backend starts; one that another program uses would fail."""
     out, dataset = ["--out", str(tmp_path / "out"), "--quiet"], ["--out", str(tiny_dataset)]
+    by_hash = ["--packing.validation-choice", "hash"]  # a balanced choice needs clusters
     commands = [
         ["prepare", *out, "--corpus.paths", f"{tiny_dataset.parent}/corpus/*.jsonl"],
         ["tokenize", *out, "--tokenizer.vocab-size", "300"],
         *(
-            ["pack", *out, "--packing.method", method, "--packing.sequence-length", "32"]
+            ["pack", *out, "--packing.method", method, "--packing.sequence-length", "32", *by_hash]
             for method in ("concat", "best_fit", "partial_shuffle")
         ),
         ["verify", *dataset, "--quiet"],

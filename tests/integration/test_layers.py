@@ -111,6 +111,8 @@ def test_two_lines_add_a_stage(folder: str) -> None:
     assert set(outside["stage"]) <= {"pipeline.stages", "measures.orderings", "report.stage"}
     # The settings of an ordering are also options of `order` and `schedule`; targets are also moving weights of a run.
     known = {"pipeline.settings", "pipeline.stages", "pipeline.build", "cli.options", "run.settings", "run.mixture"}
+    # A sample of a Parquet file has the families of a default build, with their weights.
+    known |= {"sampling.whole"}
     # The lab's experiments vary orders and packings, read tasks as a corpus, and build datasets of any corpus.
     lab = {f"lab.experiments.{module}" for module in ("settings", "sequences", "evaluation")} | {"cli.experimenting"}
     assert set(outside["settings"]) <= known | lab

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jax_diversity import Characteristics, Comparison, Ordering, compare, measure, order
-from jax_diversity.measures.floors import gap_closed
+from jax_diversity.measures.verdict import gap_closed
 from jax_diversity.schema.orderings import Positions
 from tests.support.synthetic import synthetic_characteristics
 
