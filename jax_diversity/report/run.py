@@ -23,10 +23,12 @@ import numpy as np
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
+from jax_diversity.lab.training_log import LOG_FILE, training_folder
 from jax_diversity.measures.comparison import SHUFFLE
 from jax_diversity.report import words
 from jax_diversity.report.orderings import Shown, orders_values
 from jax_diversity.report.plain import clean_text, round_value
+from jax_diversity.report.training import logged_steps, training_values
 from jax_diversity.report.values import FORMAT_VERSION, group_names, summary_values
 from jax_diversity.run.joining import joined_groups
 from jax_diversity.run.measuring import choose
@@ -81,13 +83,16 @@ def run_values(
         shuffle=shuffled if several else None,
     )
     about = _reading(run)
+    # The log may be of an earlier version, which this one continues.
+    path = training_folder(run) / LOG_FILE
+    steps = logged_steps(path, run.identity, lambda of: run.continues(0, of))
     values = {
         "format_version": FORMAT_VERSION,
         "title": clean_text(run.root.name) or "Untitled run",
         "run": about,
         "ordering": {**ordering, "balanced": "", "batches": None},
         "verdicts": verdicts,
-        "training": [],
+        "training": [training_values(run.name, steps)] if steps else [],
         **dict.fromkeys(("corpus", "preparation", "clusters", "packing")),
         "settings": {},
         "fingerprints": {},

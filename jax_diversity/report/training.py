@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from jax_diversity.foundation.stage import Context
 from jax_diversity.lab.explaining.stored import read_explanations
 from jax_diversity.lab.metrics import read_log
 from jax_diversity.lab.noise import find_outliers, loss_noise
+from jax_diversity.lab.training_log import LOG_FILE
 from jax_diversity.measures.curves import envelope
 from jax_diversity.report.plain import as_json, clean_text, round_value
 from jax_diversity.report.words import training_sentence
@@ -35,17 +37,13 @@ def training_runs(context: Context, orderings: Iterable[str]) -> dict[str, Steps
     """
     if "write" not in context.folder.stages:
         return {}
-    dataset, shown = context.dataset.fingerprint, {"step", *_LOSSES, *_INTERVAL, _EXPECTED, *_EXTRAS.values()}
     runs = {}
     for name in orderings:
-        header, steps = read_log(inside(context.root, "training", name, "log.jsonl"))
         # The name of a folder is only the name of the ordering: the log may be from an earlier dataset or ordering.
-        is_of_this = header.get("ordering") == context.counts(f"order/{name}")["fingerprint"]
-        if steps and is_of_this and header.get("dataset") == dataset:
-            runs[name] = [
-                {key: value for key, value in step.items() if key in shown or key.startswith(_OF_GROUP)}
-                for step in steps
-            ]
+        mark = context.counts(f"order/{name}")["fingerprint"]
+        path = inside(context.root, "training", name, LOG_FILE)
+        if steps := logged_steps(path, context.dataset.fingerprint, lambda of, mark=mark: of == mark):
+            runs[name] = steps
     return runs
 
 
@@ -53,6 +51,15 @@ def explanations(context: Context, ordering: str) -> list[dict[str, Any]]:
     """What `lab explain` found at checkpoints of an ordering's training run, by ascending step."""
     fingerprints = context.dataset.fingerprint, context.counts(f"order/{ordering}")["fingerprint"]
     return read_explanations(context.root, ordering, *fingerprints)
+
+
+def logged_steps(path: Path, dataset: str, is_ordering: Callable[[str], bool]) -> Steps:
+    """The steps in a log, with the values that are shown; empty if the log is of another dataset or ordering."""
+    header, steps = read_log(path)
+    if header.get("dataset") != dataset or not is_ordering(header.get("ordering", "")):
+        return []
+    shown = {"step", *_LOSSES, *_INTERVAL, _EXPECTED, *_EXTRAS.values()}
+    return [{key: value for key, value in step.items() if key in shown or key.startswith(_OF_GROUP)} for step in steps]
 
 
 def training_values(ordering: str, steps: Steps, explained: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:

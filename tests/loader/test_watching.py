@@ -83,8 +83,8 @@ def test_the_expected_loss_is_that_of_the_tokens_of_a_batch(chars) -> None:
         for sequence in run.at(np.arange(position, position + 8)):  # the last batch ends in the next epoch
             row = chars.counts["topic"][[int(sequence)]].toarray()[0]
             for group, number in enumerate(row):
-                found += [losses[group]] * int(number)
-                weighted += [of_sequences[sequence]] * int(number)
+                found += [float(losses[group])] * int(number)
+                weighted += [float(of_sequences[int(sequence)])] * int(number)
         assert by_group.values(position)["loss_expected"] == pytest.approx(np.nanmean(found))
         assert by_sequence.values(position)["loss_expected"] == pytest.approx(np.mean(weighted))
     assert "loss_expected" not in jd.BatchMetrics(run, global_batch_size=8).values(0)

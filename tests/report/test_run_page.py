@@ -60,6 +60,19 @@ def test_the_values_of_a_run_are_those_of_plain_counting(run: Any) -> None:
     assert about["changes"] == [{"version": 2, "position": 40}, {"version": 4, "position": 48}]
 
 
+def test_the_training_on_a_run_is_drawn_if_its_log_is_of_the_run(one: Any, tmp_path: Path) -> None:
+    assert run_values(one, Progress(quiet=True), windows=(8,))["training"] == []
+    with jd.TrainingLog(one) as log:
+        for step in range(4):
+            log(step, {"loss": 3.0 - step / 10})
+    (drawn,) = run_values(one, Progress(quiet=True), windows=(8,))["training"]
+    assert (drawn["ordering"], drawn["num_steps"], drawn["loss"]["last"]) == (one.name, 4, 2.7)
+    log_file = one.root / "training" / "log.jsonl"
+    log_file.write_text(log_file.read_text().replace(one.fingerprint, "0" * 64))
+    assert run_values(one, Progress(quiet=True), windows=(8,))["training"] == []
+    log_file.unlink()
+
+
 def test_names_on_the_page_of_a_run_are_data(run: Any) -> None:
     values = run_values(run, Progress(quiet=True), windows=(8,))
     values["run"]["datasets"][0]["path"] = '../</script><script>alert("&amp;")</script>'
