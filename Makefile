@@ -7,13 +7,14 @@ BIN := $(VENV)/bin
 UV_LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: help demo evidence check test lint ruff types core docs notebooks format lock clean
+.PHONY: help demo evidence check test lint ruff types core floor docs notebooks format lock clean
 
 help:
 	@echo "make demo    build the installed Python packages' texts into a dataset, train on it, draw the report"
 	@echo "make evidence   train 90 small models on those texts in three orders, and compare them: a quarter of an hour"
 	@echo "make check   lint, types and the tests of the contracts: a minute, while you work"
 	@echo "make test    lint, types and all tests, before you finish"
+	@echo "make floor   the tests of the contracts with the oldest versions of the libraries that are allowed"
 	@echo "make docs    build the documentation's site in docs/_build"
 	@echo "make lint    lint and check types only;  make format  reformat;  make lock  renew the lock files"
 	@echo "make notebooks   run the notebooks' text forms and renew the .ipynb files beside them"
@@ -42,6 +43,12 @@ types: $(VENV)/dev.stamp
 
 core: $(VENV)/dev.stamp
 	$(PYTEST) -m core
+
+# The oldest versions that pyproject.toml allows, as in an older notebook service: the tests of the contracts.
+floor: requirements/floor.txt
+	$(PYTHON) -m venv $(VENV)-floor
+	$(VENV)-floor/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/floor.txt -e . beartype hypothesis pytest ruff
+	$(VENV)-floor/bin/python -m pytest -m core
 
 docs: $(VENV)/dev.stamp
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html

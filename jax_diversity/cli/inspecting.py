@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from jax_diversity.foundation.terminal import clean
 from jax_diversity.measures.tables import wrapped
 
 if TYPE_CHECKING:
+    from jax_diversity.dataset import Dataset
     from jax_diversity.run.history import DocumentHistory
     from jax_diversity.run.inspection import BatchView, DocumentUse
     from jax_diversity.run.run import Run
@@ -40,7 +41,8 @@ def batch_table(batch: BatchView, run: Run, num_rows: int, deviations: Deviation
     if deviations:
         lines += [_ranks_table(batch, deviations), ""]
     if batch.families:
-        lines += [_differences_table(batch, "run" if several else "corpus"), ""]
+        names = {} if several else _cluster_names(run.datasets[0], batch.families)
+        lines += [_differences_table(batch, "run" if several else "corpus", names), ""]
     return "\n".join([*lines, _rows_table(batch, num_rows, several), *_rest(size, num_rows)])
 
 
@@ -60,7 +62,7 @@ def _rest(size: int, num_rows: int) -> list[str]:
 
 def _ranks_table(batch: BatchView, deviations: Deviations) -> str:
     """A table of every family's TV, compared with the TV of all batches."""
-    numbers = ("TV", "worse are", f"best of {len(next(iter(deviations.values()))):,} batches", "mean", "worst")
+    numbers = ("TV", "better than", f"best of {len(next(iter(deviations.values()))):,} batches", "mean", "worst")
     table = plain_table("family", *numbers, numbers=numbers)
     for family, view in batch.families.items():
         tv, others = view.total_variation, deviations[family]
@@ -77,12 +79,23 @@ def _in_percent(share: float) -> str:
     return "> 99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
 
 
-def _differences_table(batch: BatchView, whole: str) -> str:
+def _cluster_names(dataset: Dataset, families: Collection[str]) -> dict[str, dict[str, str]]:
+    """Clustering -> number of a cluster -> its name, the terms of its documents."""
+    clusterings = dataset.counts("cluster").get("clusterings", {}) if "cluster" in dataset.stored.stages else {}
+    return {
+        family: {str(number): cluster["name"] for number, cluster in enumerate(dataset.clusters(family))}
+        for family in families
+        if family in clusterings
+    }
+
+
+def _differences_table(batch: BatchView, whole: str, names: Mapping[str, Mapping[str, str]]) -> str:
     """A table of every family's TV, and of the groups whose shares differ most from the whole dataset or run."""
     table = plain_table("family", "TV", f"largest differences: share here (in the {whole})", numbers={"TV"})
     for family, view in batch.families.items():
+        known = names.get(family, {})
         differences = ", ".join(
-            f"{_clean(name)[:24]}: {100 * share:.1f} % ({100 * target:.1f} %)"
+            f"{_clean(known.get(name, name).replace(', ', ' '))[:24]}: {100 * share:.1f} % ({100 * target:.1f} %)"
             for name, share, target in view.largest_differences(2)
         )
         table.add_row(Text(_clean(family)[:_FAMILY_WIDTH]), f"{view.total_variation:.3f}", Text(differences))

@@ -458,7 +458,9 @@ class Dataset:
     def _lines(self) -> Iterator[tuple[str, str]]:
         """What the dataset holds, in the order of the stages."""
         shown = {"prepare": "documents", "tokenize": "tokens", "pack": "sequences", "characterize": "groups"}
-        for stage, name in shown.items():
+        hidden = ("embed", "cluster", "write", "report")
+        others = {name: name for name in self.stored.stages if "/" not in name and name not in (*shown, *hidden)}
+        for stage, name in {**shown, **others}.items():
             if stage in self.stored.stages:
                 yield name, self.stored.stages[stage]["summary"]
         yield "orderings", ", ".join(self.orderings) or "none made yet"

@@ -27,7 +27,8 @@ class Lstm(nnx.Module):
     def __init__(self, *, vocab_size: int, width: int, num_layers: int, seed: int) -> None:
         rngs = nnx.Rngs(seed)
         self.embedding = nnx.Embed(vocab_size, width, embedding_init=nnx.initializers.normal(0.1), rngs=rngs)
-        self.layers = nnx.List([Layer(width, rngs) for _ in range(num_layers)])
+        layers = [Layer(width, rngs) for _ in range(num_layers)]
+        self.layers = getattr(nnx, "List", list)(layers)  # Flax before 0.12 takes plain lists
 
     def __call__(self, inputs: Int[Array, "row token"], carry: Carry) -> tuple[Float[Array, "row token width"], Carry]:
         """The final hidden states, and the state after the last token."""

@@ -52,7 +52,8 @@ class Gpt(nnx.Module):
         rngs = nnx.Rngs(seed)
         normal = nnx.initializers.normal(0.02)
         self.embedding = nnx.Embed(vocab_size, width, embedding_init=normal, dtype=dtype, rngs=rngs)
-        self.blocks = nnx.List([Block(width, num_heads, num_layers, positions, dtype, rngs) for _ in range(num_layers)])
+        blocks = [Block(width, num_heads, num_layers, positions, dtype, rngs) for _ in range(num_layers)]
+        self.blocks = getattr(nnx, "List", list)(blocks)  # Flax before 0.12 takes plain lists
         self.norm = nnx.RMSNorm(width, rngs=rngs)  # in float32: the logits' exponentials need this precision
 
     def __call__(self, inputs: Tokens, segmentation: Tokens, position: Tokens) -> Hidden:

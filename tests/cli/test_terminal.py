@@ -137,7 +137,7 @@ def test_inspect_shows_what_its_json_holds(built: Path, capsys: pytest.CaptureFi
         assert f"{about['total_variation']:.3f}" in text
         assert f"{others.max():.3f}" in text
     assert main([*inspect, "--no-compare"]) == 0
-    assert "worse are" not in capsys.readouterr().out
+    assert "better than" not in capsys.readouterr().out
     document = found["sequences"][0]["segments"][0]["about"]["id"]
     assert main([*inspect, "--document", document, "--json"]) == 0
     assert all(use["num_tokens"] > 0 for use in strict_json(capsys.readouterr().out)["uses"])
