@@ -94,6 +94,7 @@ def test_a_new_stage_needs_its_folder_and_two_lines(
     # It is fingerprinted, verified, shown and reported like every other stage.
     dataset = jd.open_dataset(out)
     assert dataset.verify() == []
+    assert "400 documents shouted" in repr(dataset)
     assert '"shout"' in (out / "report.json").read_text(encoding="utf-8")
     assert (out / "shouted" / "shouted.txt").read_text(encoding="utf-8").count("!") == 400
     # Its verb has its sentence, its options and their checks.
