@@ -14,9 +14,11 @@ from __future__ import annotations
 import argparse
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gradients
 import numpy as np
+import results_file
 
 import jax_diversity as jd
 from jax_diversity.lab.compiled import CompiledModel, compiled_model
@@ -25,8 +27,11 @@ from jax_diversity.lab.experiments.trial import learning_rate
 from jax_diversity.lab.group_losses import groups_of_segments
 from jax_diversity.lab.trainer import Trainer
 from jax_diversity.lab.training import FIELDS
+from jax_diversity.packing.held_out import choose
+from jax_diversity.packing.split import unit_counts
 
 LENGTH, NUM_STEPS, SET_ASIDE, ROWS = 128, 1000, 0.3, 64
+FRACTIONS, NUM_CHOICES = (0.02, 0.05, 0.2), 100
 
 
 def document_losses(dataset: jd.Dataset, model: CompiledModel, parameters: object) -> tuple[np.ndarray, np.ndarray]:
@@ -50,7 +55,7 @@ def document_losses(dataset: jd.Dataset, model: CompiledModel, parameters: objec
 
 def losses_of(corpus: str, folder: Path) -> tuple[jd.Dataset, np.ndarray, np.ndarray]:
     """Build a corpus, train on its training documents, and return the losses of the others; kept in `folder`."""
-    packing = {"validation_fraction": SET_ASIDE}
+    packing = {"validation_fraction": SET_ASIDE, "validation_choice": "hash"}
     dataset = gradients.build(corpus, LENGTH, folder, packing)
     path = folder / f"{Path(corpus).name}.documents.npz"
     if not path.exists():
@@ -67,6 +72,35 @@ def losses_of(corpus: str, folder: Path) -> tuple[jd.Dataset, np.ndarray, np.nda
     return dataset, found["sums"], found["counts"]
 
 
+def compared(dataset: jd.Dataset, sums: np.ndarray, counts: np.ndarray) -> dict[str, Any]:
+    """Return the mean squared error of the mean loss of chosen parts, by hash and balanced, at every fraction."""
+    groups = np.asarray(dataset.duplicate_groups)
+    families, tokens = unit_counts(dataset, groups)
+    losses, targets = (np.bincount(groups, each, len(tokens)) for each in (sums, counts))
+    known = np.flatnonzero(targets)
+    losses, targets, tokens = losses[known], targets[known], tokens[known]
+    families = {family: matrix[known] for family, matrix in families.items()}
+    truth = losses.sum() / targets.sum()
+    found: dict[str, Any] = {"num_units": len(known), "num_tokens": int(tokens.sum()), "loss": truth}
+    for fraction in FRACTIONS:
+        errors: dict[str, list[float]] = {"hash": [], "balanced": []}
+        for seed in range(NUM_CHOICES):
+            by_hash = np.random.default_rng(seed).random(len(known)) < fraction
+            for name, mask in (("hash", by_hash), ("balanced", choose(families, tokens, fraction, seed))):
+                errors[name].append(losses[mask].sum() / targets[mask].sum() - truth)
+        squares = {name: np.square(each) for name, each in errors.items()}
+        # The ratio's interval: a bootstrap over the choices.
+        draws = np.random.default_rng(0).integers(NUM_CHOICES, size=(2000, NUM_CHOICES))
+        ratios = squares["balanced"][draws].mean(axis=1) / squares["hash"][draws].mean(axis=1)
+        found[str(fraction)] = {
+            "hash": float(squares["hash"].mean() ** 0.5),
+            "balanced": float(squares["balanced"].mean() ** 0.5),
+            "ratio": float(squares["balanced"].mean() / squares["hash"].mean()),
+            "interval": np.quantile(ratios, [0.025, 0.975]).tolist(),
+        }
+    return found
+
+
 def main() -> None:
     """Measure every corpus."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -76,8 +110,19 @@ def main() -> None:
     options = parser.parse_args()
     folder = Path(options.folder)
     folder.mkdir(parents=True, exist_ok=True)
+    results = {}
     for corpus in options.corpora:
-        losses_of(corpus, folder)
+        found = compared(*losses_of(corpus, folder))
+        results[Path(corpus).name] = found
+        for fraction in map(str, FRACTIONS):
+            row = found[fraction]
+            low, high = row["interval"]
+            print(
+                f"  {fraction} of {found['num_units']:,} units: error of the mean loss {row['hash']:.4f} by hash, "
+                f"{row['balanced']:.4f} balanced; ratio of squares {row['ratio']:.2f} [{low:.2f}, {high:.2f}]"
+            )
+    if options.write:
+        results_file.write("held_out", {**results_file.environment("jax", "numpy"), "results": results})
 
 
 if __name__ == "__main__":

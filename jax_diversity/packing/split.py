@@ -91,23 +91,31 @@ def _balanced(
     held: Bool[np.ndarray, " document"],
 ) -> Bool[np.ndarray, " document"]:
     """Choose groups of copies that together have the corpus's mixture."""
-    from scipy import sparse
-
     from jax_diversity.packing.held_out import choose
 
     if not fraction or not len(groups):
         return np.zeros(len(groups), bool)
-    lengths = dataset.tokens.document_lengths
-    num_units = int(groups.max()) + 1
-    tokens = np.bincount(groups, lengths, num_units).astype(np.int64)
-    counts = {}
-    for family in _FAMILIES:
-        codes = dataset.document_groups(family)
-        shape = (num_units, int(codes.max()) + 1)
-        counts[family] = sparse.csr_array((lengths.astype(np.float64), (groups, codes)), shape=shape)
+    counts, tokens = unit_counts(dataset, groups)
+    num_units = len(tokens)
     is_held = np.bincount(groups, held, num_units) > 0
     barred = (np.bincount(groups, known, num_units) > 0) & ~is_held
     return choose(counts, tokens, fraction, held=is_held, barred=barred)[groups]
+
+
+def unit_counts(
+    dataset: Any, groups: Int64[np.ndarray, " document"]
+) -> tuple[dict[str, Any], Int64[np.ndarray, " unit"]]:
+    """Count the tokens of every group of copies (a unit): family -> CSR (unit, group), and all tokens."""
+    from scipy import sparse
+
+    lengths = dataset.tokens.document_lengths
+    num_units = int(groups.max(initial=-1)) + 1
+    counts = {}
+    for family in _FAMILIES:
+        codes = dataset.document_groups(family)
+        shape = (num_units, int(codes.max(initial=-1)) + 1)
+        counts[family] = sparse.csr_array((lengths.astype(np.float64), (groups, codes)), shape=shape)
+    return counts, np.bincount(groups, lengths, num_units).astype(np.int64)
 
 
 def _in_groups(
