@@ -29,15 +29,6 @@ _OF_GROUP = "validation_loss/"
 _MOST_GROUPS = 12
 
 
-def logged_steps(path: Path, dataset: str, is_ordering: Callable[[str], bool]) -> Steps:
-    """The steps in a log, with the values that are shown; empty if the log is of another dataset or ordering."""
-    header, steps = read_log(path)
-    if header.get("dataset") != dataset or not is_ordering(header.get("ordering", "")):
-        return []
-    shown = {"step", *_LOSSES, *_INTERVAL, _EXPECTED, *_EXTRAS.values()}
-    return [{key: value for key, value in step.items() if key in shown or key.startswith(_OF_GROUP)} for step in steps]
-
-
 def training_runs(context: Context, orderings: Iterable[str]) -> dict[str, Steps]:
     """Ordering -> the steps of its training run on these records, with the values that are shown.
 
@@ -53,6 +44,15 @@ def training_runs(context: Context, orderings: Iterable[str]) -> dict[str, Steps
         if steps := logged_steps(path, context.dataset.fingerprint, lambda of, mark=mark: of == mark):
             runs[name] = steps
     return runs
+
+
+def logged_steps(path: Path, dataset: str, is_ordering: Callable[[str], bool]) -> Steps:
+    """The steps in a log, with the values that are shown; empty if the log is of another dataset or ordering."""
+    header, steps = read_log(path)
+    if header.get("dataset") != dataset or not is_ordering(header.get("ordering", "")):
+        return []
+    shown = {"step", *_LOSSES, *_INTERVAL, _EXPECTED, *_EXTRAS.values()}
+    return [{key: value for key, value in step.items() if key in shown or key.startswith(_OF_GROUP)} for step in steps]
 
 
 def training_values(ordering: str, steps: Steps) -> dict[str, Any]:
