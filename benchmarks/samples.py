@@ -241,7 +241,10 @@ def tables(results: dict[str, Any]) -> str:
     sizes = [str(size) for size in WINDOWS]
     parts = []
     for what, row in (("variance", "mean loss"), ("variance_of_difference", "difference of two checkpoints")):
-        lines = [f"| variance of the {row}, random = 1 | {' | '.join(results)} |", "|---|" + "---|" * len(results)]
+        lines = [
+            f"| variance of the {row}, random = 1; windows of {', '.join(sizes)} | {' | '.join(results)} |",
+            "|---|" + "---|" * len(results),
+        ]
         names = dict.fromkeys(key for found in results.values() for key in found[what])
         lines += [_row(name, [found[what].get(name, {}) for found in results.values()], sizes) for name in names]
         if what == "variance":
@@ -282,8 +285,8 @@ def _row(name: str, columns: list[dict[str, Any]], sizes: list[str]) -> str:
 
 
 def _cell(each: dict[str, float]) -> str:
-    reach = (each["high"] - each["low"]) / 2
-    return f"{each['value']:.2f} ± {reach:.2f}".replace("0.", ".")
+    value, reach = (f"{number:.2f}".removeprefix("0") for number in (each["value"], (each["high"] - each["low"]) / 2))
+    return f"{value} ± {reach}"
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array, vstack
 
 from jax_diversity.characteristics.codes import Codes, FieldValues, length_bins, numeric_bins
-from jax_diversity.characteristics.settings import default_families, listed_weight
 from jax_diversity.characteristics.stored import TOKENS, codes_file
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.checks import check_mapping, check_one_of
@@ -30,6 +29,8 @@ _VALUE_WEIGHT = 4.0
 _UNITS = 4096
 """Every document counts equally: its counts in a family have this sum."""
 _WORD_GROUPS = 2048
+_WORD_WEIGHT = 12.0
+"""λ of the hashed words: their squares are small, because a document's words are spread over many groups."""
 _LENGTH_BINS = 20
 _FIELD_BINS, _FIELD_GROUPS = 10, 100
 _ROWS = 4096
@@ -250,9 +251,7 @@ def _of_parquet(path: Path) -> Whole:
     units = np.full(len(ids), _UNITS)
     counts = {name: _one_group(codes, units) for name, codes in found.items() if len(codes.names) > 1}
     counts["words"] = csr_array(vstack(words))
-    usual = default_families(dict.fromkeys(found, 2))
-    weights = {name: usual.get(name, 1.0) for name in counts} | {"words": listed_weight(TOKENS)}
-    chars = Characteristics.from_counts(counts, weights=weights, sequence_length=_UNITS)
+    chars = Characteristics.from_counts(counts, weights={"words": _WORD_WEIGHT}, sequence_length=_UNITS)
     names = {name: found[name].names for name in counts if name in found}
     return Whole("documents", chars, names, None, len(ids), lambda chosen: tuple(str(ids[row]) for row in chosen))
 
