@@ -49,9 +49,9 @@ def balance(
 
     Args:
         seed: decides the order among similar sequences; other seeds give other orderings that are equally balanced.
-        pool_size: P, the number of candidates at every step. None means 4,096, and 2,048 if the sequences have many
-            groups (on average 32 counts above zero), as with the family `tokens`. A step takes time in proportion to P
-            times the number of groups, and with many groups a larger pool makes windows only slightly better.
+        pool_size: P, the number of candidates at every step. None means 4,096, and 2,304 if a family has many groups
+            (on average 32 counts above zero per sequence), as the family `tokens`. A step takes time in proportion to
+            P times the number of groups, and with many groups a larger pool makes windows only slightly better.
         aging: for sequences with different numbers of tokens: the amount that is added to a candidate's score if it
             comes one pool (P places) later in the stream. The unit is E||c||² · Var(t) / E[t²]: c are the counts of a
             sequence, and t is its number of tokens. Without aging, the longest sequences, which no window

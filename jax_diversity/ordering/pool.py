@@ -71,7 +71,7 @@ STEPS_PER_DEFERRAL = 16
 _LARGEST_TABLE = 2**29
 _UNPLACEABLE = np.float32(np.inf)
 _COLUMNS_PER_PASS = 4
-_POOL, _POOL_WITH_DEFERRED = 4096, 3072
+_POOL, _POOL_WITH_DEFERRED = 4096, 2304
 # If the candidates' deferred counts would have more entries than this (256 MiB), nothing is deferred.
 _MOST_DEFERRED_ENTRIES = 2**26
 

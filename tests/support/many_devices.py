@@ -99,15 +99,35 @@ def pool_cases(folder: Path) -> Iterator[tuple[str, bool]]:
     same = equal(chars, "greedy_pool", meshes=[grid], pool_size=5)
     yield "pool, fewer slots than devices, a grid of devices backwards", same
     yield from continued_cases("greedy_pool", chars, moving, folder)
+    wide = wide_characteristics(300)
+    same = equal(wide, "balance", meshes=[devices(3)], objective=WINDOWS, pool_size=61)
+    yield "balance, deferred columns, 3 devices", same
+    deferring = {"objective": WINDOWS, "pool_size": 61}
+    yield from continued_cases("balance", wide, deferring, folder, [(None, devices(2))])
+
+
+def wide_characteristics(num_sequences: int) -> Characteristics:
+    """Sequences of a hundred groups, so that a pool defers columns; every third sequence is like another one."""
+    rng = np.random.default_rng(3)
+    counts = rng.poisson(rng.gamma(0.7, 1.0, 250), (num_sequences, 250))
+    counts[::3] = counts[1]
+    return Characteristics.from_counts(
+        {"word": counts, "half": counts.reshape(-1, 2, 125).sum(axis=2)},
+        documents=rng.integers(-1, num_sequences // 5, num_sequences),
+    )
 
 
 def continued_cases(
-    method: str, chars: Characteristics, options: dict[str, Any], folder: Path
+    method: str,
+    chars: Characteristics,
+    options: dict[str, Any],
+    folder: Path,
+    changes: list[tuple[Mesh | None, Mesh | None]] | None = None,
 ) -> Iterator[tuple[str, bool]]:
     """Runs cut off on some devices that go on on others."""
     running.STEPS_PER_CALL = 64
     whole = order(chars, method, **options).indices
-    for before, after in ((None, devices(2)), (devices(2), devices(8)), (devices(8), None)):
+    for before, after in changes or [(None, devices(2)), (devices(2), devices(8)), (devices(8), None)]:
         path = folder / "run.checkpoint"
         try:
             order(chars, method, advance=Interrupted(128), checkpoint=path, mesh=before, **options)
