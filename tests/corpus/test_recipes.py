@@ -104,3 +104,25 @@ def test_ccnets_lines_keep_spaces_and_marks() -> None:
     assert left() == ["One line.\nIt's here!", "---"]
     documents = [Document("a", "x，一\n\uff11", "web"), Document("b", "X一\n1", "web")]
     assert left(keep_marks=True)[1:] == ["1"]
+
+
+def test_repeated_paragraphs_of_a_page_do_not_depend_on_other_pages() -> None:
+    repeated = (
+        "<p>This paragraph has more than one hundred characters, and it occurs so often that it "
+        "looks like a banner.</p>"
+    )
+    texts = [
+        f"<p>Paragraph {index} of the article tells another part of the story, in a few more words.</p>"
+        for index in range(6)
+    ]
+    page = f"<html><body><article>{repeated.join(['', *texts])}</article></body></html>"
+
+    def counts(**options: bool) -> list[int]:
+        chain = Chain([("html", {"always": True, **options})])
+        documents = [Document(str(index), page, "web") for index in range(4)]
+        return [document.text.count("looks like a banner") for document in chain.through(documents)]
+
+    assert counts() == [6] * 4
+    with_deduplication = counts(deduplicate=True)
+    assert len(set(with_deduplication)) == 1
+    assert 0 < with_deduplication[0] < 6
