@@ -17,7 +17,6 @@ from jax_diversity.foundation.errors import shortened
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.stage import Stage
 from jax_diversity.measures.stored import figures_file, measured_orderings
-from jax_diversity.measures.verdict import SHUFFLE, judge, means_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,6 +46,8 @@ def orderings_verdict(dataset: Dataset, ordering: str | None = None) -> str:
 
     Without a measured shuffle there is nothing to compare with: the text names the command that compares.
     """
+    from jax_diversity.measures.verdict import SHUFFLE, judge, means_of  # imports SciPy, which `--help` does not need
+
     names = measured_orderings(dataset.stored)
     if SHUFFLE not in names:
         return f"`jax-diversity measure --out {dataset.root}` compares the orderings with a shuffle."
