@@ -184,7 +184,7 @@ def test_the_validation_part_of_rows_is_not_lost(tmp_path: Path) -> None:
     config = rich_config(write_rich_corpus(tmp_path / "corpus"), tmp_path / "out", ("length",))
     packing = PackingConfig("partial_shuffle", {"num_rows": 200}, sequence_length=16, validation_fraction=0.1)
     build = Build(dataclasses.replace(config, packing=packing))
-    for stage in ("prepare", "tokenize", "pack"):
+    for stage in ("prepare", "tokenize", "embed", "cluster", "pack"):
         counts = build.run_stage(stage).counts
     assert counts["num_validation_documents"] > 0
     assert counts["num_validation_sequences"] > 10

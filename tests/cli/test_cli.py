@@ -64,7 +64,7 @@ def test_build_prints_what_it_made(built: Path, corpus: Path, capsys: pytest.Cap
     text = capsys.readouterr().out
     assert "`balance` is better than a shuffle in" in text
     assert "--all\n\nReport: " in text
-    assert text.count("kept") == 12
+    assert text.count("kept") == 13
     assert "400 documents" in text
     assert "balance" in text
     assert "report.html" in text
@@ -271,7 +271,7 @@ def test_help_of_every_verb(capsys: pytest.CaptureFixture, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert main([]) == 0
     verbs = re.findall(r"^  (\w+)  ", capsys.readouterr().out.partition("verbs:")[2], re.MULTILINE)
-    assert len(verbs) == 18
+    assert len(verbs) == 19
     for verb in verbs:
         with pytest.raises(SystemExit) as ending:
             main(["help", verb])
