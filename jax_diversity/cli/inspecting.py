@@ -41,7 +41,7 @@ def batch_table(batch: BatchView, run: Run, num_rows: int, deviations: Deviation
     if deviations:
         lines += [_ranks_table(batch, deviations), ""]
     if batch.families:
-        names = {} if several else _cluster_names(run.datasets[0], batch.families)
+        names = _cluster_names(run.datasets[0], batch.families) if len(run.datasets) == 1 else {}
         lines += [_differences_table(batch, "run" if several else "corpus", names), ""]
     return "\n".join([*lines, _rows_table(batch, num_rows, several), *_rest(size, num_rows)])
 
