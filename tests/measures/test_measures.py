@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from jax_diversity import Characteristics, Segments, compare, duplicate_gaps, measure, order
-from jax_diversity.measures import floors, prefixes, sliding, windows
+from jax_diversity.measures import floors, prefixes, sliding, verdict, windows
 from jax_diversity.measures.windows import token_windows
 from jax_diversity.schema.orderings import Positions
 from tests.support.synthetic import synthetic_characteristics
@@ -251,10 +251,10 @@ def test_pieces_of_any_size_make_the_same_bound(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_gap_closed() -> None:
-    assert floors.gap_closed(0.5, shuffle_tv=0.5, floor=0.1) == 0
-    assert floors.gap_closed(0.1, shuffle_tv=0.5, floor=0.1) == 1
-    assert floors.gap_closed(0.7, shuffle_tv=0.5, floor=0.1) == pytest.approx(-0.5)
-    assert math.isnan(floors.gap_closed(0.1, shuffle_tv=0.1, floor=0.1))
+    assert verdict.gap_closed(0.5, shuffle_tv=0.5, floor=0.1) == 0
+    assert verdict.gap_closed(0.1, shuffle_tv=0.5, floor=0.1) == 1
+    assert verdict.gap_closed(0.7, shuffle_tv=0.5, floor=0.1) == pytest.approx(-0.5)
+    assert math.isnan(verdict.gap_closed(0.1, shuffle_tv=0.1, floor=0.1))
 
 
 def test_placed_rows_are_the_permuted_rows() -> None:
