@@ -13,7 +13,7 @@ demonstration; `synthetic`, documents of 50 topics whose words are drawn at rand
 
 `--folder` keeps datasets, sketches of gradients and losses of the sequences, and the results of each case. What exists
 there is not computed again. At `--loss-steps` only the losses are stored, for other benchmarks. Without the file
-`CASE.json` the orders of a case are measured again from its sketches.
+`CASE.json` the orders of a case are measured again from its sketches. All cases in the folder are printed and stored.
 """
 
 from __future__ import annotations
@@ -236,15 +236,13 @@ def main() -> None:
     options = parser.parse_args()
     folder = Path(options.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    results: dict[str, Any] = {}
     for corpus in options.corpora:
         for length in options.lengths:
-            name = case_name(corpus, length, options.size)
-            path = folder / f"{name}.json"
+            path = folder / f"{case_name(corpus, length, options.size)}.json"
             if not path.exists():
                 found = measured(corpus, length, options, folder)
                 path.write_text(json.dumps(found), encoding="utf-8")
-            results[name] = json.loads(path.read_text(encoding="utf-8"))
+    results = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
     print(tables(results))
     if options.write:
         conditions = results_file.environment("jax", "jaxlib", "numpy", "flax")
