@@ -244,6 +244,7 @@ class _Orders:
         advance: Advance,
         **options: Any,
     ) -> None:
+        check_type("objective", objective, Objective | None, "a jd.Objective")
         self.method, self.seed, self.advance = method, as_whole_number("seed", seed, 0), advance
         self.first: Ordering | None = None
         self.objective, self.targets, self.options = objective, targets, options

@@ -108,8 +108,15 @@ class Characteristics:
             >>> Characteristics.from_counts(["web", "code", "web"], sequence_length=512)
             Characteristics(3 sequences of 512; group: 2 groups)
         """
-        if not isinstance(counts, Mapping):
+        if isinstance(counts, Mapping):
+            check_mapping("counts", counts, "family -> matrix or labels")
+        elif isinstance(counts, list | tuple) or getattr(counts, "ndim", 0):
             counts = {"group": counts}
+        else:
+            raise UserError(
+                "Expected counts to be a mapping family -> matrix or labels, one matrix (sequence, group), or one label "
+                f"per sequence, found {type(counts).__name__}."
+            )
         if not counts:
             raise UserError("Expected at least one family of counts, found none; pass {'name': matrix}.")
         matrices = {name: _as_counts(name, matrix) for name, matrix in counts.items() if not _are_labels(matrix)}

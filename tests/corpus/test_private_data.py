@@ -490,7 +490,7 @@ def account_of(*steps: dict, **places: dict) -> dict:
 def step_of(name: str, before: int, after: int, **more: object) -> dict:
     figures = {f"{figure}_in": before for figure in ("documents", "words", "bytes")}
     figures |= {f"{figure}_out": after for figure in ("documents", "words", "bytes")}
-    return {"step": name, **figures, "removed": {}, "found": {}, "edited": 0, **more}
+    return {"step": name, **figures, "removed": {}, "found": {}, "edited": 0, "unjudged": {}, **more}
 
 
 def test_the_printed_funnel_counts_documents_with_the_language_that_a_step_set() -> None:

@@ -222,7 +222,7 @@ def test_settings_survive_json(config: BuildConfig) -> None:
         ("cluster: {num_clusters: 9, train_documents: 8}", r"cluster.train_documents \(8\), found 9"),
         ("corpus: {paths: [a.jsonl], max_bytes: 0}", "corpus.max_bytes >= 1, found 0"),
         ("tokenizer: {end_token: END}", "tokenizer.end_token with tokenizer.kind=file or .* found 'END' with bpe"),
-        ("tokenizer: {path: t.json}", "only, found 't.json' with bpe; set tokenizer.kind=file"),
+        ("tokenizer: {path: t.json}", "a tokenizer.json or vocab.json, found no file at t.json"),
         ("tokenizer: {kind: bytes, path: t.json}", "only, found 't.json' with bytes; set tokenizer.kind=file"),
         ("tokenizer: {kind: sentencepiece}", "tokenizer.path .*kind=sentencepiece, found nothing; name a Sentence"),
         ("tokenizer: {kind: tensorflow-text, path: absent.model}", "found no file at absent.model"),

@@ -36,7 +36,7 @@ NO_TEXT = (5, None, ["balance"], {}, 4.7, b"balance", object())
 NO_CHARACTERISTICS = (None, 5, "abc", {"topic": TOPIC}, TOPIC, ORDERING)
 NO_ORDERING = (None, 5, "balance", {}, CHARS, 4.7, RAGGED, [0.5] * 6, [[0, 1], [2, 3]], object())
 NO_INTEGERS = (5, "abc", {}, RAGGED, [0.5], [None], ["a"], 4.7, object(), [[1, 2], [3, 4]])
-NO_MATRIX = (None, 5, "abc", [1, 2], {}, RAGGED, object(), TOPIC * 0.5, TOPIC + 0j, TOPIC > 1, TOPIC.astype(str))
+NO_MATRIX = (None, 5, "abc", {}, RAGGED, object(), TOPIC * 0.5, TOPIC + 0j, TOPIC > 1, TOPIC.astype(str))
 NO_SHARES = ("abc", None, {}, RAGGED, ["a", "b"], object(), [0.5, float("nan")], [[1, 0, 0]])
 
 # Function, the arguments with which it is called, and per argument: wrong values, and how the sentence names it.
@@ -46,7 +46,7 @@ CASES: list[Case] = [
         jd.Characteristics.from_counts,
         {"counts": {"topic": TOPIC}},
         {
-            "counts": ((*NO_MAPPING, None), "counts"),
+            "counts": ((5, "abc", {"a"}, np.zeros(3), 4.7, object(), {3: [1, 0]}, None), "counts"),
             "weights": (NO_MAPPING, "weights"),
             "sequence_length": ((*NO_NUMBER, 2.0), "sequence_length"),
         },
@@ -66,7 +66,7 @@ CASES: list[Case] = [
         jd.order,
         {"characteristics": CHARS, "method": "greedy"},
         {
-            "characteristics": (NO_CHARACTERISTICS, "characteristics"),
+            "characteristics": (NO_CHARACTERISTICS, "(characteristics|dataset)"),
             "method": (NO_TEXT, "ordering method"),
             "seed": (NO_INTEGER, "seed"),
             "objective": ((5, "f3", {}, (1.0,), object()), "objective"),
@@ -111,9 +111,9 @@ CASES: list[Case] = [
         jd.measure,
         {"characteristics": CHARS, "ordering": ORDERING, "windows": (2,)},
         {
-            "characteristics": (NO_CHARACTERISTICS, "characteristics"),
+            "characteristics": (NO_CHARACTERISTICS, "(characteristics|dataset)"),
             "ordering": (NO_ORDERING, "the ordering"),
-            "windows": ((4.7, "2", None, {}, [2.0], ["a"], object(), RAGGED), "window size"),
+            "windows": ((4.7, "2", {}, [2.0], ["a"], object(), RAGGED), "window size"),
             "advance": (NO_FUNCTION, "advance"),
             "targets": (NO_MAPPING, "targets"),
         },
@@ -127,8 +127,8 @@ CASES: list[Case] = [
         jd.compare,
         {"characteristics": CHARS, "orderings": {"a": ORDERING}},
         {
-            "characteristics": (NO_CHARACTERISTICS, "characteristics"),
-            "orderings": ((*NO_MAPPING, None), "orderings"),
+            "characteristics": (NO_CHARACTERISTICS, "(characteristics|dataset)"),
+            "orderings": ((*NO_MAPPING, None), "order"),
             "windows": ((4.7, "2", {}, [2.0], object()), "window size"),
             "offsets": ((5, None, [1], "never", {}, object()), "offset"),
             "targets": (NO_MAPPING, "targets"),
