@@ -108,9 +108,9 @@ def test_a_hugging_face_dataset() -> None:
 def test_a_megatron_prefix(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workplace)
     names = run_section("A Megatron prefix")
-    (shuffle,) = (workplace / "cache").glob("*-GPTDataset-train-shuffle_index.npy")
+    (shuffle,) = (workplace / "token-cache").glob("*-GPTDataset-train-shuffle_index.npy")
     assert np.array_equal(np.load(shuffle), names["ordering"].indices)
-    (text,) = (workplace / "cache").glob("*-description.txt")
+    (text,) = (workplace / "token-cache").glob("*-description.txt")
     assert json.loads(text.read_text())["dataset_path"] == "tokens/web"
     assert names["counts"].sum() == 33 * len(names["ordering"])
     assert TokenFile(workplace / "tokens" / "web").num_tokens == 1000
