@@ -458,7 +458,7 @@ class Dataset:
     def _lines(self) -> Iterator[tuple[str, str]]:
         """What the dataset holds, in the order of the stages."""
         shown = {"prepare": "documents", "tokenize": "tokens", "pack": "sequences", "characterize": "groups"}
-        hidden = ("embed", "cluster", "write", "report")
+        hidden = ("embed", "cluster", "order_validation", "write", "report")
         others = {name: name for name in self.stored.stages if "/" not in name and name not in (*shown, *hidden)}
         for stage, name in {**shown, **others}.items():
             if stage in self.stored.stages:

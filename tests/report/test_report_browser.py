@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium or Chrome on the path: the page is not drawn"),
 ]
 
-NUM_FIGURES = 15
+NUM_FIGURES = 16
 DESK, TELEPHONE = 1280, 360
 VERDICT = "document.getElementById('verdict').textContent"
 
