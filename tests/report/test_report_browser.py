@@ -203,7 +203,7 @@ def test_the_selectors_change_the_figures_and_obey_the_keyboard(browser, pages):
     browser.wait_for(f"{points} !== {json.dumps(before)}")
     assert browser.evaluate(VERDICT) != sentence
     browser.click("input[name=size][value='64']")
-    browser.wait_for(f"{VERDICT}.includes('64-sequence window by length')")
+    browser.wait_for(f"{VERDICT}.includes('By length, windows of 64 sequences')")
     browser.click("#log")
     browser.wait_for("document.getElementById('prefix').layout?.yaxis.type === 'log'")
     assert browser.faults() == []

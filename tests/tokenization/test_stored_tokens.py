@@ -585,11 +585,11 @@ def test_texts_are_no_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("corpus_settings", "tokenizer_settings", "what"),
     [
-        ({"format": "megatron"}, {}, "tokenizer.kind=stored with corpus.format=megatron or tokens"),
+        ({"format": "megatron"}, {"kind": "bytes"}, "tokenizer.kind=stored with corpus.format=megatron or tokens"),
         ({"format": "tokens"}, {"kind": "bytes"}, "found bytes with tokens"),
         ({"format": "auto"}, {"kind": "stored"}, "found stored with auto"),
         ({}, {"end_id": 3}, "tokenizer.end_id with tokenizer.kind=stored only, found 3 with bpe"),
-        ({}, {"path": "a.json"}, "tokenizer.path with tokenizer.kind=file or .* only, found 'a.json' with bpe"),
+        ({}, {"path": "a.json"}, "a tokenizer.json or vocab.json, found no file at a.json"),
         ({}, {"kind": "bytes", "vocab_size": 300}, "tokenizer.vocab_size with tokenizer.kind=bpe only, found 300"),
         ({}, {"kind": "bytes", "train_bytes": 99}, "tokenizer.train_bytes with tokenizer.kind=bpe only, found 99"),
         ({}, {"vocab_size": 256}, "tokenizer.vocab_size >= 257"),
