@@ -242,7 +242,11 @@ def main() -> None:
             if not path.exists():
                 found = measured(corpus, length, options, folder)
                 path.write_text(json.dumps(found), encoding="utf-8")
-    results = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+    results = {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.glob("*.json"))
+        if "." not in path.stem
+    }
     print(tables(results))
     if options.write:
         conditions = results_file.environment("jax", "jaxlib", "numpy", "flax")
