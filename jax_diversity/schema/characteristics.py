@@ -114,8 +114,8 @@ class Characteristics:
             counts = {"group": counts}
         else:
             raise UserError(
-                "Expected counts to be a mapping family -> matrix or labels, one matrix (sequence, group), or one label "
-                f"per sequence, found {type(counts).__name__}."
+                "Expected counts to be a mapping family -> matrix or labels, one matrix (sequence, group), or one "
+                f"label per sequence, found {type(counts).__name__}."
             )
         if not counts:
             raise UserError("Expected at least one family of counts, found none; pass {'name': matrix}.")
