@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from jax_diversity.cli.main import all_verbs
-from jax_diversity.cli.options import list_options
+from jax_diversity.cli.options import ALIASES, list_options
 from jax_diversity.pipeline.settings import BuildConfig
 
 BAR = "\\|"
@@ -30,7 +30,8 @@ def page() -> str:
     """The Markdown."""
     verbs = all_verbs()
     rows = [f"| [`{name}`](#{name}) | {verb.help} |" for name, verb in verbs.items()]
-    parts = ["\n".join(["| verb | |", "|---|---|", *rows, ""])]
+    short = "; ".join(f"`{name}` for `{full}`" for name, full in ALIASES.items())
+    parts = ["\n".join(["| verb | |", "|---|---|", *rows, ""]), f"Some options have a short name: {short}.\n"]
     for name, verb in verbs.items():
         parts.append(f"## {name}\n\n{verb.help}\n")
         if name == "demo":

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
+from jax_diversity.cli.options import with_full_names
 from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.packing.base import METHODS, pack
 from jax_diversity.pipeline.build import Build
@@ -174,7 +175,8 @@ def test_shell_examples_name_real_verbs_and_options(command_line: ModuleType) ->
         if command_line.all_verbs()[verb].sections:  # a stage's verb takes the others' options too
             known |= {option.name for _, found in command_line.options("build") for option in found}
         switches = {re.sub(r"^--((?:[\w-]+\.)*)", r"--\1no-", name) for name in known}
-        used = {word.split("=")[0] for word in words if word.startswith("--")}
+        full = with_full_names(words, known)
+        used = {word.split("=")[0] for word in full if word.startswith("--")}
         assert used <= known | switches | {"--help"}, verb
 
 
