@@ -68,7 +68,7 @@ def measure(num_sequences: int, num_steps: int, repeats: int) -> list[dict[str, 
         return greedy.GreedySelector(plan, objective, devices)
 
     def pooled(devices: Mesh | None) -> pool.PoolSelector:
-        return pool.PoolSelector(plan, objective, stream, POOL_SIZE, devices)
+        return pool.PoolSelector(plan, objective, stream, pool.PoolSizes.of_whole(plan, stream, POOL_SIZE), devices)
 
     rows = []
     for method, make in (("greedy", exact), ("greedy_pool", pooled)):

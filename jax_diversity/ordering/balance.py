@@ -1,7 +1,8 @@
 """The default method, which needs linear time: a pool takes sequences from a balanced stream.
 
 First `halving` makes a balanced stream of all sequences. Then `pool` places at every step the best sequence of a pool,
-and takes the next sequence of the stream into the pool.
+and takes the next sequence of the stream into the pool. If there are many sequences, `parts` cuts the stream, and pools
+order its parts at the same time.
 
 A pool alone is not enough: if the stream is a plain shuffle, the pool fills up with sequences of groups that are not
 needed. If the target changes during the run, a stream with a constant mixture would lack sequences of the groups that
@@ -14,10 +15,11 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float64, Int64
 
-from jax_diversity.foundation.checks import as_weight
+from jax_diversity.foundation.checks import as_weight, as_whole_number
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.halving import balanced_stream
 from jax_diversity.ordering.objective import Objective, heaviest_groups
+from jax_diversity.ordering.parts import parts_of, select_in_parts
 from jax_diversity.ordering.plan import Plan, tie_numbers
 from jax_diversity.ordering.pool import check_pool_size, select_from_pool
 from jax_diversity.ordering.running import Checkpoint
@@ -41,6 +43,7 @@ def balance(
     pool_size: int | None = None,
     aging: float = 2.0,
     ties: str = "random",
+    part_size: int = 32_768,
     mesh: Mesh | None = None,
 ) -> Int64[np.ndarray, " sequence"]:
     """Balance in linear time: sorted halving, then the best of a refilled pool at every step.
@@ -58,16 +61,22 @@ def balance(
             needs, would all be at the end. If all sequences have the same number of tokens, aging has no effect.
         ties: which candidate is placed if several have the best score: a `random` one, or the one with the `lowest`
             index.
+        part_size: about how many sequences are ordered one after another. Parts of this size are ordered at the same
+            time, on all cores or devices; the number of parts is 1, 2, 4, 8 ...
 
     Raises:
-        ValueError: a pool size that is not a whole number >= 1; a negative aging; unknown `ties`.
+        ValueError: a pool size or part size that is not a whole number >= 1; a negative aging; unknown `ties`.
     """
     check_pool_size(pool_size)  # before the stream, which takes a long time
+    part_size = as_whole_number("part_size", part_size, 1)
     aging = as_weight("aging", aging)
     plan = plan or Plan.build(characteristics, objective)
     numbers = tie_numbers(plan.num_positions, ties, seed)
-    stream = follow_targets(plan, balanced_stream(plan.features, plan.remaining, seed))
-    return select_from_pool(plan, objective, stream, numbers, pool_size, aging, advance, checkpoint, mesh)
+    num_parts = parts_of(len(plan.remaining), part_size)
+    stream = follow_targets(plan, balanced_stream(plan.features, plan.remaining, seed, num_parts))
+    if num_parts == 1:
+        return select_from_pool(plan, objective, stream, numbers, pool_size, aging, advance, checkpoint, mesh)
+    return select_in_parts(plan, objective, stream, numbers, num_parts, pool_size, aging, advance, checkpoint, mesh)
 
 
 def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64[np.ndarray, " remaining"]:

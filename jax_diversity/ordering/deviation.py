@@ -140,8 +140,8 @@ def padded_columns(values: np.ndarray, size: int) -> np.ndarray:
     return np.pad(values, ((0, 0), (0, size - values.shape[1])))
 
 
-def build_rule(features: Features, objective: Objective) -> GreedyRule:
-    """Make the rule of an objective over the features' columns."""
+def build_rule(features: Features, objective: Objective, num_groups: int = 0) -> GreedyRule:
+    """Make the rule of an objective over the features' columns, with arrays for at least `num_groups` groups apart."""
     # A window of more than all positions is the same as all of them, so a size beyond int32 can be cut to the limit of
     # int32.
     sizes = [min(size, int(np.iinfo(np.int32).max)) for size in objective.windows]
@@ -150,7 +150,8 @@ def build_rule(features: Features, objective: Objective) -> GreedyRule:
         # A norm is multiplied by its weight after the square root, so the columns have the weight 1.
         column_weights, families = np.ones(len(features.targets)), _build_families(features)
     apart = features.apart
-    num_groups = rounded_size(len(apart.share) + 1) if len(apart.group) else 0  # + 1 for sequences without a group
+    # + 1 for sequences without a group
+    num_groups = max(num_groups, rounded_size(len(apart.share) + 1)) if len(apart.group) else 0
     return GreedyRule(
         target_pieces=jax.device_put(split_into_pieces(features.targets)),
         column_weights=jax.device_put(column_weights.astype(np.float32)),
@@ -172,19 +173,40 @@ def _build_families(features: Features) -> Families:
     )
 
 
-def build_rows(features: Features, device: int = 0, num_devices: int = 1) -> PaddedCounts:
-    """Build the rows of device d of W: the sequences d, W + d, 2 W + d ... Array sizes are equal on all devices."""
+class RowSizes(NamedTuple):
+    """Sizes of the arrays of `PaddedCounts`: rows, non-zeros of all rows, non-zeros of the longest row."""
+
+    rows: int
+    nonzeros: int
+    longest: int
+
+
+NO_ROWS = RowSizes(0, 0, 0)
+
+
+def row_sizes(lengths: Integer[np.ndarray, " sequence"]) -> RowSizes:
+    """Return the rounded sizes for sequences with these numbers of non-zeros."""
+    return RowSizes(
+        rounded_size(len(lengths)), rounded_size(int(lengths.sum())), rounded_size(int(lengths.max(initial=1)))
+    )
+
+
+def build_rows(features: Features, device: int = 0, num_devices: int = 1, sizes: RowSizes = NO_ROWS) -> PaddedCounts:
+    """Build the rows of device d of W: the sequences d, W + d, 2 W + d ... Array sizes are equal on all devices.
+
+    `sizes` are the smallest sizes, so that several tables have equal sizes.
+    """
     counts = np.diff(features.row_starts)
     own = counts[device::num_devices]
     starts = np.concatenate([[0], np.cumsum(own)])
-    longest = rounded_size(int(counts.max(initial=1)))
-    most_nonzeros = max(int(counts[other::num_devices].sum()) for other in range(num_devices))
-    num_rows = rounded_size(-(-features.num_sequences // num_devices))
+    # Every device has the sizes of the device that needs most.
+    needed = [row_sizes(counts[other::num_devices]) for other in range(num_devices)]
+    num_rows, num_nonzeros, longest = (max(each) for each in zip(sizes, *needed, strict=True))
     # A single device uses the arrays unchanged: an index of every non-zero would be larger than the counts themselves.
     entries = slice(None)
     if num_devices > 1:
         entries = features.entries(np.arange(device, features.num_sequences, num_devices))
-    size = rounded_size(most_nonzeros + longest)
+    size = num_nonzeros + longest
     return PaddedCounts(
         starts=padded(starts.astype(np.int32), num_rows + 1, fill=int(starts[-1])),
         columns=padded(features.columns[entries], size),
@@ -214,8 +236,9 @@ def read_row(rows: PaddedCounts, row_index: Int32[Array, ""], num_columns: int) 
 
 def start_deviation(rule: GreedyRule, plan: Plan, placed: Int64[np.ndarray, " position"]) -> Deviation:
     """Compute, in float64, the deviation after the sequences `placed`, which fill the first positions."""
-    total = _compensated(plan.excess(placed))
-    windows = [_compensated(plan.excess(placed, last=size)) for size in np.asarray(rule.window_sizes).tolist()]
+    total = _compensated(plan.carried + plan.excess(placed))
+    reached = [max(len(placed) - size, 0) for size in np.asarray(rule.window_sizes).tolist()]
+    windows = [_compensated(plan.excess(placed[first:], first)) for first in reached]
     return _before_a_call(total, windows, _start_placed(rule, plan, placed))
 
 

@@ -163,6 +163,33 @@ def _floats(bits: Int32[Array, "..."]) -> Float32[Array, "..."]:
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
+def from_all_processes(mesh: Mesh, own: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+    """Send lists of integer arrays to all processes; return the lists of all processes of the mesh, by their index.
+
+    The numbers must be below 2^31.
+    """
+    lengths = _from_every_process(mesh, np.array([len(own), sum(map(len, own))], np.int32))
+    # The arrays of a collective have the same shape on all devices.
+    most, longest = np.max(lengths, axis=0)
+    sizes, joined = np.zeros(most, np.int32), np.zeros(longest, np.int32)
+    sizes[: len(own)] = list(map(len, own))
+    joined[: sizes.sum()] = np.concatenate([*own, joined[:0]])
+    found = zip(lengths, _from_every_process(mesh, sizes), _from_every_process(mesh, joined), strict=True)
+    return [
+        np.split(values[:num_values].astype(np.int64), np.cumsum(sizes[:number])[:-1]) if number else []
+        for (number, num_values), sizes, values in found
+    ]
+
+
+def _from_every_process(mesh: Mesh, own: np.ndarray) -> list[np.ndarray]:
+    """Send an array to all processes of the mesh; the arrays have the same shape in all of them."""
+    together = jax.jit(lambda values: values, out_shardings=NamedSharding(mesh, EVERYWHERE))
+    gathered = np.asarray(together(split(mesh, lambda _: own[None], BY_ROW)))
+    # Every device of a process sends the same: we take one of them.
+    of_devices = {device.process_index: values for device, values in zip(mesh.devices.flat, gathered, strict=True)}
+    return [of_devices[process] for process in sorted(of_devices)]
+
+
 def shared_checkpoint(checkpoint: Checkpoint, mesh: Mesh | None) -> Checkpoint:
     """Return the checkpoint of a run over the mesh: one process reads and writes it for all processes."""
     if mesh is None or not mesh.is_multi_process or checkpoint.path is None:

@@ -222,6 +222,16 @@ class SeparatedGroups:
         share = np.concatenate(held) / max(int(tokens.sum()), 1)
         return cls(group, share, weight * np.sqrt(np.concatenate(sizes)))
 
+    def only(self, rows: Int64[np.ndarray, " row"]) -> tuple[SeparatedGroups, Int64[np.ndarray, " _kept"]]:
+        """Return the groups of some sequences, numbered without the other groups, and the former numbers."""
+        group = self.group[:, rows]
+        is_used = np.zeros(len(self.share) + 1, bool)
+        is_used[group] = True
+        kept = np.flatnonzero(is_used[:-1])
+        numbers = np.full(len(self.share) + 1, len(kept), np.int32)
+        numbers[kept] = np.arange(len(kept))
+        return SeparatedGroups(numbers[group], self.share[kept], self.weight[kept]), kept
+
     @cached_property
     def drift(self) -> Float64[np.ndarray, " sequence"]:
         """The value `2 λ √n_g τ_g` of every sequence: how much a placed token lowers the score, per own token."""
@@ -237,7 +247,9 @@ class Features:
     (`column_weights`) and multiplied last, because scaled counts would not be whole numbers. `norms` are the norms of
     the first family's counts. They are rounded to float32 once, so that every step uses the same value. The last entry
     of `targets` and `column_weights` is for the norm column. `squares` are `||c_s||²` without the norm column. `apart`
-    contains the groups of documents and copies.
+    contains the groups of documents and copies. A pool may read the changes of the `deferred` columns later than those
+    of the other columns: the columns of families with many groups in every sequence, such as token ids, but for the
+    columns whose counts vary most.
     """
 
     row_starts: Int64[np.ndarray, " boundary"]
@@ -251,6 +263,7 @@ class Features:
     self_weight: float
     family_columns: Mapping[str, slice]
     apart: SeparatedGroups
+    deferred: Bool[np.ndarray, " column"]
 
     @property
     def num_sequences(self) -> int:
@@ -281,7 +294,7 @@ class Features:
                 "check the ordering with jd.measure or pack shorter sequences.",
                 stacklevel=2,
             )
-        return cls(
+        features = cls(
             row_starts=row_starts,
             columns=columns,
             values=values,
@@ -295,10 +308,15 @@ class Features:
             self_weight=objective.total_self_weight,
             family_columns=family_columns,
             apart=SeparatedGroups.build(characteristics, objective.document_weight),
+            deferred=np.zeros(len(targets) + 1, bool),
         )
+        return replace(features, deferred=features._find_deferred())
 
-    def take(self, rows: Int64[np.ndarray, " row"]) -> Features:
-        """Return the features of some sequences, in the given order; targets and shares stay those of all sequences."""
+    def take(self, rows: Int64[np.ndarray, " row"], apart: SeparatedGroups | None = None) -> Features:
+        """Return the features of some sequences, in the given order; targets and shares stay those of all sequences.
+
+        `apart` are the rows' groups, if they are numbered differently (`SeparatedGroups.only`).
+        """
         row_starts = np.append(0, np.cumsum(np.diff(self.row_starts)[rows]))
         columns, values = np.empty(row_starts[-1], self.columns.dtype), np.empty(row_starts[-1], self.values.dtype)
         for block in _row_blocks(row_starts):
@@ -312,7 +330,7 @@ class Features:
             tokens=self.tokens[rows],
             norms=self.norms[rows],
             squares=self.squares[rows],
-            apart=replace(self.apart, group=self.apart.group[:, rows]),
+            apart=apart or replace(self.apart, group=self.apart.group[:, rows]),
         )
 
     def with_groups_as_columns(self) -> Features:
@@ -380,13 +398,7 @@ class Features:
         before = np.cumsum(counts) - counts
         return np.repeat(self.row_starts[rows] - before, counts) + np.arange(counts.sum())
 
-    @cached_property
-    def deferred(self) -> Bool[np.ndarray, " column"]:
-        """Whether a pool may read the changes of a column later than those of the other columns.
-
-        Deferred are the columns of families with many groups in every sequence, such as token ids, but for the columns
-        whose counts vary most.
-        """
+    def _find_deferred(self) -> Bool[np.ndarray, " column"]:
         chosen = np.zeros(len(self.targets), bool)
         entries = self.entries(np.arange(0, self.num_sequences, max(self.num_sequences // _ROWS_OF_VARIANCE, 1)))
         columns, values = self.columns[entries], self.values[entries].astype(np.float64)
@@ -399,6 +411,10 @@ class Features:
             if num_entries[own].sum() >= _MANY_GROUPS * num_rows:
                 chosen[own.start + np.argsort(-variances[own], kind="stable")[_COLUMNS_OF_STEPS:]] = True
         return chosen
+
+    def num_deferred(self) -> Int64[np.ndarray, " sequence"]:
+        """Return the number of counts above zero in deferred columns, of every sequence."""
+        return _row_sums(self.row_starts, lambda part: self.deferred[self.columns[part]]).astype(np.int64)
 
     def only_deferred(self) -> Features:
         """Return the same sequences with only the counts of the deferred columns."""

@@ -14,7 +14,7 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -133,14 +133,16 @@ class Plan:
     """The features of all sequences (with the first phase's targets), the phases, and the consumed sequences.
 
     `starts` and `targets` are the first position and the targets τ of each phase. The last column of `targets` is the
-    mean norm. `head_start` is, for every group that is kept apart, the number of tokens by which the previous epoch
-    puts it ahead of its share.
+    mean norm. `carried` is the deviation before the first position: zero, except in a part of a larger run.
+    `head_start` is, for every group that is kept apart, the number of tokens by which the previous epoch, or the
+    earlier parts, put it ahead of its share.
     """
 
     features: Features
     starts: tuple[int, ...]
     targets: Float64[np.ndarray, "phase column"]
     consumed: Int64[np.ndarray, " consumed"]
+    carried: Float64[np.ndarray, " column"]
     head_start: Int64[np.ndarray, " group"]
 
     @classmethod
@@ -162,8 +164,9 @@ class Plan:
         consumed = np.zeros(0, np.int64) if consumed is None else as_consumed(consumed, num_sequences)
         features = Features.build(characteristics, objective)
         head_start = _head_start(features, None if previous is None else as_epoch(previous, num_sequences))
+        carried = np.zeros(len(features.targets))
         if targets is None:
-            return cls(features, (0,), features.targets[None], consumed, head_start)
+            return cls(features, (0,), features.targets[None], consumed, carried, head_start)
         if from_here_on := not isinstance(targets, Targets):
             check_mapping("targets", targets, _FAMILY_TO_SHARES)
             if unknown := set(targets) - set(characteristics.families):
@@ -199,7 +202,7 @@ class Plan:
                 left[consumed] = False
                 norms = features.norms.astype(np.float64)
                 table[:, -1] = norms[consumed].mean(), norms[left].mean()
-        return cls(replace(features, targets=table[0]), starts, table, consumed, head_start)
+        return cls(replace(features, targets=table[0]), starts, table, consumed, carried, head_start)
 
     @property
     def fingerprint(self) -> str:
@@ -247,16 +250,72 @@ class Plan:
             if start < stop:
                 yield start, stop, replace(self.features, targets=targets)
 
-    def excess(self, placed: Sequence[int] | Int64[np.ndarray, " position"], last: int | None = None) -> np.ndarray:
-        """Return the deviation (float64) of the sequences placed so far, or of the `last` positions only."""
+    def excess(self, placed: Sequence[int] | Int64[np.ndarray, " position"], first_position: int = 0) -> np.ndarray:
+        """Return the sum (float64) of the excesses of sequences at consecutive positions from `first_position` on."""
         placed = np.asarray(placed, np.int64)
-        # Each sequence is compared with the target of the phase in which it was placed.
-        first = 0 if last is None else max(len(placed) - last, 0)
+        last = first_position + len(placed)
         total = np.zeros(self.targets.shape[1])
-        for start, stop, features in self.phases(first):
-            if start < len(placed):
-                total += features.excess(placed[start : min(stop, len(placed))])
+        # Each sequence is compared with the target of the phase in which it is placed.
+        for start, stop, features in self.phases(first_position):
+            if start < last:
+                total += features.excess(placed[start - first_position : min(stop, last) - first_position])
         return total
+
+    def part(
+        self,
+        sequences: Int64[np.ndarray, " _part"],
+        first_position: int,
+        before: Before,
+        last_before: Int64[np.ndarray, " _last"],
+    ) -> Plan:
+        """Return the plan of the positions from `first_position` on, which get only the given sequences.
+
+        Args:
+            sequences: the part's sequences; the plan numbers them in this order, after `last_before`.
+            first_position: the part's first position.
+            before: sums over the sequences of all earlier positions but for `last_before`.
+            last_before: the sequences at the last positions before the part, if windows reach back to them.
+        """
+        first_position -= len(last_before)
+        rows = np.concatenate([last_before, sequences])
+        apart, groups = self.features.apart.only(rows)
+        # P_g - τ_g S, rounded to tokens, of the groups that have sequences in this part.
+        head_start = self.head_start + before.of_groups - np.round(self.features.apart.share * before.tokens)
+        starts = np.maximum(np.subtract(self.starts, first_position), 0)
+        phases = slice(int(np.searchsorted(starts, 0, side="right")) - 1, int(np.searchsorted(starts, len(rows))))
+        return replace(
+            self,
+            features=replace(self.features.take(rows, apart), targets=self.targets[phases.start]),
+            starts=tuple(starts[phases].tolist()),
+            targets=self.targets[phases],
+            consumed=np.arange(len(last_before)),
+            carried=self.carried + before.excess,
+            head_start=head_start[groups].astype(np.int64),
+        )
+
+    def before(self, placed: Int64[np.ndarray, " position"], first_position: int = 0) -> Before:
+        """Return the sums over sequences at consecutive positions from `first_position` on."""
+        features = self.features
+        group, tokens = features.apart.group[:, placed], features.tokens[placed]
+        num_groups = len(features.apart.share)
+        of_groups = np.bincount(group.ravel(), np.tile(tokens, len(group)), minlength=num_groups + 1)[:num_groups]
+        return Before(self.excess(placed, first_position), of_groups.astype(np.int64), int(tokens.sum()))
+
+
+class Before(NamedTuple):
+    """Sums over sequences: of their excesses, of the tokens of every group that is kept apart, and of all tokens."""
+
+    excess: Float64[np.ndarray, " column"]
+    of_groups: Int64[np.ndarray, " group"]
+    tokens: int
+
+    def plus(self, other: Before) -> Before:
+        """Add the sums over other sequences."""
+        return Before(self.excess + other.excess, self.of_groups + other.of_groups, self.tokens + other.tokens)
+
+    def minus(self, other: Before) -> Before:
+        """Subtract the sums over some of the sequences."""
+        return Before(self.excess - other.excess, self.of_groups - other.of_groups, self.tokens - other.tokens)
 
 
 def tie_numbers(num_sequences: int, ties: str, seed: int) -> Int64[np.ndarray, " sequence"]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -30,9 +31,11 @@ from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.compilation import call
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.deviation import (
+    NO_ROWS,
     Deviation,
     GreedyRule,
     PaddedCounts,
+    RowSizes,
     SequenceCounts,
     add_compensated,
     add_placed,
@@ -44,6 +47,7 @@ from jax_diversity.ordering.deviation import (
     read_row,
     restored_deviation,
     rounded_size,
+    row_sizes,
     saved_deviation,
     start_deviation,
 )
@@ -130,16 +134,12 @@ def select_from_pool(
     and sequences have different numbers of tokens, candidates that have waited long are placed earlier (see `balance`).
     """
     check_pool_size(pool_size)
-    if pool_size is None:
-        pool_size = _POOL_WITH_DEFERRED if plan.features.deferred.any() else _POOL
     devices = flat_mesh(mesh)
     if len(stream) == 0:
         return np.zeros(0, np.int64)
-    # A pool does not need more slots than the stream has sequences. Because of the rounding, streams of similar sizes
-    # use the same compiled program.
-    num_slots = min(pool_size, rounded_size(len(stream)))
+    sizes = PoolSizes.of_whole(plan, stream, pool_size)
     plan, stream = plan.renumbered(numbers), inverse(numbers)[stream]
-    selector = PoolSelector(plan, objective, stream, num_slots, devices, aging)
+    selector = PoolSelector(plan, objective, stream, sizes, devices, aging)
     return numbers[drive(selector, plan, advance, shared_checkpoint(checkpoint or Checkpoint(), devices))]
 
 
@@ -147,6 +147,60 @@ def check_pool_size(pool_size: int | None) -> None:
     """Raise an error if a pool size is neither None nor a whole number >= 1."""
     if pool_size is not None:
         as_whole_number("pool_size", pool_size, 1)
+
+
+class PoolSizes(NamedTuple):
+    """Sizes of a pool's arrays. Pools with equal sizes share one compiled program.
+
+    `num_slots` is the number of candidates. `deferred.longest` is 0 if no column is deferred.
+    """
+
+    num_slots: int
+    steps: RowSizes
+    deferred: RowSizes
+    num_groups: int
+
+    @classmethod
+    def of_whole(cls, plan: Plan, stream: Int64[np.ndarray, " remaining"], pool_size: int | None) -> PoolSizes:
+        """Return sizes for one pool of all sequences; `pool_size` is None for the default."""
+        return cls.of(plan.features, [np.arange(plan.num_positions)], len(stream), pool_size)
+
+    @classmethod
+    def of(
+        cls,
+        features: Features,
+        parts: Sequence[Int64[np.ndarray, " _part"]],
+        stream_size: int,
+        pool_size: int | None,
+    ) -> PoolSizes:
+        """Return sizes that suffice for each of some parts of the sequences.
+
+        `stream_size` is the largest number of candidates of a part; `pool_size` is None for the default.
+        """
+        if pool_size is None:
+            pool_size = _POOL_WITH_DEFERRED if features.deferred.any() else _POOL
+        # A pool does not need more slots than its stream has sequences. Because of the rounding, streams of similar
+        # sizes use the same compiled program.
+        num_slots = min(pool_size, rounded_size(stream_size))
+        lengths = np.diff(features.row_starts)
+        late = np.zeros_like(lengths)
+        # Without a table every step computes all scores again, and nothing is deferred.
+        if features.deferred.any() and has_table(features, num_slots):
+            late = features.num_deferred()
+            if rounded_size(int(late.max(initial=0))) * num_slots > _MOST_DEFERRED_ENTRIES:
+                late = np.zeros_like(lengths)
+        steps, deferred = (
+            RowSizes(*(max(each) for each in zip(*(row_sizes(counts[part]) for part in parts), strict=True)))
+            for counts in (lengths - late, late)
+        )
+        groups = [len(features.apart.only(part)[1]) for part in parts] if len(parts) > 1 else [0]
+        num_groups = rounded_size(max(groups) + 1)
+        return cls(num_slots, steps, deferred if late.any() else NO_ROWS, num_groups)
+
+
+def has_table(features: Features, num_slots: int) -> bool:
+    """Return whether a pool has a table of its candidates' counts; only its memory grows with columns times slots."""
+    return len(features.targets) * num_slots <= _LARGEST_TABLE
 
 
 class Stream(NamedTuple):
@@ -234,31 +288,28 @@ class PoolSelector:
         plan: Plan,
         objective: Objective,
         stream: Int64[np.ndarray, " remaining"],
-        num_slots: int,
+        sizes: PoolSizes,
         mesh: Mesh | None = None,
         aging: float = 0.0,
     ) -> None:
         self._plan, self._objective, self._mesh = plan, objective, mesh
-        self._num_slots, self._aging = num_slots, aging
+        self._sizes, self._aging = sizes, aging
         self._stream = stream
         # Half precision represents whole numbers up to 2,048 exactly, and reading the table is most of the work of a
         # step with wide rows.
         self._table_type = np.float16 if plan.features.values.max(initial=0) <= 2048 else np.float32
-        # Only the table's memory grows with columns times slots.
-        self._has_table = len(plan.features.targets) * num_slots <= _LARGEST_TABLE
-        # Without a table every step computes all scores again, and nothing is deferred.
-        late = plan.features.only_deferred() if self._has_table and plan.features.deferred.any() else None
-        width = 0 if late is None else rounded_size(int(np.diff(late.row_starts).max(initial=1)))
-        self._defers = 0 < width * num_slots <= _MOST_DEFERRED_ENTRIES
-        self._num_entries = width if self._defers else 0
-        steps, deferred = build_rows(self._of_steps(plan.features)), None
-        if late is not None and self._defers:
+        self._has_table = has_table(plan.features, sizes.num_slots)
+        defers = sizes.deferred.longest > 0
+        self._of_steps = plan.features.without_deferred() if defers else plan.features
+        steps, deferred = build_rows(self._of_steps, sizes=sizes.steps), None
+        if defers:
+            deferred = build_rows(plan.features.only_deferred(), sizes=sizes.deferred)
             # The other values of a sequence are read from the rows of the steps.
-            deferred = build_rows(late)._replace(norms=steps.norms, tokens=steps.tokens, apart=steps.apart)
+            deferred = deferred._replace(norms=steps.norms, tokens=steps.tokens, apart=steps.apart)
         self.rows: Rows = replicated(mesh, Rows(steps, deferred))
         self.retarget(plan.features)
         deviation = start_deviation(self.rule, plan, plan.consumed)
-        self._start(deviation, plan.consumed, stream[:num_slots], min(num_slots, len(stream)))
+        self._start(deviation, plan.consumed, stream[: sizes.num_slots], min(sizes.num_slots, len(stream)))
 
     def _start(
         self,
@@ -272,33 +323,35 @@ class PoolSelector:
         num_columns = len(features.targets) if self._has_table else 0
         # All devices have the same number of slots, so the last device may have more slots than the pool needs. These
         # additional slots never get a member, because only a slot that becomes empty is refilled.
-        num_own = -(-self._num_slots // num_devices(self._mesh))
+        num_own = -(-self._sizes.num_slots // num_devices(self._mesh))
 
         def build(device: int) -> Slots:
             own = members[device * num_own : (device + 1) * num_own].astype(np.int32)
             zeros = jax.device_put(np.zeros(num_own, np.float32))
             table = jax.device_put(np.zeros((num_columns, num_own), self._table_type))
             apart = jax.device_put(np.zeros((len(features.apart.group), num_own), np.int32))
-            rows = [np.zeros((self._num_entries, num_own), part.dtype) for part in (features.columns, features.values)]
+            num_entries = self._sizes.deferred.longest
+            rows = [np.zeros((num_entries, num_own), part.dtype) for part in (features.columns, features.values)]
             slots = padded(own, num_own, fill=NO_SEQUENCE)
             return Slots(slots, zeros, table, zeros, zeros, zeros, apart, *jax.device_put(rows))
 
         self.state = PoolState(
             deviation=deviation,
             slots=split(self._mesh, build, _SLOTS_SPLIT),
-            order=padded(placed.astype(np.int32), rounded_size(self._plan.num_positions)),
+            order=padded(placed.astype(np.int32), self._num_rows),
             last=jax.device_put(np.int32(NO_SEQUENCE)),
             num_placed=jax.device_put(np.int32(len(placed))),
             num_taken=jax.device_put(np.int32(num_taken)),
         )
 
-    def _of_steps(self, features: Features) -> Features:
-        return features.without_deferred() if self._defers else features
+    @property
+    def _num_rows(self) -> int:
+        return max(self._sizes.steps.rows, rounded_size(self._plan.num_positions))
 
     def retarget(self, features: Features) -> None:
         """Change the targets from the next step on."""
-        size = rounded_size(features.num_sequences)
-        of_steps = self._of_steps(features)
+        size = self._num_rows
+        of_steps = replace(self._of_steps, targets=features.targets)
         # 2 <λ τ, v_s> = 2 <λ τ, c_s> - t_s 2 <λ τ, τ>, computed in float64.
         target_square = 2.0 * float(of_steps.column_weights[:-1] @ features.targets[:-1] ** 2)
         excess_products = of_steps.target_products - target_square * features.tokens
@@ -318,7 +371,9 @@ class PoolSelector:
             refresh_every=jax.device_put(np.int32(refresh_every)),
             deferred_every=jax.device_put(np.int32(STEPS_PER_DEFERRAL)),
         )
-        self.rule, self.stream = replicated(self._mesh, (build_rule(features, self._objective), stream))
+        self.rule, self.stream = replicated(
+            self._mesh, (build_rule(features, self._objective, self._sizes.num_groups), stream)
+        )
 
     def _costs(self, features: Features) -> Float32[np.ndarray, " sequence"]:
         """Return every sequence's own cost, plus the cost of its place in the stream."""
@@ -326,7 +381,7 @@ class PoolSelector:
         # It is 0 if all sequences have the same number of tokens. It is near 1 if few sequences have nearly all tokens.
         unevenness = tokens.var() / max(float((tokens**2).mean()), 1.0)
         # All candidates get older by one at every step, so only their places in the stream make a difference.
-        by_place = self._aging * unevenness * features.squares.mean() / self._num_slots
+        by_place = self._aging * unevenness * features.squares.mean() / self._sizes.num_slots
         costs = features.own_costs.astype(np.float64)
         costs[self._stream] += by_place * np.arange(len(self._stream))
         return costs.astype(np.float32)

@@ -29,7 +29,7 @@ from jax_diversity.pipeline.stages import ordering_stages
 
 # Another value than the default for every option that settings can give; a mesh of devices is given as their number.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "balance": {"pool_size": 16, "aging": 5.0, "ties": "lowest"},
+    "balance": {"pool_size": 16, "aging": 5.0, "ties": "lowest", "part_size": 100},
     "buffer_shuffle": {"buffer_size": 30, "num_workers": 2, "epoch": 1, "batch_size": 4},
     "cluster_sorted": {},
     "corpus_order": {},

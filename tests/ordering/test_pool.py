@@ -287,6 +287,11 @@ def test_slots_beyond_the_stream_change_nothing() -> None:
 # Precision over many steps
 
 
+def pool_selector(plan: Plan, objective: Objective) -> pool.PoolSelector:
+    sizes = pool.PoolSizes.of_whole(plan, plan.remaining, POOL_SIZE)
+    return pool.PoolSelector(plan, objective, plan.remaining, sizes)
+
+
 @functools.cache
 def deviation_after_a_run(windows: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """What the pool keeps after 9,000 steps, and the same in float64: (sum, column), the norms' last, in tokens.
@@ -296,7 +301,7 @@ def deviation_after_a_run(windows: tuple[int, ...]) -> tuple[np.ndarray, np.ndar
     objective = Objective(windows=windows)
     chars = synthetic_characteristics(9000, sequence_length=333, num_clusters=7, num_bins=3)
     plan = Plan.build(chars, objective)
-    selector = pool.PoolSelector(plan, objective, plan.remaining, POOL_SIZE)
+    selector = pool_selector(plan, objective)
     selector.retarget(plan.features)
     for _ in range(2):
         selector.run(4400)
@@ -304,7 +309,7 @@ def deviation_after_a_run(windows: tuple[int, ...]) -> tuple[np.ndarray, np.ndar
     assert len(placed) == 8800
     sums = [selector.state.deviation.total, *selector.state.deviation.windows]
     kept = [np.asarray(total.value, np.float64) + np.asarray(total.error, np.float64) for total in sums]
-    expected = [plan.excess(placed), *(plan.excess(placed, last=window) for window in windows)]
+    expected = [plan.excess(placed), *(plan.excess(placed[-window:], len(placed) - window) for window in windows)]
     return np.stack(kept), np.stack(expected)
 
 
@@ -333,7 +338,7 @@ def test_pool_lowers_for_tpu(
     monkeypatch.setattr(pool, "_LARGEST_TABLE", largest_table)
     chars, objective = make(), OBJECTIVES["windows"]
     plan = Plan.build(chars, objective)
-    selector = pool.PoolSelector(plan, objective, plan.remaining, POOL_SIZE)
+    selector = pool_selector(plan, objective)
     arguments = abstract((selector.rule, selector.rows, selector.stream, selector.state, np.int32(0)))
     exported = export.export(pool.run, platforms=["tpu"])(*arguments)
     assert exported.platforms == ("tpu",)
@@ -356,7 +361,7 @@ def test_a_step_copies_no_table(make: Callable[[], Characteristics]) -> None:
     """The table is written before it is read: a loop that copied it would cost a hundred times its reads."""
     chars, objective = make(), Objective()
     plan = Plan.build(chars, objective)
-    selector = pool.PoolSelector(plan, objective, plan.remaining, POOL_SIZE)
+    selector = pool_selector(plan, objective)
     arguments = (selector.rule, selector.rows, selector.stream, selector.state, jnp.int32(9))
     compiled = pool.run.lower(*arguments).compile()
     columns, slots = selector.state.slots.table.shape

@@ -102,6 +102,9 @@ def pool_cases(folder: Path) -> Iterator[tuple[str, bool]]:
     wide = wide_characteristics(300)
     same = equal(wide, "balance", meshes=[devices(3)], objective=WINDOWS, pool_size=61)
     yield "balance, deferred columns, 3 devices", same
+    parts = {**moving, "pool_size": 31, "part_size": 40}
+    for number in (1, 3):
+        yield f"balance in parts, {number} devices", equal(chars, "balance", meshes=[devices(number)], **parts)
     deferring = {"objective": WINDOWS, "pool_size": 61}
     yield from continued_cases("balance", wide, deferring, folder, [(None, devices(2))])
 
@@ -144,7 +147,8 @@ def platforms() -> list[tuple[str, ...]]:
     plan = Plan.build(chars, WINDOWS)
     shared = mesh.flat_mesh(devices(8))
     exact = greedy.GreedySelector(plan, WINDOWS, shared)
-    pooled = pool.PoolSelector(plan, WINDOWS, np.arange(chars.num_sequences), 32, shared)
+    stream = np.arange(chars.num_sequences)
+    pooled = pool.PoolSelector(plan, WINDOWS, stream, pool.PoolSizes.of_whole(plan, stream, 32), shared)
     steps = jnp.int32(5)
     first = mesh.replicated(shared, (exact._rule, exact._rows, exact.candidates, exact.state, steps))
     second = mesh.replicated(shared, (pooled.rule, pooled.rows, pooled.stream, pooled.state, steps))

@@ -19,7 +19,7 @@ from jax_diversity.ordering import running
 from tests.support.many_devices import Interrupted, alike_characteristics
 
 OBJECTIVE = Objective(windows=(16, 50), window_weight=0.37)
-CASES = {"greedy": {}, "greedy_pool": {"pool_size": 61}}
+CASES = {"greedy": {}, "greedy_pool": {"pool_size": 61}, "balance": {"pool_size": 11, "part_size": 16}}
 NUM_SEQUENCES = 250
 STEPS_PER_CALL = 50
 

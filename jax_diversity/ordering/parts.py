@@ -1,0 +1,301 @@
+"""Parts of a balanced stream that are ordered at the same time, each by a pool of its own.
+
+The stream is cut into parts of equal size. Which sequences come before a part is known before any part is ordered, so
+the part's pool starts from the exact deviation of all earlier sequences (`Plan.part`). At a cut, the deviation of a
+stream is larger than that of an ordering: a pool would correct it at once, with unbalanced windows. Therefore sequences
+on both sides of each cut are exchanged first, until the deviation there stops falling.
+
+The number of parts depends only on the number of sequences. The ordering is therefore the same for any number of
+threads, devices and hosts.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Float64, Int64
+from scipy.sparse import csr_array
+
+from jax_diversity.foundation.processes import num_cores
+from jax_diversity.foundation.progress import Advance
+from jax_diversity.ordering.mesh import flat_mesh, from_all_processes, shared_checkpoint
+from jax_diversity.ordering.objective import Features, Objective
+from jax_diversity.ordering.plan import Before, Plan, inverse
+from jax_diversity.ordering.pool import PoolSelector, PoolSizes
+from jax_diversity.ordering.running import Checkpoint, drive
+
+_REACH = 8192
+"""Number of sequences on each side of a cut that may be exchanged."""
+_LEAST_GAIN = 1e-3
+"""Exchanges stop when one lowers `||D||²` by less than this share of a sequence's mean `||v||²`."""
+
+
+def parts_of(num_sequences: int, part_size: int) -> int:
+    """Return the number of parts, 1, 2, 4, 8 ..., so that a part has about `part_size` sequences.
+
+    Example:
+        >>> parts_of(100_000, 32_768)
+        4
+    """
+    # Powers of two: 2, 4, 8 ... cores get equal loads, and the cuts are boundaries of the stream's halving.
+    num_sequences = max(num_sequences, 1)
+    return 1 << min(max(round(np.log2(num_sequences / part_size)), 0), num_sequences.bit_length() - 1)
+
+
+class CutSides:
+    """The sequences on the two sides of a cut, as many on the left as on the right, and the deviation D at the cut.
+
+    An exchange of the sequences x (left) and y (right) changes D to `D - v_x + v_y`. Deferred columns are left out:
+    they would need most of the time, and each of them has a small part of the deviation.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        rows: Int64[np.ndarray, " row"],
+        targets: Float64[np.ndarray, " column"],
+        deviation: Float64[np.ndarray, " column"],
+    ) -> None:
+        kept = np.flatnonzero(~features.deferred[:-1])
+        self._weights, self._targets = features.column_weights[kept], targets[kept]
+        self._norm_weight = features.column_weights[-1]
+        entries, lengths = features.entries(rows), np.diff(features.row_starts)[rows]
+        values, columns = features.values[entries].astype(np.float64), features.columns[entries].astype(np.int32)
+        counts = csr_array((values, columns, np.append(0, np.cumsum(lengths))), shape=(len(rows), len(targets) - 1))
+        self._counts = csr_array(counts[:, kept]) if len(kept) < counts.shape[1] else counts
+        self._tokens = features.tokens[rows].astype(np.float64)
+        self._norms = features.norms[rows] - targets[-1]
+        # `<λ D, v_s>`; an exchange changes D, and so these products.
+        self._products = self._products_with(deviation[kept], float(deviation[-1]))
+        self._squares = self._square_norms()
+        self._was_left = np.arange(len(rows)) < len(rows) // 2
+        self._is_left = self._was_left.copy()
+
+    def _products_with(self, vector: Float64[np.ndarray, " kept"], of_norms: float) -> Float64[np.ndarray, " row"]:
+        """Return `<λ vector, v_s>` of all sequences; `of_norms` is the vector's number in the norm column."""
+        weighted = self._weights * vector
+        # NumPy's sum has the same order of additions on every machine, unlike a product of BLAS.
+        along_target = float((weighted * self._targets).sum())
+        return self._counts @ weighted - along_target * self._tokens + self._norm_weight * of_norms * self._norms
+
+    def _products_of(self, row: int) -> Float64[np.ndarray, " row"]:
+        """Return `<λ v_row, v_s>` of all sequences."""
+        start, stop = self._counts.indptr[row : row + 2]
+        vector = -self._tokens[row] * self._targets
+        vector[self._counts.indices[start:stop]] += self._counts.data[start:stop]
+        return self._products_with(vector, float(self._norms[row]))
+
+    def _square_norms(self) -> Float64[np.ndarray, " row"]:
+        """Return `||v_s||²` with the weights λ."""
+        along_target = self._counts @ (self._weights * self._targets)
+        squares = csr_array((self._counts.data**2, self._counts.indices, self._counts.indptr), self._counts.shape)
+        length = float((self._weights * self._targets**2).sum())
+        excess = squares @ self._weights + self._tokens * (self._tokens * length - 2.0 * along_target)
+        return excess + self._norm_weight * self._norms**2
+
+    def exchange(self) -> bool:
+        """Exchange the best sequence of the left and the best for it if `||D||²` falls; return whether it did."""
+        # ||D - v_x||² - ||D||², then ||D - v_x + v_y||² - ||D - v_x||².
+        leaving = np.where(self._is_left, self._squares - 2.0 * self._products, np.inf)
+        x = int(np.argmin(leaving))
+        of_x = self._products_of(x)
+        joining = np.where(self._is_left, np.inf, self._squares + 2.0 * (self._products - of_x))
+        y = int(np.argmin(joining))
+        if leaving[x] + joining[y] > -_LEAST_GAIN * self._squares.mean():
+            return False
+        self._products += self._products_of(y) - of_x
+        self._is_left[[x, y]] = False, True
+        return True
+
+    def arranged(self) -> Int64[np.ndarray, " row"]:
+        """Return the rows in their new order: an exchanged sequence has the place of one from the other side."""
+        rows = np.arange(len(self._tokens))
+        left, right = np.flatnonzero(self._was_left & ~self._is_left), np.flatnonzero(~self._was_left & self._is_left)
+        rows[left], rows[right] = right, left
+        return rows
+
+
+def repair_cuts(plan: Plan, stream: Int64[np.ndarray, " remaining"], bounds: Sequence[int]) -> list[Before]:
+    """Exchange sequences across each cut of the stream, in place, and return the sums before each part.
+
+    Args:
+        plan: features, targets and consumed sequences.
+        stream: the remaining sequences.
+        bounds: where the parts begin, and the end of the last.
+    """
+    first = len(plan.consumed)
+    of_parts = [plan.before(stream[a:b], first + a) for a, b in itertools.pairwise(bounds)]
+    sums = list(itertools.accumulate(of_parts[:-1], Before.plus, initial=plan.before(plan.consumed)))
+    reach = min(_REACH, min(b - a for a, b in itertools.pairwise(bounds)) // 2)
+    for number, cut in enumerate(bounds[1:-1] if reach else (), 1):
+        left = slice(cut - reach, cut)
+        places = np.arange(cut - reach, cut + reach)
+        phase = int(np.searchsorted(plan.starts, first + cut, side="right")) - 1
+        sides = CutSides(plan.features, stream[places], plan.targets[phase], sums[number].excess)
+        while sides.exchange():
+            pass
+        former = plan.before(stream[left], first + left.start)
+        stream[places] = stream[places][sides.arranged()]
+        sums[number] = sums[number].plus(plan.before(stream[left], first + left.start)).minus(former)
+    return sums
+
+
+def select_in_parts(
+    plan: Plan,
+    objective: Objective,
+    stream: Int64[np.ndarray, " remaining"],
+    numbers: Int64[np.ndarray, " sequence"],
+    num_parts: int,
+    pool_size: int | None,
+    aging: float,
+    advance: Advance,
+    checkpoint: Checkpoint | None,
+    mesh: Mesh | None,
+) -> Int64[np.ndarray, " remaining"]:
+    """Order the plan's remaining sequences in parts, several at the same time; see `pool.select_from_pool`.
+
+    On processors, as many parts are ordered at the same time as there are cores; on accelerators, one part on each
+    device of the mesh, or on the default device. The devices do not communicate.
+    """
+    bounds = [len(stream) * part // num_parts for part in range(num_parts + 1)]
+    devices = flat_mesh(mesh)
+    befores = repair_cuts(plan, stream, bounds)
+    places = inverse(numbers)
+    # A part's sequences in the order of `numbers`, so that the first of equal candidates has the lowest index.
+    streams = [stream[a:b] for a, b in itertools.pairwise(bounds)]
+    sorted_streams = [np.argsort(places[part]) for part in streams]
+    parts = [part[by_number] for part, by_number in zip(streams, sorted_streams, strict=True)]
+    # Windows reach back from the first part to the consumed sequences, whose order is known, but not from other parts.
+    known = plan.consumed[max(len(plan.consumed) - max(objective.windows, default=0), 0) :]
+    befores[0] = befores[0].minus(plan.before(known, len(plan.consumed) - len(known)))
+    known_before = [known] + [known[:0]] * (len(parts) - 1)
+    sizes = PoolSizes.of(
+        plan.features,
+        [np.concatenate(each) for each in zip(known_before, parts, strict=True)],
+        max(map(len, parts)),
+        pool_size,
+    )
+
+    def order_part(number: int, advance: Advance) -> Int64[np.ndarray, " _part"]:
+        known, sequences = known_before[number], parts[number]
+        own = plan.part(sequences, len(plan.consumed) + bounds[number], befores[number], known)
+        selector = PoolSelector(own, objective, len(known) + inverse(sorted_streams[number]), sizes, aging=aging)
+        # The deviation before a part is known, so an interrupted run repeats at most the parts that were not finished.
+        return sequences[drive(selector, own, advance, Checkpoint()) - len(known)]
+
+    indices = np.empty_like(stream)
+    finished = np.zeros(len(parts), bool)
+    kept = shared_checkpoint(checkpoint or Checkpoint(), devices)
+    if saved := kept.load():
+        indices, finished = saved["indices"], saved["finished"]
+        advance(int(np.diff(bounds)[finished].sum()))
+
+    def state() -> dict[str, np.ndarray]:
+        return {"indices": indices, "finished": finished}
+
+    try:
+        for number, placed in _in_processes(np.flatnonzero(~finished).tolist(), order_part, advance, devices):
+            indices[bounds[number] : bounds[number + 1]] = placed
+            finished[number] = True
+            if not finished.all():
+                kept.save_when_due(state)
+    except KeyboardInterrupt:
+        kept.save(state())
+        raise
+    kept.remove()
+    return indices
+
+
+OrderPart = Callable[[int, Advance], Int64[np.ndarray, " _part"]]
+
+
+def _in_processes(
+    numbers: list[int], order_part: OrderPart, advance: Advance, mesh: Mesh | None
+) -> Iterator[tuple[int, Int64[np.ndarray, " _part"]]]:
+    """Yield all parts. If the mesh has devices of several processes, each orders some parts, and all get all."""
+    workers = _worker_devices(mesh)
+    if mesh is None or not mesh.is_multi_process:
+        yield from _in_threads(numbers, order_part, advance, workers)
+        return
+    processes = sorted({device.process_index for device in mesh.devices.flat})
+    rank, num_processes = processes.index(jax.process_index()), len(processes)
+    # The processes exchange their parts after every round. All processes take part in every exchange.
+    size = num_processes * len(workers)
+    for first in range(0, len(numbers), size):
+        given = numbers[first : first + size]
+        own = dict(_in_threads(given[rank::num_processes], order_part, advance, workers))
+        for other, found in enumerate(from_all_processes(mesh, [own[number] for number in given[rank::num_processes]])):
+            if other != rank:
+                advance(sum(map(len, found)))
+            yield from zip(given[other::num_processes], found, strict=True)
+
+
+def _worker_devices(mesh: Mesh | None) -> list[Any]:
+    """Return the device of every thread: every accelerator of this process, or one processor for each core."""
+    if mesh is None:
+        own = list(jax.device_put(np.int32(0)).devices())  # the default device
+    else:
+        own = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+    return own[:1] * num_cores() if own[0].platform == "cpu" else own
+
+
+class _Stopped(Exception):
+    """Ends a thread whose result is not needed any more."""
+
+
+def _in_threads(
+    numbers: list[int], order_part: OrderPart, advance: Advance, workers: Sequence[Any]
+) -> Iterator[tuple[int, Int64[np.ndarray, " _part"]]]:
+    """Yield the parts as they are finished; each worker orders one part at a time. Only this thread calls `advance`."""
+    waiting, messages = queue.SimpleQueue[int](), queue.SimpleQueue[Any]()
+    stopped = threading.Event()
+    for number in numbers:
+        waiting.put(number)
+
+    def tell(amount: int) -> None:
+        if stopped.is_set():
+            raise _Stopped
+        messages.put(amount)
+
+    def work(device: Any) -> None:
+        try:
+            with jax.default_device(device):
+                while True:
+                    number = waiting.get_nowait()
+                    messages.put((number, order_part(number, tell)))
+        except queue.Empty:
+            messages.put(None)
+        except BaseException as error:
+            messages.put(error)
+
+    # The context has the display of progress, which shows when a thread compiles.
+    threads = [
+        threading.Thread(target=contextvars.copy_context().run, args=(work, device), daemon=True)
+        for device in workers[: len(numbers)]
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        running = len(threads)
+        while running:
+            message = messages.get()
+            if message is None:
+                running -= 1
+            elif isinstance(message, BaseException):
+                raise message
+            elif isinstance(message, int):
+                advance(message)
+            else:
+                yield message
+    finally:
+        stopped.set()
+        for thread in threads:
+            thread.join()
