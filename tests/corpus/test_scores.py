@@ -500,7 +500,7 @@ def test_languages_by_fasttext(tmp_path: Path) -> None:
     pytest.importorskip("fasttext", reason="fasttext-predict is not installed")
     path = tmp_path / "model.bin"
     path.write_bytes(fasttext_file())
-    texts = ["the\nthe", "das \ud7ff\0", "the das"]
+    texts = ["the\nthe the", "das \ud7ff\0 das x", "the das x", "the the"]
     left, _ = through([("language", {"model": str(path), "probability": 0.9})], texts)
     assert [document.language for document in left] == ["en", "de"]
     expected = round(1 / (1 + math.exp(-4)), 4)
