@@ -1,4 +1,4 @@
-"""Pages of our own in HTML, wiki text and LaTeX: what must stay in their text, and what must go."""
+"""Pages of our own in HTML and LaTeX: what must stay and what must go. Wiki text is in test_wiki_templates.py."""
 
 from __future__ import annotations
 
@@ -50,6 +50,13 @@ def test_pages_in_html_by_resiliparse(page: dict[str, Any]) -> None:
     text, removed = result("html", page, extractor="resiliparse")
     assert bool(removed) == ("removed" in page), text
     check(text, page | {"drop": []})
+
+
+@pytest.mark.parametrize("page", pages("latex_pages"))
+def test_pages_in_latex(page: dict[str, Any]) -> None:
+    text, removed = result("latex", page)
+    assert removed == {}
+    check(text, page)
 
 
 def test_the_text_of_the_extractor_alone() -> None:
