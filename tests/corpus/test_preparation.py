@@ -323,7 +323,7 @@ def test_c4_edits_lines() -> None:
     assert verdict("c4", text, **options) == (None, text)
 
 
-NEED_OPTIONS = ("decontaminate", "perplexity", "python", "quality", "weight")
+NEED_OPTIONS = ("decontaminate", "fields", "perplexity", "python", "quality", "weight")
 
 
 @pytest.mark.parametrize("step", [name for name in METHODS if name not in (*NEED_OPTIONS, "language")])

@@ -92,6 +92,8 @@ class PersonalData(Step):
     stay. Ids are not changed, because they must be unique; ids with personal data are counted as `left_in_id`.
     """
 
+    is_filter = False
+
     placeholders: Mapping[str, str] = entries(
         email="<email>",
         phone="<phone>",
