@@ -152,13 +152,13 @@ class Chain:
         shutil.rmtree(work)
 
     def _keep_learned(self, work: Path, folder: Path) -> None:
-        """Copy the `kept_files` of every step that learns."""
+        """Copy the `kept_files` of every step."""
         for spec, step in zip(self._specs, self._steps, strict=True):
-            for name in step.kept_files if isinstance(step, LearningStep) else ():
-                path = learned_folder(work, spec.label) / name
+            places = learned_folder(work, spec.label), resolved_folder(work, spec.label)
+            for path in (place / name for name in step.kept_files for place in places):
                 if path.exists():
                     (folder / spec.label).mkdir(parents=True, exist_ok=True)
-                    copy_file(path, folder / spec.label / name)
+                    copy_file(path, folder / spec.label / path.name)
 
     def _is_kept(self, candidate: Candidate) -> bool:
         if candidate.removed is not None:

@@ -62,6 +62,7 @@ METHODS = Methods(
         "sentences": "sentences",
         "stack_exchange": "stack_exchange",
         "substrings": "substrings",
+        "url_duplicates": "url_duplicates",
         "weight": "weight",
         "words": "words",
     },
@@ -260,6 +261,8 @@ class Candidate:
 class Step(ABC):
     """A step: a dataclass whose fields are its options."""
 
+    kept_files: ClassVar[tuple[str, ...]] = ()
+    """The names of learned or resolved files that are stored in the dataset, if the step has written them."""
     is_filter: ClassVar[bool] = True
     """Whether the step removes documents by rules. Only then it can be marked; other steps edit or add fields."""
 
@@ -286,9 +289,6 @@ class Step(ABC):
 
 class LearningStep(Step):
     """A step that learns from files before documents are read."""
-
-    kept_files: ClassVar[tuple[str, ...]] = ()
-    """The names of learned files that are stored in the dataset."""
 
     @abstractmethod
     def learn(self, folder: Path) -> None:
