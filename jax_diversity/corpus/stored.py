@@ -23,8 +23,6 @@ DOCUMENTS = "documents"
 """The folder of the documents. It has only Parquet files, so that any reader of Parquet folders can read it."""
 DUPLICATE_GROUPS = "duplicates/groups.npy"
 PREPARATION = "preparation"
-_MOST_SHOWN = 40
-"""Number of characters of a field that is shown with a decision. Longer fields are vectors or texts."""
 
 
 def read_documents(stored: StoredStages) -> pyarrow.dataset.Dataset:
@@ -81,12 +79,13 @@ class Decision:
             numbers += "" if self.threshold is None else f", against a threshold of {self.threshold:g}"
         copy = "" if self.duplicate_of is None else f"; it is a copy of {self.duplicate_of}"
         text = f"The step {self.step} removed it by the rule {self.rule}{numbers}{copy}."
-        added = [f"{name}={value}" for name, value in json.loads(self.fields or "{}").items() if _is_short(value)]
-        return f"{text} Added fields: {', '.join(added)}." if added else text
-
-
-def _is_short(value: Any) -> bool:
-    return len(str(value)) <= _MOST_SHOWN
+        found = json.loads(self.fields or "{}")
+        if "detected_language" not in found:
+            return text
+        return (
+            f"{text} The language found is {found['detected_language']}, with a probability of "
+            f"{found['language_probability']:g}."
+        )
 
 
 def find_decision(stored: StoredStages, document: str) -> Decision | None:

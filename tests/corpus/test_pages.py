@@ -68,6 +68,22 @@ def test_the_text_of_the_extractor_alone() -> None:
     )
 
 
+def test_metadata_of_a_page_become_fields() -> None:
+    pytest.importorskip("trafilatura", reason="trafilatura is in the extra `preparation`")
+    page = (
+        '<html><head><title>The mill</title><meta name="author" content="Jane Roe">'
+        '<meta property="article:published_time" content="2021-05-03T10:00:00Z">'
+        '<meta property="og:site_name" content="Valley News"></head><body><article><h1>The mill</h1><p>The mill is '
+        "old, and nobody knows who built it.</p></article></body></html>"
+    )
+    chain = Chain([("html", {"always": True, "metadata": True})])
+    [document] = chain.through([Document("0", page, "web")])
+    expected = {"title": "The mill", "author": "Jane Roe", "date": "2021-05-03", "site": "Valley News"}
+    assert document.metadata == {f"page_{name}": value for name, value in expected.items()}
+    [document] = Chain([("html", {"always": True})]).through([Document("0", page, "web")])
+    assert document.metadata == {}
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

@@ -58,11 +58,14 @@ class Html(Step):
     favor_precision: bool = False
     deduplicate: bool = False
     extractor_only: bool = False
+    metadata: bool = False
     always: bool = False
 
     def __post_init__(self) -> None:
         check_one_of("extractor", self.extractor, ("trafilatura", "resiliparse"))
         optional(self.extractor, "preparation")
+        if self.metadata:
+            optional("trafilatura", "preparation")
         is_trafilatura = self.extractor == "trafilatura"
         self._extract = _trafilatura(self.favor_precision, self.deduplicate) if is_trafilatura else _resiliparse()
 
@@ -85,7 +88,19 @@ class Html(Step):
             yield at_least("characters_found", len(text), 1)
             yield from text_rules(text, linked)
             text = with_title(page, candidate.document.title or title_of(page), text)
+        if self.metadata:
+            candidate.scores |= page_metadata(page)
         candidate.text = text
+
+
+def page_metadata(page: str) -> dict[str, str]:
+    """Return the title, author, date (year-month-day) and site of a page, as far as its markup has them."""
+    from trafilatura import extract_metadata
+
+    found = extract_metadata(page)
+    names = {"title": "title", "author": "author", "date": "date", "site": "sitename"}
+    values = {name: getattr(found, attribute, None) for name, attribute in names.items()}
+    return {f"page_{name}": str(value) for name, value in values.items() if value}
 
 
 def markup_limits(page: str) -> Iterator[Measured]:
