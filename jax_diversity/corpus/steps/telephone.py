@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import chain
 
 from jax_diversity.corpus.steps.base import Span
@@ -88,6 +89,7 @@ def telephone_numbers(regions: Sequence[str]) -> Find:
                 f"{region!r}{near}"
             )
     exact = phonenumbers.Leniency.STRICT_GROUPING
+    lengths = {region: _lengths(region) for region in regions}
 
     def find_sure(text: str) -> list[Span]:
         spans = [*chain.from_iterable(map(_longest, _INTERNATIONAL.finditer(text)))] if "+" in text else []
@@ -102,10 +104,25 @@ def telephone_numbers(regions: Sequence[str]) -> Find:
         spans = [*across(text)]
         if regions:
             for match in filter(_is_grouped, _NATIONAL.finditer(text)):
-                spans += next(filter(None, (_matches(match, region, exact) for region in regions)), [])
+                number = sum(map(str.isdigit, match[0]))
+                # The library takes long for each region. Numbers of another length cannot be numbers of the region.
+                fitting = [each for each in regions if number in lengths[each] or match[0].startswith(("00", "011"))]
+                spans += next(filter(None, (_matches(match, region, exact) for region in fitting)), [])
         return _apart(spans)
 
     return find
+
+
+@cache
+def _lengths(region: str) -> frozenset[int]:
+    """Return the numbers of digits of a region's telephone numbers, without and with the prefix of national calls."""
+    from phonenumbers import PhoneMetadata
+
+    metadata = PhoneMetadata.metadata_for_region(region, None)
+    if metadata is None or metadata.general_desc is None:
+        return frozenset()
+    prefix = len(metadata.national_prefix or "")
+    return frozenset(length + more for length in metadata.general_desc.possible_length for more in (0, prefix))
 
 
 def _is_labelled(match: re.Match) -> bool:
