@@ -52,7 +52,7 @@ _NUMBERED = re.compile(
     r"|mariadb|postgresql|postgres|oracle|redis|mongodb|elasticsearch|kafka|php|python|ruby|npm|gcc|clang|llvm|cmake"
     r"|openssl|openssh|curl|git|kubernetes|helm|terraform|jenkins|gitlab|wordpress|drupal|magento|sap|cuda|directx"
     r"|bios|uefi|sdk|library|package|plugin|patch|hotfix|fixpack|libreoffice|ffmpeg|vlc|unity|unreal|matlab|autocad"
-    r"|photoshop|outlook|sharepoint)\b|§)"
+    r"|photoshop)\b|§)"
     r"[^\w@]{0,3}\Z",
     re.IGNORECASE,
 )
