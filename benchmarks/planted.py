@@ -50,7 +50,7 @@ def email(rng: random.Random) -> str:
 def ip_4(rng: random.Random) -> str:
     while True:
         address = ipaddress.IPv4Address(rng.getrandbits(32))
-        if address.is_global:
+        if address.is_global and not address.is_multicast:
             return str(address)
 
 
@@ -261,6 +261,68 @@ def assigned(rng: random.Random) -> str:
     return rng.choice(['{0} = "{1}"', "{0}: '{1}'", '"{0}": "{1}"', '{0}="{1}"']).format(name, value)
 
 
+def service_key(rng: random.Random) -> str:
+    """Return a key in the form of one of further services."""
+    word, hexadecimal = string.ascii_letters + string.digits, "0123456789abcdef"
+    return rng.choice(
+        [
+            lambda: "dop_v1_" + letters(rng, 64, hexadecimal),
+            lambda: "dapi" + letters(rng, 32, hexadecimal),
+            lambda: "shpat_" + letters(rng, 32, hexadecimal),
+            lambda: "SK" + letters(rng, 32, hexadecimal),
+            lambda: f"{letters(rng, 32, hexadecimal)}-us{rng.randint(1, 21)}",
+            lambda: "key-" + letters(rng, 32, hexadecimal),
+            lambda: f"{digits(rng, 10, '123456789')}:AA{letters(rng, 33, word + '_-')}",
+            lambda: "figd_" + letters(rng, 40, word),
+            lambda: f"glsa_{letters(rng, 32)}_{letters(rng, 8, hexadecimal)}",
+            lambda: "gsk_" + letters(rng, 52),
+            lambda: "lin_api_" + letters(rng, 40),
+            lambda: "NRAK-" + letters(rng, 27, _CAPITALS + string.digits),
+            lambda: f"PMAK-{letters(rng, 24, hexadecimal)}-{letters(rng, 34, hexadecimal)}",
+            lambda: "r8_" + letters(rng, 37),
+            lambda: "hvs." + letters(rng, 30),
+            lambda: "rubygems_" + letters(rng, 48, hexadecimal),
+            lambda: "sq0atp-" + letters(rng, 22),
+            lambda: "dckr_pat_" + letters(rng, 27),
+            lambda: "ntn_" + letters(rng, 46),
+            lambda: "glrt-" + letters(rng, 20),
+        ]
+    )()
+
+
+def bearer(rng: random.Random) -> str:
+    """Return a header with a random token."""
+    form = rng.choice(["Authorization: Bearer {}", 'auth = "Bearer {}"', "X-Auth: bearer {}"])
+    return form.format(letters(rng, rng.randint(24, 60)))
+
+
+def setting(rng: random.Random) -> str:
+    """Return a line of a file of settings, with a random value of 16 to 24 characters without quotes."""
+    name = rng.choice(["DB_PASSWORD", "MYSQL_ROOT_PASSWORD", "API_SECRET", "export SMTP_PASSWORD", "AUTH_TOKEN"])
+    marks = rng.choice(["", "", "!%+*"])
+    return f"{name}={letters(rng, rng.randint(16, 24), string.ascii_letters + string.digits + marks)}"
+
+
+_REGIONS = {"en": "US GB AU", "de": "DE AT", "fr": "FR BE", "es": "ES MX", "pt": "BR PT", "it": "IT", "pl": "PL"}
+_REGIONS |= {"nl": "NL", "ja": "JP", "zh": "CN", "ru": "RU", "sv": "SE", "tr": "TR"}
+
+
+def national_phone(rng: random.Random, language: str) -> str:
+    """Return a valid number of a region of the language, in its national form, without a word before it."""
+    import phonenumbers
+
+    while True:
+        region = rng.choice(_REGIONS[language].split())
+        known = phonenumbers.example_number_for_type(region, rng.choice([0, 1]))
+        national = str(known.national_number)
+        drawn = phonenumbers.PhoneNumber(known.country_code, int(national[:3] + digits(rng, len(national) - 3)))
+        if phonenumbers.is_valid_number(drawn):
+            return phonenumbers.format_number(drawn, phonenumbers.PhoneNumberFormat.NATIONAL)
+
+
+LANGUAGES = tuple(_REGIONS)
+"""The languages of `national_phone`."""
+
 KINDS: dict[str, Make] = {
     "email": email,
     "ip_4": ip_4,
@@ -280,6 +342,7 @@ KINDS: dict[str, Make] = {
     "national_id_cn": china,
     "secret_key": key,
     "secret_assigned": assigned,
+    "secret_service": service_key,
 }
 """Kind -> its generator. A word may come first; the part after its last space must not be left in the text."""
 

@@ -481,6 +481,7 @@ def chains(folder: Path) -> dict[str, Steps]:
         "python": {"function": "benchmarks.reliability.hostile_documents:keep"},
         "quality": {"good": [plain], "bad": [other]},
         "weight": {"weights": {"source=s0": 2}},
+        "fields": {"keep": ["source=s*"]},
     }
     varied: list[tuple[str, dict[str, Any]]] = [
         *((name, {"always": True}) for name in ("code", "html", "mediawiki", "stack_exchange")),

@@ -66,6 +66,8 @@ def summary(counts: Counts) -> str:
     text += "".join(f", {counts[name]:,} of them {kind}" for kind, name in KINDS.items() if name in counts)
     if unknown := counts.get("num_chats_without_turns"):
         text += f"; the turns of {unknown:,} edited chats are not certain: their answers do not count towards the loss"
+    if media := counts.get("num_media_parts"):
+        text += f"; {media:,} images and other parts of chats became placeholders such as <image>"
     if failed := [*_failed(counts)]:
         text += f"; removed because {' and '.join(failed)}"
     skipped = sum(counts[name] for name in _SKIPPED)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import json
+from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +55,7 @@ class Decision:
     """The decision of preparation on one document, a row of `preparation/decisions`.
 
     `step` to `threshold` belong to the rule that removed it; they are None for kept documents. `duplicate_of` is the id
-    of the document of which it is a copy.
+    of the document of which it is a copy. `fields` has the fields that steps added, as a JSON object.
     """
 
     id: str
@@ -64,6 +66,7 @@ class Decision:
     value: float | None
     threshold: float | None
     duplicate_of: str | None
+    fields: str | None
 
     @property
     def sentence(self) -> str:
@@ -75,14 +78,21 @@ class Decision:
             numbers = f": {self.value:g}"
             numbers += "" if self.threshold is None else f", against a threshold of {self.threshold:g}"
         copy = "" if self.duplicate_of is None else f"; it is a copy of {self.duplicate_of}"
-        return f"The step {self.step} removed it by the rule {self.rule}{numbers}{copy}."
+        text = f"The step {self.step} removed it by the rule {self.rule}{numbers}{copy}."
+        found = json.loads(self.fields or "{}")
+        if "detected_language" not in found:
+            return text
+        return (
+            f"{text} The language found is {found['detected_language']}, with a probability of "
+            f"{found['language_probability']:g}."
+        )
 
 
 def find_decision(stored: StoredStages, document: str) -> Decision | None:
     """Return the decision on a document; None if there were no steps, or if no document had this id."""
     import pyarrow.parquet as pq
 
-    names = [each.name for each in fields(Decision)]
+    names = [each.name for each in dataclass_fields(Decision)]
     folder = f"{PREPARATION}/decisions/"
     for path in stored.files("prepare", folder, ".parquet") if stored.names("prepare", folder) else ():
         rows = pq.read_table(path, columns=names, filters=[("id", "==", document)]).to_pylist()

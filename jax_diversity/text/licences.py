@@ -102,12 +102,17 @@ _PROLOG = re.compile(
     r"(?:[ \t]*+#(?>[^\n]*?coding[:=])[^\n]*+\n)?",
     re.IGNORECASE,
 )
-# Lines that begin with # are not comments in C (#include), Rust (#[...]) and C# (#region).
+# Lines that begin with # are not comments in C (#include), Rust (#[...]) and C# (#region). After a block of C, code may
+# follow in the same line.
 _BLOCK = re.compile(
-    r"\s*(/\*.*?\*/|<!--.*?-->|\(\*.*?\*\)|\{-.*?-\}|(?://[^\n]*(?:\n[ \t]*(?=//)|))+|(?:--[^\n]*(?:\n[ \t]*(?=--)|))+"
-    r"|(?:;[^\n]*(?:\n[ \t]*(?=;)|))+|(?:%[^\n]*(?:\n[ \t]*(?=%)|))+|(?:#(?!include|define|undef|if|pragma|import|error"
-    r"|region|nullable|!?\[)[^\n]*(?:\n[ \t]*(?=#)|))+)[ \t]*(?:\n|\Z)",
-    re.DOTALL,
+    r"\s*(/\*.*?\*/|<!--.*?-->|\(\*.*?\*\)|\{-.*?-\}|=begin\b.*?\n=end\b[^\n]*|--\[(?P<equals>=*)\[.*?\](?P=equals)\]"
+    r"|#=(?!=).*?=#|<#.*?#>|(?://[^\n]*(?:\n[ \t]*(?=//)|))+|(?:--[^\n]*(?:\n[ \t]*(?=--)|))+"
+    r"|(?:;[^\n]*(?:\n[ \t]*(?=;)|))+"
+    r"|(?:%[^\n]*(?:\n[ \t]*(?=%)|))+|(?:(?:@?rem\b|::)[^\n]*(?:\n[ \t]*(?=@?rem\b|::)|))+"
+    r"|(?:![^\n]*(?:\n[ \t]*(?=!)|))+"
+    r"|(?:#(?!include|define|undef|if|pragma|import|error|region|nullable|!?\[)[^\n]*(?:\n[ \t]*(?=#)|))+)"
+    r"[ \t]*(?:\n|\Z|(?<=\*/))",
+    re.DOTALL | re.IGNORECASE,
 )
 _MOST_BLOCKS = 10
 _LONGEST_BLOCK = 20_000

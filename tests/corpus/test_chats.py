@@ -153,7 +153,7 @@ CALL = {"type": "function", "function": {"name": "look", "arguments": '{"up": "Ã
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "Wh"}, {"type": "image"}, "y?"]}]},
-            [USER],
+            [Turn("user", "Wh<image>y?")],
         ),
         (
             {"messages": [{"role": "assistant", "content": None, "tool_calls": [CALL, CALL]}]},
@@ -172,6 +172,22 @@ def test_every_form_of_record(tmp_path: Path, record: dict, turns: list[Turn]) -
     about = {name: document.metadata[name] for name in ("rating", "num_turns", "roles")}
     assert about == {"rating": [1, {"of": 5}], "num_turns": len(turns), "roles": [turn.role for turn in turns]}
     assert not record.keys() & document.metadata.keys()
+
+
+def test_parts_other_than_text_become_placeholders(tmp_path: Path) -> None:
+    """They are counted in the document and in the stage's summary; they are not a text of their own."""
+    parts = [
+        *({"type": "image_url", "image_url": {"url": "data:x"}}, {"type": "input_audio"}, {"video": "x.mp4"}),
+        *({"type": "input_file"}, {"type": "tool_use", "name": "f"}, {"type": "text", "text": " what?"}),
+    ]
+    record = {"messages": [{"role": "user", "content": parts}, {"role": "assistant", "content": "So."}]}
+    (document,), _ = read(tmp_path, record)
+    assert document.text == as_chatml([Turn("user", "<image><audio><video><file><part> what?"), ANSWER])
+    assert document.metadata["media_parts"] == 5
+    counts: dict[str, int] = {}
+    config = CorpusConfig(paths=("x",), format="chat")
+    list(with_loss_spans([document], config, counts))
+    assert counts["num_media_parts"] == 5
 
 
 def test_chats_of_a_parquet_file(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ PLACES = {
     "mediawiki": (mediawiki, "_document"),
     "stack_exchange": (stack_exchange, "_parse"),
     "latex": (latex, "_title"),
-    "html": (web, "_title"),
+    "html": (web, "title_of"),
 }
 
 

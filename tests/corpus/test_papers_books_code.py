@@ -675,6 +675,25 @@ def test_rules_of_code() -> None:
         ("# Counts words.\nx = 1  # Copyright", "# Counts words.\nx = 1  # Copyright"),
         ("/* Copyright without an end\nint x;", "/* Copyright without an end\nint x;"),
         ("int x; /* Copyright */", "int x; /* Copyright */"),
+        ("=begin\nCopyright X\n=end\nputs 1", "puts 1"),
+        ("@echo off\nREM Copyright X", "@echo off\nREM Copyright X"),
+        ("REM Copyright X\nrem All rights reserved.\n@echo off\n", "@echo off\n"),
+        (":: (c) 2020 X\n@echo off\n", "@echo off\n"),
+        ("--[[\nCopyright X\n]]\nlocal x = 1", "local x = 1"),
+        ("#=\nCopyright X\n=#\nx = 1", "x = 1"),
+        ("<#\nCopyright X\n#>\n$x = 1", "$x = 1"),
+        ("! Copyright X\nprogram x\n", "program x\n"),
+        ("/*! tiny 1.0 | (c) X and others | x.org/terms */\n!function(){}", "!function(){}"),
+        ("/*! tiny 1.0 (c) X */!function(){}", "!function(){}"),
+        ("/* @license tiny */ var x = 1;", " var x = 1;"),
+        ("/* (a) one (b) two (c) three */\nint x;", "/* (a) one (b) two (c) three */\nint x;"),
+        (
+            '"""\n    mod\n    ~~~\n\n    About it.\n\n    :copyright: (c) 2010 by X.\n    :license: BSD, see\n'
+            '        LICENSE.\n"""\nx = 1\n',
+            '"""\n    mod\n    ~~~\n\n    About it.\n\n"""\nx = 1\n',
+        ),
+        ('# Copyright X\n"""About.\n\n:copyright: X\n"""\nx', '"""About.\n\n"""\nx'),
+        ('x = 1\n"""\n:copyright: X\n"""', 'x = 1\n"""\n:copyright: X\n"""'),
     ],
 )
 def test_notices_at_the_beginning(text: str, left: str) -> None:

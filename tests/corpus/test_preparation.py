@@ -323,7 +323,7 @@ def test_c4_edits_lines() -> None:
     assert verdict("c4", text, **options) == (None, text)
 
 
-NEED_OPTIONS = ("decontaminate", "perplexity", "python", "quality", "weight")
+NEED_OPTIONS = ("decontaminate", "fields", "perplexity", "python", "quality", "weight")
 
 
 @pytest.mark.parametrize("step", [name for name in METHODS if name not in (*NEED_OPTIONS, "language")])
@@ -605,6 +605,30 @@ def test_languages() -> None:
     assert [document.text for document in left] == [texts[1]]
     with pytest.raises(UserError, match=r"Expected languages among .* found 'xx'"):
         Chain([("language", {"languages": ["en", "xx"]})])
+
+
+def test_decisions_hold_the_language_that_was_found(tmp_path: Path) -> None:
+    """A removed document has its language and probability in its decision; one or two words are unknown."""
+    pytest.importorskip("py3langid", reason="languages are told with the extra `preparation`")
+    texts = [
+        "The committee met on Tuesday to discuss the new proposal, and everyone agreed that it was good.",
+        "Der Ausschuss trat am Dienstag zusammen, um den neuen Vorschlag zu beraten, und alle stimmten zu.",
+        "Guten Tag!",
+    ]
+    documents = [Document(str(index), text, "web") for index, text in enumerate(texts)]
+    chain = Chain([("language", {"languages": ["en"]})])
+    assert [document.id for document in chain.through(documents, tmp_path)] == ["0"]
+    english, german, short = pq.read_table(tmp_path / "decisions").to_pylist()
+    assert json.loads(english["fields"])["detected_language"] == "en"
+    assert (german["rule"], german["language"]) == ("languages", "de")
+    assert german["value"] < 0.01
+    found = json.loads(german["fields"])
+    assert found["detected_language"] == "de"
+    assert dict(german["measured"])["language.probability"] == found["language_probability"] > 0.9
+    assert (short["rule"], short["value"], short["language"]) == ("probability", 0, None)
+    assert json.loads(short["fields"]) == {"detected_language": "unknown", "language_probability": 0}
+    kept = list(Chain([("language", {"probability": 0})]).through(documents))
+    assert [document.language for document in kept] == ["en", "de", None]
 
 
 # ---- The chain and its account.

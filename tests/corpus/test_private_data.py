@@ -215,6 +215,13 @@ def test_regions_find_numbers_as_they_are_written_there() -> None:
     assert masks(text) == (text, {})
     assert masks(text, regions=["US", "GB"])[0] == "Ring <phone> or 010-12345678 or 01 23 45 67 89 or <phone>."
     assert masks(text, regions=["FR", "US"])[0] == "Ring 020 7946 0958 or 010-12345678 or <phone> or <phone>."
+    assert masks("Jo (404.240.4204), fax (404.240.4205)", regions=["US"])[0] == "Jo (<phone>), fax (<phone>)"
+    # By default the regions are those of the document's language.
+    for language, expected in (("en-GB", "Ring <phone> or 010-12345678 or 01 23 45 67 89 or <phone>."), ("xx", text)):
+        (left,) = Chain([("personal_data", {})]).through([Document("0", text, "web", language)])
+        assert left.text == expected
+    (left,) = Chain([("personal_data", {"regions": []})]).through([Document("0", text, "web", "en")])
+    assert left.text == text
     with pytest.raises(UserError, match=r"Expected regions of two capital letters.* found 'us'"):
         masks("", regions=["us"])
 

@@ -347,6 +347,27 @@ def test_a_model_on_another_machine(examples: dict[str, str], tmp_path: Path) ->
     assert scores(texts, model=str(tmp_path / quality.MODEL)) == scores(texts, **examples)
 
 
+def test_how_well_a_classifier_tells_texts_of_other_files_apart(examples: dict[str, str], tmp_path: Path) -> None:
+    """Files with other words in each: what is learned from one file says nothing about the other."""
+    words = {"good": ("alpha beta gamma", "delta epsilon zeta"), "bad": ("eta theta iota", "kappa lambda mu")}
+    rng = random.Random(3)
+    files: dict[str, tuple[str, ...]] = {}
+    for kind, of_files in words.items():
+        texts = [[" ".join(rng.choices(each.split(), k=9)) for _ in range(60)] for each in of_files]
+        paths = [write_texts(tmp_path / f"{kind}-{number}.jsonl", each) for number, each in enumerate(texts)]
+        files[kind] = tuple(paths)
+    quality.Quality(**files).learn(tmp_path)
+    about = json.loads((tmp_path / "quality.json").read_text(encoding="utf-8"))
+    assert about["accuracy"] > 0.9
+    assert about["auc_on_other_files"] == 0.5
+    copies = {kind: (examples[kind], write_texts(tmp_path / f"{kind}.jsonl", made_texts(each, 30, seed=8)))
+              for kind, each in (("good", GOOD), ("bad", BAD))}  # fmt: skip
+    quality.Quality(**copies).learn(tmp_path)
+    assert json.loads((tmp_path / "quality.json").read_text(encoding="utf-8"))["auc_on_other_files"] > 0.9
+    quality.Quality(good=(examples["good"],), bad=(examples["bad"],)).learn(tmp_path)
+    assert "auc_on_other_files" not in json.loads((tmp_path / "quality.json").read_text(encoding="utf-8"))
+
+
 def test_two_classifiers_in_one_chain(examples: dict[str, str]) -> None:
     swapped = {"good": examples["bad"], "bad": examples["good"], "field": "salesmanship", "least": 0.0}
     steps = [("quality", {**examples, "least": 0.0}), ("quality", swapped)]
@@ -500,7 +521,7 @@ def test_languages_by_fasttext(tmp_path: Path) -> None:
     pytest.importorskip("fasttext", reason="fasttext-predict is not installed")
     path = tmp_path / "model.bin"
     path.write_bytes(fasttext_file())
-    texts = ["the\nthe", "das \ud7ff\0", "the das"]
+    texts = ["the\nthe the", "das \ud7ff\0 das x", "the das x", "the the"]
     left, _ = through([("language", {"model": str(path), "probability": 0.9})], texts)
     assert [document.language for document in left] == ["en", "de"]
     expected = round(1 / (1 + math.exp(-4)), 4)

@@ -11,7 +11,7 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.cli.inspecting import history_text
 from jax_diversity.cli.main import main
-from jax_diversity.corpus.stored import editing_steps, find_decision
+from jax_diversity.corpus.stored import Decision, editing_steps, find_decision
 from jax_diversity.run.history import DocumentHistory, document_history
 
 
@@ -65,6 +65,15 @@ def test_the_command_shows_it(tiny_dataset: Path, prepared: Path, tmp_path: Path
     assert found["history"][0]["decision"]["threshold"] == 3
     assert found["uses"] == []
     assert main(["inspect", "--out", str(out), "--document", "nobody"]) == 2
+
+
+def test_the_sentence_on_a_removed_document_names_its_language() -> None:
+    fields = json.dumps({"detected_language": "de", "language_probability": 0.98, "words": 9})
+    decision = Decision("a", False, False, "language", "languages", 0.01, 0.65, None, fields)
+    assert decision.sentence == (
+        "The step language removed it by the rule languages: 0.01, against a threshold of 0.65. The language found is "
+        "de, with a probability of 0.98."
+    )
 
 
 def test_a_document_without_steps_has_no_history(tiny_dataset: Path) -> None:

@@ -95,6 +95,7 @@ def steps(folder: Path) -> dict[str, Use]:
         "stack_exchange": [always | {"sites": []}],
         "substrings": [{"length": 2}],
         "weight": [{"weights": {"source=web": 1.0}}],
+        "fields": [{"keep": ["source=web"], "remove": ["licence=x*y*z"]}],
     }
     Quality(good=(str(good),), bad=(str(bad),)).learn(folder)
     return {

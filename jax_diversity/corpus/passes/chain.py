@@ -21,9 +21,11 @@ from jax_diversity.corpus.passes.phases import (
     learned_folder,
     notes_path,
     part_path,
+    removed_path,
     resolved_folder,
     run_phase,
 )
+from jax_diversity.corpus.passes.removed import REMOVED, gather_removed
 from jax_diversity.corpus.passes.tracking import ended_files
 from jax_diversity.corpus.settings import SECONDS_PER_DOCUMENT
 from jax_diversity.corpus.steps.base import Candidate, LearningStep, Step
@@ -49,6 +51,7 @@ class Chain:
             `processes`, a corpus of one part is processed in the calling process. The result does not depend on this
             number.
         seconds_per_document: the time limit of a step for a document; 0 means no limit.
+        keep_removed: whether `through` writes the removed documents in full to `removed/STEP.RULE.parquet`.
 
     Raises:
         UserError: an unknown step, options that the step does not have, or libraries that are not installed.
@@ -68,6 +71,7 @@ class Chain:
         engine: Engine = "processes",
         num_processes: int = 0,
         seconds_per_document: float = SECONDS_PER_DOCUMENT,
+        keep_removed: bool = False,
     ) -> None:
         self._specs = labelled(steps)
         self._steps: list[Step] = []
@@ -80,6 +84,7 @@ class Chain:
                 except UserError as error:
                     raise UserError(f"preparation.steps[{index}]: {error}") from None
         self._engine, self._num_processes, self._seconds = engine, num_processes, seconds_per_document
+        self._keep_removed = keep_removed
         self._forget()
 
     @property
@@ -107,7 +112,8 @@ class Chain:
         Args:
             documents: the documents that were read. To continue an interrupted run, pass the same documents.
             folder: the folder for `decisions/*.parquet` (one row for each document read), `funnel.json`,
-                `examples.json` and, during the run, finished parts; None writes nothing.
+                `examples.json`, with `keep_removed` `removed/*.parquet`, and, during the run, finished parts; None
+                writes nothing.
             task: shows the progress of passes after the first.
 
         Raises:
@@ -131,6 +137,10 @@ class Chain:
                 if self._is_kept(candidate):
                     yield candidate.finished()
         self._check_account()
+        if self._keep_removed:
+            phases = range(1 + sum(step.compares_documents for step in self._steps))
+            paths = (removed_path(work, phase, index) for index in range(self._num_parts) for phase in phases)
+            gather_removed(paths, folder / REMOVED)
         if not self.num_kept:
             raise UserError(
                 f"Expected the steps of preparation to keep a document, found that they removed all {self.num_read} "
@@ -142,13 +152,13 @@ class Chain:
         shutil.rmtree(work)
 
     def _keep_learned(self, work: Path, folder: Path) -> None:
-        """Copy the `kept_files` of every step that learns."""
+        """Copy the `kept_files` of every step."""
         for spec, step in zip(self._specs, self._steps, strict=True):
-            for name in step.kept_files if isinstance(step, LearningStep) else ():
-                path = learned_folder(work, spec.label) / name
+            places = learned_folder(work, spec.label), resolved_folder(work, spec.label)
+            for path in (place / name for name in step.kept_files for place in places):
                 if path.exists():
                     (folder / spec.label).mkdir(parents=True, exist_ok=True)
-                    copy_file(path, folder / spec.label / name)
+                    copy_file(path, folder / spec.label / path.name)
 
     def _is_kept(self, candidate: Candidate) -> bool:
         if candidate.removed is not None:
@@ -165,7 +175,7 @@ class Chain:
             if isinstance(step, LearningStep) and not learned.exists():
                 with atomic_folder(learned) as partial:
                     step.learn(partial)
-        phases = Phases(self._specs, work, self._seconds)
+        phases = Phases(self._specs, work, self._seconds, self._keep_removed)
         jobs = self._first_jobs(documents, phases, work)
         for phase in range(phases.last + 1):
             shown = nullcontext(ignore)
@@ -196,7 +206,7 @@ class Chain:
         first = [*islice(jobs, 2)]
         jobs = chain(first, jobs)
         specs = json.dumps(self._specs)
-        jobs_of_workers = ((specs, work, self._seconds, *job) for job in jobs)
+        jobs_of_workers = ((specs, work, self._seconds, self._keep_removed, *job) for job in jobs)
         if self._engine == "ray":
             from jax_diversity.foundation.ray_cluster import map_in_ray
 
@@ -286,3 +296,5 @@ class Chain:
             flowing = left
         if flowing != self.num_kept:
             raise RuntimeError(f"Documents are lost: {flowing} left the last step, {self.num_kept} were kept.")
+        for step, total in zip(self._steps, self.funnel(), strict=True):
+            step.check_account(total)

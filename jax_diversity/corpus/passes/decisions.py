@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,11 +26,13 @@ SCHEMA = pa.schema(
         pa.field("value", pa.float64()),
         pa.field("threshold", pa.float64()),
         pa.field("measured", pa.map_(pa.string(), pa.float64()), nullable=False),
+        pa.field("fields", pa.string()),
         pa.field("duplicate_group", pa.int64()),
         pa.field("duplicate_of", pa.string()),
     ]
 )
-"""The columns `step` to `threshold` are null for kept documents. `measured` maps `step.rule` to the measured value."""
+"""The columns `step` to `threshold` are null for kept documents. `measured` maps `step.rule` to the measured value.
+`fields` has the fields that steps added, such as `detected_language`, as a JSON object; null without such fields."""
 _GROUP_ROWS = 10_000
 _FILE_ROWS = 1_000_000
 
@@ -70,9 +73,10 @@ def decisions_writer(folder: Path) -> Iterator[_Write]:
             kept = removed is None
             why = (None, None, None, None) if removed is None else removed
             measured = list(candidate.measured.items())
+            added = json.dumps(candidate.scores, sort_keys=True, ensure_ascii=False) if candidate.scores else None
             duplicates = (candidate.duplicate_group, candidate.duplicate_of)
             labels = (document.id, document.source, candidate.language)
-            rows.append((*labels, kept, candidate.is_edited, *why, measured, *duplicates))
+            rows.append((*labels, kept, candidate.is_edited, *why, measured, added, *duplicates))
             if len(rows) == _GROUP_ROWS:
                 write_group()
 

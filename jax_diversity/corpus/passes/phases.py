@@ -13,6 +13,7 @@ long, the document is removed (rules `raised` and `took_too_long`).
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -23,37 +24,56 @@ from typing import Any, NamedTuple
 from jax_diversity.corpus.passes.account import Account
 from jax_diversity.corpus.passes.notes import NoteBook
 from jax_diversity.corpus.passes.parts import read_part, write_part
+from jax_diversity.corpus.passes.removed import Row, removed_row, write_removed
 from jax_diversity.corpus.passes.scope import Scope, is_in_scope, parse_scope
 from jax_diversity.corpus.passes.tracking import Tracker, forget, tracking
-from jax_diversity.corpus.steps.base import METHODS, Candidate, LearningStep, Measured, Step, Survey, at_least
+from jax_diversity.corpus.steps.base import (
+    METHODS,
+    OUT_OF_SCOPE,
+    Candidate,
+    LearningStep,
+    Measured,
+    Step,
+    Survey,
+    at_least,
+)
 from jax_diversity.foundation.attempts import Failure, attempt, time_limit
+from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.schema import Document
-
-OUT_OF_SCOPE = "all_rules"
-"""The funnel counts documents of other sources and languages as not judged, under this name."""
 
 
 class StepSpec(NamedTuple):
     """A step of the settings, with a unique label: its name, and from the second use on also a number.
 
-    With `only`, the step is applied to the documents of these sources and languages.
+    With `only`, the step is applied to the documents of these sources and languages. With `mark`, the values of its
+    rules become fields, and the documents stay as they are.
     """
 
     label: str
     name: str
     options: Mapping[str, Any]
     only: Scope | None = None
+    mark: bool = False
 
     def make(self) -> Step:
         """Make the step. Wrong options are a `UserError`."""
-        return METHODS.find(self.name)(**METHODS.complete(self.name, self.options))
+        step = METHODS.find(self.name)(**METHODS.complete(self.name, self.options))
+        if self.mark and not step.is_filter:
+            raise UserError(
+                f"Expected the option 'mark' with a step that removes documents, found it with {self.name}; leave it "
+                "out."
+            )
+        return step
 
 
 def labelled(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[StepSpec, ...]:
-    """Give the steps different labels. The option `only`, which every step has, becomes the scope of the step.
+    """Give the steps different labels.
+
+    The option `only`, which every step has, becomes the scope of the step. The option `mark` belongs to the step itself
+    if the step has an option of this name, such as the steps that find copies.
 
     Raises:
-        UserError: `only` does not name sources or languages.
+        UserError: `only` does not name sources or languages, or `mark` is not True or False.
     """
     uses = Counter[str]()
     specs = []
@@ -61,7 +81,12 @@ def labelled(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[StepSpec, 
         uses[name] += 1
         options = dict(given)
         only = parse_scope(options.pop("only"), name) if "only" in options else None
-        specs.append(StepSpec(name if uses[name] == 1 else f"{name}_{uses[name]}", name, options, only))
+        mark = False
+        if "mark" in options and not (name in METHODS and METHODS.takes(name, "mark")):
+            mark = options.pop("mark")
+            if not isinstance(mark, bool):
+                raise UserError(f"Expected the option 'mark' of {name} to be True or False, found {quoted(mark)}.")
+        specs.append(StepSpec(name if uses[name] == 1 else f"{name}_{uses[name]}", name, options, only, mark))
     return tuple(specs)
 
 
@@ -80,6 +105,11 @@ def part_path(work: Path, phase: int, index: int) -> Path:
     return work / f"part-{phase}-{index:06d}"
 
 
+def removed_path(work: Path, phase: int, index: int) -> Path:
+    """Return the file of the documents of a part that a phase removed."""
+    return work / f"removed-{phase}-{index:06d}"
+
+
 def notes_path(work: Path, phase: int, index: int) -> Path:
     """Return the file of the notes that the survey of a phase made on a part."""
     return work / f"notes-{phase}-{index:06d}"
@@ -92,11 +122,21 @@ class Phases:
         specs: the steps.
         work: the folder of the run's files.
         seconds: the time limit of a step for a document; 0 means no limit.
+        keep_removed: whether removed documents are stored in full.
         is_worker: whether another process repeats a part after the end of this one.
     """
 
-    def __init__(self, specs: Sequence[StepSpec], work: Path, seconds: float, *, is_worker: bool = False) -> None:
+    def __init__(
+        self,
+        specs: Sequence[StepSpec],
+        work: Path,
+        seconds: float,
+        keep_removed: bool = False,
+        *,
+        is_worker: bool = False,
+    ) -> None:
         self._specs, self._work, self._seconds, self._is_worker = specs, work, seconds, is_worker
+        self._removed: list[Row] | None = [] if keep_removed else None
         self._steps = [spec.make() for spec in specs]
         for spec, step in zip(specs, self._steps, strict=True):
             if isinstance(step, LearningStep):
@@ -134,10 +174,14 @@ class Phases:
             self._resolved_phase = phase
         notes = NoteBook() if phase < self.last else None
         tracked = tracking(result, self._seconds) if self._is_worker else nullcontext(Tracker())
+        if self._removed is not None:
+            self._removed.clear()
         with tracked as tracker, time_limit(self._seconds):
             self._pass(phase, candidates, accounts, first_number, notes, tracker)
         if notes is not None:
             notes.write(notes_path(self._work, phase, index))
+        if self._removed:  # before the result, which ends the work on the part
+            write_removed(removed_path(self._work, phase, index), self._removed)
         write_part(result, accounts, candidates)
         before.unlink(missing_ok=True)
         if self._is_worker:
@@ -169,11 +213,13 @@ class Phases:
                     candidate.unjudged.append(OUT_OF_SCOPE)
                     accounts[place].add(candidate, text)
                     continue
-                failure = tracker.begin((position, place)) or attempt(_judge, candidate, self._steps[place], text)
+                judge = _mark if self._specs[place].mark else _judge
+                failure = tracker.begin((position, place)) or attempt(judge, candidate, self._steps[place], text)
                 if failure is not None:
                     self._remove(candidate, failure)
                 accounts[place].add(candidate, text)
                 if candidate.removed is not None:
+                    self._keep_removed(candidate, text)
                     break
             if survey is not None and notes is not None and candidate.removed is None:
                 candidate.enter(self._specs[stop].label)
@@ -183,9 +229,14 @@ class Phases:
                 if isinstance(note, Failure):
                     self._remove(candidate, note)
                     accounts[stop].add(candidate, candidate.text)
+                    self._keep_removed(candidate, candidate.text)
                 else:
                     notes.add(candidate, note)
             candidate.forget_words()
+
+    def _keep_removed(self, candidate: Candidate, text: str) -> None:
+        if self._removed is not None:
+            self._removed.append(removed_row(candidate, text))
 
     def _remove(self, candidate: Candidate, failure: Failure) -> None:
         if failure.rule == "raised":
@@ -203,11 +254,30 @@ def _judge(candidate: Candidate, step: Step, text: str) -> None:
         _ = candidate.text.strip() or candidate.judge(at_least("empty", 0, 1))
 
 
+def _mark(candidate: Candidate, step: Step, text: str) -> None:
+    """Store the values of all rules as fields. The text and the document stay as they are before the step."""
+    document, is_edited = candidate.document, candidate.is_edited
+    passes = True
+    for measured in step.judge(candidate):
+        value = float(measured.value)
+        if math.isnan(value) and measured.passes:
+            candidate.unjudged.append(measured.rule)
+            continue
+        candidate.measured[f"{candidate.step}.{measured.rule}"] = value
+        candidate.scores[f"{candidate.step}_{measured.rule}"] = round(value, 6) if math.isfinite(value) else None
+        if not measured.passes:
+            candidate.found[f"fails {measured.rule}"] += 1
+            passes = False
+    candidate.scores[f"{candidate.step}_passes"] = passes
+    candidate.document = document
+    candidate.restore(text, is_edited)
+
+
 @cache
-def _phases(specs: str, work: Path, seconds: float) -> Phases:
-    return Phases([StepSpec(*spec) for spec in json.loads(specs)], work, seconds, is_worker=True)
+def _phases(specs: str, work: Path, seconds: float, keep_removed: bool) -> Phases:
+    return Phases([StepSpec(*spec) for spec in json.loads(specs)], work, seconds, keep_removed, is_worker=True)
 
 
-def run_phase(specs: str, work: Path, seconds: float, *job: Any) -> int:
+def run_phase(specs: str, work: Path, seconds: float, keep_removed: bool, *job: Any) -> int:
     """Call `Phases.run` in a process that makes the steps only once. `specs` is the JSON of the steps."""
-    return _phases(specs, work, seconds).run(*job)
+    return _phases(specs, work, seconds, keep_removed).run(*job)

@@ -63,6 +63,10 @@ class PreparationConfig:
     out: the counts of reading contain it, or the rule `took_too_long` of the step removes it. A step that calls a large
     model may need more time."""
 
+    keep_removed: bool = False
+    """Write the removed documents in full to preparation/removed/STEP.RULE.parquet, with their personal data. Later
+    runs can read these files as a corpus."""
+
     def check(self) -> None:
         """Raise a `UserError` for unknown steps and recipes, and for options that do not fit their step."""
         if self.steps and self.recipe is not None:
@@ -110,11 +114,13 @@ class PreparationConfig:
         steps = [
             {"step": spec.name, "options": METHODS.complete(spec.name, spec.options)}
             | ({} if spec.only is None else {"only": dict(spec.only)})
+            | ({"mark": True} if spec.mark else {})
             for spec in labelled([(each.step, each.all_options()) for each in self.listed()])
         ]
         limit = self.seconds_per_document
         changed = {} if limit == type(self).seconds_per_document else {"seconds_per_document": limit}
-        return ({"preparation": steps} if steps else {}) | changed
+        kept = {"keep_removed": True} if self.keep_removed and steps else {}
+        return ({"preparation": steps} if steps else {}) | changed | kept
 
     def fingerprint_with(self, corpus: str) -> str:
         """Return the fingerprint of a corpus, together with the steps' inputs that are not options."""
@@ -131,7 +137,7 @@ class PreparationConfig:
 
         try:
             options = [(each.step, each.all_options()) for each in steps]
-            return Chain(options, self.engine, self.num_processes, self.seconds_per_document)
+            return Chain(options, self.engine, self.num_processes, self.seconds_per_document, self.keep_removed)
         except MissingLibrary:
             raise
         except UserError as error:

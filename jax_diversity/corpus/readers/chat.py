@@ -1,7 +1,8 @@
 """Convert records with a chat, or with an instruction and its answer, to documents with the places of the answers.
 
 Each record may have different fields for its turns: `messages` (OpenAI), `conversations` (ShareGPT), or a pair such as
-`instruction` and `output` (Alpaca). Contents are text; in a list of parts only the text parts are used.
+`instruction` and `output` (Alpaca). Contents are text or lists of parts; parts other than text become placeholders such
+as `<image>`, and are counted in the field `media_parts`.
 
 The places of the answers are counted in characters, so an edit of the text makes them wrong. After the steps of
 preparation, `with_loss_spans` compares every text with the text that was read. In an edited text it searches for the
@@ -14,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -47,6 +49,12 @@ _ROLE_OF = {
 }
 
 
+_MEDIA = ("image", "audio", "video", "file")
+_PLACEHOLDER = re.compile(f"<(?:{'|'.join(_MEDIA)}|part)>")
+MEDIA_PARTS = "media_parts"
+"""The metadata field with the number of parts that are placeholders. Chats of text alone do not have it."""
+
+
 class _BrokenError(Exception):
     """The turns of a record are broken."""
 
@@ -76,7 +84,8 @@ class _ChatForm(RecordForm):
 def with_loss_spans(documents: Iterable[Document], config: CorpusConfig, counts: dict[str, int]) -> Iterator[Document]:
     """Add the places of turns and answers to the metadata of chats. Other documents stay unchanged.
 
-    The number of chats, and the number of edited chats whose turns were not found again, are written into `counts`.
+    The number of chats, the number of edited chats whose turns were not found again, and the number of placeholders for
+    parts other than text are written into `counts`.
     """
     template = load_template(config.chat_template)
     counts |= {"num_chats": 0, "num_chats_without_turns": 0}
@@ -87,6 +96,8 @@ def with_loss_spans(documents: Iterable[Document], config: CorpusConfig, counts:
             continue
         turns = _current_turns(document, read, template)
         counts["num_chats"] += 1
+        if media := document.metadata.get(MEDIA_PARTS):
+            counts["num_media_parts"] = counts.get("num_media_parts", 0) + media
         counts["num_chats_without_turns"] += turns is None
         said, in_loss = [(0, len(document.text))], []  # for an edited chat whose turns are not certain
         if turns is not None:
@@ -116,10 +127,10 @@ def _make_chat(
         turns = _take_turns(fields)
     except _BrokenError as error:
         return error.problem
-    roles = [turn.role for turn in turns]
+    roles, num_media = [turn.role for turn in turns], sum(turn.num_media for turn in turns)
     if unknown := [role for role in roles if role not in template.patterns]:
         return Problem("num_broken_records", f"the template has no pattern for the role {unknown[0]!r}")
-    if not any(turn.content.strip() for turn in turns):
+    if not any(_PLACEHOLDER.sub("", turn.content).strip() if num_media else turn.content.strip() for turn in turns):
         return Problem("num_without_text", "turns without text")
     text, spans = template.render(turns)
     about = labels(fields, place, config)
@@ -130,6 +141,7 @@ def _make_chat(
         "is_clear": template.find(text, roles) == spans,
     }
     about["metadata"] |= {"num_turns": len(turns), "roles": roles, _READ: read}
+    about["metadata"] |= {MEDIA_PARTS: num_media} if num_media else {}
     return Document(text=text, **about)
 
 
@@ -155,13 +167,13 @@ def _take_pair(fields: dict[str, Any]) -> list[Turn]:
             question, answer = fields.pop(asked), fields.pop(answered)
             if isinstance(question, list) and isinstance(answer, list):  # the two fields are lists of turns
                 return _turns(question, asked) + _turns(answer, answered)
-            question, answer = _content(question, asked), _content(answer, answered)
+            (question, in_question), (answer, in_answer) = _content(question, asked), _content(answer, answered)
             for name in _INPUTS:
                 if asked == "instruction" and isinstance(fields.get(name), str):
                     more = fields.pop(name)
                     question = f"{question}\n\n{more}" if more.strip() else question
                     break
-            return [Turn("user", question), Turn(ANSWERS, answer)]
+            return [Turn("user", question, num_media=in_question), Turn(ANSWERS, answer, num_media=in_answer)]
     found = ", ".join(sorted(fields)[:20]) or "no fields"
     raise _BrokenError(Problem("num_without_text", f"no turns in {_known_fields()}, found only {found}"))
 
@@ -179,20 +191,20 @@ def _turn(entry: Any, name: str) -> Turn:
         raise _broken(f"{name} has the unknown role {shortened(repr(speaker))}")
     calls = _calls(entry, name)
     content = entry.get("content", entry.get("value"))
-    text = "" if content is None and calls else _content(content, name)
+    text, num_media = ("", 0) if content is None and calls else _content(content, name)
     weight = entry.get("weight")
     if weight not in (None, 0, 1):
         raise _broken(f"{name} has the weight {shortened(repr(weight))}, expected 0 or 1")
-    return Turn(role, "\n".join(filter(None, [text, *calls])), in_loss=weight != 0)
+    return Turn(role, "\n".join(filter(None, [text, *calls])), in_loss=weight != 0, num_media=num_media)
 
 
-def _content(content: Any, name: str) -> str:
-    """Return the content of a turn: a text, or the text parts of a list."""
+def _content(content: Any, name: str) -> tuple[str, int]:
+    """Return the content of a turn, and the number of its parts that became placeholders."""
     if isinstance(content, str):
-        return content
+        return content, 0
     if not isinstance(content, list):
         raise _BrokenError(Problem("num_text_not_string", f"{name} holds {_kind(content)}, expected a text"))
-    parts = []
+    parts, num_media = [], 0
     for part in content:
         text = part.get("text") if isinstance(part, Mapping) else part
         if isinstance(text, str):
@@ -200,7 +212,16 @@ def _content(content: Any, name: str) -> str:
         elif not isinstance(part, Mapping) or part.get("type") == "text":
             what = f"{name} has a part that holds {_kind(text)}, expected a text"
             raise _BrokenError(Problem("num_text_not_string", what))
-    return "".join(parts)
+        else:
+            parts.append(_placeholder(part))
+            num_media += 1
+    return "".join(parts), num_media
+
+
+def _placeholder(part: Mapping[str, Any]) -> str:
+    """Return the placeholder for a part that is not text, by its type (`image_url`) or its fields."""
+    named = f"{part.get('type')} {' '.join(map(str, part))}".lower()
+    return f"<{next((kind for kind in _MEDIA if kind in named), 'part')}>"
 
 
 def _calls(entry: Mapping[str, Any], name: str) -> list[str]:

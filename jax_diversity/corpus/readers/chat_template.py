@@ -36,11 +36,16 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
 
 
 class Turn(NamedTuple):
-    """One turn of a chat; `in_loss` is False for an answer that does not count towards the loss."""
+    """One turn of a chat.
+
+    `in_loss` is False for an answer that does not count towards the loss. `num_media` is the number of placeholders in
+    the content for parts other than text.
+    """
 
     role: str
     content: str
     in_loss: bool = True
+    num_media: int = 0
 
 
 class TurnSpan(NamedTuple):

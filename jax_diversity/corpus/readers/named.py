@@ -62,7 +62,12 @@ def read_records(file: InputFile) -> Iterator[tuple[Place, dict[str, Any]]]:
 
 
 def read_texts(option: str, patterns: Sequence[str]) -> Iterator[str]:
-    """Yield the texts of the files; blank texts are left out.
+    """Yield the texts of the files, as in `read_texts_of_files`."""
+    return (text for _, text in read_texts_of_files(option, patterns))
+
+
+def read_texts_of_files(option: str, patterns: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield the number of the file, from 0, and each of its texts; blank texts are left out.
 
     JSON Lines and Parquet files have the texts in the field `text`. If there is a single other file, each of its lines
     is a text. If there are several other files, each file is one text.
@@ -72,7 +77,7 @@ def read_texts(option: str, patterns: Sequence[str]) -> Iterator[str]:
     """
     files = find_named(option, patterns)
     num_plain = sum(file.format not in ("jsonl", "parquet") for file in files)
-    for file in files:
+    for number, file in enumerate(files):
         match file.format:
             case "jsonl":
                 records = read_jsonl(file, CorpusConfig(), ignore)
@@ -84,4 +89,4 @@ def read_texts(option: str, patterns: Sequence[str]) -> Iterator[str]:
             if isinstance(found, Problem):
                 raise UserError(f"{place}: {found.what}; the option {option!r} needs a text in every record.")
             if found.text and not found.text.isspace():
-                yield found.text
+                yield number, found.text

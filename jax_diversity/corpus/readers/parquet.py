@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jax_diversity.corpus.readers.files import InputFile, reading_faults
-from jax_diversity.corpus.readers.records import TEXT, TOKENS, Found, Place, Problem, RecordForm
+from jax_diversity.corpus.readers.records import TEXT, TOKENS, Found, Place, Problem, RecordForm, converted
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.progress import Advance
@@ -18,6 +19,8 @@ from jax_diversity.foundation.progress import Advance
 # Rows become Python objects one batch at a time; a row group may be larger than memory.
 _BATCH_BYTES = 8 * 2**20
 _BATCH_ROWS = 1000
+_STORED = {"id": pa.string(), "text": pa.string(), "metadata": pa.string(), "text_hash": pa.binary(16)}
+"""Columns of documents that this package stored, such as documents of a dataset or removed documents."""
 _UNREADABLE = (LookupError, ValueError, OverflowError, RecursionError, pa.ArrowException)
 """Exceptions of Arrow for values that Python cannot hold; a LookupError for an unknown time zone."""
 
@@ -27,6 +30,8 @@ def read_parquet(file: InputFile, config: CorpusConfig, advance: Advance, form: 
     with reading_faults(file), file.open() as stored:
         table = pq.ParquetFile(stored)
         column, columns = form.field(config), table.schema_arrow.names
+        types = {field.name: field.type for field in table.schema_arrow}
+        is_stored = all(types.get(name) == kind for name, kind in _STORED.items())
         if not form.is_in(columns, config):
             raise form.missing(file, config, columns)
         if form is TOKENS:
@@ -37,9 +42,19 @@ def read_parquet(file: InputFile, config: CorpusConfig, advance: Advance, form: 
             for record in _token_records(batch, column) if form is TOKENS else _records(batch):
                 row += 1
                 place = Place(file, row)
+                record = converted(_with_metadata, record) if is_stored else record
                 yield place, record if isinstance(record, Problem) else form.document(record, place, config)
             # Each step is the difference of two rounded values: the steps add up to the exact file size.
             advance(size * row // num_rows - size * (row - len(batch)) // num_rows)
+
+
+def _with_metadata(record: dict[str, Any] | Problem) -> dict[str, Any] | Problem:
+    """Return the record of a document that this package stored, with the entries of its metadata as fields."""
+    if isinstance(record, Problem):
+        return record
+    fields = json.loads(record.pop("metadata"))
+    del record["text_hash"]
+    return fields | record
 
 
 def _batch_rows(metadata: pq.FileMetaData) -> int:

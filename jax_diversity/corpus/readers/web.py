@@ -118,7 +118,7 @@ def read_html(file: InputFile, advance: Advance) -> Found:
 
 def _page(whole: bytes, place: Place) -> Document:
     text = decoded(whole, None)
-    return Document(place.name, text, place.file.folder, title=_title(text), metadata={"media_type": _HTML[0]})
+    return Document(place.name, text, place.file.folder, title=title_of(text), metadata={"media_type": _HTML[0]})
 
 
 def _records(content: io.BufferedReader) -> Iterator[_Record | Problem]:
@@ -192,7 +192,7 @@ def _document(record: _Record, place: Place) -> Document | Problem | None:
     text = decoded(body, declared[1] if declared else None)
     url, date = headers.get("warc-target-uri", "").strip("<>"), headers.get("warc-date", "")
     id = headers.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:") or place.name
-    title = _title(text) if media_type in _HTML else None
+    title = title_of(text) if media_type in _HTML else None
     metadata = {"url": url, "date": date, "media_type": media_type}
     return Document(id, text, place.file.stem, title=title, metadata=metadata)
 
@@ -282,8 +282,8 @@ def _detected(page: bytes) -> str:
     return detect_encoding(page) or "windows-1252"
 
 
-def _title(text: str) -> str | None:
-    """Return the title, in one line.
+def title_of(text: str) -> str | None:
+    """Return the title of a page in one line; None if it has no title.
 
     We search only for the first title: if it has no end, no later title has an end.
     """

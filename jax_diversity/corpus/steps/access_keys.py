@@ -25,13 +25,14 @@ _FORMS = {
         r"(?i:\bauthorization[\"']?\]?\s{0,3}[:=,]\s{0,3}[fbru]?[\"'`]?(?:bearer|basic|token)\s{1,3})"
         r"(?P<value>(?=[A-Za-z_.~+/-]{0,4000}[\d=])[\w.~+/-]{8,4000}={0,2})",
     ),
+    "bearer": ("earer EARER", r"(?i:\bbearer[ :]{1,3})(?P<value>[\w.~+/-]{20,4000}={0,2})(?![\w(\[])"),
     "jwt": ("eyJ", r"(?<![\w-])eyJ[\w-]{8,2000}\.eyJ[\w-]{8,8000}\.[\w-]{16,1500}"),
     "aws": ("AKIA ASIA ABIA ACCA", r"(?<![A-Za-z0-9])(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
     "github": (
         "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_",
         r"(?<![A-Za-z0-9])(?:gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59})",
     ),
-    "gitlab": ("glpat-", r"(?<![\w-])glpat-[\w-]{20,100}"),
+    "gitlab": ("glpat- glrt- gldt- glptt-", r"(?<![\w-])gl(?:pat|rt|dt|ptt)-[\w-]{20,100}"),
     "slack": (
         "xox xapp- hooks.slack.com/",
         r"(?<![A-Za-z0-9])(?:xox[abeoprs]-[A-Za-z0-9-]{10,250}|xapp-\d-[A-Za-z0-9-]{20,250})"
@@ -47,6 +48,38 @@ _FORMS = {
     "npm": ("npm_", r"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{36}(?![A-Za-z0-9])"),
     "pypi": ("pypi-", r"(?<![\w-])pypi-AgE[\w-]{50,1000}"),
     "sendgrid": ("SG.", r"(?<![\w.-])SG\.[\w-]{22}\.[\w-]{43}(?![\w-])"),
+    # Services whose keys begin with a prefix of their own, as their documentation or their scanners of keys describe.
+    "airtable": ("pat", r"(?<![A-Za-z0-9])pat[A-Za-z0-9]{14}\.[0-9a-f]{64}(?![A-Za-z0-9])"),
+    "alibaba": ("LTAI", r"(?<![A-Za-z0-9])LTAI[A-Za-z0-9]{16,26}(?![A-Za-z0-9])"),
+    "atlassian": ("ATATT3 ATCTT3 ATBB", r"(?<![\w-])(?:AT[AC]TT3[\w=-]{60,250}|ATBB[A-Za-z0-9]{28,36}(?![\w-]))"),
+    "azure": ("AccountKey= SharedAccessKey=", r"(?:AccountKey|SharedAccessKey)=(?P<value>[A-Za-z0-9+/]{43,88}={0,2})"),
+    "databricks": ("dapi", r"(?<![A-Za-z0-9])dapi[0-9a-f]{32}(?:-\d)?(?![A-Za-z0-9])"),
+    "digitalocean": ("_v1_", r"(?<![A-Za-z0-9])do[opr]_v1_[0-9a-f]{64}(?![A-Za-z0-9])"),
+    "discord": (".", r"(?<![\w.-])[MNO][A-Za-z0-9_-]{23,27}\.[\w-]{6}\.[\w-]{27,38}(?![\w.-])"),
+    "docker": ("dckr_pat_", r"(?<![A-Za-z0-9])dckr_pat_[\w-]{27}(?![\w-])"),
+    "facebook": ("EAA", r"(?<![A-Za-z0-9])EAA[A-Za-z0-9]{80,400}(?![A-Za-z0-9])"),
+    "figma": ("figd_", r"(?<![A-Za-z0-9])figd_[\w-]{38,44}(?![\w-])"),
+    "grafana": ("glsa_ glc_", r"(?<![A-Za-z0-9])(?:glsa_[A-Za-z0-9]{32}_[0-9a-f]{8}|glc_[A-Za-z0-9+/]{40,400}={0,2})"),
+    "groq": ("gsk_", r"(?<![A-Za-z0-9])gsk_[A-Za-z0-9]{48,56}(?![A-Za-z0-9])"),
+    "linear": ("lin_api_", r"(?<![A-Za-z0-9])lin_api_[A-Za-z0-9]{40}(?![A-Za-z0-9])"),
+    "mailchimp": ("-us", r"(?<![A-Za-z0-9])[0-9a-f]{32}-us\d{1,2}(?![A-Za-z0-9])"),
+    "mailgun": ("key-", r"(?<![\w-])key-[0-9a-f]{32}(?![A-Za-z0-9])"),
+    "newrelic": ("NRAK- NRJS- NRII-", r"(?<![\w-])NR(?:AK-[A-Z0-9]{27}|JS-[0-9a-f]{19}|II-[\w-]{32})(?![\w-])"),
+    "notion": ("ntn_", r"(?<![A-Za-z0-9])ntn_[A-Za-z0-9]{40,50}(?![A-Za-z0-9])"),
+    "perplexity": ("pplx-", r"(?<![\w-])pplx-[A-Za-z0-9]{40,56}(?![\w-])"),
+    "planetscale": ("pscale_", r"(?<![A-Za-z0-9])pscale_(?:tkn|pw|oauth)_[\w.-]{32,64}(?![\w-])"),
+    "postman": ("PMAK-", r"(?<![\w-])PMAK-[0-9a-f]{24}-[0-9a-f]{34}(?![\w-])"),
+    "replicate": ("r8_", r"(?<![A-Za-z0-9])r8_[A-Za-z0-9]{37}(?![A-Za-z0-9])"),
+    "rubygems": ("rubygems_", r"(?<![A-Za-z0-9])rubygems_[0-9a-f]{48}(?![A-Za-z0-9])"),
+    "sentry": ("sntrys_", r"(?<![A-Za-z0-9])sntrys_[\w+/=-]{60,300}"),
+    "shopify": ("shp", r"(?<![A-Za-z0-9])shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}(?![A-Za-z0-9])"),
+    "square": ("sq0", r"(?<![A-Za-z0-9])sq0(?:atp|csp|idp)-[\w-]{22,43}(?![\w-])"),
+    "supabase": ("sbp_", r"(?<![A-Za-z0-9])sbp_[0-9a-f]{40}(?![A-Za-z0-9])"),
+    "telegram": (":AA", r"(?<![A-Za-z0-9])\d{8,10}:AA[\w-]{33}(?![\w-])"),
+    "terraform": (".atlasv1.", r"(?<![A-Za-z0-9])[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{60,80}"),
+    "twilio": ("SK AC", r"(?<![A-Za-z0-9])(?:SK|AC)[0-9a-f]{32}(?![A-Za-z0-9])"),
+    "vault": ("hvs. hvb.", r"(?<![\w.-])hv[sb]\.[\w-]{24,200}(?![\w-])"),
+    "xai": ("xai-", r"(?<![\w-])xai-[A-Za-z0-9]{70,90}(?![\w-])"),
     # user:password@host; an all-letter password is usually a placeholder.
     "url_password": (
         "://",
@@ -63,8 +96,10 @@ _OF_ACCESS = re.compile(
 _LONG_VALUE = 20
 _GIVEN = re.compile(
     r"[\w-]{0,20}[\"']?\]?[ \t]{0,4}(?::=|=>|==?|:)[ \t]{0,4}(?:\r?\n[ \t]{0,8})?"
-    r"(?:\"(?P<double>[^\"\s]{8,200})\"|'(?P<single>[^'\s]{8,200})'|(?P<bare>[\w+/.~-]{16,200}={0,2})(?![\w(\[]))"
+    r"(?:\"(?P<double>[^\"\s]{8,200})\"|'(?P<single>[^'\s]{8,200})'|(?P<bare>[\w+/.~-]{10,200}={0,2})(?![\w(\[]))"
 )
+# A line of a file of settings, such as `export DB_PASSWORD=...`. Its value may have any marks.
+_SETTING = re.compile(r"[A-Z0-9_]{0,20}=(?P<bare>[^\s'\"]{8,200})(?=\s|\Z)")
 _NO_SECRET = re.compile(
     r"\$[({]|\{|\}|<|>|%\(|://|\.\w+\(|^[\w.-]+\.(?:\w{1,5})$|^[./~]|^(?:x{4,}|\*{4,}|\.{3,})", re.IGNORECASE
 )
@@ -72,7 +107,10 @@ _NO_SECRET = re.compile(
 
 def access_keys() -> dict[str, Find]:
     """Return the searches: keys and tokens by service, passwords in addresses, values assigned to names of secrets."""
-    found = {name: by_pattern(re.compile(pattern), marks=marks) for name, (marks, pattern) in _FORMS.items()}
+    checks = {"bearer": _is_random}
+    found = {
+        name: by_pattern(re.compile(pattern), checks.get(name), marks) for name, (marks, pattern) in _FORMS.items()
+    }
     return found | {"assigned": _assigned}
 
 
@@ -81,7 +119,8 @@ def _assigned(text: str) -> list[Span]:
     for name in _WRITTEN:
         start = text.find(name)  # this is many times as fast as a pattern
         while start >= 0:
-            match = _GIVEN.match(text, start + len(name))
+            match = name.isupper() and _SETTING.match(text, start + len(name))
+            match = match or _GIVEN.match(text, start + len(name))
             if match and _names_a_secret(name, text[max(start - 12, 0) : start], match) and _is_random(match):
                 spans.add(match.span(str(match.lastgroup)))
             start = text.find(name, start + 1)
@@ -100,17 +139,21 @@ def _names_a_secret(name: str, before: str, match: re.Match) -> bool:
 def _is_random(match: re.Match) -> bool:
     """Return whether a value looks random: it has letters and digits, no words, and many different characters.
 
-    Keys are long. Passwords are short and contain marks. A short value without quotes may be a variable.
+    Keys are long. Passwords are short and contain marks. A short value without quotes may be a variable: it must change
+    between capital letters, small letters, digits and marks at every third character, as few names do.
     """
     value = match[str(match.lastgroup)]
     if _NO_SECRET.search(value) or not re.search(r"\d", value) or not re.search(r"[A-Za-z]", value):
         return False
     bits = _bits(value)
+    # Joined words have few digits, and these digits are neighbours.
+    joined = re.sub("[-_./]", "", value)
     if len(value) >= _LONG_VALUE:
-        # Joined words have few digits, and these digits are neighbours.
-        return bits >= (3.0 if re.fullmatch("[0-9a-fA-F]+", value) else 3.5) and _changes(value) >= len(value) / 5
+        return bits >= (3.0 if re.fullmatch("[0-9a-fA-F]+", value) else 3.5) and _changes(joined) >= len(joined) / 5
+    if match.lastgroup == "bare" and _changes(joined) < len(joined) / 3:
+        return False
     classes = sum(bool(re.search(each, value)) for each in ("[a-z]", "[A-Z]", r"\d", r"[^\w\s]"))
-    return match.lastgroup != "bare" and classes >= 3 and bits >= 2.75
+    return classes >= 3 and bits >= 2.75
 
 
 def _bits(value: str) -> float:

@@ -6,14 +6,20 @@ as in the address of a medical page, does not block it.
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from urllib.parse import urlsplit
 
+import numpy as np
+import xxhash
+from jaxtyping import UInt64
+
 from jax_diversity.corpus.readers.files import InputFile
-from jax_diversity.corpus.readers.named import find_named, hash_named, read_content
+from jax_diversity.corpus.readers.named import find_named, hash_named
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_most
 from jax_diversity.foundation.errors import UserError
 
@@ -35,9 +41,10 @@ _LONGEST_HOST = 253  # characters (RFC 1035)
 class Addresses(Step):
     """Removes pages by the field `url`. Documents without this field pass.
 
-    `blocked` names files. Each of their lines has a domain or the beginning of an address (such as `example.org/shop`).
-    Subdomains of a blocked domain are blocked too. `left_out` lists domains that the corpus gets from another source.
-    One strong word or two weak words remove a page.
+    `blocked` names files. Each of their lines has a domain or the beginning of an address (such as
+    `example.org/shop`). Subdomains of a blocked domain are blocked too. An entry needs 8 bytes of memory.
+    `left_out` lists domains that the corpus gets from another source. One strong word or two weak words remove a
+    page.
     """
 
     blocked: tuple[str, ...] = ()
@@ -53,7 +60,7 @@ class Addresses(Step):
 
     def __post_init__(self) -> None:
         files = tuple(file.address for file in find_named("blocked", self.blocked)) if self.blocked else ()
-        self._domains, self._beginnings = _read(files)
+        self._domains, self._beginnings, self._most_folders = _read(files)
         self._left_out = frozenset(map(str.lower, self.left_out))
 
     def identity(self) -> list[str]:
@@ -69,7 +76,8 @@ class Addresses(Step):
         domains = _domains_of(host)
         yield at_most("left_out", int(not self._left_out.isdisjoint(domains)), 0)
         if self.blocked:
-            listed = not self._domains.isdisjoint(domains) or any(_begins(host, path, self._beginnings))
+            beginnings = _beginnings(host, path, self._most_folders)
+            listed = _holds(self._domains, domains) or _holds(self._beginnings, beginnings)
             yield at_most("blocked", int(listed), 0)
         found = _WORD.findall(url.lower())
         strong = len(_STRONG.intersection(found)) or bool(_STRONG_PART.search(host))
@@ -94,24 +102,30 @@ def _domains_of(host: str) -> list[str]:
     return [".".join(labels[place:]) for place in range(len(labels))]
 
 
-def _begins(host: str, path: str, beginnings: frozenset[str]) -> Iterator[bool]:
-    if beginnings:
-        folders = path.split("/", _most_folders(beginnings) + 1)
-        yield from (f"{host}{'/'.join(folders[:depth])}" in beginnings for depth in range(2, len(folders) + 1))
+def _beginnings(host: str, path: str, most_folders: int) -> list[str]:
+    """Return the beginnings of an address, such as `example.org/a` and `example.org/a/b`."""
+    folders = path.split("/", most_folders + 1) if most_folders else []
+    return [f"{host}{'/'.join(folders[:depth])}" for depth in range(2, len(folders) + 1)]
+
+
+def _holds(listed: UInt64[np.ndarray, " entry"], names: Sequence[str]) -> bool:
+    """Return whether a sorted array has the hash of one of the names."""
+    hashes = np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], np.uint64)
+    places = np.searchsorted(listed, hashes)
+    return any(place < len(listed) and listed[place] == each for place, each in zip(places, hashes, strict=True))
 
 
 @cache
-def _most_folders(beginnings: frozenset[str]) -> int:
-    return max(beginning.count("/") for beginning in beginnings)
+def _read(addresses: tuple[str, ...]) -> tuple[UInt64[np.ndarray, " domain"], UInt64[np.ndarray, " beginning"], int]:
+    """Return the sorted hashes of the listed domains and beginnings, and the most folders of a beginning.
 
-
-@cache
-def _read(addresses: tuple[str, ...]) -> tuple[frozenset[str], frozenset[str]]:
-    """Read the domains and the beginnings of addresses. The result is cached, because a step is made several times."""
-    domains, beginnings = set[str](), set[str]()
+    Lists may have millions of lines: an entry needs 8 bytes, and the file is read line by line. The result is cached,
+    because a step is made several times.
+    """
+    domains, beginnings, most_folders = array("Q"), array("Q"), 0
     for address in addresses:
         num_before = len(domains) + len(beginnings)
-        for line in read_content(InputFile(address, address)).splitlines():
+        for line in _lines(InputFile(address, address)):
             entry = line.partition("#")[0].strip()
             if not entry:
                 continue
@@ -119,7 +133,13 @@ def _read(addresses: tuple[str, ...]) -> tuple[frozenset[str], frozenset[str]]:
             folder = folder.rstrip("/")
             if not host or " " in entry:
                 raise UserError(f"Expected a domain or an address a line in {address}, found {entry[:100]!r}.")
-            (beginnings if folder else domains).add(f"{host}{folder}")
+            (beginnings if folder else domains).append(xxhash.xxh3_64_intdigest(f"{host}{folder}".encode()))
+            most_folders = max(most_folders, folder.count("/"))
         if len(domains) + len(beginnings) == num_before:
             raise UserError(f"Expected addresses in {address}, found none.")
-    return frozenset(domains), frozenset(beginnings)
+    return np.unique(np.frombuffer(domains, np.uint64)), np.unique(np.frombuffer(beginnings, np.uint64)), most_folders
+
+
+def _lines(file: InputFile) -> Iterator[str]:
+    with file.stream() as (_, content), io.TextIOWrapper(content, "utf-8-sig") as text:
+        yield from text

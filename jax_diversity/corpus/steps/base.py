@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import filterfalse
 from pathlib import Path
@@ -41,6 +41,7 @@ METHODS = Methods(
         "code": "code",
         "decontaminate": "decontaminate",
         "exact_duplicates": "exact_duplicates",
+        "fields": "fields",
         "fineweb": "fineweb",
         "gopher": "gopher",
         "gutenberg": "gutenberg",
@@ -61,11 +62,15 @@ METHODS = Methods(
         "sentences": "sentences",
         "stack_exchange": "stack_exchange",
         "substrings": "substrings",
+        "url_duplicates": "url_duplicates",
         "weight": "weight",
         "words": "words",
     },
 )
 """Name -> module in this package. For a new step, write a class in a module, and add a line here."""
+
+OUT_OF_SCOPE = "all_rules"
+"""The funnel counts documents that `only` excludes from a step as not judged, under this name."""
 
 Span = tuple[int, int]
 """Begin and end of a part of a text."""
@@ -225,6 +230,11 @@ class Candidate:
         self.step, self.entered, self._found = step, self.size, None
         self.unjudged.clear()
 
+    def restore(self, text: str, is_edited: bool) -> None:
+        """Undo the edits of the current step: set the text and `is_edited` before it."""
+        self.text = text
+        self.is_edited = is_edited
+
     def forget_words(self) -> None:
         """Free the memory of the split words. If words are needed again, the text is split again."""
         self._words = self._proper_words = self._is_unspaced = None
@@ -251,6 +261,11 @@ class Candidate:
 class Step(ABC):
     """A step: a dataclass whose fields are its options."""
 
+    kept_files: ClassVar[tuple[str, ...]] = ()
+    """The names of learned or resolved files that are stored in the dataset, if the step has written them."""
+    is_filter: ClassVar[bool] = True
+    """Whether the step removes documents by rules. Only then it can be marked; other steps edit or add fields."""
+
     @property
     def compares_documents(self) -> bool:
         """Whether the step makes notes about all documents before it judges the first document, as a `Survey` does."""
@@ -264,12 +279,16 @@ class Step(ABC):
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Measure a document, one rule after another. The iteration ends at the first failed rule."""
 
+    def check_account(self, total: Mapping[str, Any]) -> None:  # noqa: B027  # most steps have nothing to check
+        """Check the counts of the step over all documents, as in the funnel.
+
+        Raises:
+            UserError: the counts show that the step could not do its work.
+        """
+
 
 class LearningStep(Step):
     """A step that learns from files before documents are read."""
-
-    kept_files: ClassVar[tuple[str, ...]] = ()
-    """The names of learned files that are stored in the dataset."""
 
     @abstractmethod
     def learn(self, folder: Path) -> None:

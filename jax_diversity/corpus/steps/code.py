@@ -16,9 +16,15 @@ _NOTICE = re.compile(
     r"copyright|\(c\) *\d{4}|©|all rights reserved|spdx-license"
     r"|licen[cs]ed? (?:under|to you|agreement|information|terms)"
     r"|under the (?:terms|[\w-]+ licen[cs]e)|permission is hereby|redistribution and use|general public licen[cs]e"
-    r"|without warranty",
-    re.IGNORECASE,
+    r"|without warranty|@licen[cs]e\b|\A/\*!.{0,500}?\(c\)",
+    re.IGNORECASE | re.DOTALL,
 )
+# Fields of the docstring at the beginning of a Python module, with their further lines.
+_DOCSTRING = re.compile(r"\s*[ru]?(\"\"\"|\'\'\')", re.IGNORECASE)
+_FIELDS = re.compile(
+    r"^([ \t]*):(?:copyright|licen[cs]e):[^\n]*(?:\n\1[ \t]+\S[^\n]*)*\n?", re.IGNORECASE | re.MULTILINE
+)
+_LONGEST_DOCSTRING = 20_000
 _GENERATED = re.compile(
     r"@generated\b|<auto-?generated|\bauto(?:matically)?[- ]?generated\b"
     r"|\bgenerated (?:by|from|with)\b.{0,80}\bdo not (?:edit|modify)|\bdo not edit\b",
@@ -35,8 +41,9 @@ class Code(Step):
 
     The thresholds are the mean and the largest number of characters in a line, and the share of letters and digits. A
     file is removed as generated if one of its first ten lines says so, or if its name says that it is minified.
-    Comments with a notice of copyright or licence at the beginning are cut out. Lines that name the interpreter or the
-    encoding stay. If the language of a document does not begin with `code:`, the document passes, except with `always`.
+    Comments with a notice of copyright or licence at the beginning are cut out, and so are the fields `:copyright:`
+    and `:license:` of a docstring at the beginning. Lines that name the interpreter or the encoding stay. If the
+    language of a document does not begin with `code:`, the document passes, except with `always`.
     """
 
     thresholds: Mapping[str, float] = entries(most_mean_line=100, longest_line=1000, least_alphanumeric=0.25)
@@ -67,13 +74,25 @@ def _is_generated(candidate: Candidate, text: str) -> bool:
 def _without_notices(text: str) -> tuple[str, int]:
     """Return the text without notices in the comments at its beginning, and the number of notices."""
     parts: list[str] = []
-    number = position = 0
-    for start, end in header_comments(text):
-        if _NOTICE.search(text, start, end):
+    number = position = last = 0
+    for start, last in header_comments(text):
+        end = last
+        if _NOTICE.search(text[start:end]):
             parts.append(text[position:start].rstrip(" \t"))
             position = end + len(text[end : end + 100]) - len(text[end : end + 100].lstrip("\n"))
             number += 1
-    return "".join(parts) + text[position:], number
+    rest, num_fields = _without_fields(text[position:], max(last - position, 0))
+    return "".join(parts) + rest, number + num_fields
+
+
+def _without_fields(text: str, start: int) -> tuple[str, int]:
+    """Return the text without fields of copyright and licence in the docstring at `start`, and their number."""
+    opening = _DOCSTRING.match(text, start)
+    end = text.find(opening[1], opening.end(), opening.end() + _LONGEST_DOCSTRING) if opening else -1
+    if opening is None or end < 0:
+        return text, 0
+    docstring, number = _FIELDS.subn("", text[opening.end() : end])
+    return (text[: opening.end()] + docstring.rstrip(" \t") + text[end:], number) if number else (text, 0)
 
 
 def _alphanumeric(text: str) -> float:

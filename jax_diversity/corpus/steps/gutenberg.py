@@ -33,6 +33,8 @@ class Gutenberg(Step):
     Documents without such lines pass.
     """
 
+    is_filter = False
+
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Collect the books."""
         text, books = candidate.text, list[str]()

@@ -13,7 +13,9 @@ from importlib.metadata import version
 from itertools import accumulate
 from typing import Literal
 
+from jax_diversity.corpus.readers.web import title_of
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most
+from jax_diversity.corpus.steps.page_parts import prepared_page, text_rules, with_title, without_navigation
 from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.libraries import optional
 
@@ -45,16 +47,25 @@ class Html(Step):
     that of HTML, the document passes, except with `always`. Two options of trafilatura are on in datatrove:
     `favor_precision` keeps less text around the article, and `deduplicate` removes paragraphs that occur more than
     twice in a page. (In datatrove, they are counted over many pages, so the result depends on the order of the pages.)
+
+    Formulas become TeX between dollar signs, or text such as `x^2`. Plain lists, such as ingredients, and the title
+    stay. Two or more links at the beginning and end of the text are left out. A page is removed if more than .8 of
+    its characters are in lines that are links (`navigation`), or if it only asks for JavaScript
+    (`needs_javascript`). With `extractor_only`, the text is what the library returns.
     """
 
     extractor: Literal["trafilatura", "resiliparse"] = "trafilatura"
     favor_precision: bool = False
     deduplicate: bool = False
+    extractor_only: bool = False
+    metadata: bool = False
     always: bool = False
 
     def __post_init__(self) -> None:
         check_one_of("extractor", self.extractor, ("trafilatura", "resiliparse"))
         optional(self.extractor, "preparation")
+        if self.metadata:
+            optional("trafilatura", "preparation")
         is_trafilatura = self.extractor == "trafilatura"
         self._extract = _trafilatura(self.favor_precision, self.deduplicate) if is_trafilatura else _resiliparse()
 
@@ -68,9 +79,28 @@ class Html(Step):
             return
         yield at_most("most_characters", len(candidate.text), _MOST_CHARACTERS)
         yield from markup_limits(candidate.text)
-        text = self._extract(candidate.text)
-        yield at_least("characters_found", len(text), 1)
+        page = candidate.text
+        if self.extractor_only:
+            text = self._extract(page)
+            yield at_least("characters_found", len(text), 1)
+        else:
+            text, linked = without_navigation(page, self._extract(prepared_page(page)))
+            yield at_least("characters_found", len(text), 1)
+            yield from text_rules(text, linked)
+            text = with_title(page, candidate.document.title or title_of(page), text)
+        if self.metadata:
+            candidate.scores |= page_metadata(page)
         candidate.text = text
+
+
+def page_metadata(page: str) -> dict[str, str]:
+    """Return the title, author, date (year-month-day) and site of a page, as far as its markup has them."""
+    from trafilatura import extract_metadata
+
+    found = extract_metadata(page)
+    names = {"title": "title", "author": "author", "date": "date", "site": "sitename"}
+    values = {name: getattr(found, attribute, None) for name, attribute in names.items()}
+    return {f"page_{name}": str(value) for name, value in values.items() if value}
 
 
 def markup_limits(page: str) -> Iterator[Measured]:

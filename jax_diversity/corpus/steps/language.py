@@ -18,14 +18,21 @@ _CHARACTERS = 4000
 """Number of characters at the start of a text that are read."""
 
 
+UNKNOWN = "unknown"
+"""The value of `detected_language` for a text with fewer than three words."""
+_LEAST_WORDS, _MOST_CHARACTERS = 3, 100
+"""The words of a text with more characters are not counted. The probabilities of one or two words mean little."""
+
+
 @dataclass
 class Language(Step):
     """Keeps documents whose most probable language has a probability of at least `probability`.
 
-    With `languages`, such as `[en, de]`, only these languages are considered. Documents get the fields
+    With `languages`, such as `[en, de]`, this language must be one of these. Documents get the fields
     `detected_language` and `language_probability`. If a document has no language, the detected language is set. Only
-    the first 4,000 characters are read. RefinedWeb and FineWeb use the threshold .65, too. `model` is a file of
-    fastText, such as lid.176.bin, which is then used instead of py3langid.
+    the first 4,000 characters are read. The language of one or two words is `unknown`, with a probability of 0.
+    RefinedWeb and FineWeb use the threshold .65, too. `model` is a file of fastText, such as lid.176.bin, which is then
+    used instead of py3langid.
     """
 
     languages: tuple[str, ...] = ()
@@ -46,13 +53,18 @@ class Language(Step):
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Detect the language."""
-        wanted = self.languages
-        found = self._ranked(candidate.text[:_CHARACTERS])
-        name, share = next(((name, share) for name, share in found if not wanted or name in wanted), (None, 0))
+        text, least, wanted = candidate.text, self.probability, self.languages
+        is_short = len(text) <= _MOST_CHARACTERS and len(candidate.proper_words) < _LEAST_WORDS
+        found = [] if is_short else self._ranked(text[:_CHARACTERS])
+        best = next(((name, share) for name, share in found if not wanted or name in wanted), (None, 0.0))
+        # With a threshold below .5, the most probable of the wanted languages may be the second of all languages.
+        name, share = best if found and best[1] >= least else found[0] if found else (None, 0.0)
         share = round(float(share), 4)
-        candidate.scores |= {"detected_language": name, "language_probability": share}
+        candidate.scores |= {"detected_language": name or UNKNOWN, "language_probability": share}
         candidate.language = candidate.language or name
-        yield at_least("probability", share, self.probability)
+        yield at_least("probability", share, least)
+        if wanted:
+            yield at_least("languages", round(float(best[1]), 4), least)
 
 
 Ranked = Callable[[str], Sequence[tuple[str, float]]]

@@ -47,6 +47,8 @@ class Latex(Step):
     another media type than text/x-tex pass unchanged, unless `always`.
     """
 
+    is_filter = False
+
     abstract: bool = False
     appendix: bool = True
     always: bool = False

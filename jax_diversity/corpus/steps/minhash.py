@@ -13,6 +13,7 @@ import sys
 import unicodedata
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8, UInt32, UInt64
@@ -21,6 +22,7 @@ from scipy.sparse.csgraph import connected_components
 
 from jax_diversity.corpus.steps.base import Candidate
 from jax_diversity.corpus.steps.duplicates import SignedGroups
+from jax_diversity.corpus.steps.signatures import signature_files
 from jax_diversity.foundation.checks import as_whole_number, share
 from jax_diversity.text.normal_forms import normal_form
 from jax_diversity.text.scripts import UNSPACED, UNSPACED_MARKS, ranges
@@ -47,7 +49,8 @@ class Minhash(SignedGroups):
     removed. Case, accents, punctuation and digits are ignored. In scripts without spaces, each character is a word.
     Groups are the connected components of all pairs. Documents with fewer than `run` words have no duplicates. The kept
     document is from the source that comes first in `precedence`; otherwise it is the document that was read first.
-    `mark` keeps all documents and sets the field `minhash_group`.
+    `mark` keeps all documents and sets the field `minhash_group`. `keep_signatures` stores the signatures; `against`
+    names datasets with signatures of the same form. Near copies of their documents are removed, too.
     """
 
     bands: int = 14
@@ -56,6 +59,8 @@ class Minhash(SignedGroups):
     similarity: float = 0.0
     mark: bool = False
     precedence: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
+    keep_signatures: bool = False
 
     def __post_init__(self) -> None:
         for name in ("bands", "rows", "run"):
@@ -70,6 +75,13 @@ class Minhash(SignedGroups):
         self._summands = rng.integers(0, 2**32, shape, np.uint32)
         self._run_factors = rng.integers(0, 2**63, self.run, np.uint64) * np.uint64(2) + np.uint64(1)
         self._row_factors = rng.integers(0, 2**63, self.rows, np.uint64) * np.uint64(2) + np.uint64(1)
+        signature_files(self.against, self.form)  # checks the names
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """The step and the options that decide the signatures."""
+        kind = "values" if self.similarity else "bands"
+        return {"step": "minhash", "bands": self.bands, "rows": self.rows, "run": self.run, "of": kind}
 
     def sign(self, candidate: Candidate) -> bytes:
         """Compute the signature: 64 bits for each band; with `similarity`, the values of all functions."""

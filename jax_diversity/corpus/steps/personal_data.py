@@ -24,7 +24,7 @@ from jax_diversity.corpus.steps.replacing import (
     in_plain_copy,
     replaced,
 )
-from jax_diversity.corpus.steps.telephone import telephone_numbers
+from jax_diversity.corpus.steps.telephone import regions_of, telephone_numbers
 from jax_diversity.foundation.errors import UserError, did_you_mean
 from jax_diversity.foundation.signatures import default_of
 
@@ -47,9 +47,23 @@ _NUMBERED = re.compile(
     r"(?:\b(?:sections?|sec|chapters?|clauses?|articles?|appendix|annex|figures?|fig|tables?|versions?|ver|v|release|rev"
     r"|kernel|build|driver|firmware|theorem|lemma|corollary|proposition|definition|remark|abschnitt|ziffer|nummer|nr|art"
     r"|kapitel|firefox|thunderbird|mozilla|seamonkey|chrome|chromium|opera|safari|vivaldi|netscape|flash|flash player"
-    r"|acrobat|adobe reader|java|jre|jdk|skype|itunes|quicktime|silverlight)\b|§)[^\w@]{0,3}\Z",
+    r"|acrobat|adobe reader|java|jre|jdk|skype|itunes|quicktime|silverlight|edge|edg|brave|opr|webkit|applewebkit"
+    r"|electron|msie|trident|gecko|ubuntu|debian|fedora|centos|macos|android|openwrt|nginx|apache|tomcat|iis|mysql"
+    r"|mariadb|postgresql|postgres|oracle|redis|mongodb|elasticsearch|kafka|php|python|ruby|npm|gcc|clang|llvm|cmake"
+    r"|openssl|openssh|curl|git|kubernetes|helm|terraform|jenkins|gitlab|wordpress|drupal|magento|sap|cuda|directx"
+    r"|bios|uefi|sdk|library|package|plugin|patch|hotfix|fixpack|libreoffice|ffmpeg|vlc|unity|unreal|matlab|autocad"
+    r"|photoshop)\b|§)"
+    r"[^\w@]{0,3}\Z",
     re.IGNORECASE,
 )
+# A requirement (`name==`, `~> `), a file or agent (`name-`, `name/` outside of an address), or a change of versions.
+_REQUIRED = re.compile(
+    r"(?:\w[=~!<>]=|~>|(?<!\w)\^|(?<![\w:/.])(?!(?i:ip|host|addr|server|node|client|from|to|by)\b)[A-Za-z][\w+]*[-/_])"
+    r"[\"' ]?\Z"
+)
+_CHANGED = re.compile(r"\b(?i:upgrad|updat|downgrad|bump)\w* (?:\w+ ){0,3}(?:from|to) (?:v?[\d.]+ to )?\Z")
+_SMALL = 100
+"""First numbers of versions are below this."""
 _NAME = re.compile(r"\b[A-Z]\w+[ /]\Z")
 _ADDRESSED = re.compile(
     r"(?:(?:[@\[]|://|\b(?:ips?|ipv4|hosts?|hostname|servers?|dns|nameservers?|resolver|gateway|proxy|peer|address(?:es)?|addr|ping"
@@ -58,6 +72,8 @@ _ADDRESSED = re.compile(
 )
 _LINE_BREAKS = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # of `str.splitlines`
 _WORDS, _SHORTEST_PART = re.compile(r"\w+"), 6  # characters of a find's part that is replaced in all versions
+_LANGUAGE = "language"
+"""The entry of `regions` for the regions of the document's language."""
 _MASKED_REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "IN", "BR", "PL", "CN")
 
 
@@ -66,15 +82,17 @@ class PersonalData(Step):
     """Replaces e-mail and IP addresses, numbers of telephones, cards, accounts and persons, and secret keys.
 
     `placeholders` maps each kind to its replacement; an empty text leaves the kind unchanged. `phone`: numbers that
-    begin with + or follow a word such as *phone*; with `regions`, such as `[US, DE, GB]`, also numbers in the usual
-    form of a region. `ip`: private addresses stay, unless `private_addresses`. `card`, `iban` and `national_id` (of
-    `countries`) need the right form and checksum; weak forms also need a word before them. `secret`: keys of known
-    services, passwords in addresses, and random values of names such as *password*. Finds are counted by kind and never
-    stored.
+    begin with + or follow a word such as *phone*, and numbers in the usual form of a region in `regions`. There,
+    `language` means the regions of the document's language; `[US, DE, GB]` names regions. `ip`: private addresses
+    stay, unless `private_addresses`. `card`, `iban` and `national_id` (of `countries`) need the right form and
+    checksum; weak forms also need a word before them. `secret`: keys of known services, passwords in addresses, and
+    random values of names such as *password*. Finds are counted by kind and never stored.
 
     `fields` are replaced too: the title, and fields of the metadata (texts, also in lists and mappings). Other metadata
     stay. Ids are not changed, because they must be unique; ids with personal data are counted as `left_in_id`.
     """
+
+    is_filter = False
 
     placeholders: Mapping[str, str] = entries(
         email="<email>",
@@ -85,7 +103,7 @@ class PersonalData(Step):
         national_id="<national_id>",
         secret="<secret>",
     )
-    regions: tuple[str, ...] = ()
+    regions: tuple[str, ...] = (_LANGUAGE,)
     countries: tuple[str, ...] = ("BR", "CN", "DE", "ES", "FR", "GB", "IN", "IT", "PL", "US")
     private_addresses: bool = False
     fields: tuple[str, ...] = ("title", "url")
@@ -102,7 +120,8 @@ class PersonalData(Step):
                 f"Expected fields to be title or fields of the metadata, found {min(unfit)}; the text is always "
                 "replaced, and the others name the document."
             )
-        self._finds = _finds(self.placeholders, self.regions, self.countries, self.private_addresses)
+        self._by_regions: dict[tuple[str, ...], list[tuple[str, Find, str]]] = {}
+        self._finds_for("")  # checks the options
 
     def identity(self) -> str:
         """The version of phonenumbers, which contains the numbers in use."""
@@ -110,29 +129,40 @@ class PersonalData(Step):
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Replace and count every kind."""
-        candidate.text = self._replaced(candidate, candidate.text)
+        finds = self._finds_for(candidate.main_language if _LANGUAGE in self.regions else "")
+        candidate.text = _replaced(candidate, candidate.text, finds)
         document = candidate.document
         old = {name: document.title if name == "title" else document.metadata.get(name) for name in self.fields}
-        new = {name: self._replaced(candidate, value) for name, value in old.items() if value}
+        new = {name: _replaced(candidate, value, finds) for name, value in old.items() if value}
         if any(value != old[name] for name, value in new.items()):
             title = new.pop("title", document.title)
             candidate.document = dataclasses.replace(document, title=title, metadata={**document.metadata, **new})
-        if any(any(find(document.id)) for _, find, _ in self._finds):
+        if any(any(find(document.id)) for _, find, _ in finds):
             candidate.found["left_in_id"] += 1
         yield from ()
 
-    def _replaced(self, candidate: Candidate, value: Any) -> Any:
-        """A value with all kinds replaced in its texts."""
-        if isinstance(value, str):
-            for kind, find, placeholder in self._finds:
-                value, number = replaced(value, find, placeholder)
-                if number:
-                    candidate.found[kind] += number
-        elif isinstance(value, list | tuple):
-            return [self._replaced(candidate, each) for each in value]
-        elif isinstance(value, dict):
-            return {name: self._replaced(candidate, each) for name, each in value.items()}
-        return value
+    def _finds_for(self, language: str) -> list[tuple[str, Find, str]]:
+        """Return the searches for a document in a language. They are made once for the same regions."""
+        regions = tuple(each for each in self.regions if each != _LANGUAGE)
+        if _LANGUAGE in self.regions:
+            regions = tuple(dict.fromkeys((*regions, *regions_of(language))))
+        if regions not in self._by_regions:
+            self._by_regions[regions] = _finds(self.placeholders, regions, self.countries, self.private_addresses)
+        return self._by_regions[regions]
+
+
+def _replaced(candidate: Candidate, value: Any, finds: Sequence[tuple[str, Find, str]]) -> Any:
+    """Return a value with all kinds replaced in its texts."""
+    if isinstance(value, str):
+        for kind, find, placeholder in finds:
+            value, number = replaced(value, find, placeholder)
+            if number:
+                candidate.found[kind] += number
+    elif isinstance(value, list | tuple):
+        return [_replaced(candidate, each, finds) for each in value]
+    elif isinstance(value, dict):
+        return {name: _replaced(candidate, each, finds) for name, each in value.items()}
+    return value
 
 
 def masked(text: str) -> str:
@@ -242,20 +272,27 @@ def _is_address(match: re.Match, private_addresses: bool) -> bool:
         groups = re.findall("[0-9a-f]+", found.lower())
         if (len(groups) < 3 and not re.match("[23][0-9a-f]{3}:", found)) or not re.search(r"\d", found):
             return False
+        if "::" not in found and all(len(group) == 2 for group in groups):  # the address of a network card
+            return False
     elif _is_version(match):
         return False
     try:
         address = ipaddress.ip_address(found)
     except ValueError:
         return False
-    return private_addresses or address.is_global
+    return private_addresses or (address.is_global and not address.is_multicast)
 
 
 def _is_version(match: re.Match) -> bool:
-    """Whether it is a version: after a word such as *section*; or, without a word such as *host*, of small numbers."""
-    first, second, *_ = map(int, match[0].split("."))
-    words = before(match, 20)
-    if _NUMBERED.search(words):
+    """Return whether it is a version: after a name or a word such as *section*, or, without *host*, small numbers."""
+    parts = [int(part) for part in match[0].split(".")]
+    words = before(match, 40)
+    if _NUMBERED.search(words) or (parts[0] < _SMALL and _CHANGED.search(words)):
         return True
-    is_like_one = max(first, second) < 10 or (second == 0 and _NAME.search(words))
-    return bool(is_like_one) and not _ADDRESSED.search(words)
+    if _ADDRESSED.search(words):
+        return False
+    is_port_behind = match.string.startswith(":", match.end())  # `name/81.185.99.189:443` is a host with its address
+    if _REQUIRED.search(words) and not is_port_behind:
+        return True
+    has_small_part = parts[0] < _SMALL and min(parts[1:]) < 10
+    return max(parts[:2]) < 10 or bool((parts[1] == 0 or has_small_part) and _NAME.search(words))

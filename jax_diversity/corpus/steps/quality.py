@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import xxhash
-from jaxtyping import Float32, Int32
+from jaxtyping import Bool, Float32, Int32
 
-from jax_diversity.corpus.readers.named import find_named, hash_named, read_texts
+from jax_diversity.corpus.readers.named import find_named, hash_named, read_texts_of_files
 from jax_diversity.corpus.steps.base import Candidate, LearningStep, Measured, at_least
 from jax_diversity.foundation.artifacts import atomic_path, copy_file, file_hash, write_json
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
@@ -83,7 +83,8 @@ class Quality(LearningStep):
         """Train the classifier on four fifths of the texts, measure it on the other texts, and write it.
 
         `quality.json` contains the numbers of texts and the accuracy on the held-out texts. The accuracy is the mean of
-        two shares: the share of good texts and the share of bad texts that are classified correctly.
+        two shares: the share of good texts and the share of bad texts that are classified correctly. With at least two
+        files of each kind, it also contains `auc_on_other_files`, as in `_auc_on_other_files`.
 
         Raises:
             UserError: there are too few texts, or the classifier is hardly better than chance.
@@ -100,14 +101,17 @@ class Quality(LearningStep):
                     f"Expected at least {_FEWEST} different texts in the files of the option {name!r}, found "
                     f"{len(own.keys() - both)}{also}; a good classifier needs some thousands of each kind."
                 )
-        features, is_good, held_out = [], [], []
+        features, is_good, held_out, half = [], [], [], []
         for name, own in texts.items():
             # In the order of the hashes, one of five texts is held out.
             for number, key in enumerate(sorted(own.keys() - both)):
-                features.append(_features(split_words(own[key])))
+                file, text = own[key]
+                half.append(file % 2)
+                features.append(_features(split_words(text)))
                 is_good.append(name == "good")
                 held_out.append(number % 5 == 0)
-        classifier, accuracy = _train(features, np.array(is_good), np.array(held_out))
+        matrix, used = _matrix(features)
+        classifier, accuracy = _train(matrix, used, np.array(is_good), np.array(held_out))
         about = {
             "good": len(texts["good"]) - len(both),
             "bad": len(texts["bad"]) - len(both),
@@ -115,6 +119,8 @@ class Quality(LearningStep):
             "held_out": int(np.sum(held_out)),
             "accuracy": round(accuracy, 4),
         }
+        if (auc := _auc_on_other_files(matrix, np.array(is_good), np.array(half))) is not None:
+            about["auc_on_other_files"] = round(auc, 4)
         if accuracy < 0.6:
             raise UserError(
                 f"Expected good and bad texts that can be told apart, found {accuracy:.0%} of the held-out texts "
@@ -143,23 +149,49 @@ def pareto_draw(id: str, shape: float) -> float:
     return uniform ** (-1 / shape) - 1
 
 
-def _distinct(option: str, patterns: Sequence[str]) -> dict[int, str]:
-    """Return hash -> text, without repeated texts: the texts with the smallest hashes."""
-    hashes = ((xxhash.xxh3_64_intdigest(text.encode()), text) for text in read_texts(option, patterns))
+def _distinct(option: str, patterns: Sequence[str]) -> dict[int, tuple[int, str]]:
+    """Return hash -> (number of the file, text), without repeated texts: the texts with the smallest hashes."""
+    texts = read_texts_of_files(option, patterns)
+    hashes = ((xxhash.xxh3_64_intdigest(text.encode()), (file, text)) for file, text in texts)
     return dict(nsmallest(_MOST_TEXTS, hashes))
 
 
-def _train(features: Sequence[Int32[np.ndarray, "_"]], is_good: Any, held_out: Any) -> tuple[_Classifier, float]:
-    """Train a classifier. Return it and its accuracy on the held-out texts."""
+def _matrix(features: Sequence[Int32[np.ndarray, "_"]]) -> tuple[Any, Bool[np.ndarray, " feature"]]:
+    """Return the values of the used features (text, used feature), sparse, and which features are used."""
     from scipy.sparse import csr_array
-    from sklearn.linear_model import LogisticRegression
 
     lengths = np.array(list(map(len, features)))
     places = np.concatenate(features)
     used = np.bincount(places, minlength=_NUM_FEATURES) > 0  # features that occur in no text have weight 0
     columns = (np.cumsum(used, dtype=np.int32) - 1)[places]
     values = np.repeat((1 / np.sqrt(np.maximum(lengths, 1))).astype(np.float32), lengths)
-    matrix = csr_array((values, columns, np.concatenate([[0], np.cumsum(lengths)])), (len(features), used.sum()))
+    return csr_array((values, columns, np.concatenate([[0], np.cumsum(lengths)])), (len(features), used.sum())), used
+
+
+def _auc_on_other_files(matrix: Any, is_good: Any, half: Any) -> float | None:
+    """Train on one half of the files, compare the scores of the other half, and exchange the halves.
+
+    Returns:
+        The probability that a good text has a higher score than a bad text, the mean of both ways; None if a half has
+        no file of one kind.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+
+    if len({*zip(is_good.tolist(), half.tolist(), strict=True)}) < 4:
+        return None
+    found = []
+    for tested in (0, 1):
+        learned = half != tested
+        fitted = LogisticRegression(C=10, class_weight="balanced", max_iter=1000).fit(matrix[learned], is_good[learned])
+        found.append(roc_auc_score(is_good[~learned], fitted.decision_function(matrix[~learned])))
+    return float(np.mean(found))
+
+
+def _train(matrix: Any, used: Bool[np.ndarray, " feature"], is_good: Any, held_out: Any) -> tuple[_Classifier, float]:
+    """Train a classifier. Return it and its accuracy on the held-out texts."""
+    from sklearn.linear_model import LogisticRegression
+
     fitted = LogisticRegression(C=10, class_weight="balanced", max_iter=1000).fit(matrix[~held_out], is_good[~held_out])
     scores = fitted.decision_function(matrix[held_out])
     # The probabilities of learned texts are too close to 0 or 1. We calibrate with the held-out texts (Platt 1999).

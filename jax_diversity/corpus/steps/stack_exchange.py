@@ -39,6 +39,8 @@ class StackExchange(Step):
     text/x-stack-exchange, the document passes unchanged, except with `always`.
     """
 
+    is_filter = False
+
     sites: tuple[str, ...] = LARGEST
     thresholds: Mapping[str, float] = entries(least_answers=0, least_score=-1_000_000, least_answer_score=-1_000_000)
     always: bool = False

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step
+from jax_diversity.corpus.steps.fields import field_value
 from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.schema.weights import parse_rules
 
@@ -19,6 +19,8 @@ class Weight(Step):
     have the same form as in `packing.weights`. The factors of all matching rules are multiplied, also the factors of
     several steps `weight`.
     """
+
+    is_filter = False
 
     weights: Mapping[str, float]
 
@@ -37,15 +39,7 @@ class Weight(Step):
         """Multiply the factors of the rules that match."""
         weight = candidate.scores.get("weight", 1.0)
         for rule in self._rules:
-            if rule.matches(_value(candidate, rule.name)):
+            if rule.matches(field_value(candidate, rule.name)):
                 weight *= rule.factor
         candidate.scores["weight"] = round(weight, 6)
         yield from ()
-
-
-def _value(candidate: Candidate, name: str) -> Any:
-    if name == "source":
-        return candidate.document.source
-    if name == "language":
-        return candidate.language
-    return candidate.scores.get(name, candidate.document.metadata.get(name))
