@@ -30,6 +30,10 @@ _SHOWN = ("seed", "objective", "options", "reverse", "replanned_at", "unmet_targ
 # If there are many orderings and families, their curves are shorter, so that the page can be sent by mail.
 FEWEST_POINTS, ALL_POINTS = 60, 14_000
 FEWEST_BINS, MOST_BINS, ALL_BINS = 32, 96, 1200
+LEAST_SEQUENCES = 8
+"""The least mean number of sequences with a group in a bin of a heat map. With fewer, any order has strong colours."""
+_WANTED_GROUPS, _WIDEST_BINS = 8, 12
+"""The number of groups that should be large enough, and the smallest number of bins that they may cost."""
 
 WindowTVs = Mapping[str, Mapping[int, Float64[np.ndarray, " window"]]]
 """Family -> window size -> TV of every window of one ordering."""
@@ -165,8 +169,7 @@ def order_values(
         },
         "heat_map": {
             clean_text(family): _heat_map(
-                group_timeline(characteristics, family, shown.order, num_bins=num_bins, targets=targets),
-                group_names[family],
+                large_groups(characteristics, family, shown.order, num_bins, targets), group_names[family]
             )
             for family in families
         },
@@ -187,6 +190,36 @@ def _spread(spread: DocumentSpread | None) -> dict[str, Any] | None:
 def _curve(values: Float64[np.ndarray, " position"], points: int) -> dict[str, Any]:
     """A curve and its largest distance from zero, taken before the curve is shortened and rounded."""
     return {"max": round_value(np.abs(values).max()), "curve": envelope(values, max_points=points)}
+
+
+def large_groups(
+    characteristics: Characteristics, family: str, order: Order, most_bins: int, targets: Targets | None = None
+) -> GroupTimeline:
+    """The shares of a family's groups along an order, only of groups that are large enough for their bins.
+
+    A group that few sequences of a bin have is too frequent in one bin and missing in the next, in any order. So bins
+    are made wider until the largest groups fit, and the other groups are left out.
+
+    Args:
+        characteristics: the token counts.
+        family: the family.
+        order: the order of training.
+        most_bins: the largest number of bins.
+        targets: family -> the groups' shares to compare with; the corpus's own if not given.
+
+    Returns:
+        The timeline, the largest group first; without groups if none is large enough. In a single bin, all groups.
+    """
+    counts, length = characteristics.counts[family], len(as_order(order).indices)
+    has_group = np.bincount(counts.indices, minlength=counts.shape[1]) / max(counts.shape[0], 1)
+    largest = has_group[np.argsort(-target_shares(characteristics, targets or {})[family], kind="stable")]
+    smallest = largest[:_WANTED_GROUPS].min(initial=1.0)
+    num_bins = min(max(int(length * smallest / LEAST_SEQUENCES), _WIDEST_BINS), most_bins)
+    timeline = group_timeline(characteristics, family, order, num_bins=num_bins, targets=targets)
+    if timeline.share.shape[1] == 1:
+        return timeline
+    kept = has_group[timeline.groups] * timeline.bin_size >= LEAST_SEQUENCES
+    return timeline._replace(groups=timeline.groups[kept], target=timeline.target[kept], share=timeline.share[kept])
 
 
 def _heat_map(timeline: GroupTimeline, names: Sequence[str]) -> dict[str, Any]:

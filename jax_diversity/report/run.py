@@ -90,7 +90,7 @@ def run_values(
         "format_version": FORMAT_VERSION,
         "title": clean_text(run.root.name) or "Untitled run",
         "run": about,
-        "ordering": {**ordering, "balanced": "", "batches": None},
+        "ordering": {**ordering, "balanced": "", "unbalanced": "", "batches": None},
         "verdicts": verdicts,
         "training": [training_values(run.name, steps)] if steps else [],
         **dict.fromkeys(("corpus", "preparation", "clusters", "packing")),
