@@ -47,7 +47,7 @@ core: $(VENV)/dev.stamp
 # The oldest versions that pyproject.toml allows, as in an older notebook service: the tests of the contracts.
 floor: requirements/floor.txt
 	$(PYTHON) -m venv $(VENV)-floor
-	$(VENV)-floor/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/floor.txt -e . beartype hypothesis pytest ruff zstandard
+	$(VENV)-floor/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/floor.txt -e '.[preparation,sentencepiece]' beartype hypothesis pytest ruff zstandard
 	$(VENV)-floor/bin/python -m pytest -m core --ignore tests/integration/test_notebooks.py
 
 docs: $(VENV)/dev.stamp

@@ -219,7 +219,7 @@ def test_the_page_says_what_to_do_next():
     values = make_values()
     first, batch, expected = values["summary"]["next"]
     assert first == (
-        "Train on `greedy`, which closes the largest part of the gap in windows of 256 sequences (44 %): "
+        "Train on `greedy`, which closes the largest part of the gap in windows of 256 sequences (63 %): "
         '`jd.make_loader("DATASET", ordering="greedy")`.'
     )
     assert batch.startswith("Build with `--batch-size N`")

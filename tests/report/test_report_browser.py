@@ -176,14 +176,15 @@ def test_the_head_of_the_page_draws_the_order_beside_the_shuffle_in_steps(browse
     write_report(tmp_path, values)
     browser.open(tmp_path / "report.html")
     browser.wait_for("document.getElementById('course').data !== undefined")
-    names = (
-        "document.getElementById('course').data.filter(trace => trace.showlegend !== false).map(trace => trace.name)"
-    )
-    assert browser.evaluate(names) == ["uniform_shuffle", "greedy"]
+    traces = "document.getElementById('course').data"
+    assert browser.evaluate(f"{traces}.filter(trace => trace.showlegend !== false).map(trace => trace.name)") == [
+        "uniform_shuffle",
+        "greedy",
+    ]
     assert "batches of 100 sequences" in browser.evaluate("document.getElementById('course').textContent")
-    steps: list[float] = browser.evaluate("document.getElementById('course').data.at(-1).x")
+    steps: list[float] = browser.evaluate(f"{traces}.at(-1).x")
     assert 19 < steps[-1] <= 20
-    told = browser.evaluate("document.getElementById('next').textContent")
+    told = browser.evaluate("document.getElementById('next').textContent").replace("\u00a0", " ")
     assert told == f"What to do next{''.join(values['summary']['next']).replace('`', '')}"
 
 
