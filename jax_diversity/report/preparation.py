@@ -8,7 +8,7 @@ from typing import Any
 
 from jax_diversity.corpus.stored import read_preparation
 from jax_diversity.dataset.dataset import Dataset
-from jax_diversity.report.plain import clean_text, round_value
+from jax_diversity.figures.plain import clean_text, round_value
 
 MAX_PLACES, MAX_KINDS = 30, 20  # sources and languages; kinds of finds of a step
 MAX_EXAMPLES, MAX_LINES, MAX_LINE = 10, 14, 240  # documents of a rule, lines of a document, characters of a line

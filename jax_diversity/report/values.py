@@ -77,6 +77,7 @@ import numpy as np
 
 from jax_diversity.characteristics.stored import documents_file
 from jax_diversity.dataset.dataset import Dataset
+from jax_diversity.figures.plain import as_json, clean_text
 from jax_diversity.foundation.stage import Context
 from jax_diversity.measures.verdict import Means, judge
 from jax_diversity.measures.windows import usable_windows
@@ -84,7 +85,6 @@ from jax_diversity.report import words
 from jax_diversity.report.batches import batches_values
 from jax_diversity.report.corpus import DOCUMENT_COLUMNS, cluster_values, corpus_values, packing_values
 from jax_diversity.report.orderings import Shown, main_verdicts, orders_values
-from jax_diversity.report.plain import as_json, clean_text
 from jax_diversity.report.preparation import stored_preparation
 from jax_diversity.report.training import explanations, training_runs, training_values
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jax_diversity.figures.plain import clean_text
 from jax_diversity.measures.verdict import Verdict
-from jax_diversity.report.plain import clean_text
 
 MAX_FIELDS = 8
 """The largest number of metadata fields in a sentence."""

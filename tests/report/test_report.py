@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import jax_diversity as jd
+from jax_diversity.figures.plain import as_json, clean_text, count_histogram, length_histogram, round_value
 from jax_diversity.measures.curves import envelope
 from jax_diversity.measures.profile import window_profile
 from jax_diversity.report import corpus, words
@@ -34,7 +35,6 @@ from jax_diversity.report.orderings import (
     verdict_values,
 )
 from jax_diversity.report.page import embed_json, render, write_report
-from jax_diversity.report.plain import as_json, clean_text, count_histogram, length_histogram, round_value
 from jax_diversity.report.training import training_values
 from jax_diversity.report.values import with_summary
 from tests.support.report_values import (

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 import jax_diversity as jd
+from jax_diversity.figures.plain import as_json, clean_text
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.report.batches import difference_values, document_values
 from jax_diversity.report.corpus import cluster_values, corpus_values, packing_values
 from jax_diversity.report.orderings import Shown, orders_values
-from jax_diversity.report.plain import as_json, clean_text
 from jax_diversity.report.preparation import preparation_values
 from jax_diversity.report.training import training_values
 from jax_diversity.report.values import with_summary
