@@ -29,8 +29,8 @@ from jax_diversity.foundation.artifacts import Fault, fingerprint
 from jax_diversity.foundation.checks import check_type
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.stored import StoredStages
+from jax_diversity.foundation.tables import as_html
 from jax_diversity.measures import stored as measured
-from jax_diversity.measures.tables import as_html
 from jax_diversity.ordering import stored as ordered
 from jax_diversity.packing import stored as packed
 from jax_diversity.records import stored as written

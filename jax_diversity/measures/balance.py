@@ -21,12 +21,12 @@ from jax_diversity.foundation.checks import (
 )
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.tables import Cells, aligned, as_html, wrapped
 from jax_diversity.measures.documents import DocumentSpread, document_spread
 from jax_diversity.measures.drawn import curve_values, limit_values
 from jax_diversity.measures.floors import ideal_token_shuffle, window_bound, window_floor
 from jax_diversity.measures.prefixes import norm_drift, prefix_deviation
 from jax_diversity.measures.sliding import EveryStart, window_maximum, window_tv_all
-from jax_diversity.measures.tables import Cells, aligned, as_html, wrapped
 from jax_diversity.measures.windows import (
     aligned_windows,
     cumulative_tokens,

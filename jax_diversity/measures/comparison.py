@@ -14,9 +14,9 @@ from jax_diversity.figures.plain import clean_text
 from jax_diversity.foundation.checks import as_tuple, check_function, check_mapping, check_one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.tables import WIDTH, Cells, aligned, as_html, cut, piped, wrapped
 from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, as_order_of
 from jax_diversity.measures.documents import COPY, DOCUMENT
-from jax_diversity.measures.tables import WIDTH, Cells, aligned, as_html, cut, piped, wrapped
 from jax_diversity.measures.verdict import SHUFFLE, Verdict, decimal, gap_closed, judge
 from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.schema import Characteristics

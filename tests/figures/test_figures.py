@@ -70,6 +70,25 @@ def test_what_cannot_be_drawn_is_refused(make: Any, sentence: str, balance: Any,
 
 
 @pytest.mark.core
+def test_objects_show_a_table_in_a_notebook() -> None:
+    ordering = jd.order(CHARS, "uniform_shuffle", seed=3)
+    shown = [
+        (ordering, ["Ordering of 600 sequences", "uniform_shuffle", ordering.fingerprint[:16]]),
+        (CHARS, ["600 sequences of 64 tokens", "&lt;/script&gt;"]),
+        (jd.sample(CHARS, 20), ["20 of 600 sequences", "random samples"]),
+        (jd.pack([100, 30], 64, last_sequence="pad"), ["documents cut", "<td"]),
+        (jd.make_run(CHARS, ordering), ["positions", "600"]),
+    ]
+    for thing, wanted in shown:
+        text = thing._repr_html_()
+        assert text.startswith("<p>")
+        assert "<table>" in text
+        assert "<script" not in text
+        assert [part for part in wanted if part not in text] == []
+    assert repr(jd.pack([100, 30], 64)) == "Packed(2 documents in 2 sequences)"
+
+
+@pytest.mark.core
 def test_a_comparison_at_one_window_size_has_no_curve() -> None:
     with pytest.raises(jd.UserError, match="at least two window sizes to draw, found 1"):
         jd.compare(CHARS, {"a": jd.order(CHARS, "corpus_order")}, windows=(16,)).plot()
