@@ -23,7 +23,7 @@ window sizes in sequences. Steps count from 0. Numbers have six significant digi
     preparation? read, kept, steps [name],
                  places [{kind, name, documents [number], words [number], bytes [number]}], of `all`, of a `source` or
                      of a `language`: the numbers read, then the numbers left after every step,
-                 rules [{step, rule, removed, share,
+                 rules [{step, rule, phrase (why it removes; maybe empty), removed, share,
                          examples [{id, source, language?, value?, threshold?, text [line]}]}],
                  found [{step, kinds [{kind, number}], num_more}],
                  edited [{step, documents, examples [{id, source, lines [[mark, line]]}]}]; a mark is `-`, `+`, a

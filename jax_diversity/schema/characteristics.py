@@ -246,13 +246,9 @@ class Characteristics:
         return f"Characteristics({self.num_sequences} sequences of {self.sequence_length}; {families})"
 
     def _repr_html_(self) -> str:
+        number = max(self.num_sequences, 1)
         rows = [
-            [
-                family,
-                f"{matrix.shape[1]:,}",
-                f"{matrix.nnz / max(self.num_sequences, 1):.1f}",
-                f"{self.weights[family]:g}",
-            ]
+            [family, f"{matrix.shape[1]:,}", f"{matrix.nnz / number:.1f}", f"{self.weights[family]:g}"]
             for family, matrix in self.counts.items()
         ]
         sentence = f"Characteristics of {self.num_sequences:,} sequences of {self.sequence_length:,} tokens"

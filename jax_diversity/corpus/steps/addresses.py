@@ -7,9 +7,10 @@ as in the address of a medical page, does not block it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from jax_diversity.corpus.readers.files import InputFile
@@ -40,6 +41,12 @@ class Addresses(Step):
     One strong word or two weak words remove a page.
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "left_out": "address of a source that the corpus has from elsewhere",
+        "blocked": "address in a list of blocked ones",
+        "strong_words": "one strong word in the address",
+        "weak_words": "several weak words in the address",
+    }
     blocked: tuple[str, ...] = ()
     left_out: tuple[str, ...] = (
         "wikipedia.org",

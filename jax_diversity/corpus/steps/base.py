@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import filterfalse
 from pathlib import Path
@@ -67,6 +67,8 @@ METHODS = Methods(
 )
 """Name -> module in this package. For a new step, write a class in a module, and add a line here."""
 
+_ANY_STEP = {"raised": "the step raised an exception", "took_too_long": "the step took too long"}
+"""Phrases of the rules that every step has."""
 Span = tuple[int, int]
 """Begin and end of a part of a text."""
 
@@ -251,6 +253,9 @@ class Candidate:
 class Step(ABC):
     """A step: a dataclass whose fields are its options."""
 
+    PHRASES: ClassVar[Mapping[str, str]] = {}
+    """Rule -> why it removes a document, in a few words."""
+
     @property
     def compares_documents(self) -> bool:
         """Whether the step makes notes about all documents before it judges the first document, as a `Survey` does."""
@@ -263,6 +268,24 @@ class Step(ABC):
     @abstractmethod
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Measure a document, one rule after another. The iteration ends at the first failed rule."""
+
+
+def rule_phrase(label: str, rule: str) -> str:
+    """Return why a rule removes a document, in a few words; empty if nothing is known about the rule.
+
+    Args:
+        label: the label of a step, which is its name, or its name and a number.
+        rule: the name of the rule.
+
+    Example:
+        >>> rule_phrase("repetition_2", "top_4")
+        'too much text in the most frequent run of 4 words'
+    """
+    name, _, number = label.rpartition("_")
+    name = name if number.isdecimal() and name in METHODS else label
+    if rule in _ANY_STEP or name not in METHODS:
+        return _ANY_STEP.get(rule, "")
+    return METHODS.find(name).PHRASES.get(rule, "")
 
 
 class LearningStep(Step):

@@ -8,8 +8,9 @@ decide the groups.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Int64, UInt8
@@ -25,6 +26,9 @@ class Groups(Survey):
     Subclasses declare the options `mark` and `precedence`.
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "duplicate": "copy of a document that was kept",
+    }
     mark: bool
     precedence: tuple[str, ...]
 

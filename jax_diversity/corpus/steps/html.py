@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import accumulate
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most
 from jax_diversity.foundation.checks import check_one_of
@@ -47,6 +47,12 @@ class Html(Step):
     twice in a page. (In datatrove, they are counted over many pages, so the result depends on the order of the pages.)
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "most_characters": "page too large",
+        "characters_found": "page without text",
+        "most_attributes": "too many attributes in a tag",
+        "most_levels": "blocks nested too deeply",
+    }
     extractor: Literal["trafilatura", "resiliparse"] = "trafilatura"
     favor_precision: bool = False
     deduplicate: bool = False
