@@ -548,7 +548,7 @@ def _with_names(text: str, default: Any) -> str:
         longer = max(len(title) - len(match["title"]), 0)
         return f"{title}{match['line'][longer:]}"
 
-    return re.sub(r"(?P<title>orders\.(?P<number>\d+)(?P<part>[.\w]*) options )(?P<line>[^\w\s]*)", named, text)
+    return re.sub(r"(?P<title>orders\.(?P<number>\d+)(?P<part>[.\w]*) options )(?P<line>[^\w\n]*)", named, text)
 
 
 def _registry(default: Any, hidden: Collection[str]) -> Any:
