@@ -1,4 +1,4 @@
-"""What a release consists of: one version, one address, an archive and a wheel with everything that the package needs."""
+"""What a release consists of: one version, one address, an archive and a wheel with all that the package needs."""
 
 from __future__ import annotations
 
@@ -45,6 +45,23 @@ def test_the_citation_names_the_article_of_the_published_objectives() -> None:
     for page in ("docs/ordering.md", "docs/mathematics.md"):
         assert article["title"] in " ".join((ROOT / page).read_text(encoding="utf-8").split()), page
     assert code["repository-code"] in (ROOT / "docs/mathematics.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.core
+def test_the_page_of_the_formats_has_their_versions() -> None:
+    from jax_diversity.foundation.artifacts import FORMAT_VERSION
+    from jax_diversity.lab.experiments.settings import VERSION as ROWS
+    from jax_diversity.loader.iteration import _STATE_VERSION
+    from jax_diversity.records.codec import _VERSION as RECORDS
+    from jax_diversity.report.values import FORMAT_VERSION as REPORT
+    from jax_diversity.run.stored import _FORMAT
+
+    page = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
+    versions = dict(re.findall(r"^\| (.+?) \| (\d+)", page, re.MULTILINE))
+    known = {"`manifest.json` of a dataset": FORMAT_VERSION, "`records/*.array_record`": RECORDS}
+    known |= {"`schedule.json` of a run": _FORMAT, "the state of a loader": _STATE_VERSION}
+    known |= {"`report.json`": REPORT, "results of experiments": ROWS}
+    assert {name: int(versions[name]) for name in known} == known
 
 
 @pytest.mark.core
