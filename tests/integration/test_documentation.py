@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
+from jax_diversity.cli.options import ALIASES
 from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.packing.base import METHODS, pack
 from jax_diversity.pipeline.build import Build
@@ -175,7 +176,7 @@ def test_shell_examples_name_real_verbs_and_options(command_line: ModuleType) ->
             known |= {option.name for _, found in command_line.options("build") for option in found}
         switches = {re.sub(r"^--((?:[\w-]+\.)*)", r"--\1no-", name) for name in known}
         used = {word.split("=")[0] for word in words if word.startswith("--")}
-        assert used <= known | switches | {"--help"}, verb
+        assert used <= known | switches | {"--help", *ALIASES}, verb
 
 
 class Page(HTMLParser):
