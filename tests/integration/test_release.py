@@ -35,8 +35,9 @@ def test_the_version_is_in_one_place_and_the_citation_repeats_it() -> None:
 def test_the_addresses_are_those_of_the_one_setting() -> None:
     address = PROJECT.get("urls", {}).get("Repository", "")
     assert citation().get("repository-code", "") == address
-    for path in (ROOT / "notebooks").glob("*.py"):
-        assert f'REPOSITORY = "{address}"' in path.read_text(encoding="utf-8") or path.stem == "renew"
+    package = f"git+{address}" if address else "jax_diversity-*.whl"
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        assert f'"%pip install --quiet {package}"' in path.read_text(encoding="utf-8"), path
 
 
 @pytest.mark.core

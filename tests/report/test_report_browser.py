@@ -555,7 +555,11 @@ def test_removed_documents_open_and_places_change_the_figure(browser, pages):
     browser.wait_for(f'{left} === \'["600","500","400","400"]\'')
     assert "600 documents were read" in browser.evaluate("document.getElementById('flow').ariaLabel")
     rules = browser.evaluate("[...document.querySelectorAll('#rules tbody tr')].map(row => row.textContent)")
-    assert rules == ["wordswords10011.1\u00a0%", "languageprobability8010.0\u00a0%", "languageweb202.5\u00a0%"]
+    assert rules == [
+        "wordswordstoo few words10011.1\u00a0%",
+        "languageprobabilitylanguage uncertain, or not a wanted one8010.0\u00a0%",
+        "languageweb–202.5\u00a0%",
+    ]
     assert browser.evaluate("document.querySelectorAll('.excerpt').length") == 0
     browser.click(".opens summary")
     browser.wait_for("document.querySelectorAll('.excerpt').length === 3")
