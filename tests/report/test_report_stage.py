@@ -91,6 +91,16 @@ def test_profiles_lie_above_the_floor_and_the_shuffle_in_its_band(built: Path, v
     assert balanced["0"]["mean"][4] < as_sorted["0"]["mean"][4]
 
 
+def test_a_dataset_draws_the_figures_of_its_report(built: Path, values: dict[str, Any]) -> None:
+    dataset = jd.open_dataset(built)
+    figure = dataset.plot("heat", ordering="balance", family="length")
+    assert figure.values == values
+    assert (figure.choices["focus"], figure.choices["family"]) == ("balance", "length")
+    for choice in ({"figure": "hat"}, {"ordering": "mine"}, {"family": "host name"}, {"window": 7}):
+        with pytest.raises(jd.UserError, match=r"Expected (figure|ordering|family|window) to be one of"):
+            dataset.plot(**choice)
+
+
 def test_heat_maps_hold_the_largest_groups_by_name(built: Path, values: dict[str, Any]) -> None:
     dataset = jd.open_dataset(built)
     names = [cluster["name"] for cluster in json.loads((built / "clusters" / "clusters.json").read_text())]
