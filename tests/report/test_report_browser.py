@@ -558,7 +558,7 @@ def test_removed_documents_open_and_places_change_the_figure(browser, pages):
     assert rules == [
         "wordswordstoo few words10011.1\u00a0%",
         "languageprobabilitylanguage uncertain, or not a wanted one8010.0\u00a0%",
-        "languageweb–202.5\u00a0%",
+        "languageweb\u2013202.5\u00a0%",
     ]
     assert browser.evaluate("document.querySelectorAll('.excerpt').length") == 0
     browser.click(".opens summary")
