@@ -33,7 +33,7 @@ const corpusFigures = (() => {
   // A place on the map in pixels: the axes reach from -REACH to REACH.
   const REACH = 1.16;
   const LETTER = 6.4; // pixels of an average letter in the map's names, rather too many
-  const LINE = 15;
+  const LINE = 17;
 
   // The largest circles' names with the box of each, in pixels, except names that would touch a larger circle's name or the map's edge.
   function written(rows, { width, height, letters, size }) {
@@ -67,7 +67,7 @@ const corpusFigures = (() => {
       [rows.filter((row) => row.label < 0), labels.length ? "others" : "clusters", labels.length ? palette.baseline : palette.topics[0]]]
       .filter(([group]) => group.length).map((parts) => trace(...parts));
     // The narrowest map of either kind, so that names do not touch in a wider one.
-    const named = written(rows, { ...(narrow ? { width: 310, height: 330, letters: 22 } : { width: room, height: 520, letters: 40 }), size });
+    const named = written(rows, { ...(narrow ? { width: 310, height: 290, letters: 22 } : { width: room, height: 520, letters: 40 }), size });
     if (named.length) data.push({ x: named.map(({ row }) => row.x), y: named.map(({ row }) => row.y), mode: "markers+text", hoverinfo: "skip",
       text: named.map(({ text }) => plain(text)), textfont: { color: palette.ink, size: 11 },
       // Invisible circles of the same sizes: the names are above them.
