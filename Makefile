@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 UV_LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: help demo evidence check test lint ruff types core floor docs notebooks format lock clean
+.PHONY: help demo evidence check test lint ruff types core floor docs dist notebooks format lock clean
 
 help:
 	@echo "make demo    build the installed Python packages' texts into a dataset, train on it, draw the report"
@@ -15,6 +15,7 @@ help:
 	@echo "make check   lint, types and the tests of the contracts: a minute, while you work"
 	@echo "make test    lint, types and all tests, before you finish"
 	@echo "make floor   the tests of the contracts with the oldest versions of the libraries that are allowed"
+	@echo "make dist    build the source archive and the wheel of a release in dist/"
 	@echo "make docs    build the documentation's site in docs/_build"
 	@echo "make lint    lint and check types only;  make format  reformat;  make lock  renew the lock files"
 	@echo "make notebooks   run the notebooks' text forms and renew the .ipynb files beside them"
@@ -47,12 +48,19 @@ core: $(VENV)/dev.stamp
 # The oldest versions that pyproject.toml allows, as in an older notebook service: the tests of the contracts.
 floor: requirements/floor.txt
 	$(PYTHON) -m venv $(VENV)-floor
-	$(VENV)-floor/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/floor.txt -e . beartype hypothesis pytest ruff
-	$(VENV)-floor/bin/python -m pytest -m core
+	$(VENV)-floor/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/floor.txt -e '.[preparation,sentencepiece]' beartype hypothesis pytest ruff zstandard
+	$(VENV)-floor/bin/python -m pytest -m core --ignore tests/integration/test_notebooks.py
 
 docs: $(VENV)/dev.stamp
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+# What is uploaded to a package index: dist/*.tar.gz and dist/*.whl.
+dist:
+	rm -rf dist
+	$(PYTHON) -m venv $(VENV)-dist
+	$(VENV)-dist/bin/python -m pip install --quiet --disable-pip-version-check "hatchling>=1.27"
+	$(VENV)-dist/bin/python -m hatchling build
 
 format: $(VENV)/dev.stamp
 	$(BIN)/ruff check --fix .

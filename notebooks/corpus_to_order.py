@@ -12,20 +12,7 @@
 # batches from it. It takes about a minute and no GPU.
 
 # %%
-import glob
-import importlib.util
-import subprocess
-import sys
-
-REPOSITORY = ""  # to install from; empty: a wheel that was uploaded here
-if importlib.util.find_spec("jax_diversity") is None:
-    package = f"git+{REPOSITORY}" if REPOSITORY else max(glob.glob("jax_diversity-*.whl"), default="")
-    if not package:
-        raise RuntimeError(
-            "Expected jax_diversity or its wheel, found neither: upload jax_diversity-*.whl (`uv build --wheel` "
-            "makes it) beside this notebook, or set REPOSITORY to the address of the project's git repository."
-        )
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", package, "matplotlib"], check=True)
+# %pip install --quiet jax_diversity-*.whl
 
 # %%
 import json
@@ -33,22 +20,12 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
-from IPython.display import Markdown
 
 import jax_diversity as jd
 
-BLUE, ORANGE, GREY = "#4a90d9", "#e08a3c", "#808080"  # to be read on light pages and on dark ones
-plt.rcParams |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY)
-plt.rcParams |= {"figure.facecolor": "none", "axes.facecolor": "none", "legend.framealpha": 0}
-plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "figure.constrained_layout.use": True}
-
-
-def table(columns: dict) -> Markdown:
-    """Columns of text as a table."""
-    rows = [columns, ["---"] * len(columns), *zip(*columns.values(), strict=True)]
-    return Markdown("\n".join("| " + " | ".join(row) + " |" for row in rows))
-
+BLUE, ORANGE, GREY = "#4a90d9", "#e08a3c", "#808080"
 
 # %% [markdown]
 # ## 1. Build
@@ -96,7 +73,7 @@ dataset
 clusters = json.loads(Path("dataset/clusters/clusters.json").read_text())
 tokens = dataset.group_tokens["cluster"]
 shares, largest = tokens / tokens.sum(), np.argsort(-tokens)
-table(
+pd.DataFrame(
     {
         "cluster": [clusters[group]["name"] for group in largest[:8]],
         "of all tokens": [f"{share:.1%}" for share in shares[largest[:8]]],
@@ -132,9 +109,9 @@ packings = [
     for method in methods
 ]
 places = [packing.num_sequences * dataset.sequence_length for packing in packings]
-table(
+pd.DataFrame(
     {
-        "packing": [f"`{method}`" for method in methods],
+        "packing": methods,
         "sequences": [f"{packing.num_sequences:,}" for packing in packings],
         "tokens dropped": [f"{p.num_tokens_dropped / p.num_tokens:.2%}" for p in packings],
         "left empty": [f"{p.num_padding_tokens / n:.2%}" for p, n in zip(packings, places, strict=True)],
@@ -220,7 +197,7 @@ for name in ("uniform_shuffle", "balance"):
 
 view = inspector.batch(step=3)
 segments = [segment for sequence in view.sequences[:8] for segment in sequence.segments]
-table(
+pd.DataFrame(
     {
         "tokens": [str(segment.num_tokens) for segment in segments],
         "cluster": [clusters[segment.codes["cluster"]]["name"] for segment in segments],
@@ -240,7 +217,7 @@ table(
 loader = jd.make_loader(dataset, ordering="balance", global_batch_size=WINDOW, num_epochs=1)
 iterator = iter(loader)
 batch = next(iterator)
-table(
+pd.DataFrame(
     {
         "array": list(batch),
         "shape": [str(array.shape) for array in batch.values()],

@@ -11,20 +11,7 @@
 # to other stacks. It takes half a minute and no GPU.
 
 # %%
-import glob
-import importlib.util
-import subprocess
-import sys
-
-REPOSITORY = ""  # to install from; empty: a wheel that was uploaded here
-if importlib.util.find_spec("jax_diversity") is None:
-    package = f"git+{REPOSITORY}" if REPOSITORY else max(glob.glob("jax_diversity-*.whl"), default="")
-    if not package:
-        raise RuntimeError(
-            "Expected jax_diversity or its wheel, found neither: upload jax_diversity-*.whl (`uv build --wheel` "
-            "makes it) beside this notebook, or set REPOSITORY to the address of the project's git repository."
-        )
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", package, "matplotlib"], check=True)
+# %pip install --quiet jax_diversity-*.whl
 
 # %%
 import time
@@ -32,22 +19,12 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from IPython.display import Markdown
+import pandas as pd
 from scipy.sparse import csr_array
 
 import jax_diversity as jd
 
-BLUE, ORANGE, GREY = "#4a90d9", "#e08a3c", "#808080"  # to be read on light pages and on dark ones
-plt.rcParams |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY)
-plt.rcParams |= {"figure.facecolor": "none", "axes.facecolor": "none", "legend.framealpha": 0}
-plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "figure.constrained_layout.use": True}
-
-
-def table(columns: dict) -> Markdown:
-    """Columns of text as a table."""
-    rows = [columns, ["---"] * len(columns), *zip(*columns.values(), strict=True)]
-    return Markdown("\n".join("| " + " | ".join(row) + " |" for row in rows))
-
+BLUE, ORANGE, GREY = "#4a90d9", "#e08a3c", "#808080"
 
 # %% [markdown]
 # ## 1. The counts
@@ -141,13 +118,13 @@ plt.show()
 BATCH = 64
 
 
-def look_into(order: jd.Ordering, step: int, family: str = "topic", number: int = 5) -> Markdown:
+def look_into(order: jd.Ordering, step: int, family: str = "topic", number: int = 5) -> pd.DataFrame:
     """The groups of a batch that are farthest from the corpus's shares."""
     rows = order.indices[step * BATCH : (step + 1) * BATCH]
     tokens = chars.counts[family][rows].sum(axis=0)
     share, target = tokens / tokens.sum(), chars.target_share(family)
     groups = np.argsort(-np.abs(share - target))[:number]
-    return table(
+    return pd.DataFrame(
         {
             family: [str(group) for group in groups],
             "here": [f"{share[group]:.2%}" for group in groups],
@@ -208,7 +185,7 @@ def column(measure: str, digits: int, **where) -> list[str]:
     return [f"{compared.value(name, 'topic', measure, **where):.{digits}f}" for name in made]
 
 
-table(
+pd.DataFrame(
     {
         "method": list(made),
         "seconds": [f"{value:.1f}" for value in seconds.values()],

@@ -46,7 +46,8 @@ def with_address(text: str, name: str, address: str) -> str:
         target = f"https://colab.research.google.com/github/{found[1]}/blob/main/notebooks/{name}.ipynb"
         where = f"[![Open in Colab]({_BADGE})]({target})"
     text = re.sub(r"^# (\[!\[Open in Colab\]|In Colab,).*$", lambda _: f"# {where}", text, flags=re.MULTILINE)
-    return re.sub(r'^REPOSITORY = ".*?"', lambda _: f'REPOSITORY = "{address}"', text, flags=re.MULTILINE)
+    package = f"git+{address}" if address else "jax_diversity-*.whl"
+    return re.sub(r"^(# %pip install --quiet) .*$", lambda found: f"{found[1]} {package}", text, flags=re.MULTILINE)
 
 
 def read_source(path: Path) -> NotebookNode:
@@ -62,6 +63,11 @@ def read_source(path: Path) -> NotebookNode:
 
 def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
     """Run all cells in a folder; a cell that raises ends it with a `CellExecutionError` that shows the cell."""
+    # The package is there: the cell that installs it is not run.
+    installing = [cell for cell in notebook.cells if cell.source.startswith("%pip ")]
+    lines = [cell.source for cell in installing]
+    for cell in installing:
+        cell.source = "pass"
     client = NotebookClient(
         notebook,
         timeout=MOST_SECONDS,
@@ -70,6 +76,8 @@ def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
         resources={"metadata": {"path": str(folder)}},
     )
     client.execute()
+    for cell, line in zip(installing, lines, strict=True):
+        cell.source = line
     for cell in notebook.cells:
         cell.metadata = {}
         if "outputs" in cell:

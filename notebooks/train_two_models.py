@@ -13,20 +13,7 @@
 # look, not how a large model behaves.
 
 # %%
-import glob
-import importlib.util
-import subprocess
-import sys
-
-REPOSITORY = ""  # to install from; empty: a wheel that was uploaded here
-if importlib.util.find_spec("jax_diversity") is None:
-    package = f"git+{REPOSITORY}" if REPOSITORY else max(glob.glob("jax_diversity-*.whl"), default="")
-    if not package:
-        raise RuntimeError(
-            "Expected jax_diversity or its wheel, found neither: upload jax_diversity-*.whl (`uv build --wheel` "
-            "makes it) beside this notebook, or set REPOSITORY to the address of the project's git repository."
-        )
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", package, "matplotlib"], check=True)
+# %pip install --quiet jax_diversity-*.whl
 
 # %%
 import dataclasses
@@ -36,22 +23,12 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from IPython.display import Markdown
+import pandas as pd
 from scipy.stats import t as student_t
 
 import jax_diversity as jd
 
-BLUE, ORANGE, GREY = "#4a90d9", "#e08a3c", "#808080"  # to be read on light pages and on dark ones
-plt.rcParams |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY)
-plt.rcParams |= {"figure.facecolor": "none", "axes.facecolor": "none", "legend.framealpha": 0}
-plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False, "figure.constrained_layout.use": True}
-
-
-def table(columns: dict) -> Markdown:
-    """Columns of text as a table."""
-    rows = [columns, ["---"] * len(columns), *zip(*columns.values(), strict=True)]
-    return Markdown("\n".join("| " + " | ".join(row) + " |" for row in rows))
-
+BLUE, ORANGE, GREY = "#4a90d9", "#e08a3c", "#808080"
 
 # %% [markdown]
 # ## 1. One corpus, seven orders
@@ -217,7 +194,7 @@ titles = (
     "balance - shuffle, 95 %",
     "do they differ?",
 )
-table(dict(zip(titles, zip(*rows, strict=True), strict=True)))
+pd.DataFrame(dict(zip(titles, zip(*rows, strict=True), strict=True)))
 
 # %% [markdown]
 # *How to read it.* *cannot be told* means that zero is in the interval: it is no proof that there is no
@@ -293,7 +270,7 @@ def spread(values: np.ndarray) -> str:
     return f"{deviation:.3f} ± {deviation / np.sqrt(2 * (len(values) - 1)):.3f}"
 
 
-table(
+pd.DataFrame(
     {
         "one model, batches of": [STYLES[name.rstrip("_012")][0] for name in NAMES],
         "mean loss": [with_error(means[name]) for name in NAMES],

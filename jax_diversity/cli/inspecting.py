@@ -13,8 +13,8 @@ from jaxtyping import Float64
 from rich.text import Text
 
 from jax_diversity.cli.tables import end_of, plain_table, printed
+from jax_diversity.foundation.tables import wrapped
 from jax_diversity.foundation.terminal import clean
-from jax_diversity.measures.tables import wrapped
 
 if TYPE_CHECKING:
     from jax_diversity.dataset import Dataset

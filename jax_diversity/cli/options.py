@@ -429,7 +429,7 @@ def parse_options(
                 call(args=["--help"])
         finally:
             buffer.seek(0)
-            show(buffer.read().rstrip("\n"))
+            show(_with_names(buffer.read().rstrip("\n"), default))
 
     def parse(words: Sequence[str]) -> tuple[_Options, list[str]] | None:
         """The options, and the unknown words; None if the value of an option is not allowed."""
@@ -536,6 +536,19 @@ def _unknown(verb: str, words: Sequence[str], known: Collection[str]) -> str:
     meant = "--corpus.paths" if verb in ("build", "prepare") else "--out"
     hint = f" did you mean {meant} {words[0]}?" if Path(words[0]).exists() else ""
     return f"argument {words[0]};{hint}"
+
+
+def _with_names(text: str, default: Any) -> str:
+    """A help text whose boxes on orderings say which ordering they are about, instead of `orders.0 options`."""
+
+    def named(match: re.Match[str]) -> str:
+        order = default.orders[int(match["number"])]
+        title = f"orders.{match['number']}{match['part']}: the ordering {order.file_name} "
+        # The line below the title becomes shorter by what the title gets longer.
+        longer = max(len(title) - len(match["title"]), 0)
+        return f"{title}{match['line'][longer:]}"
+
+    return re.sub(r"(?P<title>orders\.(?P<number>\d+)(?P<part>[.\w]*) options )(?P<line>[^\w\n]*)", named, text)
 
 
 def _registry(default: Any, hidden: Collection[str]) -> Any:

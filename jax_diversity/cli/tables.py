@@ -92,14 +92,17 @@ def orderings_table(dataset: Dataset) -> str:
 
 def funnel_table(account: Mapping[str, Any]) -> str:
     """Tables of numbers of documents: after each step, removed by each rule, left of each source or language."""
+    from jax_diversity.corpus.steps.base import rule_phrase
+
     flow = plain_table("step", "documents", "words", "MB", "kept", numbers={"documents", "words", "MB", "kept"})
-    rules = plain_table("step", "rule", "removed", "share", numbers={"removed", "share"})
+    rules = plain_table("step", "rule", "reason", "removed", "share", numbers={"removed", "share"})
     for index, step in enumerate(account["steps"]):
         if index == 0:
             flow.add_row("(read)", *_amounts(step, "in"), "")
         flow.add_row(step["step"], *_amounts(step, "out"), _share(step["documents_out"], step["documents_in"]))
         for rule, number in sorted(step["removed"].items(), key=lambda pair: -pair[1]):
-            rules.add_row(step["step"], rule, f"{number:,}", _share(number, step["documents_in"]))
+            reason = rule_phrase(step["step"], rule)
+            rules.add_row(step["step"], rule, reason, f"{number:,}", _share(number, step["documents_in"]))
     tables = [flow, rules]
     last = account["steps"][-1]["step"]
     for kind in ("source", "language"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.corpus.steps.base import rule_phrase
 from jax_diversity.foundation.artifacts import read_array, read_json
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ class Decision:
             numbers = f": {self.value:g}"
             numbers += "" if self.threshold is None else f", against a threshold of {self.threshold:g}"
         copy = "" if self.duplicate_of is None else f"; it is a copy of {self.duplicate_of}"
-        text = f"The step {self.step} removed it by the rule {self.rule}{numbers}{copy}."
+        phrase = rule_phrase(self.step or "", self.rule or "")
+        reason = f" ({phrase})" if phrase else ""
+        text = f"The step {self.step} removed it by the rule {self.rule}{reason}{numbers}{copy}."
         found = json.loads(self.fields or "{}")
         if "detected_language" not in found:
             return text

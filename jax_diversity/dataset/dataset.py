@@ -6,6 +6,7 @@ groups: a group is one value of the family, such as one cluster.
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,12 +24,13 @@ from jax_diversity.corpus import stored as prepared
 from jax_diversity.dataset.orderings import OrderingFile, Orderings, is_file_name, load_ordering, packed_beside
 from jax_diversity.dataset.remote import RemoteFolder, is_address, local_path
 from jax_diversity.embedding import stored as embedded
+from jax_diversity.figures.figure import Figure
 from jax_diversity.foundation.artifacts import Fault, fingerprint
 from jax_diversity.foundation.checks import check_type
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.stored import StoredStages
+from jax_diversity.foundation.tables import as_html
 from jax_diversity.measures import stored as measured
-from jax_diversity.measures.tables import as_html
 from jax_diversity.ordering import stored as ordered
 from jax_diversity.packing import stored as packed
 from jax_diversity.records import stored as written
@@ -447,6 +449,39 @@ class Dataset:
     def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
         """Compare size and SHA-256 of every file with the manifest; `advance` gets the number of bytes read."""
         return self.stored.verify(advance)
+
+    def plot(
+        self,
+        figure: str = "windows",
+        *,
+        ordering: str | None = None,
+        family: str | None = None,
+        window: int | None = None,
+    ) -> Figure:
+        """Return a figure of the dataset's report, which a notebook shows.
+
+        Args:
+            figure: the name of the figure, such as `windows`, `profile`, `prefix`, `heat`, `loss` or `topics`; an
+                unknown name raises an error that lists all.
+            ordering: the ordering that `heat` shows; by default the ordering that the report judges.
+            family: the family; by default the first.
+            window: the window size of `windows`; by default the batch size, or the measured size nearest to 256.
+
+        Raises:
+            UserError: the dataset has no report, or the report does not have this figure, ordering, family or window.
+
+        Example:
+            >>> open_dataset("out").plot("heat", family="source")
+        """
+        values = json.loads(self.stored.file("report", "report.json").read_text(encoding="utf-8"))
+        main = values["summary"]
+        given = {
+            "family": family,
+            "focus": main["main_ordering"] if ordering is None else ordering,
+            "size": main["main_window"] if window is None else window,
+        }
+        choices = {name: value for name, value in given.items() if value is not None}
+        return Figure(figure, values, {"wide": False, **choices})
 
     def __repr__(self) -> str:
         lines = (f"  {name:<13}{text}" for name, text in self._lines())

@@ -9,14 +9,24 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Float64, Int64
 
-from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_function, check_mapping, check_type
+from jax_diversity.figures.figure import Figure
+from jax_diversity.figures.plain import clean_text
+from jax_diversity.foundation.checks import (
+    as_tuple,
+    as_whole_number,
+    check_function,
+    check_mapping,
+    check_one_of,
+    check_type,
+)
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.tables import Cells, aligned, as_html, wrapped
 from jax_diversity.measures.documents import DocumentSpread, document_spread
+from jax_diversity.measures.drawn import curve_values, limit_values
 from jax_diversity.measures.floors import ideal_token_shuffle, window_bound, window_floor
 from jax_diversity.measures.prefixes import norm_drift, prefix_deviation
 from jax_diversity.measures.sliding import EveryStart, window_maximum, window_tv_all
-from jax_diversity.measures.tables import Cells, aligned, as_html, wrapped
 from jax_diversity.measures.windows import (
     aligned_windows,
     cumulative_tokens,
@@ -113,6 +123,41 @@ class Balance:
 
     def _repr_html_(self) -> str:
         return as_html(*self._short())
+
+    def plot(
+        self,
+        figure: str = "windows",
+        *,
+        family: str | None = None,
+        window: int | None = None,
+    ) -> Figure:
+        """Return a figure of the report on this order, which a notebook shows.
+
+        Args:
+            figure: `windows` (the TV of every window along training), `prefix` (the prefix deviation) or `drift` (the
+                norm drift).
+            family: the family; by default the first.
+            window: for `windows`: the window size; by default the first.
+
+        Raises:
+            ValueError: there is no such figure, or the family or window was not measured.
+
+        Example:
+            >>> measure(chars, ordering, windows=(256,)).plot(family="topic")
+        """
+        check_one_of("figure", figure, ("windows", "prefix", "drift"))
+        sizes = sorted({size for windows in self.window_tv.values() for size in windows})
+        given = {"family": None if family is None else clean_text(family), "size": window}
+        choices = {name: value for name, value in given.items() if value is not None}
+        order = {"name": "order", "is_baseline": False, **curve_values(self)}
+        ordering = {
+            "baseline": None,
+            "families": list(map(clean_text, self.prefix_l2)),
+            "window_sizes": sizes,
+            "references": limit_values(self.window_tv_floor, self.ideal_tv),
+            "orders": [order],
+        }
+        return Figure(figure, {"ordering": ordering}, choices)
 
     def summary(self) -> dict[str, Any]:
         """Return the values that a table shows, as plain numbers, by family and window size.

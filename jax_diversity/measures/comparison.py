@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from jax_diversity.figures.figure import Figure
+from jax_diversity.figures.plain import clean_text
 from jax_diversity.foundation.checks import as_tuple, check_function, check_mapping, check_one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.tables import WIDTH, Cells, aligned, as_html, cut, piped, wrapped
 from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, as_order_of
 from jax_diversity.measures.documents import COPY, DOCUMENT
-from jax_diversity.measures.tables import WIDTH, Cells, aligned, as_html, cut, piped, wrapped
 from jax_diversity.measures.verdict import SHUFFLE, Verdict, decimal, gap_closed, judge
 from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.schema import Characteristics
@@ -146,6 +148,58 @@ class Comparison:
                 floor = floors[row.family, row.window, row.ordering]
                 means[row.ordering][row.family, row.window] = (row.value, 0.0 if floor is None else floor)
         return judge(means, SHUFFLE, batch_size)
+
+    def plot(self, family: str | None = None) -> Figure:
+        """Return a figure of the mean and worst TV of aligned windows against their size, which a notebook shows.
+
+        Args:
+            family: the family; by default the first.
+
+        Raises:
+            ValueError: the family was not compared, the values are ratios, or fewer than two window sizes were
+                compared.
+
+        Example:
+            >>> compare(chars, {"mine": ordering}, windows=(16, 64, 256)).plot()
+        """
+        if self.base is not None:
+            raise UserError("Expected a comparison of measures to draw, found ratios; draw the comparison itself.")
+        rows = [row for row in self.rows if row.offset in ("0", None) and row.window is not None]
+        found = {(row.ordering, row.family, row.measure, row.window): row.value for row in rows}
+        families = tuple(dict.fromkeys(row.family for row in rows if row.measure == "tv_mean"))
+        measured = [row.window for row in rows if row.measure == "tv_mean" and row.value is not None]
+        sizes = sorted({size for size in measured if size is not None})
+        if len(sizes) < 2:
+            raise UserError(f"Expected at least two window sizes to draw, found {len(sizes)}; compare more `windows`.")
+        chosen = families[0] if family is None else family
+        check_one_of("family", chosen, families)
+
+        def column(name: str, measure: str) -> list[float | None]:
+            return [found.get((name, chosen, measure, size)) for size in sizes]
+
+        measures = {"mean": "tv_mean", "best": "tv_best", "worst": "tv_worst"}
+        orders = [
+            {
+                "name": clean_text(name),
+                "is_baseline": name == SHUFFLE,
+                "profile": {
+                    clean_text(chosen): {
+                        "0": {"sizes": sizes, **{key: column(name, measure) for key, measure in measures.items()}}
+                    }
+                },
+            }
+            for name in self.orderings
+        ]
+        ordering = {
+            "baseline": SHUFFLE if SHUFFLE in self.orderings else None,
+            "families": [clean_text(chosen)],
+            "window_sizes": sizes,
+            "profile_references": {
+                clean_text(chosen): {"sizes": sizes, "floor": column(self.orderings[0], "tv_floor"), "ideal": []}
+            },
+            "orders": orders,
+        }
+        return Figure("profile", {"ordering": ordering})
 
     def _short(self) -> tuple[str, Cells]:
         """A sentence and a small table: the verdict, or, without a shuffle, the mean TV of every family and window."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jax_diversity.measures.tables import Cells, aligned, as_html, wrapped
+from jax_diversity.foundation.tables import Cells, aligned, as_html, wrapped
 
 SHUFFLE = "uniform_shuffle"
 """The method, and the name, of the order that others are compared with."""

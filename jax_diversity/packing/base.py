@@ -17,7 +17,7 @@ else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from jax_diversity.foundation.checks import as_whole_number, check_function
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.tables import as_html
 from jax_diversity.packing.appearances import intersperse
 from jax_diversity.packing.report import PackingReport, report_packing
 from jax_diversity.schema import Segments
@@ -56,12 +57,24 @@ METHODS = Methods(
 """Maps the name of each method to its module in this package."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Packed:
     """Documents packed into sequences, and a report of the kept and lost tokens."""
 
     segments: Segments
     report: PackingReport
+
+    def __repr__(self) -> str:
+        return f"Packed({self.report.num_documents:,} documents in {self.report.num_sequences:,} sequences)"
+
+    def _repr_html_(self) -> str:
+        numbers = [(field.name, getattr(self.report, field.name)) for field in fields(self.report)]
+        rows = [
+            [name.removeprefix("num_").replace("_", " "), f"{number:,}" if isinstance(number, int) else f"{number:.3f}"]
+            for name, number in numbers
+            if number is not None
+        ]
+        return as_html("Documents packed into sequences", [["", ""], *rows])
 
 
 def pack(

@@ -13,7 +13,7 @@ from jax_diversity.corpus.passes.settings import PreparationConfig
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.foundation.checks import as_whole_number, check_folder_name
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.foundation.libraries import MissingLibrary, together
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering.settings import OrderConfig
@@ -103,9 +103,14 @@ class BuildConfig:
         if self.features_from is None or "tokenizer" in (sections or ()):
             self.tokenizer.check_corpus(self.corpus.format, PYTHON_ENVIRONMENT in self.corpus.paths)
         for index, order in enumerate(self.orders):
-            order.for_batches(self.batch_size).check(
-                f"orders[{index}]", self.characteristics.possible_families, names[:index]
-            )
+            where = f"orders[{index}]"
+            try:
+                order.for_batches(self.batch_size).check(where, self.characteristics.possible_families, names[:index])
+            except UserError as error:
+                if where not in str(error):
+                    raise
+                # A reader knows an ordering by its name, not by its number in the list.
+                raise UserError(f"{error} {where} is the ordering {quoted(order.file_name)}.") from None
         if len(set(names)) != len(names):
             raise UserError(f"Expected orders with different names, found {names}; give each order its own `name`.")
         for size in self.windows:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int32, Int64
 
+from jax_diversity.figures.plain import clean_text, count_histogram, largest_groups, length_histogram, round_value
 from jax_diversity.measures.curves import envelope
 from jax_diversity.packing.report import cluster_mix
-from jax_diversity.report.plain import clean_text, count_histogram, largest_groups, length_histogram, round_value
 from jax_diversity.report.words import purity_sentence
 from jax_diversity.schema import Segments
 

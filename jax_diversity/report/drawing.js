@@ -2,25 +2,6 @@
 "use strict";
 const drawing = (() => {
   const { button, element, find, table } = elements;
-  const catalogue = {
-    reading: { make: runFigures.reading, file: "reading", by: [] },
-    windows: { make: orderFigures.windows, file: "window-deviation", by: ["family", "size"] },
-    profile: { make: orderFigures.profile, file: "window-sizes", by: ["family", "half"] },
-    prefix: { make: orderFigures.prefix, file: "deviation-so-far", by: ["family", "log"] },
-    drift: { make: orderFigures.drift, file: "norm-drift", by: [] },
-    heat: { make: heatMap.heat, file: "heat-map", by: ["focus", "family"] },
-    loss: { make: trainingFigures.loss, file: "loss", by: [] },
-    groups: { make: trainingFigures.groups, file: "validation-loss-by-group", by: [] },
-    diversity: { make: trainingFigures.diversity, file: "gradient-diversity", by: [] },
-    rank: { make: trainingFigures.rank, file: "stable-rank", by: [] },
-    wait: { make: trainingFigures.wait, file: "input-wait", by: [] },
-    worth: { make: trainingFigures.worth, file: "worth-of-the-order", by: [] },
-    flow: { make: preparationFigures.flow, file: "preparation", by: ["place"] },
-    lengths: { make: corpusFigures.lengths, file: "document-lengths", by: [] },
-    topics: { make: corpusFigures.topics, file: "map-of-topics", by: [] },
-    ranks: { make: corpusFigures.ranks, file: "cluster-sizes", by: [] },
-    segments: { make: corpusFigures.segments, file: "segments", by: [] },
-  };
   let names = []; // of the figures whose section has values
   const config = { responsive: true, displayModeBar: false, plotlyServerURL: "" };
   // A figure for a paper: on white, in a common font, independent of the page's current look.
@@ -31,10 +12,10 @@ const drawing = (() => {
   let values, state;
   let drawable = false; // the library is unpacked
 
-  const title = (name) => find(name).closest("figure").querySelector("h3").textContent;
+  const title = (name) => find(name).closest("figure").querySelector("h2, h3").textContent;
   const revision = (name) => JSON.stringify([catalogue[name].by.map((key) => state[key]), turns.get(name) ?? 0]);
 
-  function make(name, given = state, palette = look.palettes[state.dark ? "dark" : "light"]) {
+  function make(name, given = state, palette = look.palettes[state.printing ? "paper" : state.dark ? "dark" : "light"]) {
     const figure = catalogue[name].make(values, palette, given);
     figure.layout.uirevision = revision(name);
     return figure;
@@ -59,10 +40,11 @@ const drawing = (() => {
     const everything = { ...state, shown: new Set(values.ordering.orders.map((order) => order.name)) };
     for (const name of wanted.filter((each) => names.includes(each))) {
       const figure = find(name).closest("figure");
-      const { data, height, about } = make(name, everything);
+      const { data, height, about, instead } = make(name, everything);
       const sentence = insteadOf(make(name));
       find(name).setAttribute("aria-label", about);
-      figure.hidden = !data.length;
+      figure.hidden = !data.length && !instead;
+      if (figure.parentElement.matches(".more")) figure.parentElement.hidden = figure.hidden;
       if (height) find(name).style.setProperty("height", `${height}px`); // now, so that the page does not jump when the figure is drawn
       find(name).hidden = Boolean(sentence);
       find(`${name}-instead`).hidden = !sentence;
@@ -80,7 +62,7 @@ const drawing = (() => {
   }
 
   function save(name, format) {
-    const figure = make(name, { ...state, narrow: false }, look.palettes.paper);
+    const figure = make(name, { ...state, narrow: false, wideMap: true }, look.palettes.paper);
     const shown = find(name).layout ?? {};
     for (const key of Object.keys(figure.layout).filter((key) => /^[xy]axis/.test(key)))
       if (shown[key]?.range && find(name).dataset.zoomed) Object.assign(figure.layout[key], { range: [...shown[key].range], autorange: false });
@@ -111,7 +93,7 @@ const drawing = (() => {
   function foot(name) {
     const plot = find(name);
     plot.setAttribute("role", "img");
-    const heading = plot.closest("figure").querySelector("h3");
+    const heading = plot.closest("figure").querySelector("h2, h3");
     heading.id = `${name}-heading`;
     plot.closest("figure").setAttribute("aria-labelledby", heading.id);
     const instead = element("p", { class: "note", id: `${name}-instead` });
@@ -148,7 +130,13 @@ const drawing = (() => {
     names = Object.keys(catalogue).filter((name) => !find(name).closest("section").hidden);
     for (const name of names) foot(name);
     refresh();
-    addEventListener("beforeprint", () => { if (drawable) [...stale].forEach(drawOne); });
+    // Paper is white and narrow, whatever the page's theme and width.
+    const print = (printing) => {
+      state.printing = printing;
+      if (drawable) names.filter((name) => !find(name).hidden && !find(name).closest("[hidden], details:not([open])")).forEach(drawOne);
+    };
+    addEventListener("beforeprint", () => print(true));
+    addEventListener("afterprint", () => print(false));
     return Promise.all([library.unpack(), watchWindow()]).then(() => { drawable = true; return flush(); })
       .then(() => find("js-plotly-tester")?.setAttribute("aria-hidden", "true")); // where the library measures text
   }

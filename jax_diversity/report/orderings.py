@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
+from jax_diversity.figures.plain import as_json, clean_text, round_value, round_values
 from jax_diversity.foundation.progress import Advance, Progress
 from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, as_order, target_shares
 from jax_diversity.measures.comparison import SHUFFLE, gap_or_none
-from jax_diversity.measures.curves import MAX_POINTS, envelope
+from jax_diversity.measures.curves import MAX_POINTS
 from jax_diversity.measures.documents import DocumentSpread
+from jax_diversity.measures.drawn import curve_values, limit_values
 from jax_diversity.measures.floors import ideal_token_shuffle, window_floor
 from jax_diversity.measures.profile import GroupTimeline, WindowProfile, group_timeline, window_profile
 from jax_diversity.measures.windows import place
 from jax_diversity.ordering.base import order as make_order
-from jax_diversity.report.plain import as_json, clean_text, round_value, round_values
 from jax_diversity.report.words import verdict_sentence
 from jax_diversity.schema import Characteristics
 
@@ -30,6 +31,10 @@ _SHOWN = ("seed", "objective", "options", "reverse", "replanned_at", "unmet_targ
 # If there are many orderings and families, their curves are shorter, so that the page can be sent by mail.
 FEWEST_POINTS, ALL_POINTS = 60, 14_000
 FEWEST_BINS, MOST_BINS, ALL_BINS = 32, 96, 1200
+LEAST_SEQUENCES = 8
+"""The least mean number of sequences with a group in a bin of a heat map. With fewer, any order has strong colours."""
+_WANTED_GROUPS, _WIDEST_BINS = 8, 12
+"""The number of groups that should be large enough, and the smallest number of bins that they may cost."""
 
 WindowTVs = Mapping[str, Mapping[int, Float64[np.ndarray, " window"]]]
 """Family -> window size -> TV of every window of one ordering."""
@@ -97,16 +102,7 @@ def orders_values(
         "baseline": shuffles[0] if shuffles else None,
         "families": [clean_text(family) for family in floors],
         "window_sizes": sizes,
-        "references": [
-            {
-                "family": clean_text(family),
-                "window_size": size,
-                "floor": round_value(floors[family][size]),
-                "ideal_token_tv": round_value(ideal[family][size]),
-            }
-            for family in floors
-            for size in sizes
-        ],
+        "references": limit_values(floors, ideal),
         "profile_references": references,
         "orders": values,
     }
@@ -132,21 +128,6 @@ def order_values(
     families, sizes = balance.prefix_l2, next(iter(balance.window_tv.values()))
     points = curve_points(num_orderings * (1 + len(families) * (1 + len(sizes))))
     num_bins = heat_map_bins(num_orderings * len(families))
-    windows = [
-        {
-            "family": clean_text(family),
-            "window_size": size,
-            "num_windows": len(tv),
-            "mean": round_value(tv.mean()),
-            "best": round_value(tv.min()),
-            "worst": round_value(tv.max()),
-            "worst_position": int(np.argmax(tv)) * size,
-            "window_max": round_value(balance.window_max[family][size]),
-            "curve": envelope(tv, (np.arange(len(tv)) + 0.5) * size, points),
-        }
-        for family, by_size in balance.window_tv.items()
-        for size, tv in sorted(by_size.items())
-    ]
     # One pass over all sizes: `measure` would take a pass for each of them.
     profiles = window_profile(characteristics, shown.order, advance, targets=targets)
     return {
@@ -154,8 +135,7 @@ def order_values(
         "method": clean_text(about["method"]),
         "is_baseline": about["method"] == SHUFFLE,
         "info": as_json({key: about[key] for key in _SHOWN if key in about}),
-        "prefix": [{"family": clean_text(family), **_curve(curve, points)} for family, curve in families.items()],
-        "windows": windows,
+        **curve_values(balance, points),
         "profile": {
             clean_text(family): {
                 offset: {name: round_values(values) for name, values in profile._asdict().items()}
@@ -165,12 +145,10 @@ def order_values(
         },
         "heat_map": {
             clean_text(family): _heat_map(
-                group_timeline(characteristics, family, shown.order, num_bins=num_bins, targets=targets),
-                group_names[family],
+                large_groups(characteristics, family, shown.order, num_bins, targets), group_names[family]
             )
             for family in families
         },
-        "norm_drift": _curve(balance.norm_drift, points),
         "documents": _spread(balance.documents),
         "copies": _spread(balance.copies),
     }
@@ -184,9 +162,34 @@ def _spread(spread: DocumentSpread | None) -> dict[str, Any] | None:
     return as_json({**figures, "windows": windows})
 
 
-def _curve(values: Float64[np.ndarray, " position"], points: int) -> dict[str, Any]:
-    """A curve and its largest distance from zero, taken before the curve is shortened and rounded."""
-    return {"max": round_value(np.abs(values).max()), "curve": envelope(values, max_points=points)}
+def large_groups(
+    characteristics: Characteristics, family: str, order: Order, most_bins: int, targets: Targets | None = None
+) -> GroupTimeline:
+    """The shares of a family's groups along an order, only of groups that are large enough for their bins.
+
+    A group that few sequences of a bin have is too frequent in one bin and missing in the next, in any order. So bins
+    are made wider until the largest groups fit, and the other groups are left out.
+
+    Args:
+        characteristics: the token counts.
+        family: the family.
+        order: the order of training.
+        most_bins: the largest number of bins.
+        targets: family -> the groups' shares to compare with; the corpus's own if not given.
+
+    Returns:
+        The timeline, the largest group first; without groups if none is large enough. In a single bin, all groups.
+    """
+    counts, length = characteristics.counts[family], len(as_order(order).indices)
+    has_group = np.bincount(counts.indices, minlength=counts.shape[1]) / max(counts.shape[0], 1)
+    largest = has_group[np.argsort(-target_shares(characteristics, targets or {})[family], kind="stable")]
+    smallest = largest[:_WANTED_GROUPS].min(initial=1.0)
+    num_bins = min(max(int(length * smallest / LEAST_SEQUENCES), _WIDEST_BINS), most_bins)
+    timeline = group_timeline(characteristics, family, order, num_bins=num_bins, targets=targets)
+    if timeline.share.shape[1] == 1:
+        return timeline
+    kept = has_group[timeline.groups] * timeline.bin_size >= LEAST_SEQUENCES
+    return timeline._replace(groups=timeline.groups[kept], target=timeline.target[kept], share=timeline.share[kept])
 
 
 def _heat_map(timeline: GroupTimeline, names: Sequence[str]) -> dict[str, Any]:

@@ -6,6 +6,8 @@
   const root = document.documentElement;
   const values = JSON.parse(find("values").textContent);
 
+  const ordering = values.ordering;
+
   // ---- the summary
   function summary() {
     find("title").textContent = values.title;
@@ -16,18 +18,22 @@
     find("first-table").hidden = find("first-legend").hidden = !title;
     if (title) find("first-table").append(table([title, ...lines.map(([name]) => foreign(name))],
       families.map((family, at) => [foreign(family), ...lines.map((line) => line[at + 1])])));
-    find("sentences").append(...sentences.filter(Boolean).map(sentence));
+    find("sentences").append(...[...sentences, ordering.unbalanced].filter(Boolean).map(sentence));
+    find("sentences").lastElementChild?.classList.toggle("small", Boolean(ordering.unbalanced));
+    find("course-family").textContent = ordering.families[0] ?? "";
+    find("next").hidden = !values.summary.next.length;
+    find("next").append(element("ul", {}, values.summary.next.map((text) => element("li", {}, ...sentence(text).childNodes))));
     find("figures").append(...values.summary.cards.map((card) => element("div", {},
       element("dt", {}, foreign(card.label)), element("dd", { class: "value" }, card.value), element("dd", { class: "detail" }, foreign(card.detail)))));
   }
 
   // ---- the ordering, and the reader's choices
-  const ordering = values.ordering;
   const orders = ordering.orders.map((order) => order.name);
   const narrow = matchMedia("(max-width: 40rem)");
+  const spacious = matchMedia("(min-width: 60rem)");
   const state = {
-    family: ordering.families[0], size: values.summary.main_window ?? ordering.window_sizes[0], log: false, half: false, dark: false, place: 0,
-    narrow: narrow.matches, shown: new Set(orders), focus: values.summary.main_ordering ?? orders.find((name) => name !== ordering.baseline) ?? orders[0],
+    family: ordering.families[0], size: values.summary.main_window ?? ordering.window_sizes[0], log: false, half: false, wide: false, dark: false, printing: false, place: 0,
+    narrow: narrow.matches, wideMap: spacious.matches, shown: new Set(orders), focus: values.summary.main_ordering ?? orders.find((name) => name !== ordering.baseline) ?? orders[0],
   };
   const byFamily = ["windows", "profile", "prefix", "heat"];
 
@@ -80,6 +86,14 @@
       ? choice("Window", "size", ordering.window_sizes, state.size, count, (size) => redraw({ size })) : null;
     find("ordering-controls").append(...[orderingSwitches(), families, sizes].filter(Boolean));
     find("log").addEventListener("change", (event) => change({ log: event.target.checked }, ["prefix"]));
+    // Sizes far from the batch say little about the training run of the reader.
+    const [least, most] = orderFigures.sizesNear(values);
+    find("profile-span").textContent = `Sizes from ${count(least)} to ${count(most)} are drawn: a quarter of a batch to 16 batches.`;
+    find("wide-choice").hidden = find("profile-span").hidden = !orderFigures.isLimited(values);
+    find("wide").addEventListener("change", (event) => {
+      find("profile-span").hidden = event.target.checked;
+      change({ wide: event.target.checked }, ["profile"]);
+    });
     find("half").append(choice("Windows", "half", [false, true], false, (half) => (half ? "half a window later" : "aligned"),
       (half) => change({ half }, ["profile"])));
     focusChoices();
@@ -201,7 +215,7 @@
     const rest = about.rest.groups ? ` The table shows the ${about.rows.length} largest; the other ${count(about.rest.groups)} hold ` +
       `${percent(about.rest.share)} of the tokens.` : "";
     const empty = about.num_empty ? ` ${count(about.num_empty)} hold no document.` : "";
-    find("clusters-words").textContent = `Documents with similar vocabulary were grouped into ${noun(about.num_clusters, "cluster")}. ` +
+    find("clusters-words").textContent = `${noun(about.num_clusters, "cluster")} of similar documents (about ${count(Math.round(values.corpus.num_documents / Math.max(about.num_clusters, 1)))} each). ` +
       `These terms distinguish a cluster from the rest of the corpus.${empty}${rest}`;
     find("purity").append(...sentence(about.purity).childNodes);
     const largest = Math.max(...about.rows.map((row) => row.share), 1e-9);
@@ -302,6 +316,7 @@
     find("theme").addEventListener("change", redraw);
     system.addEventListener("change", redraw);
     narrow.addEventListener("change", () => change({ narrow: narrow.matches }));
+    spacious.addEventListener("change", () => change({ wideMap: spacious.matches }, ["topics"]));
     apply();
   }
 

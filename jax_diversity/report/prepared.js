@@ -47,15 +47,15 @@ const prepared = (() => {
       `${noun(all.steps.length, "step")}; ${count(all.kept)} were kept (${percent(all.kept / (all.read || 1))}, ${megabytes(bytes.at(-1))}).`;
     places(find("place"), all, choose);
     find("rules-title").hidden = find("rules").hidden = !all.rules.length;
-    find("rules").append(table(["Step", "Rule", "Removed", "Share of its input"],
-      all.rules.map((rule) => [foreign(rule.step), foreign(rule.rule), count(rule.removed), percent(rule.share)])));
+    find("rules").append(table(["Step", "Rule", "Reason", "Removed", "Share of its input"],
+      all.rules.map((rule) => [foreign(rule.step), foreign(rule.rule), foreign(rule.phrase || "–"), count(rule.removed), percent(rule.share)])));
     find("found-title").hidden = find("found").hidden = !all.found.length;
     find("found").append(table(["Step", "Kind", "Number"], all.found.flatMap((step) => [
       ...step.kinds.map(({ kind, number }) => [foreign(step.step), foreign(kind), count(number)]),
       ...(step.num_more ? [[foreign(step.step), `${noun(step.num_more, "more kind")}`, "–"]] : [])])));
     find("examples").append(
       ...list("Removed documents to look at", "The beginnings of some documents that each rule removed, with the measured values. Personal data is masked.",
-        all.rules.filter((rule) => rule.examples.length).map((rule) => opening([rule.step, rule.rule], rule.removed, rule.examples, removed))),
+        all.rules.filter((rule) => rule.examples.length).map((rule) => opening([rule.step, rule.rule, rule.phrase].filter(Boolean), rule.removed, rule.examples, removed))),
       ...list("Edited documents to look at", "Lines that a step removed from some documents, and lines that it added.",
         all.edited.filter((step) => step.examples.length).map((step) => opening([step.step], step.documents, step.examples, edited))));
   }

@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
+from jax_diversity.figures.plain import clean_text, round_value
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.lab.training_log import LOG_FILE, training_folder
 from jax_diversity.measures.comparison import SHUFFLE
 from jax_diversity.report import words
 from jax_diversity.report.orderings import Shown, orders_values
-from jax_diversity.report.plain import clean_text, round_value
 from jax_diversity.report.training import logged_steps, training_values
 from jax_diversity.report.values import FORMAT_VERSION, group_names, summary_values
 from jax_diversity.run.joining import joined_groups
@@ -90,7 +90,7 @@ def run_values(
         "format_version": FORMAT_VERSION,
         "title": clean_text(run.root.name) or "Untitled run",
         "run": about,
-        "ordering": {**ordering, "balanced": "", "batches": None},
+        "ordering": {**ordering, "balanced": "", "unbalanced": "", "batches": None},
         "verdicts": verdicts,
         "training": [training_values(run.name, steps)] if steps else [],
         **dict.fromkeys(("corpus", "preparation", "clusters", "packing")),

@@ -72,5 +72,5 @@ REPORT = Stage(
     outside=_outside,
     owns_folder=False,
     packages=("plotly",),
-    version=5,
+    version=6,
 )

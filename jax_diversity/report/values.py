@@ -11,7 +11,8 @@ window sizes in sequences. Steps count from 0. Numbers have six significant digi
     format_version, title
     run?         see `report.run`: only for a stored run, which has no corpus, preparation, clusters and packing
     summary      main_ordering?, main_window?, verdict (a sentence with `names`), table [[cell]] (the first row is the
-                 head; empty without a verdict), sentences [text with `names`], cards [{label, value, detail}]
+                 head; empty without a verdict), sentences and next [text with `names`],
+                 cards [{label, value, detail}], batch_size?
     verdicts     [{ordering, baseline, family, window_size, num_windows, holds, worst, baseline_best, mean,
                    baseline_mean, gap_closed?, sentence}]
     corpus       num_documents, text_bytes, num_tokens, num_empty, num_duplicates, num_duplicate_groups,
@@ -22,7 +23,7 @@ window sizes in sequences. Steps count from 0. Numbers have six significant digi
     preparation? read, kept, steps [name],
                  places [{kind, name, documents [number], words [number], bytes [number]}], of `all`, of a `source` or
                      of a `language`: the numbers read, then the numbers left after every step,
-                 rules [{step, rule, removed, share,
+                 rules [{step, rule, phrase (why it removes; maybe empty), removed, share,
                          examples [{id, source, language?, value?, threshold?, text [line]}]}],
                  found [{step, kinds [{kind, number}], num_more}],
                  edited [{step, documents, examples [{id, source, lines [[mark, line]]}]}]; a mark is `-`, `+`, a
@@ -33,7 +34,7 @@ window sizes in sequences. Steps count from 0. Numbers have six significant digi
     packing      method, the numbers that `pack` counted (some only where documents have weights),
                  clusters_per_sequence?, largest_cluster_share?, mean_segments?,
                  segments_per_sequence {edges, frequency}
-    ordering     baseline?, families, balanced (a sentence), window_sizes,
+    ordering     baseline?, families, balanced and unbalanced (sentences, maybe empty), window_sizes,
       references           [{family, window_size, floor, ideal_token_tv}]
       profile_references   {family: {sizes, floor, ideal, shuffle {num_seeds, offset: {sizes, mean, mean_low,
                             mean_high, worst_low, worst_high, best_low}}}}; offset is `0` or `half`
@@ -42,7 +43,8 @@ window sizes in sequences. Steps count from 0. Numbers have six significant digi
                              windows [{family, window_size, num_windows, mean, best, worst, worst_position,
                                        window_max, curve}],
                              profile {family: {offset: {sizes, num_windows, mean, best, worst}}},
-                             heat_map {family: {num_bins, bin_size, groups [{name, target}], share [[bin] group]}},
+                             heat_map {family: {num_bins, bin_size, groups [{name, target}], share [[bin] group]}};
+                                 only groups that are large enough for a bin,
                              norm_drift {max, curve},
                              documents? {windows [{window_size, repeats_mean, repeats_worst, repeats_floor}],
                                          gap_low?, gap_median?, gap_smallest?, place_correlation?},
@@ -75,14 +77,14 @@ import numpy as np
 
 from jax_diversity.characteristics.stored import documents_file
 from jax_diversity.dataset.dataset import Dataset
+from jax_diversity.figures.plain import as_json, clean_text
 from jax_diversity.foundation.stage import Context
-from jax_diversity.measures.verdict import Verdict, judge
+from jax_diversity.measures.verdict import Means, judge
 from jax_diversity.measures.windows import usable_windows
 from jax_diversity.report import words
 from jax_diversity.report.batches import batches_values
 from jax_diversity.report.corpus import DOCUMENT_COLUMNS, cluster_values, corpus_values, packing_values
 from jax_diversity.report.orderings import Shown, main_verdicts, orders_values
-from jax_diversity.report.plain import as_json, clean_text
 from jax_diversity.report.preparation import stored_preparation
 from jax_diversity.report.training import explanations, training_runs, training_values
 
@@ -137,8 +139,9 @@ def ordering_values(
     shown = [Shown(dataset.orderings[name], {**context.counts(f"order/{name}"), "name": name}) for name in names]
     windows = usable_windows(context.config.windows, chars.num_sequences, batch_size)
     values, verdicts = orders_values(chars, shown, windows, names_of_groups, context.progress)
-    balanced = words.families_sentence(context.counts("characterize"))
-    return {**values, "balanced": balanced, "batches": batches}, verdicts
+    counts = context.counts("characterize")
+    sentences = {"balanced": words.families_sentence(counts), "unbalanced": words.unbalanced_sentence(counts)}
+    return {**values, **sentences, "batches": batches}, verdicts
 
 
 def group_names(dataset: Dataset) -> dict[str, Sequence[str]]:
@@ -166,15 +169,15 @@ def with_summary(values: dict[str, Any], main_ordering: str | None, batch_size: 
     return {**values, "summary": summary_values(values, sentences, cards, main_ordering, batch_size)}
 
 
-def _verdict(ordering: Mapping[str, Any], main_ordering: str | None, batch_size: int | None) -> Verdict:
-    """The verdict on the main ordering, from the means of the windows."""
+def _means(ordering: Mapping[str, Any]) -> dict[str, Means]:
+    """Ordering -> the mean TV and the floor, by family and window size, of sizes with at least two windows."""
     floors = {(each["family"], each["window_size"]): each["floor"] for each in ordering["references"]}
     means = {}
     for order in ordering["orders"]:
         keys = [(each["family"], each["window_size"]) for each in order["windows"] if each["num_windows"] >= 2]
         tvs = [each["mean"] for each in order["windows"] if each["num_windows"] >= 2]
         means[order["name"]] = {key: (tv, floors[key]) for key, tv in zip(keys, tvs, strict=True)}
-    return judge(means, ordering["baseline"], batch_size, clean_text(main_ordering or ""))
+    return means
 
 
 def summary_values(
@@ -186,7 +189,10 @@ def summary_values(
 ) -> dict[str, Any]:
     """Return the head of a page: sentences and key numbers (label, number, detail), including the verdict."""
     main = main_verdicts(values["verdicts"], main_ordering, batch_size or 256)
-    verdict = _verdict(values["ordering"], main_ordering, batch_size) if main else None
+    means, baseline = _means(values["ordering"]), values["ordering"]["baseline"]
+    verdict = judge(means, baseline, batch_size, clean_text(main_ordering or "")) if main else None
+    others = [each["name"] for each in values["ordering"]["orders"] if main and not each["is_baseline"]]
+    verdicts = [judge(means, baseline, batch_size, name) for name in others]
     judged = []
     if main:
         first = main[0]
@@ -202,5 +208,7 @@ def summary_values(
         "verdict": words.nothing_to_compare(values) if verdict is None else verdict.sentence,
         "table": [] if verdict is None else verdict.cells,
         "sentences": [*sentences],
+        "next": words.next_sentences(values, verdicts, batch_size),
+        "batch_size": batch_size,
         "cards": [{"label": label, "value": value, "detail": detail} for label, value, detail in [*cards, *judged]],
     }

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jax_diversity.report.plain import clean_text
+from jax_diversity.figures.plain import clean_text
+from jax_diversity.measures.verdict import Verdict
 
 MAX_FIELDS = 8
 """The largest number of metadata fields in a sentence."""
+_PLAIN_NAME = re.compile(r"[\w.-]+")
+"""Names of folders that a command can contain as they are."""
 _MOST_STEPS = 5
 """The largest number of steps in a sentence."""
 
@@ -76,7 +80,12 @@ def _weights_sentence(packing: Mapping[str, Any]) -> str:
 
 
 def families_sentence(characterized: Mapping[str, Any]) -> str:
-    """The families that the orderings balance, and the other ones, from the counts of `characterize`."""
+    """The families that the orderings balance, from the counts of `characterize`."""
+    return f"The orderings balance {listing([f'`{clean_text(family)}`' for family in characterized['families']])}."
+
+
+def unbalanced_sentence(characterized: Mapping[str, Any]) -> str:
+    """The families and metadata fields that the orderings do not balance, with the reason; empty if there are none."""
     groups = {clean_text(family): number for family, number in characterized["num_groups"].items()}
     balanced = [clean_text(family) for family in characterized["families"]]
     # A family of one group is balanced in any order.
@@ -86,8 +95,12 @@ def families_sentence(characterized: Mapping[str, Any]) -> str:
     if fields:
         more = [f"{len(fields) - MAX_FIELDS} more"] if len(fields) > MAX_FIELDS else []
         others.append(f"the metadata field{'' if len(fields) == 1 else 's'} {listing([*fields[:MAX_FIELDS], *more])}")
-    besides = f" They do not balance {listing(others, 'or')}." if others else ""
-    return f"The orderings balance {listing([f'`{family}`' for family in balanced])}.{besides}"
+    if not others:
+        return ""
+    return (
+        f"They do not balance {listing(others, 'or')}: each further family makes the others less even. List a family "
+        "in `characteristics.families` if it matters for your model."
+    )
 
 
 def purity_sentence(counts: Mapping[str, Any], embedding: str) -> str:
@@ -145,6 +158,56 @@ def nothing_to_compare(values: Mapping[str, Any]) -> str:
         "A comparison needs at least two windows of a size; there are too few sequences "
         f"({number:,}) for that at any measured size."
     )
+
+
+def next_sentences(values: Mapping[str, Any], verdicts: Sequence[Verdict], batch_size: int | None) -> list[str]:
+    """What to do with the orderings: which one to train on, what to expect of a model, and how to measure it.
+
+    Args:
+        values: the values of the page, without the summary.
+        verdicts: one for every ordering that is not the shuffle.
+        batch_size: the global batch size of training; None if it is unknown.
+    """
+    is_run, folder = bool(values.get("run")), values["title"]
+    if not _PLAIN_NAME.fullmatch(folder):
+        folder = "RUN" if is_run else "DATASET"
+    size = "" if batch_size is None else f", global_batch_size={batch_size}"
+    sentences = []
+    closed = {each.ordering: each.mean_gap_closed for each in verdicts if each.mean_gap_closed is not None}
+    if closed:
+        best = max(closed, key=lambda name: closed[name] or 0.0)
+        (judged,) = (each for each in verdicts if each.ordering == best)
+        where = f"at your batch of {judged.window:,}" if judged.is_batch else f"in windows of {judged.window:,}"
+        share = closed[best] or 0.0
+        if share <= 0:
+            sentences.append(f"Train on the shuffle: {where} sequences no order of this page is better.")
+        elif is_run:
+            sentences.append(f'Train on this run: `jd.make_loader("{folder}"{size})`.')
+        else:
+            sentences.append(
+                f"Train on `{best}`, which closes the largest part of the gap {where} sequences ({percent(share)}): "
+                f'`jd.make_loader("{folder}", ordering="{best}"{size})`.'
+            )
+    elif not is_run and not verdicts:
+        sentences.append(f"Make an order: `jax-diversity order --out {folder}`.")
+    if batch_size is None and closed and not is_run:
+        sentences.append(
+            "Build with `--batch-size N`, the number of sequences in a batch of your training: the order is then made "
+            "for windows of this size, and this page judges it there."
+        )
+    if not closed:
+        return sentences
+    expected = (
+        "Expect a better sample in every batch: training losses that you log, and evaluations on a part of the data, "
+        "vary less than with a shuffle. A better model at the end was found only for tiny models and small batches."
+    )
+    if any(run["explained"] for run in values["training"]):
+        expected += " The section on training says what a sequence of the order is worth for the gradients of a model."
+    elif not is_run:
+        explain = f"`jax-diversity lab explain --out {folder}`"
+        command = f"{explain} measures" if values["training"] else f"`jax-diversity train` and then {explain} measure"
+        expected += f" {command} how many shuffled sequences a sequence of the order is worth for a model's gradients."
+    return [*sentences, expected]
 
 
 def training_sentence(run: Mapping[str, Any]) -> str:

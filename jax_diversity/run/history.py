@@ -52,7 +52,7 @@ def document_history(dataset: Dataset, document: str) -> DocumentHistory:
 
     Example:
         >>> document_history(open_dataset("dataset"), "web-17").sentences
-        ['The step gopher removed it by the rule least_words: 31, against a threshold of 50.']
+        ['The step gopher removed it by the rule least_words (too few words): 31, against a threshold of 50.']
     """
     decision, number = find_decision(dataset.stored, document), find_document(dataset, document)
     edits = editing_steps(dataset.stored) if decision is not None and decision.edited else ()

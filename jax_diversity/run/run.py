@@ -20,6 +20,7 @@ from jax_diversity.dataset.orderings import OrderingFile, is_file_name, load_ord
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.tables import as_html
 from jax_diversity.schema import Characteristics, Ordering
 from jax_diversity.schema.orderings import Positions
 
@@ -175,6 +176,11 @@ class Run(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self._size_text}, fingerprint {self.fingerprint[:16]})"
+
+    def _repr_html_(self) -> str:
+        sizes = [[f"sequences of dataset {number}", f"{size:,}"] for number, size in enumerate(self.sizes)]
+        rows = [["positions", f"{len(self):,}"], *sizes, ["fingerprint", self.fingerprint[:16]]]
+        return as_html(f"Run {self.name}", [["", ""], *rows])
 
     @property
     def _size_text(self) -> str:

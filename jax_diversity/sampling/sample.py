@@ -20,6 +20,7 @@ from jax_diversity.foundation.artifacts import NO_ARRAY, atomic_path
 from jax_diversity.foundation.checks import as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.tables import as_html
 from jax_diversity.measures.windows import total_variation
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.sampling.selection import balanced_prefix
@@ -266,6 +267,11 @@ class Sample:
 
     def __repr__(self) -> str:
         return f"Sample({len(self):,} of {self.num_all:,} {self.kind})"
+
+    def _repr_html_(self) -> str:
+        rows = [[family, f"{tv:.4f}", f"{self.random_tv[family]:.4f}"] for family, tv in self.tv.items()]
+        sentence = f"Sample: {len(self):,} of {self.num_all:,} {self.kind}"
+        return as_html(sentence, [["distance from the whole (TV)", "this sample", "random samples"], *rows])
 
 
 @overload

@@ -19,6 +19,7 @@ from scipy.sparse import coo_array, csr_array, issparse
 
 from jax_diversity.foundation.checks import as_weight, as_whole_number, check_mapping
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.tables import as_html
 from jax_diversity.schema.orderings import as_integers
 
 MADE_BY = "Characteristics; make them with jd.Characteristics.from_counts"
@@ -243,6 +244,15 @@ class Characteristics:
     def __repr__(self) -> str:
         families = ", ".join(f"{name}: {matrix.shape[1]} groups" for name, matrix in self.counts.items())
         return f"Characteristics({self.num_sequences} sequences of {self.sequence_length}; {families})"
+
+    def _repr_html_(self) -> str:
+        number = max(self.num_sequences, 1)
+        rows = [
+            [family, f"{matrix.shape[1]:,}", f"{matrix.nnz / number:.1f}", f"{self.weights[family]:g}"]
+            for family, matrix in self.counts.items()
+        ]
+        sentence = f"Characteristics of {self.num_sequences:,} sequences of {self.sequence_length:,} tokens"
+        return as_html(sentence, [["family", "groups", "groups a sequence", "weight"], *rows])
 
 
 _HASHED_TOGETHER = 2**20

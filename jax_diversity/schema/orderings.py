@@ -20,9 +20,12 @@ from jaxtyping import Int64
 from jax_diversity.foundation.artifacts import write_array, write_text
 from jax_diversity.foundation.checks import check_type
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.tables import as_html
 
 # The .json contains these values besides `info`. Entries of `info` with these names are not stored.
 _DERIVED = ("num_sequences", "fingerprint")
+_SHOWN = 8
+"""The number of sequence indices that a notebook shows."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,6 +90,13 @@ class Ordering:
     def __repr__(self) -> str:
         method = self.info.get("method", "unknown method")
         return f"Ordering({len(self)} sequences, {method}, fingerprint {self.fingerprint[:16]})"
+
+    def _repr_html_(self) -> str:
+        first = ", ".join(map(str, self.indices[:_SHOWN].tolist()))
+        more = ", ..." if len(self) > _SHOWN else ""
+        rows = [[name, str(self.info[name])] for name in ("method", "seed") if name in self.info]
+        rows += [["first sequences", f"{first}{more}"], ["fingerprint", self.fingerprint[:16]]]
+        return as_html(f"Ordering of {len(self):,} sequences", [["", ""], *rows])
 
     @property
     def num_sequences(self) -> int:

@@ -80,3 +80,18 @@ def test_a_stored_tokenizer_still_needs_tokens() -> None:
     config = BuildConfig(corpus=CorpusConfig(paths=("a.jsonl",)), tokenizer=TokenizerConfig(kind="stored"))
     with pytest.raises(UserError, match=r"set tokenizer.kind=stored if the corpus contains tokens"):
         config.check()
+
+
+def test_the_help_names_the_orderings(capsys):
+    with pytest.raises(SystemExit):
+        main(["build", "--help-all"])
+    shown = capsys.readouterr().out
+    for title in ("orders.0: the ordering uniform_shuffle ", "orders.1.targets: the ordering balance "):
+        (line,) = [line for line in shown.splitlines() if title in line]
+        assert len(line) == 80
+
+
+def test_a_message_on_an_ordering_says_its_name(tmp_path, capsys):
+    (tmp_path / "build.yaml").write_text("corpus: {paths: [a.jsonl]}\norders: [{}, {name: mine, windows: [0]}]\n")
+    assert main(["build", "--config", str(tmp_path / "build.yaml")]) == 2
+    assert "orders[1] is the ordering 'mine'." in capsys.readouterr().err

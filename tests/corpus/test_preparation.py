@@ -783,7 +783,7 @@ def test_the_funnel_is_printed(corpus: Path, tmp_path: Path, capsys: pytest.Capt
     arguments = ["prepare", "--corpus.paths", f"{corpus}/*.jsonl", "--out", str(tmp_path / "out"), "--quiet"]
     assert main([*arguments, "--preparation.steps", "[{step: words, options: {least: 20}}]"]) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"words +words +\d+ +\d", printed)
+    assert re.search(r"words +words +too few words +\d+ +\d", printed)
     assert max(map(len, printed.splitlines())) <= 80
 
 

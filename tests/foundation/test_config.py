@@ -235,6 +235,8 @@ def test_settings_survive_json(config: BuildConfig) -> None:
     ],
 )
 def test_settings_that_no_corpus_could_satisfy(text: str, sentence: str, tmp_path: Path) -> None:
+    if "tensorflow-text" in text:  # its missing library would be named first
+        pytest.importorskip("tensorflow_text")
     paths = "" if text == "{}" or text.startswith("corpus") else "corpus: {paths: [a.jsonl]}\n"
     with pytest.raises(UserError, match=sentence):
         load(tmp_path, paths + text).check()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -41,3 +44,38 @@ def test_the_newest_versions_are_allowed(file: str) -> None:
 def test_no_dependency_has_an_upper_bound_that_would_replace_a_newer_version() -> None:
     for name, specifier in BOUNDS.items():
         assert {bound.operator for bound in specifier} == {">="}, name
+
+
+@pytest.mark.integration
+def test_pip_replaces_neither_jax_nor_numpy_of_an_older_notebook_service(tmp_path: Path) -> None:
+    """pip resolves the package in an environment that has the oldest versions, and installs none of them again."""
+    made = subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=False)
+    assert made.returncode == 0
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    oldest = dict(pins("floor.txt"))
+    # pip reads only the description of an installed library, so that the libraries themselves need not be there.
+    for name, version in {**oldest, "jaxlib": oldest["jax"]}.items():
+        about = packages / f"{name.replace('-', '_')}-{version}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (about / "INSTALLER").write_text("pip\n")
+        (about / "RECORD").write_text("")
+    wanted, report = tmp_path / "wanted.txt", tmp_path / "report.json"
+    wanted.write_text("\n".join(PROJECT["dependencies"]))
+    pip = [sys.executable, "-m", "pip", "--python", tmp_path / "venv", "--disable-pip-version-check"]
+    options = ["--dry-run", "--quiet", "--only-binary", ":all:", "--report", report, "-r", wanted]
+    try:
+        done = subprocess.run(
+            [*pip, "install", *options], capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip("the package index does not answer")
+    if done.returncode and re.search(r"connection|No matching distribution|timed out", done.stderr):
+        pytest.skip("there is no package index")
+    assert done.returncode == 0, done.stderr
+    installed = {
+        each["metadata"]["name"].lower(): each["metadata"]["version"]
+        for each in json.loads(report.read_text())["install"]
+    }
+    assert {"grain", "optax"} <= set(installed)
+    assert {"jax", "jaxlib", *oldest} & set(installed) == set(), installed

@@ -28,6 +28,7 @@ from tests.conftest import MakeFolder
 from tests.support.documented_model import train_on
 from tests.support.example_datasets import build_examples
 from tests.support.programs import PATIENCE
+from tests.support.tiny_corpus import write_corpus
 from tests.support.web_records import record
 
 pytestmark = pytest.mark.integration
@@ -85,7 +86,7 @@ def run_commands(page: str) -> None:
 
 
 def test_every_page_says_when_what_to_check_and_what_goes_wrong() -> None:
-    assert len(PAGES) == 13
+    assert len(PAGES) == 15
     for page, text in PAGES.items():
         assert text.startswith("# "), page
         assert "\n**When:**" in text, page
@@ -288,6 +289,38 @@ def test_maxtext(here: Path) -> None:
     assert {name: shown[name] for name in settings.keys() - of_the_machine} == {
         name: value for name, value in settings.items() if name not in of_the_machine
     }
+
+
+def small(words: list[str], *more: str) -> list[str]:
+    """A command of a page, for a small corpus."""
+    sizes = {"2048": "64", "256": "8"}
+    return [*(sizes.get(word, word) for word in words), *more, "--quiet"]
+
+
+def test_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_corpus(tmp_path / "texts", num_documents=300)
+    (build, *_) = commands("own-data")
+    build = [word.replace(".jsonl.gz", ".jsonl") for word in build]
+    assert main(small(build, "--tokenizer.vocab-size", "600", "--windows", "8")) == 0
+    assert "is better than a shuffle" in capsys.readouterr().out
+    Path("dataset").symlink_to("my-data")  # for the documented model
+    names = run("own-data")
+    assert names["batch"]["inputs"].shape == (16, 64)
+    assert main(["inspect", "--out", "my-data", "--step", "0"]) == 0
+
+
+def test_token_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shards").mkdir()
+    rng = np.random.default_rng(0)
+    lines = [json.dumps({"id": str(n), "tokens": [*rng.integers(1, 90, 40).tolist(), 99]}) for n in range(200)]
+    (tmp_path / "shards" / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (build,) = commands("token-shards")
+    assert main(small(build, "--windows", "8")) == 0
+    Path("dataset").symlink_to("from-shards")
+    names = run("token-shards")
+    assert names["batch"]["inputs"].shape == (8, 64)
 
 
 def test_levanter(here: Path) -> None:

@@ -22,13 +22,14 @@ ROOT = PACKAGE.parent
 
 # A folder may import itself and what is listed here, nothing else of the package. A stage never imports another
 # stage: other stages' artifacts come in through the engine's context; only the list of stages knows them all.
-BASE = {"foundation", "schema", "text", "token_store"}
+BASE = {"foundation", "schema", "text", "token_store", "figures"}
 TEXT_STAGES = {"corpus", "tokenization", "embedding", "clustering"}
 STAGES = TEXT_STAGES | {"characteristics", "measures", "ordering", "packing", "records"}
 BUILT = BASE | STAGES | {"dataset"}
 ALLOWED = {
     "foundation": set(),
     "text": {"foundation"},
+    "figures": {"foundation"},
     "schema": {"foundation"},
     "token_store": {"foundation", "schema"},
     **dict.fromkeys(STAGES, BASE),

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import jax_diversity as jd
+from jax_diversity.figures.plain import as_json, clean_text, count_histogram, length_histogram, round_value
 from jax_diversity.measures.curves import envelope
 from jax_diversity.measures.profile import window_profile
 from jax_diversity.report import corpus, words
@@ -28,13 +29,14 @@ from jax_diversity.report.corpus import corpus_values
 from jax_diversity.report.orderings import (
     curve_points,
     heat_map_bins,
+    large_groups,
     main_verdicts,
     reference_values,
     verdict_values,
 )
 from jax_diversity.report.page import embed_json, render, write_report
-from jax_diversity.report.plain import as_json, clean_text, count_histogram, length_histogram, round_value
 from jax_diversity.report.training import training_values
+from jax_diversity.report.values import with_summary
 from tests.support.report_values import (
     CLUSTERED,
     HOSTILE,
@@ -211,6 +213,63 @@ def test_the_head_of_the_page_is_the_verdict_on_the_main_ordering():
         assert cell == f"{windows[family, summary['main_window']]:.3f}"
     assert summary["verdict"].startswith(f"`{order[0]}` is better than a shuffle in ")
     assert not any("shuffle" in sentence for sentence in summary["sentences"])
+
+
+def test_the_page_says_what_to_do_next():
+    values = make_values()
+    first, batch, expected = values["summary"]["next"]
+    assert first == (
+        "Train on `greedy`, which closes the largest part of the gap in windows of 256 sequences (63 %): "
+        '`jd.make_loader("DATASET", ordering="greedy")`.'
+    )
+    assert batch.startswith("Build with `--batch-size N`")
+    assert "vary less than with a shuffle" in expected
+    assert "The section on training" in expected
+
+    def next_of(values: dict[str, Any], batch_size: int | None = None) -> list[str]:
+        return with_summary({**values, "title": "my-data"}, None, batch_size)["summary"]["next"]
+
+    told = next_of(values, 64)
+    assert "at your batch of 64 sequences" in told[0]
+    assert 'jd.make_loader("my-data", ordering="greedy", global_batch_size=64)' in told[0]
+    assert len(told) == 2
+    assert next_of(without_orderings(values)) == ["Make an order: `jax-diversity order --out my-data`."]
+    untrained = next_of({**values, "training": []}, 64)[-1]
+    assert "`jax-diversity train` and then `jax-diversity lab explain --out my-data` measure how many" in untrained
+    shuffle, greedy = values["ordering"]["orders"]
+    worse = [{**row, "mean": 0.99} for row in greedy["windows"]]
+    ordering = {**values["ordering"], "orders": [shuffle, {**greedy, "windows": worse}]}
+    (first, *_) = next_of({**values, "ordering": ordering}, 64)
+    assert first == "Train on the shuffle: at your batch of 64 sequences no order of this page is better."
+
+
+def test_families_that_are_not_balanced_are_named_with_the_reason():
+    counts = {
+        "families": ["cluster"],
+        "num_groups": {"cluster": 9, "host": 3, "duplicate": 1},
+        "other_fields": ["year"],
+    }
+    assert words.families_sentence(counts) == "The orderings balance `cluster`."
+    assert words.unbalanced_sentence(counts) == (
+        "They do not balance `host` (3 groups) or the metadata field `year`: each further family makes the others less "
+        "even. List a family in `characteristics.families` if it matters for your model."
+    )
+    assert words.unbalanced_sentence({**counts, "num_groups": {"cluster": 9}, "other_fields": []}) == ""
+
+
+def test_a_heat_map_has_only_groups_that_are_large_enough_for_its_bins():
+    """Half of the sequences are of one group, the others of groups of 1, 2, 4 ... sequences."""
+    groups = np.array([0] * 1024 + [min(int(math.log2(i + 1)) + 1, 10) for i in range(1023)])
+    chars = jd.Characteristics.from_counts({"topic": np.eye(11, dtype=int)[groups] * 8})
+    order = np.random.default_rng(0).permutation(len(groups))
+    found = large_groups(chars, "topic", order, 96)
+    sizes = np.bincount(groups)[found.groups]
+    assert sizes.tolist() == sorted(sizes.tolist(), reverse=True)
+    assert (sizes / found.share.shape[1] >= 7.5).all()  # eight in a bin, of which the last is shorter
+    assert found.share.shape[1] == 12  # bins as wide as they may be, because the eighth group is small
+    assert found.groups.tolist() == [0, 10, 9, 8]
+    few = jd.Characteristics.from_counts({"topic": np.eye(40, dtype=int) * 8})
+    assert large_groups(few, "topic", np.arange(40), 96).groups.tolist() == []
 
 
 def test_equal_windows_are_not_better_and_near_ones_are_told_apart():

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jax_diversity.report.page import write_report
@@ -21,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium or Chrome on the path: the page is not drawn"),
 ]
 
-NUM_FIGURES = 16
+NUM_FIGURES = 15
 DESK, TELEPHONE = 1280, 360
 VERDICT = "document.getElementById('verdict').textContent"
 
@@ -69,8 +70,19 @@ def figures_of(values: dict[str, Any], name: str, family: str, size: int) -> dic
     return row
 
 
+def show_more(browser: Browser) -> None:
+    browser.evaluate("document.querySelectorAll('details.more').forEach(details => { details.open = true; })")
+
+
+def draw(browser: Browser, name: str) -> None:
+    """Bring a figure to the window: figures are drawn when they come near."""
+    browser.point(f"#{name}")
+    browser.wait_for(f"document.getElementById('{name}').data !== undefined")
+
+
 def draw_all(browser: Browser) -> None:
-    """Bring every figure to the window once: figures are drawn when they come near."""
+    """Bring every figure to the window once; some are behind `more`."""
+    show_more(browser)
     for number in range(browser.ask("figures().length")):
         browser.ask(f"figures()[{number}].scrollIntoView({{ behavior: 'instant' }})")
         browser.wait_for(f"checks.isDone(checks.figures()[{number}])")
@@ -78,7 +90,8 @@ def draw_all(browser: Browser) -> None:
 
 def open_all(browser: Browser) -> None:
     """Open every batch, the settings, and every figure's numbers."""
-    browser.evaluate("document.querySelectorAll('summary').forEach(summary => summary.click())")
+    browser.evaluate("document.querySelectorAll(':not(.more) > summary').forEach(summary => summary.click())")
+    show_more(browser)
     browser.evaluate("document.querySelectorAll('.foot [aria-expanded]').forEach(button => button.click())")
     browser.wait_for("[...document.querySelectorAll('.batch')].every(batch => batch.children.length === 2)")
 
@@ -143,6 +156,89 @@ def test_the_page_says_what_the_order_gives_a_model(browser, pages):
     assert not browser.evaluate("document.getElementById('explained').checkVisibility()")
 
 
+def test_measures_of_gradients_are_drawn_only_beside_a_shuffle(browser, pages, tmp_path):
+    shown = "['diversity', 'rank'].map(name => document.getElementById(name).checkVisibility())"
+    browser.open(pages["common"])
+    assert browser.evaluate(shown) == [False, False]
+    values = copy.deepcopy(make_values())
+    (run,) = values["training"]
+    values["training"] = [{**run, "ordering": "uniform_shuffle"}, run]
+    write_report(tmp_path, values)
+    browser.open(tmp_path / "report.html")
+    draw_all(browser)
+    assert browser.evaluate(shown) == [True, True]
+    assert browser.faults() == []
+
+
+def test_the_head_of_the_page_draws_the_order_beside_the_shuffle_in_steps(browser, tmp_path):
+    values = copy.deepcopy(make_values())
+    values["summary"]["batch_size"] = 100
+    write_report(tmp_path, values)
+    browser.open(tmp_path / "report.html")
+    browser.wait_for("document.getElementById('course').data !== undefined")
+    traces = "document.getElementById('course').data"
+    assert browser.evaluate(f"{traces}.filter(trace => trace.showlegend !== false).map(trace => trace.name)") == [
+        "uniform_shuffle",
+        "greedy",
+    ]
+    assert "batches of 100 sequences" in browser.evaluate("document.getElementById('course').textContent")
+    steps: list[float] = browser.evaluate(f"{traces}.at(-1).x")
+    assert 19 < steps[-1] <= 20
+    told = browser.evaluate("document.getElementById('next').textContent").replace("\u00a0", " ")
+    assert told == f"What to do next{''.join(values['summary']['next']).replace('`', '')}"
+
+
+def test_names_on_the_map_do_not_touch(browser, tmp_path):
+    values = copy.deepcopy(make_values())
+    rng = np.random.default_rng(0)
+    for number, row in enumerate(values["clusters"]["map"]["rows"]):
+        x, y = rng.uniform(-1, 1, 2).round(3).tolist()
+        row.update(x=x, y=y, name=f"distinctive{number}, term{number}, third")
+    write_report(tmp_path, values)
+    boxes = (
+        "[...document.querySelectorAll('#topics .textpoint text')].map(node => node.getBoundingClientRect())"
+        ".map(({ left, right, top, bottom }) => ({ left, right, top, bottom }))"
+    )
+    for width, least in ((DESK, 10), (700, 8), (390, 4), (TELEPHONE, 4)):
+        browser.open(tmp_path / "report.html", width)
+        browser.point("#topics")
+        browser.wait_for(f"{boxes}.length > 0")
+        names: list[dict[str, Any]] = browser.evaluate(boxes)
+        assert least <= len(names) <= 24, (width, len(names))
+        assert apart(names), width
+        assert all(0 <= each["left"] <= each["right"] <= width for each in names), width
+
+
+def test_a_wide_table_shows_that_it_can_be_scrolled(browser, pages):
+    """The edges of a table have shadows, which a cover hides where there is nothing more to scroll to."""
+    browser.open(pages["common"], 390)
+    tables: list[list[float]] = browser.evaluate(
+        "[...document.querySelectorAll('.scroll')].filter(node => node.checkVisibility())"
+        ".map(node => [node.scrollWidth, node.clientWidth])"
+    )
+    assert any(whole > shown for whole, shown in tables)
+    drawn = "getComputedStyle(document.getElementById('measures'))"
+    assert browser.evaluate(f"{drawn}.backgroundImage").count("linear-gradient") == 4
+    assert browser.evaluate(f"{drawn}.backgroundAttachment") == "local, local, scroll, scroll"
+    # A word of a table's head is not broken.
+    assert browser.evaluate(
+        "[...document.querySelectorAll('#first-table th')].every(node => node.scrollWidth <= node.clientWidth)"
+    )
+
+
+def test_the_page_prints_on_white_and_all_of_its_tables(browser, pages):
+    browser.open(pages["common"], scheme="dark")
+    printed = browser.call("Page.printToPDF", preferCSSPageSize=True)["data"]
+    assert len(printed) > 100_000
+    assert browser.faults() == []
+    browser.call("Emulation.setEmulatedMedia", media="print", features=[])
+    assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(252, 252, 250)"
+    assert browser.evaluate(
+        "[...document.querySelectorAll('.scroll')].every(node => getComputedStyle(node).maxHeight === 'none')"
+    )
+    browser.call("Emulation.setEmulatedMedia", media="", features=[])
+
+
 def apart(boxes: list[dict[str, Any]]) -> bool:
     """Whether no two labels touch."""
     return all(
@@ -194,6 +290,7 @@ def test_hostile_text_is_shown_as_text_and_changes_nothing(browser, pages):
 
 def test_the_selectors_change_the_figures_and_obey_the_keyboard(browser, pages):
     browser.open(pages["common"])
+    draw(browser, "windows")
     points = "JSON.stringify(document.getElementById('windows').data.map(trace => trace.y))"
     chosen = "document.querySelector('input[name=family]:checked').value"
     before, sentence = browser.evaluate(points), browser.evaluate(VERDICT)
@@ -214,7 +311,16 @@ def test_windows_at_half_an_offset_have_their_own_curves(browser, pages):
     browser.point("#profile")
     browser.wait_for("document.getElementById('profile').data !== undefined")
     sizes = "document.getElementById('profile').data.find(trace => trace.name === 'greedy').x"
-    assert browser.evaluate(sizes)[0] == 1
+    assert browser.evaluate(sizes) == [
+        64,
+        128,
+        256,
+        512,
+        1024,
+    ]  # a quarter of a window to 16, as far as they fit
+    browser.click("#wide")
+    browser.wait_for(f"{sizes}[0] === 1")
+    assert not browser.evaluate("document.getElementById('profile-span').checkVisibility()")
     browser.click("input[name=half][value='true']")
     browser.wait_for(f"{sizes}[0] === 2")  # half of a window of one sequence is not a sequence
     names = browser.evaluate("document.getElementById('profile').data.map(trace => trace.name)")
@@ -237,6 +343,7 @@ def test_orderings_are_switched_off_and_on(browser, pages):
 
 def test_a_curve_under_the_mouse_tells_its_value(browser, pages):
     browser.open(pages["common"])
+    draw(browser, "windows")
     browser.point("#windows .nsewdrag", across=0.2)
     told = "document.querySelector('#windows .hoverlayer').textContent"
     browser.wait_for(f"{told}.includes('greedy')")
@@ -295,7 +402,7 @@ def test_many_orderings_look_different(browser, pages):
 
 def test_the_theme_follows_the_system_until_another_is_chosen(browser, pages):
     ground = "getComputedStyle(document.body).backgroundColor"
-    paper = "document.getElementById('windows').layout.paper_bgcolor"
+    paper = "document.getElementById('course').layout.paper_bgcolor"
     browser.open(pages["common"], scheme="light")
     light, light_paper = browser.evaluate(ground), browser.evaluate(paper)
     browser.open(pages["common"], scheme="dark")
@@ -348,6 +455,7 @@ def test_a_screen_reader_finds_landmarks_headings_and_names(browser, pages):
 
 def test_every_figure_has_its_numbers_as_a_table(browser, pages):
     browser.open(pages["common"])
+    show_more(browser)
     browser.evaluate("document.querySelectorAll('.foot [aria-expanded]').forEach(button => button.click())")
     tables: list[Any] = browser.ask("tables()")
     assert len(tables) == NUM_FIGURES
@@ -420,7 +528,7 @@ def test_a_browser_that_cannot_unpack_the_figures_says_so(browser, pages):
     try:
         browser.call("Page.navigate", url=pages["common"].as_uri())
         browser.wait_for("document.getElementById('undrawn')?.hidden === false")
-        browser.evaluate("document.querySelector('.foot [aria-expanded]').click()")
+        browser.evaluate("document.querySelector('figure:has(#windows) [aria-expanded]').click()")
         assert browser.evaluate("document.querySelectorAll('#windows-numbers tbody tr').length") == 7
     finally:
         browser.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])
@@ -447,7 +555,11 @@ def test_removed_documents_open_and_places_change_the_figure(browser, pages):
     browser.wait_for(f'{left} === \'["600","500","400","400"]\'')
     assert "600 documents were read" in browser.evaluate("document.getElementById('flow').ariaLabel")
     rules = browser.evaluate("[...document.querySelectorAll('#rules tbody tr')].map(row => row.textContent)")
-    assert rules == ["wordswords10011.1\u00a0%", "languageprobability8010.0\u00a0%", "languageweb202.5\u00a0%"]
+    assert rules == [
+        "wordswordstoo few words10011.1\u00a0%",
+        "languageprobabilitylanguage uncertain, or not a wanted one8010.0\u00a0%",
+        "languageweb\u2013202.5\u00a0%",
+    ]
     assert browser.evaluate("document.querySelectorAll('.excerpt').length") == 0
     browser.click(".opens summary")
     browser.wait_for("document.querySelectorAll('.excerpt').length === 3")

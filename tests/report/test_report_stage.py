@@ -16,12 +16,12 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.characteristics.settings import CharacteristicsConfig
 from jax_diversity.clustering.settings import ClusterConfig
+from jax_diversity.figures.plain import as_json
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.measures.floors import window_floor
 from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build, recorded_config
-from jax_diversity.report.plain import as_json
 from jax_diversity.run.inspection import Inspector
 from tests.support.report_values import HOSTILE, make_explanation
 from tests.support.tiny_corpus import TOPICS, tiny_config
@@ -89,6 +89,16 @@ def test_profiles_lie_above_the_floor_and_the_shuffle_in_its_band(built: Path, v
             assert all(mean >= floor - 1e-5 for mean, floor in zip(means, floors, strict=True))
     balanced, as_sorted = (drawn(values, name)["profile"]["cluster"] for name in ("balance", "cluster_sorted"))
     assert balanced["0"]["mean"][4] < as_sorted["0"]["mean"][4]
+
+
+def test_a_dataset_draws_the_figures_of_its_report(built: Path, values: dict[str, Any]) -> None:
+    dataset = jd.open_dataset(built)
+    figure = dataset.plot("heat", ordering="balance", family="length")
+    assert figure.values == values
+    assert (figure.choices["focus"], figure.choices["family"]) == ("balance", "length")
+    for choice in ({"figure": "hat"}, {"ordering": "mine"}, {"family": "host name"}, {"window": 7}):
+        with pytest.raises(jd.UserError, match=r"Expected (figure|ordering|family|window) to be one of"):
+            dataset.plot(**choice)
 
 
 def test_heat_maps_hold_the_largest_groups_by_name(built: Path, values: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ def test_a_removed_document_has_its_step_rule_value_and_threshold(prepared: Path
     stored = jd.open_dataset(prepared).stored
     few = find_decision(stored, "few")
     assert few is not None
-    assert few.sentence == "The step words removed it by the rule words: 2, against a threshold of 3."
+    assert few.sentence == "The step words removed it by the rule words (too few words): 2, against a threshold of 3."
     again = find_decision(stored, "again")
     assert again is not None
     assert "The step exact_duplicates removed it by the rule duplicate" in again.sentence
@@ -58,7 +58,8 @@ def test_the_command_shows_it(tiny_dataset: Path, prepared: Path, tmp_path: Path
     sign_manifest(out, lambda content: content["stages"]["prepare"]["files"].update(added))
     assert main(["inspect", "--out", str(out), "--document", "few"]) == 0
     assert capsys.readouterr().out == (
-        "few, in no training sequence:\nThe step words removed it by the rule words: 2, against a threshold of 3.\n"
+        "few, in no training sequence:\nThe step words removed it by the rule words (too few words): 2, against a\n"
+        "threshold of 3.\n"
     )
     assert main(["inspect", "--out", str(out), "--document", "few", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 
 import jax_diversity as jd
+from jax_diversity.figures.plain import as_json, clean_text
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.report.batches import difference_values, document_values
 from jax_diversity.report.corpus import cluster_values, corpus_values, packing_values
 from jax_diversity.report.orderings import Shown, orders_values
-from jax_diversity.report.plain import as_json, clean_text
 from jax_diversity.report.preparation import preparation_values
 from jax_diversity.report.training import training_values
 from jax_diversity.report.values import with_summary
-from jax_diversity.report.words import families_sentence
+from jax_diversity.report.words import families_sentence, unbalanced_sentence
 
 HOSTILE = (
     "</script><script>window.harmed = 1</script>",
@@ -191,14 +191,13 @@ def make_orderings(
         for index, (name, indices) in enumerate(orders.items())
     ]
     ordering, verdicts = orders_values(chars, shown, windows, group_names, Progress(quiet=True))
-    balanced = families_sentence(
-        {
-            "families": list(chars.families),
-            "num_groups": {**dict.fromkeys(chars.families, 3), "host": 1},
-            "other_fields": list(text),
-        }
-    )
-    return {**ordering, "balanced": balanced, "batches": None}, verdicts
+    counts = {
+        "families": list(chars.families),
+        "num_groups": {**dict.fromkeys(chars.families, 3), "host": 1},
+        "other_fields": list(text),
+    }
+    sentences = {"balanced": families_sentence(counts), "unbalanced": unbalanced_sentence(counts)}
+    return {**ordering, **sentences, "batches": None}, verdicts
 
 
 def make_explanation(num_steps: int) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import io
 import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -47,6 +48,12 @@ class Addresses(Step):
     page.
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "left_out": "address of a source that the corpus has from elsewhere",
+        "blocked": "address in a list of blocked ones",
+        "strong_words": "one strong word in the address",
+        "weak_words": "several weak words in the address",
+    }
     blocked: tuple[str, ...] = ()
     left_out: tuple[str, ...] = (
         "wikipedia.org",

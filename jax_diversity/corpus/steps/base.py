@@ -72,6 +72,8 @@ METHODS = Methods(
 OUT_OF_SCOPE = "all_rules"
 """The funnel counts documents that `only` excludes from a step as not judged, under this name."""
 
+_ANY_STEP = {"raised": "the step raised an exception", "took_too_long": "the step took too long"}
+"""Phrases of the rules that every step has."""
 Span = tuple[int, int]
 """Begin and end of a part of a text."""
 
@@ -265,6 +267,8 @@ class Step(ABC):
     """The names of learned or resolved files that are stored in the dataset, if the step has written them."""
     is_filter: ClassVar[bool] = True
     """Whether the step removes documents by rules. Only then it can be marked; other steps edit or add fields."""
+    PHRASES: ClassVar[Mapping[str, str]] = {}
+    """Rule -> why it removes a document, in a few words."""
 
     @property
     def compares_documents(self) -> bool:
@@ -285,6 +289,24 @@ class Step(ABC):
         Raises:
             UserError: the counts show that the step could not do its work.
         """
+
+
+def rule_phrase(label: str, rule: str) -> str:
+    """Return why a rule removes a document, in a few words; empty if nothing is known about the rule.
+
+    Args:
+        label: the label of a step, which is its name, or its name and a number.
+        rule: the name of the rule.
+
+    Example:
+        >>> rule_phrase("repetition_2", "top_4")
+        'too much text in the most frequent run of 4 words'
+    """
+    name, _, number = label.rpartition("_")
+    name = name if number.isdecimal() and name in METHODS else label
+    if rule in _ANY_STEP or name not in METHODS:
+        return _ANY_STEP.get(rule, "")
+    return METHODS.find(name).PHRASES.get(rule, "")
 
 
 class LearningStep(Step):

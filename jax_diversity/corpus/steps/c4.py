@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most, entries, unknown
 from jax_diversity.foundation.checks import check_one_of
@@ -30,6 +31,11 @@ class C4(Step):
     their lines. The paper's list of bad words is not included.
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "lorem_ipsum": "contains dummy text",
+        "curly_brackets": "contains a curly bracket",
+        "least_sentences": "too few sentences",
+    }
     thresholds: Mapping[str, float] = entries(least_sentences=5, least_words_a_line=3, longest_word=1000)
     without: tuple[str, ...] = ()
 

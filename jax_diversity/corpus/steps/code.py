@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most, entries
 from jax_diversity.text.licences import header_comments
@@ -46,6 +47,12 @@ class Code(Step):
     language of a document does not begin with `code:`, the document passes, except with `always`.
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "generated": "generated or minified file",
+        "most_mean_line": "lines too long on average",
+        "longest_line": "a line that is too long",
+        "least_alphanumeric": "too few letters and digits",
+    }
     thresholds: Mapping[str, float] = entries(most_mean_line=100, longest_line=1000, least_alphanumeric=0.25)
     always: bool = False
 

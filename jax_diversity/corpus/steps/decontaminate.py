@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import xxhash
@@ -47,6 +47,10 @@ class Decontaminate(Step):
     characters are cut out too. A document that is split into more than ten pieces is removed.
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "share": "words of evaluation examples",
+        "pieces": "would be split into too many pieces",
+    }
     files: tuple[str, ...]
     fields: tuple[str, ...] = ()
     run: int = 13

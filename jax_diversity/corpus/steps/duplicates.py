@@ -8,9 +8,9 @@ document. The signatures decide the groups. They can be stored, and a later run 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int64, UInt8
@@ -33,6 +33,9 @@ class Groups(Survey):
     Subclasses declare the options `mark` and `precedence`.
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "duplicate": "copy of a document that was kept",
+    }
     mark: bool
     precedence: tuple[str, ...]
 

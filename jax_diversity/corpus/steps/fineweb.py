@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, at_least, at_most, entries
 from jax_diversity.corpus.steps.published import LanguageStep
@@ -30,6 +30,12 @@ class Fineweb(LanguageStep):
     .1 of the characters in repeated lines, and has no rule about line ends.
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "least_punctuated_lines": "too few lines that end a sentence",
+        "most_short_lines": "too many short lines",
+        "most_duplicate_characters": "too much text in repeated lines",
+        "most_line_ends_per_word": "too many line ends per word",
+    }
     thresholds: Mapping[str, float] = entries(
         least_punctuated_lines=0.12,
         most_short_lines=0.67,

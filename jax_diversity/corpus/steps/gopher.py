@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, at_least, at_most, entries, unknown
 from jax_diversity.corpus.steps.published import LanguageStep, stop_words
@@ -27,6 +28,18 @@ class Gopher(LanguageStep):
     documents as English.
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "least_words": "too few words",
+        "most_words": "too many words",
+        "least_mean_length": "words too short on average",
+        "most_mean_length": "words too long on average",
+        "most_hashes_per_word": "too many hash signs per word",
+        "most_ellipses_per_word": "too many ellipses per word",
+        "most_bullet_lines": "too many lines with a bullet",
+        "most_ellipsis_lines": "too many lines that end with an ellipsis",
+        "least_alphabetic_words": "too few words with a letter",
+        "least_stop_words": "too few stop words of its language",
+    }
     thresholds: Mapping[str, float] = entries(
         least_words=50,
         most_words=100_000,

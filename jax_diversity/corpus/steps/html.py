@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import accumulate
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jax_diversity.corpus.readers.web import title_of
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most
@@ -54,6 +54,12 @@ class Html(Step):
     (`needs_javascript`). With `extractor_only`, the text is what the library returns.
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "most_characters": "page too large",
+        "characters_found": "page without text",
+        "most_attributes": "too many attributes in a tag",
+        "most_levels": "blocks nested too deeply",
+    }
     extractor: Literal["trafilatura", "resiliparse"] = "trafilatura"
     favor_precision: bool = False
     deduplicate: bool = False

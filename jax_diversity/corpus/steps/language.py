@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least
 from jax_diversity.foundation.artifacts import file_hash
@@ -35,6 +35,9 @@ class Language(Step):
     used instead of py3langid.
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "probability": "language uncertain, or not a wanted one",
+    }
     languages: tuple[str, ...] = ()
     probability: float = 0.65
     model: str = ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least
 from jax_diversity.foundation.errors import UserError, quoted
@@ -23,6 +24,10 @@ class Licence(Step):
     to the expression, and the counts of the step contain the number of documents for each expression.
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "known": "no known licence",
+        "permitted": "licence that is not allowed",
+    }
     allowed: tuple[str, ...] = ("Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "MIT")
     unknown: bool = False
 

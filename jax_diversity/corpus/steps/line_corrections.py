@@ -7,8 +7,9 @@ G.2).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_most
 from jax_diversity.text.words import split_spaced
@@ -37,6 +38,10 @@ class LineCorrections(Step):
     or a single word. The words of a button, such as `sign in` or `read more`, are cut out of a line of at most ten
     words; the line is removed if at most one other word is left.
     """
+
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "edited_words": "would lose too many words",
+    }
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Correct the lines, then measure the share of the words that are lost."""

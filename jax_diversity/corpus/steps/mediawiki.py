@@ -9,10 +9,10 @@ is not wiki text), templates from the innermost outwards, tables line by line, a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, ClassVar
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, at_most
 from jax_diversity.corpus.steps.wiki_names import APPENDICES, DISAMBIGUATIONS, FILES_AND_CATEGORIES, REDIRECTS
@@ -104,6 +104,13 @@ class Mediawiki(Step):
     field `media_type` is not text/x-wiki pass unchanged, unless `always`.
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "languages": "wiki in a language that is not wanted",
+        "redirects": "redirect page",
+        "disambiguations": "disambiguation page",
+        "unclosed_markup": "markup that would take hours to parse",
+        "parser_failed": "markup that the parser cannot read",
+    }
     languages: tuple[str, ...] = ()
     appendices: bool = False
     formulas: bool = True

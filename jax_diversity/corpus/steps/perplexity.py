@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Int64
@@ -52,6 +53,13 @@ class Perplexity(LearningStep, Survey):
     middle and tail. The name of a document's third becomes the field `perplexity_third`.
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "least": "perplexity too low",
+        "most": "perplexity too high",
+        "head": "in the third with the lowest perplexity",
+        "middle": "in the middle third of the perplexities",
+        "tail": "in the third with the highest perplexity",
+    }
     reference: tuple[str, ...]
     languages: tuple[str, ...] = ()
     least: float = 0.0

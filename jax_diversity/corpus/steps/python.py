@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least
 from jax_diversity.foundation.artifacts import file_hash
@@ -21,6 +22,9 @@ class Python(Step):
     function raises an exception or `SystemExit`, or returns another value, the rule `raised` removes the document.
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "function": "your function removed it",
+    }
     function: str
 
     def __post_init__(self) -> None:

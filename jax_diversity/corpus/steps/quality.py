@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from heapq import nsmallest
@@ -49,6 +49,10 @@ class Quality(LearningStep):
     At most 100,000 texts of each kind are learned; they are chosen by a hash.
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "pareto": "too unlike your good texts, by a draw",
+        "probability": "too unlike your good texts",
+    }
     kept_files: ClassVar[tuple[str, ...]] = (MODEL, _ABOUT)
     good: tuple[str, ...] = ()
     bad: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import string
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
@@ -55,6 +55,9 @@ class Repeats(Survey):
     Subclasses declare the options `least_left`, `mark` and `precedence`.
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "least_left": "too few words left after repeats were cut out",
+    }
     least_left: float
     mark: bool
     precedence: tuple[str, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,14 @@ class Repetition(LanguageStep):
     are not judged by the rules about runs of words. `by_language: false` uses the same thresholds for all documents.
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "paragraphs": "too many repeated paragraphs",
+        "paragraph_characters": "too much text in repeated paragraphs",
+        "lines": "too many repeated lines",
+        "line_characters": "too much text in repeated lines",
+        **{f"top_{n}": f"too much text in the most frequent run of {n} words" for n in range(2, 5)},
+        **{f"repeated_{n}": f"too much text in repeated runs of {n} words" for n in range(5, 11)},
+    }
     thresholds: Mapping[str, float] = entries(
         paragraphs=0.3,
         paragraph_characters=0.2,

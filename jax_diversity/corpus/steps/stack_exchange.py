@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import ClassVar
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least, entries
 from jax_diversity.corpus.steps.html import markup_limits
@@ -40,7 +41,11 @@ class StackExchange(Step):
     """
 
     is_filter = False
-
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "sites": "question of a site that is not wanted",
+        "least_score": "question with a low score",
+        "least_answers": "question with too few answers",
+    }
     sites: tuple[str, ...] = LARGEST
     thresholds: Mapping[str, float] = entries(least_answers=0, least_score=-1_000_000, least_answer_score=-1_000_000)
     always: bool = False

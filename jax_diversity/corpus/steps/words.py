@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, Step, at_least
 
@@ -15,6 +16,9 @@ class Words(Step):
     The default of 50 is from studies of packing that leave out the short articles of WikiText (Merity et al. 2016).
     """
 
+    PHRASES: ClassVar[Mapping[str, str]] = {
+        "words": "too few words",
+    }
     least: int = 50
 
     def judge(self, candidate: Candidate) -> Iterator[Measured]:

@@ -35,10 +35,18 @@ const trainingFigures = (() => {
       layout: layout(palette, { switched: true, x: steps(runs.map((run) => run.loss.curve)), y: { title: "loss (nats per token)" } }) };
   }
 
+  const withValue = (runs, key) => runs.filter((run) => run[key]?.curve.position.length);
+
+  // Some values mean nothing alone: they are drawn if a run on the shuffle has them, and another run.
+  function isCompared(values, key) {
+    const runs = withValue(values.training, key);
+    return runs.length > 1 && runs.some((run) => run.ordering === values.ordering.baseline);
+  }
+
   // A figure of one value per step, if any run has this value.
-  const curveFigure = (key, title, name, about = {}) => (values, palette, state) => {
+  const curveFigure = (key, title, name, { compared = false, ...about } = {}) => (values, palette, state) => {
     const styleOf = styled(values, palette);
-    const runs = runsOf(values, state).filter((run) => run[key]?.curve.position.length);
+    const runs = compared && !isCompared(values, key) ? [] : withValue(runsOf(values, state), key);
     return { data: runs.flatMap((run) => curveTraces(run.ordering, run[key].curve, styleOf(run))),
       about: `Line chart over optimiser steps: ${name}. First and last: ` +
         `${listing(runs.map((run) => `${run.ordering} ${decimal(run[key].first, 3)} and ${decimal(run[key].last, 3)}`))}.`,
@@ -100,7 +108,7 @@ const trainingFigures = (() => {
       layout: layout(palette, { switched: true, x: steps(curves.map(([, , { curve }]) => curve)), y: { title: "loss (nats per token)" } }) };
   }
 
-  return { loss, groups, worth, diversity: curveFigure("gradient_diversity", "gradient diversity", "gradient diversity"),
-    rank: curveFigure("stable_rank", "stable rank", "stable rank of the gradients"),
+  return { loss, groups, worth, diversity: curveFigure("gradient_diversity", "gradient diversity", "gradient diversity", { compared: true }),
+    rank: curveFigure("stable_rank", "stable rank", "stable rank of the gradients", { compared: true }),
     wait: curveFigure("input_wait", "seconds a step", "time that a step waited for its batch", { rangemode: "tozero" }) };
 })();

@@ -29,6 +29,24 @@ const orderFigures = (() => {
   }
 
   const profileOf = (order, { family, half }) => order.profile[family]?.[half ? "half" : "0"];
+  // The sizes that matter for training: from a quarter of a batch to 16 batches, as powers of two.
+  const sizesNear = ({ summary: { batch_size: batch, main_window: main } }) => [0.25, 16].map((times) => 2 ** Math.round(Math.log2((batch ?? main ?? 256) * times)))
+    .map((size) => Math.max(size, 1));
+  const allSizes = (values) => [...new Set(values.ordering.orders.flatMap((order) => Object.values(order.profile).flatMap((offsets) => Object.values(offsets).flatMap(({ sizes }) => sizes))))];
+  const inSpan = (values, size) => { const [least, most] = sizesNear(values); return size >= least && size <= most; };
+  // Whether the sizes that matter are fewer than all, and enough for a curve.
+  function isLimited(values) {
+    const sizes = allSizes(values);
+    const kept = sizes.filter((size) => inSpan(values, size));
+    return kept.length >= 3 && kept.length < sizes.length;
+  }
+  // Lists by size, only of the sizes that are drawn.
+  function limited(values, { wide }, about) {
+    if (wide || !about || !isLimited(values)) return about;
+    const kept = about.sizes.map((size) => inSpan(values, size));
+    return Object.fromEntries(Object.entries(about).map(([key, list]) => [key, Array.isArray(list) ? list.filter((_, at) => kept[at]) : list]));
+  }
+
   const referencesOf = (values, { family }) => values.ordering.profile_references[family] ?? { sizes: [], floor: [], ideal: [] };
 
   // Values for a logarithmic axis, which cannot show a deviation of zero (all sequences in one window).
@@ -37,8 +55,8 @@ const orderFigures = (() => {
 
   function shuffleBands(values, palette, state) {
     const references = referencesOf(values, state);
-    const band = references.shuffle?.[state.half ? "half" : "0"];
-    if (!band || !state.shown.has(values.ordering.baseline)) return [];
+    const band = limited(values, state, references.shuffle?.[state.half ? "half" : "0"]);
+    if (!band?.sizes.length || !state.shown.has(values.ordering.baseline)) return [];
     const { sizes } = band;
     const draw = (low, high, alpha) => {
       const kept = sizes.map((_, at) => at).filter((at) => low[at] > LEAST && high[at] > LEAST);
@@ -64,8 +82,8 @@ const orderFigures = (() => {
 
   function profile(values, palette, state) {
     const style = styles(values, palette);
-    const rows = drawn(values, state).map((order) => [order, profileOf(order, state)]).filter(([, about]) => about?.sizes.length);
-    const references = referencesOf(values, state);
+    const rows = drawn(values, state).map((order) => [order, limited(values, state, profileOf(order, state))]).filter(([, about]) => about?.sizes.length);
+    const references = limited(values, state, referencesOf(values, state));
     const data = rows.length ? [...shuffleBands(values, palette, state),
       ...rows.flatMap(([order, about]) => profileTraces(order, about, style.get(order.name)))] : [];
     for (const [key, name, colour, dash] of [["floor", "floor of the mean", palette.floor, FLOOR], ["ideal", "ideal token shuffle", palette.ideal, IDEAL]])
@@ -106,6 +124,24 @@ const orderFigures = (() => {
           ...(log ? logTicks(rows.flatMap(([, row]) => positive(row.curve).mean)) : { rangemode: "tozero" }) } }) };
   }
 
+  // The head of the page: the order that is judged and the shuffle, by the first family, in steps if the batch size is known.
+  function course(values, palette) {
+    const { main_ordering: main, batch_size: batch } = values.summary;
+    const family = values.ordering.families[0];
+    const style = styles(values, palette);
+    const steps = (curve) => (batch ? { ...curve, position: curve.position.map((position) => position / batch) } : curve);
+    const rows = values.ordering.orders.filter(({ name }) => main && [main, values.ordering.baseline].includes(name))
+      .sort((first, second) => second.is_baseline - first.is_baseline)
+      .map((order) => [order.name, order.prefix.find((row) => row.family === family)]).filter(([, row]) => row)
+      .map(([name, row]) => [name, { ...row, curve: steps(row.curve) }]);
+    const title = batch ? `training steps (batches of ${count(batch)} sequences)` : "sequences read";
+    return { data: rows.flatMap(([name, row]) => curveTraces(name, row.curve, style.get(name))),
+      about: `Line chart over training: deviation of everything read so far by ${family}, in sequence lengths. ` +
+        `Largest: ${listing(rows.map(([name, row]) => `${name} ${decimal(row.max, 3)}`))}.`,
+      numbers: () => curveNumbers(batch ? "Steps" : "Sequences read", rows.map(([name, row]) => [name, row.curve])),
+      layout: layout(palette, { x: { ...read(rows.map(([, row]) => row.curve)), title }, y: { title: "sequence lengths", rangemode: "tozero" } }) };
+  }
+
   function drift(values, palette, state) {
     const style = styles(values, palette);
     const rows = drawn(values, state).filter((order) => order.norm_drift.curve.position.length);
@@ -116,5 +152,5 @@ const orderFigures = (() => {
       layout: layout(palette, { switched: true, x: read(rows.map((order) => order.norm_drift.curve)), y: { title: "drift (sequences)" } }) };
   }
 
-  return { windows, profile, prefix, drift };
+  return { windows, profile, prefix, course, drift, sizesNear, isLimited };
 })();

@@ -30,8 +30,14 @@ const heatMap = (() => {
     };
   }
 
+  // The height of the rows of all panels, and of what is between and around them; of a narrow page, one panel below the other.
+  const ROW = 18;
+  const [BETWEEN, ABOVE, BELOW] = [62, 34, 96];
+  const heightOf = (shown, narrow) => Math.max(90, (narrow ? shown.length : 1) * (shown[0]?.groups.length ?? 0) * ROW) +
+    (narrow ? (shown.length - 1) * BETWEEN : 0);
+
   function axes(shown, palette, narrow) {
-    const gap = narrow ? 0.07 : 0.03;
+    const gap = narrow ? BETWEEN / heightOf(shown, narrow) : 0.03;
     const about = {};
     shown.forEach((panel, at) => {
       const [low, high] = shown.length === 1 ? [0, 1] : at === 0 ? [0, (1 - gap) / 2] : [(1 + gap) / 2, 1];
@@ -49,6 +55,12 @@ const heatMap = (() => {
   function titles(shown, palette) {
     return shown.map((panel, at) => ({ text: `<b>${plain(cut(panel.name, 40))}</b>`, showarrow: false, font: { size: 13, color: palette.ink },
       xref: `x${at ? "2" : ""} domain`, yref: `y${at ? "2" : ""} domain`, x: 0, y: 1, xanchor: "left", yanchor: "bottom", yshift: 3 }));
+  }
+
+  function insteadOf(values, { family }, shown) {
+    if (shown[0]?.share[0].length === 1) return "There is nothing to draw: a course needs at least two parts of training, and there is one.";
+    const isEmpty = !shown.length && values.ordering.orders.some((order) => order.heat_map?.[family]);
+    return isEmpty ? `There is nothing to draw: no group by ${family} is large enough for a part of training.` : null;
   }
 
   function numbers(shown) {
@@ -69,13 +81,13 @@ const heatMap = (() => {
     const [least, middle, most] = narrow ? ["half", "its share", "twice"] : ["half its share or less", "its share", "twice its share or more"];
     return {
       data: shown.map((panel, at) => trace(panel, at)),
-      instead: shown[0]?.share[0].length === 1 ? "There is nothing to draw: a course needs at least two parts of training, and there is one." : null,
-      height: Math.max(220, (narrow ? shown.length : 1) * (rows * (narrow ? 15 : 18) + (narrow ? 44 : 0)) + 150),
+      instead: insteadOf(values, state, shown),
+      height: heightOf(shown, narrow) + ABOVE + BELOW,
       about: `Heat map: ${noun(rows, "group")} by ${state.family} over training, for ${shown.map((panel) => panel.name).join(" beside ")}. ` +
         "Blue is less than a group's share of the corpus, orange is more.",
       numbers: () => numbers(shown),
       layout: { ...base, ...axes(shown, palette, narrow), annotations: titles(shown, palette), hovermode: "closest", dragmode: false,
-        margin: { ...base.margin, t: 34, b: 96, l: 20 },
+        margin: { ...base.margin, t: ABOVE, b: BELOW, l: 20 },
         coloraxis: { cmin: -1, cmax: 1, colorscale: scale, colorbar: { orientation: "h", x: 0.5, xanchor: "center", y: 0, yref: "container", yanchor: "bottom",
           thickness: 10, len: narrow ? 0.8 : 0.5, outlinewidth: 0, tickvals: [-0.97, 0, 0.97], ticktext: [least, middle, most], ticks: "",
           tickfont: { color: palette.ink, size: 11.5 } } } },

@@ -1,7 +1,7 @@
 // The figures of the corpus, its clusters and the packing: { data, layout, about, numbers }, as in the orderings' figures.
 "use strict";
 const corpusFigures = (() => {
-  const { count, decimal, noun, percent, short } = wording;
+  const { count, cut, decimal, noun, percent, short } = wording;
   const { curveNumbers, faded, label, layout, logTicks, plain, wholeTicks } = look;
 
   function lengths(values, palette) {
@@ -30,19 +30,28 @@ const corpusFigures = (() => {
         y: { title: "share", ticksuffix: " %", rangemode: "tozero" } }), bargap: 0, hovermode: "x" } };
   }
 
-  // The largest circles' names, except names that would overlap a larger circle's name.
-  function written(rows, narrow) {
+  // A place on the map in pixels: the axes reach from -REACH to REACH.
+  const REACH = 1.16;
+  const LETTER = 6.4; // pixels of an average letter in the map's names, rather too many
+  const LINE = 17;
+
+  // The largest circles' names with the box of each, in pixels, except names that would touch a larger circle's name or the map's edge.
+  function written(rows, { width, height, letters, size }) {
     const kept = [];
-    const [width, height] = narrow ? [1, 0.16] : [0.36, 0.07];
     for (const row of rows) {
       if (kept.length === 24) break;
-      const clear = (other) => Math.abs(other.x - row.x) > width || Math.abs(other.y - row.y) > height;
-      if (row.name && kept.every(clear) && (!narrow || Math.abs(row.x) < 0.6)) kept.push(row);
+      const text = cut(row.name.split(", ").slice(0, 2).join(", "), letters);
+      const [x, bottom] = [(row.x / REACH + 1) * width / 2, (1 - row.y / REACH) * height / 2 - size(row) / 2];
+      const box = { left: x - text.length * LETTER / 2, right: x + text.length * LETTER / 2, top: bottom - LINE, bottom };
+      const isInside = box.left >= 0 && box.right <= width && box.top >= 0;
+      const isApart = (other) => box.left > other.right || box.right < other.left || box.top > other.bottom || box.bottom < other.top;
+      if (text && isInside && kept.every(({ box: other }) => isApart(other))) kept.push({ row, text, box });
     }
     return kept;
   }
 
-  function topics(values, palette, { narrow }) {
+  function topics(values, palette, { narrow, wideMap }) {
+    const room = wideMap ? 880 : 560;
     const { labels, rows } = values.clusters.map;
     const largest = Math.max(...rows.map((row) => row.share), 1e-9);
     const widest = Math.min(54, 420 / Math.sqrt(rows.length || 1)) * (narrow ? 0.6 : 1);
@@ -57,12 +66,13 @@ const corpusFigures = (() => {
     const data = [...labels.map((name, at) => [rows.filter((row) => row.label === at), name, palette.topics[at]]),
       [rows.filter((row) => row.label < 0), labels.length ? "others" : "clusters", labels.length ? palette.baseline : palette.topics[0]]]
       .filter(([group]) => group.length).map((parts) => trace(...parts));
-    const named = written(rows, narrow);
-    if (named.length) data.push({ x: named.map((row) => row.x), y: named.map((row) => row.y), mode: "markers+text", hoverinfo: "skip",
-      text: named.map((row) => label(row.name.split(", ").slice(0, 2).join(", "), narrow ? 22 : 40)), textfont: { color: palette.ink, size: 11 },
+    // The narrowest map of either kind, so that names do not touch in a wider one.
+    const named = written(rows, { ...(narrow ? { width: 310, height: 290, letters: 22 } : { width: room, height: 520, letters: 40 }), size });
+    if (named.length) data.push({ x: named.map(({ row }) => row.x), y: named.map(({ row }) => row.y), mode: "markers+text", hoverinfo: "skip",
+      text: named.map(({ text }) => plain(text)), textfont: { color: palette.ink, size: 11 },
       // Invisible circles of the same sizes: the names are above them.
-      textposition: "top center", marker: { opacity: 0, size: named.map(size) }, cliponaxis: false, showlegend: false });
-    const bare = { showgrid: false, zeroline: false, showline: false, showticklabels: false, ticks: "", title: "", range: [-1.16, 1.16] };
+      textposition: "top center", marker: { opacity: 0, size: named.map(({ row }) => size(row)) }, cliponaxis: false, showlegend: false });
+    const bare = { showgrid: false, zeroline: false, showline: false, showticklabels: false, ticks: "", title: "", range: [-REACH, REACH] };
     const base = layout(palette, { x: bare, y: bare, legend: labels.length > 0 });
     return { data: rows.length ? data : [], instead: rows.length === 1 ? "There is nothing to draw: a map needs at least two clusters, and there is one." : null,
       about: `Map of ${noun(rows.length, "cluster")} as circles; clusters with similar vocabulary are near each other. The table below lists the largest.`,

@@ -46,7 +46,7 @@ def piped(cells: Cells) -> str:
 
 
 def as_html(sentence: str, cells: Cells) -> str:
-    """Return a sentence and a table for a notebook."""
+    """Return a sentence and a table for a notebook; a first line of empty cells is not shown."""
 
     def line(tag: str, texts: list[str]) -> str:
         name, *numbers = (html.escape(text) for text in texts)
@@ -55,4 +55,5 @@ def as_html(sentence: str, cells: Cells) -> str:
 
     header, *lines = cells
     body = "".join(line("td", each) for each in lines)
-    return f"<p>{html.escape(sentence)}</p><table><thead>{line('th', header)}</thead><tbody>{body}</tbody></table>"
+    head = f"<thead>{line('th', header)}</thead>" if any(header) else ""
+    return f"<p>{html.escape(sentence)}</p><table>{head}<tbody>{body}</tbody></table>"
