@@ -59,6 +59,8 @@ class Html(Step):
         "characters_found": "page without text",
         "most_attributes": "too many attributes in a tag",
         "most_levels": "blocks nested too deeply",
+        "navigation": "page of links without text",
+        "needs_javascript": "page that only asks for JavaScript",
     }
     extractor: Literal["trafilatura", "resiliparse"] = "trafilatura"
     favor_precision: bool = False

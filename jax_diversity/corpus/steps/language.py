@@ -37,6 +37,7 @@ class Language(Step):
 
     PHRASES: ClassVar[Mapping[str, str]] = {
         "probability": "language uncertain, or not a wanted one",
+        "languages": "not a wanted language",
     }
     languages: tuple[str, ...] = ()
     probability: float = 0.65
