@@ -1,4 +1,4 @@
-"""Run jobs in several processes; results have the order of the jobs.
+"""Run jobs in several processes, or threads; results have the order of the jobs.
 
 Workers are started with `spawn`, as new Python processes: a fork would copy the locks of this process's threads, which
 may be held. Each worker holds the reading end of a pipe, the lifeline. This process holds its only writing end. When
@@ -7,19 +7,21 @@ this process ends, even by SIGKILL, the operating system closes the writing end,
 
 from __future__ import annotations
 
+import contextvars
 import multiprocessing
 import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from jax_diversity.foundation.errors import UserError
 
+Job = TypeVar("Job")
 Result = TypeVar("Result")
 _JOBS_A_PROCESS = 3
 """Submitted jobs per process without a taken result: so slow jobs do not stop other processes."""
@@ -28,6 +30,19 @@ _JOBS_A_PROCESS = 3
 def num_cores() -> int:
     """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def in_threads(work: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
+    """Return the results of `work` for all jobs, in their order; as many threads as cores do the jobs.
+
+    For work that spends its time in NumPy or JAX, which run in several threads at the same time.
+    """
+    if min(len(jobs), num_cores()) < 2:
+        return [work(job) for job in jobs]
+    with ThreadPoolExecutor(num_cores()) as pool:
+        # A copy of the context for every job: it has the display of progress.
+        running = [pool.submit(contextvars.copy_context().run, work, job) for job in jobs]
+        return [each.result() for each in running]
 
 
 def map_in_processes(

@@ -29,6 +29,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float32, Int8, Int32, Int64
 
 from jax_diversity.foundation.compilation import call
+from jax_diversity.foundation.processes import in_threads, num_cores
 from jax_diversity.ordering.objective import Features, heaviest_groups
 
 # With more lanes, more signs are chosen from an outdated sum. With 64 lanes the deviation is the same as with one lane;
@@ -42,7 +43,7 @@ _COVERED = 0.98
 # At most this number of groups: with more, sequences of many groups (such as token ids) would take much longer and be
 # balanced no better.
 _MOST_GROUPS = 16
-# The levels that make the blocks of `parts` read more groups. No pool corrects the deviation at these cuts: with 64
+# If the stream is cut into parts, the walk reads more groups. No pool corrects the deviation at the cuts: with 64
 # groups of token ids, it is a third of the deviation with 16.
 _MOST_GROUPS_OF_PARTS = 64
 _ENTRIES_PER_BLOCK = 1 << 20
@@ -68,12 +69,13 @@ def balanced_stream(
         features: counts and targets.
         sequences: the sequences to order.
         seed: decides the order among similar sequences and within the last blocks (NumPy's PCG64).
-        num_parts: a power of two. The stream is balanced best at the ends of this many equal parts.
+        num_parts: the number of equal parts into which the stream will be cut, a power of two. With several parts, the
+            walks read more groups, and threads walk over the blocks of a level.
     """
     rng = np.random.default_rng(seed)
     arranged = sequences[_sort_by_group(features, sequences, rng)]
     num_levels = max(int(np.log2(max(len(sequences), 1) / _SMALLEST_BLOCK)), 0)
-    blocks = halve(features, arranged, num_levels, num_levels_of_parts=num_parts.bit_length() - 1)
+    blocks = halve(features, arranged, num_levels, for_parts=num_parts > 1)
     # A block is still sorted by group: a random order balances the sequences within it.
     mixed = rng.permuted(blocks, axis=1).ravel()
     return mixed[mixed >= 0]
@@ -104,11 +106,14 @@ def build_walk_table(
     counts = np.zeros((len(arranged) + 1, width + 1), np.float32)
     longest = int(np.diff(features.row_starts)[arranged].max(initial=1))
     num_rows = max(_ENTRIES_PER_BLOCK // longest, 1)
-    for first in range(0, len(arranged), num_rows):
+
+    def fill(first: int) -> None:
         block = slice(first, min(first + num_rows, len(arranged)))
         entries, used = _heaviest_entries(features, arranged[block], width)
         columns[block, :width][used] = features.columns[entries[used]]
         counts[block, :width][used] = features.values[entries[used]]
+
+    in_threads(fill, range(0, len(arranged), num_rows))
     # The mean norm is subtracted here, so that the norm column needs no target; rounding keeps its sums exact.
     norms = features.norms[arranged].astype(np.float64)
     counts[:-1, width] = np.round(norms - norms.mean()) if len(norms) else 0
@@ -164,12 +169,10 @@ def _heaviest_entries(
 
 
 def halve(
-    features: Features, arranged: Int64[np.ndarray, " position"], num_levels: int, num_levels_of_parts: int = 0
+    features: Features, arranged: Int64[np.ndarray, " position"], num_levels: int, for_parts: bool = False
 ) -> Int64[np.ndarray, "block member"]:
-    """Halve sequences with similar neighbours into 2^num_levels blocks; -1 pads blocks that are not full.
-
-    The first `num_levels_of_parts` levels read more groups of every sequence.
-    """
+    """Halve sequences with similar neighbours into 2^num_levels blocks; -1 pads blocks that are not full."""
+    table = build_walk_table(features, arranged, _MOST_GROUPS_OF_PARTS if for_parts else _MOST_GROUPS)
     padding = len(arranged)
     size = -(-max(padding, 1) // (1 << num_levels))
     members = np.full(size << num_levels, padding, np.int32)
@@ -179,25 +182,31 @@ def halve(
     members[places] = np.arange(padding)
     blocks = members[None]
     boundaries = np.zeros((2, len(features.targets)), np.float32)
-    table = build_walk_table(features, arranged, _MOST_GROUPS_OF_PARTS if num_levels_of_parts else _MOST_GROUPS)
+    # A power of two, so that all threads have equally many blocks, and all their arrays equal shapes.
+    num_threads = 1 << (num_cores().bit_length() - 1) if for_parts else 1
     for level in range(num_levels):
-        if level == num_levels_of_parts and table.columns.shape[1] > _MOST_GROUPS + 1:  # one column is for the norms
-            table = build_walk_table(features, arranged)
         sweeps = 2 if level < _LEVELS_SWEPT_TWICE else 1
         # 64, 32, 16, 64, 32, 16 and so on: three levels then have the same shapes and share one compiled program.
         lanes = min(_LANES_PER_BLOCK >> (level % 3), blocks.shape[1] // 2)
-        blocks, boundaries = _halve_level(table, blocks, boundaries, lanes, sweeps)
+        # The blocks of a level are independent, so that their walks give the same in any number of calls.
+        shares = [
+            (blocks[own], boundaries[own[0] : own[-1] + 2])
+            for own in np.split(np.arange(len(blocks)), min(num_threads, len(blocks)))
+        ]
+        halves, ends = zip(*in_threads(functools.partial(_halve_level, table, lanes, sweeps), shares), strict=True)
+        blocks = np.concatenate(halves)
+        boundaries = np.concatenate([ends[0][:1], *(each[1:] for each in ends)])
     return np.where(blocks < padding, np.append(arranged, -1)[blocks], -1)
 
 
 def _halve_level(
     table: WalkTable,
-    blocks: Int32[np.ndarray, "block member"],
-    boundaries: Float32[np.ndarray, "boundary column"],
     lanes: int,
     num_sweeps: int,
+    given: tuple[Int32[np.ndarray, "block member"], Float32[np.ndarray, "boundary column"]],
 ) -> tuple[Int32[np.ndarray, "half half_member"], Float32[np.ndarray, "new_boundary column"]]:
     """Halve every block; return the halves and the deviations at their boundaries (before each block, at the end)."""
+    blocks, boundaries = given
     num_blocks, size = blocks.shape
     num_pairs = size // 2
     steps = -(-num_pairs // lanes)

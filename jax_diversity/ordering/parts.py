@@ -24,7 +24,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
-from jax_diversity.foundation.processes import num_cores
+from jax_diversity.foundation.processes import in_threads, num_cores
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.ordering.mesh import flat_mesh, from_all_processes, shared_checkpoint
 from jax_diversity.ordering.objective import Features, Objective
@@ -135,7 +135,9 @@ def repair_cuts(plan: Plan, stream: Int64[np.ndarray, " remaining"], bounds: Seq
     of_parts = [plan.before(stream[a:b], first + a) for a, b in itertools.pairwise(bounds)]
     sums = list(itertools.accumulate(of_parts[:-1], Before.plus, initial=plan.before(plan.consumed)))
     reach = min(_REACH, min(b - a for a, b in itertools.pairwise(bounds)) // 2)
-    for number, cut in enumerate(bounds[1:-1] if reach else (), 1):
+
+    def repair(number: int) -> None:
+        cut = bounds[number]
         left = slice(cut - reach, cut)
         places = np.arange(cut - reach, cut + reach)
         phase = int(np.searchsorted(plan.starts, first + cut, side="right")) - 1
@@ -145,6 +147,9 @@ def repair_cuts(plan: Plan, stream: Int64[np.ndarray, " remaining"], bounds: Seq
         former = plan.before(stream[left], first + left.start)
         stream[places] = stream[places][sides.arranged()]
         sums[number] = sums[number].plus(plan.before(stream[left], first + left.start)).minus(former)
+
+    # The cuts do not share sequences, so that they are repaired at the same time.
+    in_threads(repair, range(1, len(bounds) - 1) if reach else ())
     return sums
 
 

@@ -15,7 +15,7 @@ from jax_diversity.characteristics.settings import CharacteristicsConfig, defaul
 from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build, recorded_config
-from jax_diversity.report.words import MAX_FIELDS, families_sentence
+from jax_diversity.report.words import MAX_FIELDS, families_sentence, unbalanced_sentence
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_a_default_build_balances_what_it_found_and_says_what_it_did_not(tiny_da
     summary = OutputFolder(tiny_dataset).stages["characterize"]["summary"]
     # The corpus has one language, one host and no copies: what has one group is balanced whatever the order.
     assert summary == "cluster 4, length 5, source 4, tokens 300 groups; not balanced: field year"
-    sentences = json.loads((tiny_dataset / "report.json").read_text())["summary"]["sentences"]
-    balanced = "The orderings balance `cluster`, `length`, `source` and `tokens`."
-    assert sentences[1] == f"{balanced} They do not balance the metadata field `year`."
+    report = json.loads((tiny_dataset / "report.json").read_text())
+    assert report["ordering"]["balanced"] == "The orderings balance `cluster`, `length`, `source` and `tokens`."
+    assert report["ordering"]["unbalanced"].startswith("They do not balance the metadata field `year`:")
     measured = json.loads((tiny_dataset / "orderings" / "balance.json").read_text())
     assert measured["characteristics"] == chars.fingerprint
 
@@ -73,14 +73,13 @@ def test_a_list_of_families_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("num_fields", "end"),
-    [(0, "`host` (3 groups)."), (1, "or the metadata field `f0`."), (11, f"`f{MAX_FIELDS - 1}` and 3 more.")],
+    [(0, "`host` (3 groups):"), (1, "or the metadata field `f0`:"), (11, f"`f{MAX_FIELDS - 1}` and 3 more:")],
 )
 def test_the_report_says_what_is_not_balanced(num_fields: int, end: str) -> None:
     fields = [f"f{index}" for index in range(num_fields)]
     counts = {"families": ["cluster"], "num_groups": {"cluster": 7, "host": 3}, "other_fields": fields}
-    sentence = families_sentence(counts)
-    assert sentence.startswith("The orderings balance `cluster`. They do not balance `host` (3 groups)")
-    assert sentence.endswith(end)
-    assert families_sentence({**counts, "num_groups": {"cluster": 7}, "other_fields": []}) == (
-        "The orderings balance `cluster`."
-    )
+    assert families_sentence(counts) == "The orderings balance `cluster`."
+    sentence = unbalanced_sentence(counts)
+    assert sentence.startswith("They do not balance `host` (3 groups)")
+    assert f"{end} each further family makes the others less even." in sentence
+    assert unbalanced_sentence({**counts, "num_groups": {"cluster": 7}, "other_fields": []}) == ""
