@@ -143,6 +143,25 @@ def test_windows_and_prefixes_are_as_balanced_as_without_parts() -> None:
             assert ours.worst < 1.15 * theirs.worst
 
 
+def test_moving_targets_are_followed_as_well_as_without_parts() -> None:
+    chars = synthetic_characteristics(8192, num_clusters=20)
+    share = chars.target_share("cluster")
+    tilted = share * np.linspace(1.5, 0.5, 20)
+    targets = Targets.linear({"cluster": tilted / tilted.sum()}, {"cluster": (2 * share - tilted / tilted.sum())}, 8192)
+    plan = Plan.build(chars, Objective(), targets)
+
+    def deviation(placed: np.ndarray, first_position: int = 0) -> float:
+        return float(np.sqrt((plan.features.column_weights * plan.excess(placed, first_position) ** 2).sum()))
+
+    whole, cut = (order(chars, targets=targets, pool_size=512, part_size=size).indices for size in (8192, 2048))
+    prefixes = [max(deviation(each[:stop]) for stop in range(128, 8193, 128)) for each in (whole, cut)]
+    assert prefixes[1] < 1.2 * prefixes[0]
+    for size in (64, 256):
+        starts = range(0, 8193 - size, 256)
+        windows = [np.mean([deviation(each[i : i + size], i) for i in starts]) for each in (whole, cut)]
+        assert windows[1] < 1.03 * windows[0]
+
+
 def test_an_interrupted_run_continues_with_its_finished_parts(tmp_path: Path) -> None:
     chars, path = uneven(), tmp_path / "run.checkpoint"
     whole = order(chars, **SMALL)
