@@ -435,6 +435,10 @@ class OutputFolder:
 
         The file `remembered` of the stage stays in the folder under another name, see the method `remembered`.
         """
+        paths = [inside(self.root, name) for name in self.stages[stage]["files"]]
+        for path in paths:
+            with suppress(FileNotFoundError):
+                os.lstat(path)  # a name that cannot exist is an error before anything is changed
         if remembered and not any(self.missing_files(stage)):
             entry = self.stages[stage]
             about = entry["files"][remembered]
@@ -447,8 +451,8 @@ class OutputFolder:
             self.write_manifest()
             if stage in before and before[stage]["file"] != name:
                 inside(self.root, before[stage]["file"]).unlink(missing_ok=True)
-        for name in self.stages[stage]["files"]:
-            inside(self.root, name).unlink(missing_ok=True)
+        for path in paths:
+            path.unlink(missing_ok=True)
         self._remove_entry(stage)
 
     def remembered(self, stage: str) -> Mapping[str, Any] | None:
