@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from jax_diversity import Characteristics, Objective, Targets, UserError, measure, order
 from jax_diversity.ordering import parts
@@ -41,12 +39,12 @@ def test_the_number_of_parts_is_a_power_of_two(num_sequences: int, expected: int
     assert parts_of(num_sequences, 32_768) == expected
 
 
-@pytest.mark.core
-@given(st.integers(1, 300), st.integers(1, 64), st.integers(0, 5))
-def test_all_sequences_once(num_sequences: int, part_size: int, seed: int) -> None:
+@pytest.mark.parametrize(("num_sequences", "part_size"), [(1, 1), (3, 1), (64, 2), (65, 16), (100, 50)])
+def test_all_sequences_once(num_sequences: int, part_size: int) -> None:
     chars = uneven(num_sequences)
-    ordering = order(chars, seed=seed, pool_size=7, part_size=part_size)
-    assert sorted(ordering.indices) == list(range(num_sequences))
+    for seed in range(3):
+        ordering = order(chars, seed=seed, pool_size=7, part_size=part_size)
+        assert sorted(ordering.indices) == list(range(num_sequences))
     assert ordering.info["options"]["part_size"] == part_size
 
 
@@ -130,10 +128,10 @@ def test_an_exchange_is_the_best_of_one_sequence_and_then_of_the_other() -> None
 
 
 def test_windows_and_prefixes_are_as_balanced_as_without_parts() -> None:
-    chars = synthetic_characteristics(8192, num_clusters=100)
+    chars = synthetic_characteristics(4096, num_clusters=100)
     whole, cut = (
         measure(chars, order(chars, pool_size=256, part_size=size), windows=(64, 256), every_start=True)
-        for size in (8192, 1024)
+        for size in (4096, 1024)
     )
     for family in chars.families:
         assert cut.prefix_l2[family].max() < 1.25 * whole.prefix_l2[family].max()
