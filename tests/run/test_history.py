@@ -72,9 +72,8 @@ def test_the_sentence_on_a_removed_document_names_its_language() -> None:
     fields = json.dumps({"detected_language": "de", "language_probability": 0.98, "words": 9})
     decision = Decision("a", False, False, "language", "languages", 0.01, 0.65, None, fields)
     assert decision.sentence == (
-        "The step language removed it by the rule languages (not a wanted language): 0.01, against a threshold of 0.65. "
-        "The language found is "
-        "de, with a probability of 0.98."
+        "The step language removed it by the rule languages (not a wanted language): 0.01, against a threshold of "
+        "0.65. The language found is de, with a probability of 0.98."
     )
 
 
