@@ -26,7 +26,7 @@ from jax_diversity.dataset.remote import RemoteFolder, is_address, local_path
 from jax_diversity.embedding import stored as embedded
 from jax_diversity.figures.figure import Figure
 from jax_diversity.foundation.artifacts import Fault, fingerprint
-from jax_diversity.foundation.checks import check_type
+from jax_diversity.foundation.checks import as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.stored import StoredStages
 from jax_diversity.foundation.tables import as_html
@@ -125,7 +125,8 @@ class Dataset:
     @property
     def batch_size(self) -> int | None:
         """The global batch size that the dataset was built for; None if its settings contain no batch size."""
-        return self.settings.get("batch_size")
+        size = self.settings.get("batch_size")
+        return None if size is None else as_whole_number("batch_size in manifest.json", size, 1)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -259,6 +259,8 @@ def parse_manifest(content: bytes, where: str) -> dict[str, Any]:
         if version <= FORMAT_VERSION:  # a newer format may contain anything; it is refused below
             if manifest["sha256"] != fingerprint(_unsigned(manifest)):
                 raise ValueError("its content does not have its own SHA-256, so it was changed after it was written")
+            if not isinstance(manifest.get("settings", {}), dict):
+                raise ValueError("its settings are not a mapping")
             for entry in manifest["stages"].values():
                 if not (isinstance(entry["fingerprint"], str) and isinstance(entry["summary"], str)):
                     raise ValueError("a stage's fingerprint or summary is not a text")

@@ -136,6 +136,17 @@ def test_a_manifest_whose_stage_lacks_a_text(name: str, tiny_dataset: Path, tmp_
             jd.open_dataset(tmp_path)
 
 
+def test_settings_in_a_manifest_of_another_form(tiny_dataset: Path, tmp_path: Path) -> None:
+    manifest = json.loads((tiny_dataset / "manifest.json").read_bytes())
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(signed(manifest | {"settings": [{}]})))
+    with pytest.raises(UserError, match="its settings are not a mapping"):
+        jd.open_dataset(tmp_path)
+    path.write_text(json.dumps(signed(manifest | {"settings": {"batch_size": "many"}})))
+    with pytest.raises(UserError, match=r"Expected batch_size in manifest\.json"):
+        _ = jd.open_dataset(tmp_path).batch_size
+
+
 def test_a_damaged_header_of_an_ordering_is_a_sentence(tmp_path: Path) -> None:
     ordering, path = jd.Ordering(np.arange(40)), tmp_path / "order.npy"
     ordering.save(path)
