@@ -41,7 +41,6 @@ COVERED = (64, 256, 1024)
 MOST_LARGE = 32
 """Windows of 1,024 whose intervals are checked: each takes seconds."""
 PRECISION = 0.01
-CURVE_SEEDS, CURVE_POINTS, CURVE_START = 3, 60, 16
 HERDED = 1024
 Orders = dict[str, list[np.ndarray]]
 
@@ -168,16 +167,6 @@ def coverage(
     return found
 
 
-def curves(values: np.ndarray, orders: Orders) -> dict[str, Any]:
-    """Order -> mean loss of the first n sequences, for some seeds: the figure."""
-    sizes = np.unique(np.geomspace(CURVE_START, len(values) // 2, CURVE_POINTS).round().astype(int))
-    running = {
-        name: [(np.cumsum(values[order])[sizes - 1] / sizes).tolist() for order in orders[name][:CURVE_SEEDS]]
-        for name in ("random", "balance", "balance with reference")
-    }
-    return {"sizes": sizes.tolist(), "mean": float(values.mean()), "losses": running}
-
-
 def measured(name: str, folder: Path, num_seeds: int, most: int) -> dict[str, Any]:
     """All figures of a dataset."""
     start = time.perf_counter()
@@ -219,7 +208,6 @@ def measured(name: str, folder: Path, num_seeds: int, most: int) -> dict[str, An
         for key in ("balance", "random")
     }
     found["needed"] = needed(dataset, everything, held, losses, reference)
-    found["curves"] = curves(losses, orders)
     found["seconds"] = round(time.perf_counter() - start)
     return found
 

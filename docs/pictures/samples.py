@@ -1,6 +1,8 @@
-"""Draw the mean loss of a sample against its size, from the results of `benchmarks/samples.py`.
+"""Draw how many random sequences a sequence of a sample is worth, from the results of `benchmarks/samples.py`.
 
-python docs/pictures/samples.py
+    python docs/pictures/samples.py
+
+The worth is one divided by the variance of the sample's mean loss, relative to a random sample.
 """
 
 from __future__ import annotations
@@ -17,39 +19,33 @@ RESULTS = ROOT / "benchmarks" / "results" / "samples.json"
 OUT = ROOT / "docs" / "images" / "samples.svg"
 CORPUS = "mixed-128"
 KINDS = {
-    "random": ("thin", "random"),
-    "balance": ("c1", "balanced"),
-    "balance with reference": ("c2", "with reference"),
+    ("regression", "balance"): ("c2", "balanced, with reference"),
+    ("variance", "balance"): ("c1", "balanced"),
+    ("variance", "stratified by source"): ("c3", "stratified by source"),
 }
-
-
-def draw(found: dict) -> str:
-    """The SVG's text."""
-    sizes, mean = np.array(found["sizes"], float), found["mean"]
-    curves = []
-    for name, (kind, words) in KINDS.items():
-        for number, losses in enumerate(found["losses"][name]):
-            curves.append(Curve(sizes, np.array(losses), kind, "" if number else words))
-    curves.append(Curve(sizes[[0, -1]], np.full(2, mean), "limit dashed", "all"))
-    # Small random samples are far off; the picture shows the range of the others.
-    reach = 1.2 * max(float(np.abs(curve.y[len(sizes) // 4 :] - mean).max()) for curve in curves[:-1])
-    within = [curve._replace(y=curve.y.clip(mean - reach, mean + reach)) for curve in curves]
-    return Chart(
-        "The mean loss of a sample against its size",
-        f"{len(found['losses']['random'])} samples of each kind; nats per token",
-        "sequences in the sample",
-        "mean loss",
-        (float(sizes[0]), float(sizes[-1])),
-        (mean - reach, mean + reach),
-        logarithmic=(True, False),
-        room=120,
-    ).draw(within)
 
 
 def main() -> None:
     """Write the picture."""
-    results = json.loads(RESULTS.read_text(encoding="utf-8"))["results"]
-    OUT.write_text(draw(results[CORPUS]["curves"]) + "\n", encoding="utf-8")
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))["results"][CORPUS]
+    curves = []
+    for (kind, sample), (style, words) in KINDS.items():
+        found = results[kind][sample]
+        worth = 1 / np.array([each["value"] for each in found.values()])
+        curves.append(Curve(np.array([int(size) for size in found], float), worth, style, words))
+    ends = np.array([curves[0].x[0], curves[0].x[-1]])
+    curves.append(Curve(ends, np.ones(2), "c0", "random"))
+    chart = Chart(
+        "What a sequence of a sample is worth",
+        "by the variance of the sample's mean loss; 230,000 parameters after 8.2 million tokens",
+        "sequences in the sample",
+        "random sequences",
+        (float(ends[0]), float(ends[1])),
+        (0.8, 1.1 * max(float(curve.y.max()) for curve in curves)),
+        logarithmic=(True, True),
+        room=190,
+    )
+    OUT.write_text(chart.draw(curves) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
