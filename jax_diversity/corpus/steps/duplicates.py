@@ -148,3 +148,29 @@ class SignedGroups(Groups):
         kept = np.empty(len(places), np.int64)
         kept[order] = places[order[begins]][np.cumsum(begins) - 1]
         return kept[len(places) - len(signed) :]
+
+
+class HashedGroups(SignedGroups):
+    """Groups of documents with equal hashes of 128 bits, which no option of the step decides.
+
+    Subclasses are dataclasses and name themselves in `STEP`.
+    """
+
+    STEP: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        signature_files(self.against, self.form)  # checks the names
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """The step."""
+        return {"step": self.STEP}
+
+    def join(self, signatures: UInt8[np.ndarray, "signed 16"]) -> Int64[np.ndarray, " signed"]:
+        """Return equal numbers for equal hashes."""
+        halves = np.ascontiguousarray(signatures).view(np.uint64)
+        order = np.lexsort((halves[:, 1], halves[:, 0]))
+        is_new = np.diff(halves[order], axis=0, prepend=~halves[order[:1]]).any(axis=1)
+        groups = np.empty(len(order), np.int64)
+        groups[order] = np.cumsum(is_new)
+        return groups

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
-import numpy as np
 import xxhash
-from jaxtyping import Int64, UInt8
 
 from jax_diversity.corpus.steps.base import Candidate
-from jax_diversity.corpus.steps.duplicates import SignedGroups
-from jax_diversity.corpus.steps.signatures import signature_files
+from jax_diversity.corpus.steps.duplicates import HashedGroups
 from jax_diversity.text.normal_forms import normal_form
 
 _SPACES = b"\t\n\v\f\r "
@@ -20,7 +17,7 @@ _LOWER = bytes(range(256)).lower()
 
 
 @dataclass
-class ExactDuplicates(SignedGroups):
+class ExactDuplicates(HashedGroups):
     """Keeps one of the documents whose texts are equal except for case, spaces and forms of Unicode characters.
 
     The kept document is from the source that comes first in `precedence`, such as `[wikipedia, web]`; otherwise it is
@@ -29,18 +26,11 @@ class ExactDuplicates(SignedGroups):
     which copies are removed, too.
     """
 
+    STEP: ClassVar[str] = "exact_duplicates"
     mark: bool = False
     precedence: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
     keep_signatures: bool = False
-
-    def __post_init__(self) -> None:
-        signature_files(self.against, self.form)  # checks the names
-
-    @property
-    def form(self) -> dict[str, Any]:
-        """The step; it has no options that decide the hashes."""
-        return {"step": "exact_duplicates"}
 
     def sign(self, candidate: Candidate) -> bytes:
         """Compute a hash of the text without case and spaces."""
@@ -52,17 +42,3 @@ class ExactDuplicates(SignedGroups):
             text = text.casefold()
         # One pass over the bytes converts ASCII letters to lower case and removes spaces.
         return xxhash.xxh3_128_digest(text.encode(errors="surrogatepass").translate(_LOWER, _SPACES))
-
-    def join(self, signatures: UInt8[np.ndarray, "signed 16"]) -> Int64[np.ndarray, " signed"]:
-        """Return equal numbers for equal signatures."""
-        return equal_signatures(signatures)
-
-
-def equal_signatures(signatures: UInt8[np.ndarray, "signed 16"]) -> Int64[np.ndarray, " signed"]:
-    """Return a number for every signature of 16 bytes; equal signatures have equal numbers."""
-    halves = np.ascontiguousarray(signatures).view(np.uint64)
-    order = np.lexsort((halves[:, 1], halves[:, 0]))
-    is_new = np.diff(halves[order], axis=0, prepend=~halves[order[:1]]).any(axis=1)
-    groups = np.empty(len(order), np.int64)
-    groups[order] = np.cumsum(is_new)
-    return groups

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 from urllib.parse import quote, unquote, urlsplit
 
-import numpy as np
 import xxhash
-from jaxtyping import Int64, UInt8
 
 from jax_diversity.corpus.steps.base import Candidate
-from jax_diversity.corpus.steps.duplicates import SignedGroups
-from jax_diversity.corpus.steps.exact_duplicates import equal_signatures
-from jax_diversity.corpus.steps.signatures import signature_files
+from jax_diversity.corpus.steps.duplicates import HashedGroups
 
 # Parameters that only count visitors.
 _TRACKING = re.compile(
@@ -30,7 +26,7 @@ _LONGEST = 10_000
 
 
 @dataclass
-class UrlDuplicates(SignedGroups):
+class UrlDuplicates(HashedGroups):
     """Keeps one of the documents whose addresses in the field `url` are equal after normalisation.
 
     http and https, `www.`, capital letters in the host, the usual ports, the part after `#`, a last slash,
@@ -38,29 +34,18 @@ class UrlDuplicates(SignedGroups):
     matter. Documents without an address have no duplicates. The other options are as in `exact_duplicates`.
     """
 
+    STEP: ClassVar[str] = "url_duplicates"
     field: str = "url"
     mark: bool = False
     precedence: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
     keep_signatures: bool = False
 
-    def __post_init__(self) -> None:
-        signature_files(self.against, self.form)  # checks the names
-
-    @property
-    def form(self) -> dict[str, Any]:
-        """The step; it has no options that decide the hashes."""
-        return {"step": "url_duplicates"}
-
     def sign(self, candidate: Candidate) -> bytes:
         """Compute a hash of the address."""
         url = candidate.document.metadata.get(self.field)
         normal = normal_url(url) if isinstance(url, str) else ""
         return xxhash.xxh3_128_digest(normal.encode(errors="surrogatepass")) if normal else b""
-
-    def join(self, signatures: UInt8[np.ndarray, "signed 16"]) -> Int64[np.ndarray, " signed"]:
-        """Return equal numbers for equal hashes."""
-        return equal_signatures(signatures)
 
 
 def normal_url(url: str) -> str:
