@@ -7,11 +7,12 @@ BIN := $(VENV)/bin
 UV_LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: help demo evidence check test lint ruff types core floor docs dist notebooks format lock clean
+.PHONY: help demo evidence accelerator check test lint ruff types core floor docs dist notebooks format lock clean
 
 help:
 	@echo "make demo    build the installed Python packages' texts into a dataset, train on it, draw the report"
 	@echo "make evidence   train 90 small models on those texts in three orders, and compare them: a quarter of an hour"
+	@echo "make accelerator   on a machine with a GPU or a TPU: tests and benchmarks with the Python of the machine, 10 minutes"
 	@echo "make check   lint, types and the tests of the contracts: a minute, while you work"
 	@echo "make test    lint, types and all tests, before you finish"
 	@echo "make floor   the tests of the contracts with the oldest versions of the libraries that are allowed"
@@ -26,6 +27,10 @@ demo: $(VENV)/core.stamp
 evidence: $(VENV)/core.stamp
 	$(BIN)/jax-diversity lab run configs/experiments/python_environment.yaml
 	$(BIN)/jax-diversity lab show configs/experiments/python_environment.yaml --page lab/pages
+
+# Uses the libraries of PYTHON: on such machines JAX is installed for the device, and often there is no network.
+accelerator:
+	$(PYTHON) benchmarks/accelerator.py --write
 
 check: $(VENV)/dev.stamp
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint core

@@ -13,6 +13,7 @@ After ten million steps the error is still far below one token. No 64-bit type i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -119,6 +120,7 @@ class Deviation(NamedTuple):
 
 
 _TOTAL_UNIT = 1 << 20
+_SUMMED_ROWS = 64
 
 
 def rounded_size(size: int) -> int:
@@ -367,6 +369,16 @@ def add_compensated(total: Compensated, addend: Float32[Array, "..."]) -> Compen
     # Move the accumulated error into the value, so that the error stays below half a unit in the last place.
     renormalised = value + error
     return Compensated(renormalised, error - (renormalised - value))
+
+
+def fixed_sum(values: Float32[Array, " number"]) -> Float32[Array, ""]:
+    """Sum numbers in an order of additions that does not depend on the device and on other sums in the same program."""
+    # A compiler adds the numbers of `jnp.sum` in an order of its choice: on processors, on accelerators and for many
+    # sums at the same time (`vmap`) the rounding differs. Here each pass adds the rows of a matrix, element by element.
+    while (size := values.shape[0]) > 1:
+        rows = jnp.pad(values, (0, -size % _SUMMED_ROWS)).reshape(_SUMMED_ROWS, -1)
+        values = functools.reduce(jnp.add, rows)
+    return values[0] if size else jnp.float32(0)
 
 
 def split_into_pieces(values: Float[np.ndarray, " column"]) -> Float32[np.ndarray, "piece column"]:

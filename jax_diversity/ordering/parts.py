@@ -29,11 +29,13 @@ from jax_diversity.foundation.progress import Advance
 from jax_diversity.ordering.mesh import flat_mesh, from_all_processes, shared_checkpoint
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering.plan import Before, Plan, inverse
-from jax_diversity.ordering.pool import PoolSelector, PoolSizes
+from jax_diversity.ordering.pool import PoolSelector, PoolSizes, run_together
 from jax_diversity.ordering.running import Checkpoint, drive
 
 _REACH = 8192
 """Number of sequences on each side of a cut that may be exchanged."""
+_MOST_PARTS, _MOST_ENTRIES = 256, 2**32
+"""Number of parts that an accelerator orders at once, and number of entries of all their pools' tables (8 GiB)."""
 _LEAST_GAIN = 1e-3
 """Exchanges stop when one lowers `||D||²` by less than this share of a sequence's mean `||v||²`."""
 
@@ -167,7 +169,7 @@ def select_in_parts(
 ) -> Int64[np.ndarray, " remaining"]:
     """Order the plan's remaining sequences in parts, several at the same time; see `pool.select_from_pool`.
 
-    On processors, as many parts are ordered at the same time as there are cores; on accelerators, one part on each
+    On processors, as many parts are ordered at the same time as there are cores; on accelerators, many parts on each
     device of the mesh, or on the default device. The devices do not communicate.
     """
     bounds = [len(stream) * part // num_parts for part in range(num_parts + 1)]
@@ -189,12 +191,23 @@ def select_in_parts(
         pool_size,
     )
 
-    def order_part(number: int, advance: Advance) -> Int64[np.ndarray, " _part"]:
-        known, sequences = known_before[number], parts[number]
-        own = plan.part(sequences, len(plan.consumed) + bounds[number], befores[number], known)
-        selector = PoolSelector(own, objective, len(known) + inverse(sorted_streams[number]), sizes, aging=aging)
+    def start_part(number: int) -> tuple[PoolSelector, Plan]:
+        own = plan.part(parts[number], len(plan.consumed) + bounds[number], befores[number], known_before[number])
+        places = len(known_before[number]) + inverse(sorted_streams[number])
+        return PoolSelector(own, objective, places, sizes, aging=aging), own
+
+    def order_parts(numbers: Sequence[int], advance: Advance) -> list[Int64[np.ndarray, " _part"]]:
         # The deviation before a part is known, so an interrupted run repeats at most the parts that were not finished.
-        return sequences[drive(selector, own, advance, Checkpoint()) - len(known)]
+        started = [start_part(number) for number in numbers]
+        if len(started) == 1:
+            placed = [drive(*started[0], advance, Checkpoint())]
+        else:
+            run_together([selector for selector, _ in started], max(len(parts[number]) for number in numbers), advance)
+            placed = [selector.placed()[len(own.consumed) :] for selector, own in started]
+        return [
+            parts[number][own[: len(parts[number])] - len(known_before[number])]
+            for number, own in zip(numbers, placed, strict=True)
+        ]
 
     indices = np.empty_like(stream)
     finished = np.zeros(len(parts), bool)
@@ -207,7 +220,10 @@ def select_in_parts(
         return {"indices": indices, "finished": finished}
 
     try:
-        for number, placed in _in_processes(np.flatnonzero(~finished).tolist(), order_part, advance, devices):
+        waiting = np.flatnonzero(~finished).tolist()
+        # The targets of a run change at the same step for all of its pools, so with several targets pools run alone.
+        at_once = _most_at_once(plan.features, sizes) if len(plan.targets) == 1 else 1
+        for number, placed in _in_processes(waiting, order_parts, advance, devices, at_once):
             indices[bounds[number] : bounds[number + 1]] = placed
             finished[number] = True
             if not finished.all():
@@ -219,24 +235,30 @@ def select_in_parts(
     return indices
 
 
-OrderPart = Callable[[int, Advance], Int64[np.ndarray, " _part"]]
+def _most_at_once(features: Features, sizes: PoolSizes) -> int:
+    """Return the number of parts that an accelerator orders at the same time: as many as its memory surely holds."""
+    return max(min(_MOST_ENTRIES // (sizes.num_slots * len(features.targets)), _MOST_PARTS), 1)
+
+
+OrderParts = Callable[[Sequence[int], Advance], list[Int64[np.ndarray, " _part"]]]
 
 
 def _in_processes(
-    numbers: list[int], order_part: OrderPart, advance: Advance, mesh: Mesh | None
+    numbers: list[int], order_parts: OrderParts, advance: Advance, mesh: Mesh | None, at_once: int
 ) -> Iterator[tuple[int, Int64[np.ndarray, " _part"]]]:
     """Yield all parts. If the mesh has devices of several processes, each orders some parts, and all get all."""
     workers = _worker_devices(mesh)
+    at_once = at_once if _is_accelerator(workers[0]) else 1
     if mesh is None or not mesh.is_multi_process:
-        yield from _in_threads(numbers, order_part, advance, workers)
+        yield from _in_threads(numbers, order_parts, advance, workers, at_once)
         return
     processes = sorted({device.process_index for device in mesh.devices.flat})
     rank, num_processes = processes.index(jax.process_index()), len(processes)
     # The processes exchange their parts after every round. All processes take part in every exchange.
-    size = num_processes * len(workers)
+    size = num_processes * len(workers) * at_once
     for first in range(0, len(numbers), size):
         given = numbers[first : first + size]
-        own = dict(_in_threads(given[rank::num_processes], order_part, advance, workers))
+        own = dict(_in_threads(given[rank::num_processes], order_parts, advance, workers, at_once))
         for other, found in enumerate(from_all_processes(mesh, [own[number] for number in given[rank::num_processes]])):
             if other != rank:
                 advance(sum(map(len, found)))
@@ -249,7 +271,11 @@ def _worker_devices(mesh: Mesh | None) -> list[Any]:
         own = list(jax.device_put(np.int32(0)).devices())  # the default device
     else:
         own = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
-    return own[:1] * num_cores() if own[0].platform == "cpu" else own
+    return own if _is_accelerator(own[0]) else own[:1] * num_cores()
+
+
+def _is_accelerator(device: Any) -> bool:
+    return device.platform != "cpu"
 
 
 class _Stopped(Exception):
@@ -257,13 +283,17 @@ class _Stopped(Exception):
 
 
 def _in_threads(
-    numbers: list[int], order_part: OrderPart, advance: Advance, workers: Sequence[Any]
+    numbers: list[int], order_parts: OrderParts, advance: Advance, workers: Sequence[Any], at_once: int
 ) -> Iterator[tuple[int, Int64[np.ndarray, " _part"]]]:
-    """Yield the parts as they are finished; each worker orders one part at a time. Only this thread calls `advance`."""
-    waiting, messages = queue.SimpleQueue[int](), queue.SimpleQueue[Any]()
+    """Yield the parts as they are finished. Each worker orders some parts at a time. Only this thread calls `advance`.
+
+    A worker takes at most `at_once` parts, and no more than its share.
+    """
+    waiting, messages = queue.SimpleQueue[list[int]](), queue.SimpleQueue[Any]()
     stopped = threading.Event()
-    for number in numbers:
-        waiting.put(number)
+    size = max(min(at_once, -(-len(numbers) // len(workers))), 1)
+    for first in range(0, len(numbers), size):
+        waiting.put(numbers[first : first + size])
 
     def tell(amount: int) -> None:
         if stopped.is_set():
@@ -274,8 +304,9 @@ def _in_threads(
         try:
             with jax.default_device(device):
                 while True:
-                    number = waiting.get_nowait()
-                    messages.put((number, order_part(number, tell)))
+                    taken = waiting.get_nowait()
+                    for found in zip(taken, order_parts(taken, tell), strict=True):
+                        messages.put(found)
         except queue.Empty:
             messages.put(None)
         except BaseException as error:

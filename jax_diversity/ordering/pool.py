@@ -16,6 +16,7 @@ steps. The deviation itself always contains all columns.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -43,6 +44,7 @@ from jax_diversity.ordering.deviation import (
     build_rows,
     build_rule,
     compute_gradient,
+    fixed_sum,
     padded,
     read_row,
     restored_deviation,
@@ -66,7 +68,7 @@ from jax_diversity.ordering.mesh import (
 )
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering.plan import Plan, inverse, tie_numbers
-from jax_diversity.ordering.running import Checkpoint, drive
+from jax_diversity.ordering.running import STEPS_PER_CALL, Checkpoint, drive
 from jax_diversity.schema import Characteristics
 
 STEPS_PER_REFRESH = 1024
@@ -159,6 +161,8 @@ class PoolSizes(NamedTuple):
     steps: RowSizes
     deferred: RowSizes
     num_groups: int
+    refresh_every: int
+    table_type: type[np.floating]
 
     @classmethod
     def of_whole(cls, plan: Plan, stream: Int64[np.ndarray, " remaining"], pool_size: int | None) -> PoolSizes:
@@ -195,7 +199,14 @@ class PoolSizes(NamedTuple):
         )
         groups = [len(features.apart.only(part)[1]) for part in parts] if len(parts) > 1 else [0]
         num_groups = rounded_size(max(groups) + 1)
-        return cls(num_slots, steps, deferred if late.any() else NO_ROWS, num_groups)
+        # Between two refreshes, sums of tokens must stay below 2^24: float32 represents all whole numbers up to 2^24.
+        # Without a table, scores cannot be updated, only refreshed.
+        longest = max(int(features.tokens.max(initial=1)), 1)
+        refresh_every = max(min(STEPS_PER_REFRESH, 2**24 // longest), 1) if has_table(features, num_slots) else 1
+        # Half precision represents whole numbers up to 2,048 exactly, and reading the table is most of the work of a
+        # step with wide rows.
+        table_type = np.float16 if features.values.max(initial=0) <= 2048 else np.float32
+        return cls(num_slots, steps, deferred if late.any() else NO_ROWS, num_groups, refresh_every, table_type)
 
 
 def has_table(features: Features, num_slots: int) -> bool:
@@ -295,9 +306,6 @@ class PoolSelector:
         self._plan, self._objective, self._mesh = plan, objective, mesh
         self._sizes, self._aging = sizes, aging
         self._stream = stream
-        # Half precision represents whole numbers up to 2,048 exactly, and reading the table is most of the work of a
-        # step with wide rows.
-        self._table_type = np.float16 if plan.features.values.max(initial=0) <= 2048 else np.float32
         self._has_table = has_table(plan.features, sizes.num_slots)
         defers = sizes.deferred.longest > 0
         self._of_steps = plan.features.without_deferred() if defers else plan.features
@@ -328,7 +336,7 @@ class PoolSelector:
         def build(device: int) -> Slots:
             own = members[device * num_own : (device + 1) * num_own].astype(np.int32)
             zeros = jax.device_put(np.zeros(num_own, np.float32))
-            table = jax.device_put(np.zeros((num_columns, num_own), self._table_type))
+            table = jax.device_put(np.zeros((num_columns, num_own), self._sizes.table_type))
             apart = jax.device_put(np.zeros((len(features.apart.group), num_own), np.int32))
             num_entries = self._sizes.deferred.longest
             rows = [np.zeros((num_entries, num_own), part.dtype) for part in (features.columns, features.values)]
@@ -356,10 +364,6 @@ class PoolSelector:
         target_square = 2.0 * float(of_steps.column_weights[:-1] @ features.targets[:-1] ** 2)
         excess_products = of_steps.target_products - target_square * features.tokens
         drift = features.apart.drift * features.tokens
-        # Between two refreshes, sums of tokens must stay below 2^24: float32 represents all whole numbers up to 2^24.
-        # Without a table, scores cannot be updated, only refreshed.
-        longest = max(int(features.tokens.max(initial=1)), 1)
-        refresh_every = max(min(STEPS_PER_REFRESH, 2**24 // longest), 1) if self._has_table else 1
         stream = Stream(
             sequences=padded(self._stream.astype(np.int32), size),
             size=jax.device_put(np.int32(len(self._stream))),
@@ -368,7 +372,7 @@ class PoolSelector:
             # A placed token also lowers the score along the documents' shares.
             target_products=padded((of_steps.target_products + drift).astype(np.float32), size),
             target_excess_products=padded(excess_products.astype(np.float32), size),
-            refresh_every=jax.device_put(np.int32(refresh_every)),
+            refresh_every=jax.device_put(np.int32(self._sizes.refresh_every)),
             deferred_every=jax.device_put(np.int32(STEPS_PER_DEFERRAL)),
         )
         self.rule, self.stream = replicated(
@@ -414,6 +418,34 @@ class PoolSelector:
         self._start(restored_deviation(self.rule, self._plan, saved), placed, taken[~np.isin(taken, placed)], num_taken)
 
 
+def run_together(selectors: Sequence[PoolSelector], num_steps: int, advance: Advance) -> None:
+    """Place `num_steps` sequences by each of several pools of equal sizes, all pools at the same time on one device.
+
+    On an accelerator, a step takes nearly as long for many small pools as for one: the time is in the starts of its
+    programs. A pool whose sequences are all placed before `num_steps` keeps its order.
+    """
+    rule, rows, stream, state = stack(selectors)
+    for first in range(0, num_steps, STEPS_PER_CALL):
+        steps = min(STEPS_PER_CALL, num_steps - first)
+        state = call(run_many, rule, rows, stream, state, np.int32(steps))
+        jax.block_until_ready(state.num_placed)
+        advance(steps * len(selectors))
+    for number, selector in enumerate(selectors):
+        selector.state = jax.tree.map(operator.itemgetter(number), state)
+
+
+def stack(selectors: Sequence[PoolSelector]) -> tuple[GreedyRule, Rows, Stream, PoolState]:
+    """Join the arrays of pools of equal sizes along a new first axis, for `run_many`."""
+    rule, rows, stream, state = (
+        jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+        for trees in zip(*((each.rule, each.rows, each.stream, each.state) for each in selectors), strict=True)
+    )
+    # The numbers of rounds are the same for all pools: a loop then ends for all at the same time, without conditions.
+    shared = selectors[0].stream
+    stream = stream._replace(refresh_every=shared.refresh_every, deferred_every=shared.deferred_every)
+    return rule, rows, stream, state
+
+
 class PendingSums(NamedTuple):
     """The changes of `D` and of the windows' sums since the last refresh, not yet added to the compensated sums."""
 
@@ -444,6 +476,17 @@ def run(
         out_specs=_STATE_SPLIT,
     )
     return over_mesh(rule, rows, stream, state, num_steps)
+
+
+@functools.partial(jax.jit, donate_argnames="state")
+def run_many(rule: GreedyRule, rows: Rows, stream: Stream, state: PoolState, num_steps: Int32[Array, ""]) -> PoolState:
+    """Place `num_steps` sequences by each of several pools; every array but the numbers of rounds has an axis of pools.
+
+    Every pool makes the same choices as alone: all sums of rounded numbers have a fixed order (`fixed_sum`).
+    """
+    pools = Stream(*(0 for _ in stream))._replace(refresh_every=None, deferred_every=None)
+    over_pools = jax.vmap(functools.partial(_run_steps, axis=None), in_axes=(0, 0, pools, 0, None))
+    return over_pools(rule, rows, stream, state, num_steps)
 
 
 def _run_steps(
@@ -615,7 +658,7 @@ def _nothing_pending(rule: GreedyRule, deviation: Deviation) -> PendingSums:
         num_sequences=jnp.zeros(num_sums, jnp.float32),
         # <gradient, τ> and the gradient of the norm column change by one number per step, so they are updated at every
         # step.
-        per_token=jnp.sum(rule.times(gradient[:-1], rule.targets[:-1])),
+        per_token=fixed_sum(rule.times(gradient[:-1], rule.targets[:-1])),
         norm_gradient=gradient[-1],
     )
 
@@ -733,9 +776,9 @@ def _score_one(
         excess = pending.counts[index, columns] - rule.times(pending.tokens[index], targets)
         gained += rule.times(rule.window_weight, excess) if index else excess
     gradient = deviation.gradient[columns] + rule.times(2.0 * column_weights, gained)
-    score = own_cost + jnp.sum(rule.times(gradient, row.values))
+    score = own_cost + fixed_sum(rule.times(gradient, row.values))
     if len(row.apart):
-        score += rule.times(jnp.sum(apart_gradient(rule, deviation.placed, row.apart)), row.tokens)
+        score += rule.times(fixed_sum(apart_gradient(rule, deviation.placed, row.apart)), row.tokens)
     return score + rule.times(pending.norm_gradient, row.norm) - rule.times(pending.per_token, row.tokens)
 
 
@@ -754,7 +797,7 @@ def _with_deferred(
     deferred_weights = rule.column_weights - stream.step_weights  # 0 in the other columns
     gradient = at_refresh + rule.times(2.0 * deferred_weights, gained)
     change = gradient - state.deviation.gradient
-    per_token = jnp.sum(rule.times(change, rule.targets))
+    per_token = fixed_sum(rule.times(change, rule.targets))
     scores = _add_products(rule, state.slots, change, state.slots.scores)
     slots = state.slots._replace(scores=scores - rule.times(per_token, state.slots.tokens))
     state = state._replace(slots=slots, deviation=state.deviation._replace(gradient=gradient))
@@ -784,7 +827,7 @@ def _refresh_scores(rule: GreedyRule, rows: Rows, stream: Stream, slots: Slots, 
     counts = rows.steps
     starts, ends = counts.starts[members], counts.starts[members + 1]
     norms, tokens = counts.norms[members], counts.tokens[members]
-    per_token = jnp.sum(rule.times(gradient[:-1], rule.targets[:-1]))
+    per_token = fixed_sum(rule.times(gradient[:-1], rule.targets[:-1]))
 
     def add(feature: Int32[Array, ""], total: Float32[Array, " slot"]) -> Float32[Array, " slot"]:
         entry = starts + feature

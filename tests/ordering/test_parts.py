@@ -177,7 +177,7 @@ def test_an_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None
     def fail(*_: object, **__: object) -> None:
         raise OSError("no memory")
 
-    monkeypatch.setattr(parts, "PoolSelector", fail)
+    monkeypatch.setattr(parts, "drive", fail)
     with pytest.raises(OSError, match="no memory"):
         order(uneven(), **SMALL)
 
@@ -186,3 +186,23 @@ def test_an_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None
 def test_bad_part_sizes(part_size: Any) -> None:
     with pytest.raises(UserError, match="part_size"):
         order(uneven(10), part_size=part_size)
+
+
+@pytest.mark.parametrize("case", ["plain", "windows", "consumed", "targets", "wide"])
+def test_an_accelerator_orders_many_parts_at_once_and_chooses_the_same(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of pools makes the choices of each pool alone; here a processor takes the place of the accelerator."""
+    chars = wide_characteristics(500) if case == "wide" else uneven()
+    alone = order(chars, **CASES.get(case, {}), **SMALL)
+    together: list[int] = []
+    run_together = parts.run_together
+
+    def counted(pools: Any, *rest: Any) -> None:
+        together.append(len(pools))
+        run_together(pools, *rest)
+
+    monkeypatch.setattr(parts, "_is_accelerator", lambda device: True)
+    monkeypatch.setattr(parts, "run_together", counted)
+    assert np.array_equal(order(chars, **CASES.get(case, {}), **SMALL), alone)
+    assert together == ([] if case == "targets" else [8])

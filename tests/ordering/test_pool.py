@@ -339,10 +339,12 @@ def test_pool_lowers_for_tpu(
     chars, objective = make(), OBJECTIVES["windows"]
     plan = Plan.build(chars, objective)
     selector = pool_selector(plan, objective)
-    arguments = abstract((selector.rule, selector.rows, selector.stream, selector.state, np.int32(0)))
-    exported = export.export(pool.run, platforms=["tpu"])(*arguments)
-    assert exported.platforms == ("tpu",)
-    assert not {"f64", "i64"} & set(exported.mlir_module().replace("x", " ").replace(">", " ").split())
+    one = abstract((selector.rule, selector.rows, selector.stream, selector.state, np.int32(0)))
+    two = abstract((*pool.stack([selector, selector]), np.int32(0)))
+    for program, arguments in ((pool.run, one), (pool.run_many, two)):
+        exported = export.export(program, platforms=["tpu"])(*arguments)
+        assert exported.platforms == ("tpu",)
+        assert not {"f64", "i64"} & set(exported.mlir_module().replace("x", " ").replace(">", " ").split())
 
 
 def test_greedy_lowers_for_tpu() -> None:
