@@ -152,7 +152,7 @@ def runs(small: bool) -> dict[str, Any]:
     plain["trial"] |= {"size": "tiny" if small else "small", "batch_size": 32, "num_steps": 20 if small else 600}
     plain["arms"] = {name: plain["arms"][name] for name in ("shuffle", "balance")}
     plain["claims"] = []
-    plain["datasets"]["packages"]["corpus"]["max_bytes"] = 1_000_000 if small else 8_388_608
+    plain["datasets"]["packages"]["corpus"]["max_bytes"] = 8_388_608
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pair.yaml"
         path.write_text(yaml.safe_dump(plain))

@@ -19,15 +19,15 @@ from jax_diversity.foundation.svg import Chart, Curve
 
 ROOT = Path(__file__).parents[2]
 RESULTS, IMAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "images"
-CORPUS, STEP = "mixed-128", "2000"
+CORPUS, STEP = "mixed", "2000"
 AFTER = "230,000 parameters after 8.2 million tokens"
 Windows = dict[str, dict[str, float]]
 """Window size -> the variance, `value`."""
 
 
-def read(name: str) -> Any:
-    """The results of a benchmark for the corpus."""
-    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["results"][CORPUS]
+def read(name: str, length: int) -> Any:
+    """The results of a benchmark for the corpus in sequences of a length."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["results"][f"{CORPUS}-{length}"]
 
 
 def draw(
@@ -56,18 +56,19 @@ def draw(
 
 def main() -> None:
     """Write both pictures."""
-    windows = read("gradients")[STEP]["windows"]["raw"]
+    windows = {length: read("gradients", length)[STEP]["windows"]["raw"] for length in (512, 128)}
     draw(
         "worth",
         ("What a sequence of a balanced order is worth", f"by the variance of the batch's gradient; {AFTER}"),
         ("sequences in a batch, or in several batches that the optimiser averages", "shuffled sequences"),
         [
-            (windows["default"], "c1", "balanced"),
-            (windows["default without tokens"], "c1 dashed", "without token ids"),
+            (windows[length][order], style, f"{length} tokens{words}")
+            for order, dashed, words in (("default", "", ""), ("default without tokens", " dashed", ", no token ids"))
+            for length, style in ((512, f"c2{dashed}"), (128, f"c1{dashed}"))
         ],
         "a shuffle",
     )
-    samples = read("samples")
+    samples = read("samples", 128)
     draw(
         "samples",
         ("What a sequence of a sample is worth", f"by the variance of the sample's mean loss; {AFTER}"),
