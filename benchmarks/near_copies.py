@@ -5,8 +5,8 @@
 The files `FOLDER/*.jsonl.gz` have the fields `text`, `source` and `language`. A file should contain the same texts in
 every language, because the languages of a source are compared.
 
-**Near copies.** The texts of a language are joined and cut into passages of 200 words; in scripts without spaces, a
-word is one character with its marks. Every passage gets five copies of each kind:
+**Near copies.** The texts of a language are joined and cut into passages of 200 words and
+punctuation marks; in scripts without spaces, a word is one character. Every passage gets five copies of each kind:
 
 - `words 1%`: this share of the words is replaced by other words of the same language, so about this share of the
   characters changes.
@@ -28,7 +28,6 @@ import argparse
 import gzip
 import json
 import random
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -38,7 +37,7 @@ import results_file
 
 from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.schema import Document
-from jax_diversity.text.scripts import UNSPACED, UNSPACED_MARKS
+from jax_diversity.text.words import split_words, word_spans
 
 LANGUAGES = {
     "en": ("en", "eng"),
@@ -63,7 +62,6 @@ RECIPES: dict[str, list[tuple[str, dict[str, Any]]]] = {
     ],
     "skywork": [("minhash", {}), ("language", {"probability": 0.5})],
 }
-_UNIT = re.compile(rf"[{UNSPACED}][{UNSPACED_MARKS}]*|[^\s{UNSPACED}]+")
 
 
 def read(folder: Path) -> Mapping[str, list[Document]]:
@@ -82,7 +80,7 @@ def read(folder: Path) -> Mapping[str, list[Document]]:
 
 def passages(text: str) -> list[str]:
     """Passages of 200 words, evenly distributed over the text."""
-    places = [match.start() for match in _UNIT.finditer(text)]
+    places = [start for start, _ in word_spans(text)]
     starts = range(0, len(places) - WORDS, WORDS)
     step = max(len(starts) // PASSAGES, 1)
     return [text[places[start] : places[start + WORDS]].strip() for start in starts[::step][:PASSAGES]]
@@ -90,14 +88,17 @@ def passages(text: str) -> list[str]:
 
 def changed_words(texts: Sequence[str], share: float, rng: random.Random) -> list[str]:
     """Replace a share of the words by words of the other passages, or omit one in 200 for a share of 0."""
-    known = [word for text in texts for word in _UNIT.findall(text)]
+    known = [word for text in texts for word in split_words(text)]
 
-    def replaced(match: re.Match) -> str:
-        if not share:
-            return "" if rng.random() < 1 / 200 else match[0]
-        return rng.choice(known) if rng.random() < share else match[0]
+    def changed(text: str) -> str:
+        parts, end = [], 0
+        for start, stop in word_spans(text):
+            if rng.random() < (share or 1 / 200):
+                parts += [text[end:start], rng.choice(known) if share else ""]
+                end = stop
+        return "".join([*parts, text[end:]])
 
-    return [_UNIT.sub(replaced, text) for text in texts]
+    return list(map(changed, texts))
 
 
 def changed_letters(texts: Sequence[str], share: float, rng: random.Random) -> list[str]:

@@ -164,6 +164,14 @@ def command_line(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return __import__("command_line")
 
 
+def test_tables_of_steps_and_recipes_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS / "site")
+    steps = __import__("steps")
+    text = steps.PAGE.read_text(encoding="utf-8")
+    assert steps.renewed(text) == text, "run `python docs/site/steps.py`"
+    assert all(f"[`{name}`]" in text for name in (*steps.METHODS, *(path.stem for path in steps.RECIPES.glob("*.yaml"))))
+
+
 def test_shell_examples_name_real_verbs_and_options(command_line: ModuleType) -> None:
     shell = "\n".join(block for path in DOCUMENTS for block in blocks(path, "sh")).replace("\\\n", " ")
     commands = [shlex.split(line, comments=True) for line in re.findall(r"^jax-diversity .+", shell, re.MULTILINE)]
