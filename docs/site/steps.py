@@ -1,6 +1,6 @@
 """The tables of docs/preparation.md and the page of all steps, made from docstrings, recipes and measurements.
 
-    python docs/site/steps.py          write the tables into docs/preparation.md
+python docs/site/steps.py          write the tables into docs/preparation.md
 """
 
 from __future__ import annotations
