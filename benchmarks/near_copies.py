@@ -1,18 +1,25 @@
-"""Measure, for the languages of a folder of texts, which near copies are found, and which originals are removed.
+"""Measure, for the languages of a folder of texts, which near copies are found, and which documents are removed.
 
     python benchmarks/near_copies.py FOLDER [--languages en zh ja] [--write]
 
-The files `FOLDER/*.jsonl.gz` have the fields `text` and `language`. For every language, its texts are joined and cut
-into passages of 200 words; in scripts without spaces, a word is one character. Every passage gets copies:
+The files `FOLDER/*.jsonl.gz` have the fields `text`, `source` and `language`. A file should contain the same texts in
+every language, because the languages of a source are compared.
 
-- `words 1 %`: this share of the words is replaced by other words of the same language, so about this share of the
+**Near copies.** The texts of a language are joined and cut into passages of 200 words and
+punctuation marks; in scripts without spaces, a word is one character. Every passage gets five copies of each kind:
+
+- `words 1%`: this share of the words is replaced by other words of the same language, so about this share of the
   characters changes.
-- `letters 1 %`: this share of the letters is replaced by other letters of the same language. In a language with spaces,
+- `letters 1%`: this share of the letters is replaced by other letters of the same language. In a language with spaces,
   a changed letter changes a whole word.
 - `dropped`: one word in 200 is omitted.
 
 *minhash* is the share of the copies that the step removes. *substrings* is the share of the copies of which the step
-cuts out at least a third. *removed* is the share of the passages that a step, or the filters of a recipe, removes.
+cuts out at least a third.
+
+**Removed documents.** Every document passes through the steps of the recipes `fineweb` and `skywork` that judge texts,
+with all languages allowed. `quality` is left out, because it depends on the user's texts. For every source, language
+and rule: the share of documents that the rule removes, alone (each step gets all documents) and in the recipe's order.
 """
 
 from __future__ import annotations
@@ -21,8 +28,7 @@ import argparse
 import gzip
 import json
 import random
-import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +37,7 @@ import results_file
 
 from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.schema import Document
-from jax_diversity.text.scripts import UNSPACED
+from jax_diversity.text.words import split_words, word_spans
 
 LANGUAGES = {
     "en": ("en", "eng"),
@@ -43,41 +49,38 @@ LANGUAGES = {
     "ru": ("ru", "rus"),
     "hi": ("hi", "hin"),
 }
-PROSE = ("human-rights", "office-help", "textbook", "recipes", "web")
-WORDS, PASSAGES = 200, 100
-FILTERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
-    "words": [("words", {})],
-    "gopher": [("gopher", {})],
-    "repetition": [("repetition", {})],
-    "c4": [("c4", {})],
-    "fineweb (step)": [("fineweb", {})],
-    "line_corrections": [("line_corrections", {})],
-    "filters of fineweb": [
+WORDS, PASSAGES, COPIES = 200, 200, 5
+SHARES = (0.01, 0.02, 0.05)
+RECIPES: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "fineweb": [
+        ("language", {"probability": 0.65}),
         ("repetition", {}),
         ("gopher", {}),
         ("c4", {"without": ("terminal_punctuation",)}),
         ("fineweb", {}),
+        ("minhash", {}),
     ],
+    "skywork": [("minhash", {}), ("language", {"probability": 0.5})],
 }
-_UNIT = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 
 
-def read(folder: Path) -> Mapping[str, str]:
-    """The texts of prose of every language, joined."""
+def read(folder: Path) -> Mapping[str, list[Document]]:
+    """The documents of every language."""
     of_name = {name: language for language, names in LANGUAGES.items() for name in names}
-    texts: dict[str, list[str]] = defaultdict(list)
+    documents: dict[str, list[Document]] = {language: [] for language in LANGUAGES}
     for path in sorted(folder.glob("*.jsonl.gz")):
-        if path.name.startswith(PROSE):
-            with gzip.open(path, "rt", encoding="utf-8") as file:
-                for document in map(json.loads, file):
-                    if document["language"] in of_name:
-                        texts[of_name[document["language"]]].append(document["text"])
-    return {language: "\n\n".join(texts[language]) for language in LANGUAGES if texts[language]}
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            for number, line in enumerate(file):
+                found = json.loads(line)
+                if language := of_name.get(found["language"]):
+                    document = Document(f"{path.name}:{number}", found["text"], found["source"], language)
+                    documents[language].append(document)
+    return {language: own for language, own in documents.items() if own}
 
 
 def passages(text: str) -> list[str]:
     """Passages of 200 words, evenly distributed over the text."""
-    places = [match.start() for match in _UNIT.finditer(text)]
+    places = [start for start, _ in word_spans(text)]
     starts = range(0, len(places) - WORDS, WORDS)
     step = max(len(starts) // PASSAGES, 1)
     return [text[places[start] : places[start + WORDS]].strip() for start in starts[::step][:PASSAGES]]
@@ -85,14 +88,17 @@ def passages(text: str) -> list[str]:
 
 def changed_words(texts: Sequence[str], share: float, rng: random.Random) -> list[str]:
     """Replace a share of the words by words of the other passages, or omit one in 200 for a share of 0."""
-    known = [word for text in texts for word in _UNIT.findall(text)]
+    known = [word for text in texts for word in split_words(text)]
 
-    def replaced(match: re.Match) -> str:
-        if not share:
-            return "" if rng.random() < 1 / 200 else match[0]
-        return rng.choice(known) if rng.random() < share else match[0]
+    def changed(text: str) -> str:
+        parts, end = [], 0
+        for start, stop in word_spans(text):
+            if rng.random() < (share or 1 / 200):
+                parts += [text[end:start], rng.choice(known) if share else ""]
+                end = stop
+        return "".join([*parts, text[end:]])
 
-    return [_UNIT.sub(replaced, text) for text in texts]
+    return list(map(changed, texts))
 
 
 def changed_letters(texts: Sequence[str], share: float, rng: random.Random) -> list[str]:
@@ -104,32 +110,63 @@ def changed_letters(texts: Sequence[str], share: float, rng: random.Random) -> l
     ]
 
 
-def through(steps: list[tuple[str, dict[str, Any]]], texts: Sequence[str], language: str) -> dict[int, str]:
-    documents = [Document(str(index), text, "texts", language) for index, text in enumerate(texts)]
-    return {int(document.id): document.text for document in Chain(steps, num_processes=1).through(documents)}
+def near_copies(language: str, text: str) -> dict[str, Any]:
+    """The shares of the copies that are found."""
 
+    def left(step: str, texts: Sequence[str]) -> dict[int, str]:
+        documents = [Document(str(index), text, "texts", language) for index, text in enumerate(texts)]
+        return {int(each.id): each.text for each in Chain([(step, {})], num_processes=1).through(documents)}
 
-def measure(language: str, text: str) -> dict[str, Any]:
-    originals = passages(text)
     # Passages that are near copies of one another would be counted as found.
-    originals = [originals[index] for index in through([("minhash", {})], originals, language)]
+    originals = passages(text)
+    originals = [originals[index] for index in left("minhash", originals)]
     number = len(originals)
     ways: dict[str, Callable[[random.Random], list[str]]] = {"dropped": lambda rng: changed_words(originals, 0, rng)}
-    for share in (0.01, 0.02, 0.05):
+    for share in SHARES:
         ways[f"words {share:.0%}"] = lambda rng, share=share: changed_words(originals, share, rng)
         ways[f"letters {share:.0%}"] = lambda rng, share=share: changed_letters(originals, share, rng)
-    found: dict[str, Any] = {"passages": number, "minhash": {}, "substrings": {}}
+    found: dict[str, Any] = {"passages": number, "minhash": Counter(), "substrings": Counter()}
     for name, make in ways.items():
-        copies = make(random.Random(7))
-        left = through([("minhash", {})], [*originals, *copies], language)
-        found["minhash"][name] = round(1 - (len(left) - number) / number, 3)
-        cut = through([("substrings", {})], [*originals, *copies], language)
-        lost = [len(cut.get(number + index, "")) < 2 / 3 * len(copy) for index, copy in enumerate(copies)]
-        found["substrings"][name] = round(sum(lost) / number, 3)
-    found["removed"] = {
-        name: round(1 - len(through(steps, originals, language)) / number, 3) for name, steps in FILTERS.items()
-    }
+        for seed in range(COPIES):
+            copies = make(random.Random(seed))
+            found["minhash"][name] += 2 * number - len(left("minhash", [*originals, *copies]))
+            cut = left("substrings", [*originals, *copies])
+            found["substrings"][name] += sum(
+                len(cut.get(number + index, "")) < 2 / 3 * len(copy) for index, copy in enumerate(copies)
+            )
+    for step in ("minhash", "substrings"):
+        found[step] = {name: round(count / number / COPIES, 3) for name, count in found[step].items()}
     return found
+
+
+def removals(documents: Sequence[Document]) -> dict[str, Any]:
+    """For every recipe, the share of documents that every rule removes, alone and in the order of the recipe."""
+
+    def shares(steps: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, float]:
+        chain = Chain(steps, num_processes=1)
+        left = len(list(chain.through(documents)))
+        removed = {
+            f"{each['step']}.{rule}": count for each in chain.funnel() for rule, count in each["removed"].items()
+        }
+        removed["all"] = len(documents) - left
+        return {rule: round(count / len(documents), 3) for rule, count in removed.items() if count}
+
+    found = {}
+    for recipe, steps in RECIPES.items():
+        alone = {rule: share for step in steps for rule, share in shares([step]).items() if rule != "all"}
+        found[recipe] = {"alone": alone, "in order": shares(steps)}
+    return {"documents": len(documents), **found}
+
+
+def measure(language: str, documents: Sequence[Document]) -> dict[str, Any]:
+    by_source = {
+        source: [each for each in documents if each.source == source]
+        for source in sorted({each.source for each in documents})
+    }
+    return {
+        **near_copies(language, "\n\n".join(each.text for each in documents)),
+        "removed": {source: removals(own) for source, own in by_source.items()},
+    }
 
 
 def main() -> None:
@@ -139,9 +176,9 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/near_copies.json")
     options = parser.parse_args()
     found = {}
-    for language, text in read(options.folder).items():
+    for language, documents in read(options.folder).items():
         if language in options.languages:
-            found[language] = measure(language, text)
+            found[language] = measure(language, documents)
             print(language, json.dumps(found[language]), flush=True)
     if options.write:
         results_file.write("near_copies", {"environment": results_file.environment("numpy"), "languages": found})

@@ -6,6 +6,8 @@ A page holds a block that GitHub shows as it stands and the site replaces:
 
     ```{public names}             all of `jax_diversity.__all__`, a line on each
 
+    ```{steps}                    every step of preparation with its docstring and its options
+
     ```{python names}             the signatures and docstrings of the names in the block, one a line
     order
     ordering.base.Method
@@ -21,12 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import command_line
+import steps
 from sphinx.application import Sphinx
 from sphinx.domains.python._object import PyObject
 
 import jax_diversity as jd
 
-BLOCK = re.compile(r"```\{(commands|public names|python names)\}\n(.*?)```\n", flags=re.DOTALL)
+BLOCK = re.compile(r"```\{(commands|public names|python names|steps)\}\n(.*?)```\n", flags=re.DOTALL)
 LINK_OUT = re.compile(r"\[([^\]]*)\]\(((?:\.\./)+[^)#\s]*)\)")
 REFERENCE = Path(__file__).parent.parent / "reference"
 
@@ -57,6 +60,8 @@ def _read(app: Sphinx, docname: str, source: list[str]) -> None:
 def _made(block: re.Match[str]) -> str:
     if block[1] == "commands":
         return command_line.page()
+    if block[1] == "steps":
+        return steps.page()
     if block[1] == "public names":
         return public_names()
     described = "\n\n".join(map(_described, block[2].split()))

@@ -49,7 +49,7 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("refinedweb", "gopher"): {"thresholds": GOPHER},
     ("refinedweb", "repetition"): {"thresholds": REPETITION},
     ("refinedweb", "minhash"): {"bands": 450, "rows": 20, "run": 5},
-    ("refinedweb", "substrings"): {"length": 50},
+    ("refinedweb", "substrings"): {"length": 44},  # 50 tokens of GPT-2 in the paper
     ("ccnet", "lines"): {"everywhere": True, "keep_marks": True},
     ("ccnet", "language"): {"probability": 0.5},
     ("ccnet", "perplexity"): {"thirds": ("head",)},

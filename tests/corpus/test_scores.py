@@ -8,9 +8,11 @@ import json
 import math
 import random
 import struct
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -276,6 +278,8 @@ def test_thirds_are_of_each_language(reference: str) -> None:
     [
         ({"reference": "nowhere.txt"}, "'reference' to name files, found none at 'nowhere.txt'"),
         ({"thirds": ["first"]}, "'thirds' to list some of head, middle, tail, found first"),
+        ({"model": "en.arpa.bin"}, "the option 'reference', or 'model' with 'pieces', found reference"),
+        ({"reference": [], "pieces": "en.sp.model"}, "or 'model' with 'pieces', found .*en.sp.model"),
     ],
 )
 def test_wrong_options_of_perplexity(options: dict[str, Any], sentence: str, reference: str) -> None:
@@ -286,6 +290,44 @@ def test_wrong_options_of_perplexity(options: dict[str, Any], sentence: str, ref
 def test_a_reference_without_words(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Expected words in the files of the option 'reference'"):
         perplexity.Perplexity((write_texts(tmp_path / "empty.jsonl", [" "]),)).learn(tmp_path)
+
+
+# ---- Models of KenLM.
+class _KenlmStandIn(ModuleType):
+    """As the library: a score is a log10-probability, and a file of another kind raises an error."""
+
+    class Model:
+        def __init__(self, path: str) -> None:
+            if not Path(path).read_bytes().startswith(b"\\data\\"):
+                raise RuntimeError(f"{path} is\nnot an ARPA file")
+
+        def score(self, line: str) -> float:
+            assert line.isascii()
+            return -2.0 * len(line.split()) - 1.0
+
+
+def test_models_of_kenlm_replace_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kenlm", _KenlmStandIn("kenlm"))
+    (tmp_path / "en.arpa").write_text("\\data\\\n")
+    options = {"model": str(tmp_path / "en.arpa"), "languages": ["en"], "thirds": ["head", "middle", "tail"]}
+    texts = ["A café\nopens.", "A caf\u00e9", " ", "\udc80 lone"]
+    left, _ = through([("perplexity", options)], texts, language="en")
+    # The line end is removed without a space: "a cafeopens." has two words.
+    expected = [10 ** (5 / 3), 10 ** (5 / 3), 10.0, 10 ** (5 / 3)]
+    assert [document.metadata["perplexity"] for document in left] == pytest.approx(expected, abs=0.01)
+    assert {document.metadata["perplexity_third"] for document in left} <= {"head", "middle", "tail"}
+    (tmp_path / "other.bin").write_bytes(b"other")
+    for name, sentence in (
+        ("other.bin", "Expected a model of KenLM .* is not an ARPA file"),
+        ("none", "found no file"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            Chain([("perplexity", {"model": str(tmp_path / name)})])
+    with pytest.raises(UserError, match=r"Expected a SentencePiece model at .*other\.bin"):
+        Chain([("perplexity", {"model": options["model"], "pieces": str(tmp_path / "other.bin")})])
+    monkeypatch.setitem(sys.modules, "kenlm", None)
+    with pytest.raises(UserError, match=r"Expected the library kenlm.*pip install 'kenlm'"):
+        Chain([("perplexity", {"model": str(tmp_path / "other")})])
 
 
 # ---- Quality.
@@ -604,7 +646,7 @@ def test_lists_and_mappings_from_the_command_line_and_from_yaml(tmp_path: Path, 
 
 def test_a_recipe_says_which_files_it_needs() -> None:
     with pytest.raises(
-        UserError, match=r"Recipe ccnet: .*needs the option 'reference'.*--preparation.options STEP.OPTION"
+        UserError, match=r"Recipe ccnet: .*have the option 'reference', or 'model'.*--preparation.options STEP.OPTION"
     ):
         PreparationConfig(recipe="ccnet").check()
     with pytest.raises(

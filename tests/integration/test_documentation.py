@@ -164,6 +164,15 @@ def command_line(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return __import__("command_line")
 
 
+def test_tables_of_steps_and_recipes_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS / "site")
+    steps = __import__("steps")
+    text = steps.PAGE.read_text(encoding="utf-8")
+    assert steps.renewed(text) == text, "run `python docs/site/steps.py`"
+    names = [*steps.METHODS, *(path.stem for path in steps.RECIPES.glob("*.yaml"))]
+    assert [name for name in names if f"[`{name}`]" not in text] == []
+
+
 def test_shell_examples_name_real_verbs_and_options(command_line: ModuleType) -> None:
     shell = "\n".join(block for path in DOCUMENTS for block in blocks(path, "sh")).replace("\\\n", " ")
     commands = [shlex.split(line, comments=True) for line in re.findall(r"^jax-diversity .+", shell, re.MULTILINE)]

@@ -10,7 +10,12 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
+from jax_diversity.foundation.progress import ignore
+from jax_diversity.foundation.settings import read_settings
 from jax_diversity.ordering.base import METHODS
+from jax_diversity.run.interleaving import interleaved
+from jax_diversity.run.settings import ScheduleConfig
+from jax_diversity.run.weights import named_weights, phases_of
 from tests.support.runs import whole
 from tests.support.tiny_dataset import write_tiny_dataset
 
@@ -159,3 +164,19 @@ def test_settings_that_contradict_one_another(
     assert main(["schedule", "--config", str(config), "--quiet"]) == 2
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "run" / "schedule.json").exists()
+
+
+def test_llamas_mixture_gives_the_epochs_of_the_paper() -> None:
+    """Touvron et al. 2023, table 1: with sizes as in the paper, every dataset is read as often as there."""
+    path = Path(__file__).parents[2] / "configs" / "runs" / "llama.yaml"
+    config = read_settings(path, ScheduleConfig())
+    config.check(exists=False)
+    epochs = np.array([1.10, 1.06, 0.64, 2.45, 2.23, 1.06, 1.03])
+    shares = np.array([67, 15, 4.5, 4.5, 4.5, 2.5, 2])
+    sizes = np.round(1000 * shares / epochs)
+    weights = named_weights(config.weights, config.datasets, sizes, "dataset")
+    np.testing.assert_array_equal(weights, shares)
+    count = round(config.num_epochs * sizes.sum())
+    chosen = interleaved((0,), phases_of(weights)[1], count, config.interleaving, ignore)
+    np.testing.assert_allclose(np.bincount(chosen) / sizes, epochs, atol=0.006)
+    assert path.read_text(encoding="utf-8").startswith("# jax-diversity schedule --config configs/runs/llama.yaml")

@@ -129,6 +129,15 @@ def test_a_changed_threshold_holds_for_all_languages() -> None:
     assert through("gopher", [text], "de", thresholds={"least_alphabetic_words": 0.85})[0] == []
 
 
+def test_runs_of_words_have_several_characters_in_thai_and_japanese() -> None:
+    rng = random.Random(3)
+    for language, first, length in (("th", 0x0E01, 6), ("ja", 0x3042, 4)):
+        known = ["".join(chr(first + rng.randrange(40)) for _ in range(length)) for _ in range(40)]
+        words = [rng.choice(known) for _ in range(100)]
+        assert through("repetition", ["".join(words)], language)[0] == ["d0"]
+        assert through("repetition", ["".join(words[:50] + words[:50])], language)[0] == []
+
+
 def test_words_between_spaces_in_the_alphabetic_rule() -> None:
     text = " ".join(f'"word{index}," (the)!' for index in range(40)) + " be and"
     assert through("gopher", [text])[0] == []

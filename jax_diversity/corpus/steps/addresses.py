@@ -44,8 +44,9 @@ class Addresses(Step):
 
     `blocked` names files. Each of their lines has a domain or the beginning of an address (such as
     `example.org/shop`). Subdomains of a blocked domain are blocked too. An entry needs 8 bytes of memory.
-    `left_out` lists domains that the corpus gets from another source. One strong word or two weak words remove a
-    page.
+    `left_out` lists domains that the corpus gets from another source. A page is also removed if its address has one
+    clearly pornographic word, or two words that may be pornographic; a medical page has only one of these. The list
+    of words is short and English.
     """
 
     PHRASES: ClassVar[Mapping[str, str]] = {

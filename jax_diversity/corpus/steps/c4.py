@@ -47,28 +47,31 @@ class C4(Step):
     def judge(self, candidate: Candidate) -> Iterator[Measured]:
         """Choose the lines, then count the sentences."""
         kept, num_sentences, has_marks = [], 0, True
-        longest_word = self.thresholds["longest_word"]
+        longest_word, least_words = self.thresholds["longest_word"], self.thresholds["least_words_a_line"]
+        # Looked up once: a text has many lines.
+        names = ("terminal_punctuation", "citations", "javascript", "policy")
+        needs_mark, cuts_citations, no_javascript, no_policy = map(self._on.__contains__, names)
         split = split_spaced if candidate.is_unspaced else str.split
         for line in map(str.strip, candidate.text.splitlines()):
             words = split(line)
             if len(line) > longest_word and any(len(word) > longest_word for word in words):
                 continue
-            if "[" in line and "citations" in self._on:
+            if cuts_citations and "[" in line:
                 line = _CITATION.sub("", line)
-            if len(words) < self.thresholds["least_words_a_line"]:
+            if len(words) < least_words:
                 continue
-            if "terminal_punctuation" in self._on and not _ends_sentence(line):
+            if needs_mark and not _ends_sentence(line):
                 if not ends_without_mark(line):
                     continue
                 has_marks = False
             lower = line.lower()
             if "lorem ipsum" in lower and "lorem_ipsum" in self._on:
                 yield at_most("lorem_ipsum", 1, 0)
-            if "javascript" in lower and "javascript" in self._on:
+            if no_javascript and "javascript" in lower:
                 continue
             if "{" in line and "curly_brackets" in self._on:
                 yield at_most("curly_brackets", 1, 0)
-            if "policy" in self._on and _POLICY.search(lower):
+            if no_policy and _POLICY.search(lower):
                 continue
             num_sentences += len(split_sentences(line))
             kept.append(line)

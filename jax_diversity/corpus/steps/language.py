@@ -32,7 +32,11 @@ class Language(Step):
     `detected_language` and `language_probability`. If a document has no language, the detected language is set. Only
     the first 4,000 characters are read. The language of one or two words is `unknown`, with a probability of 0.
     RefinedWeb and FineWeb use the threshold .65, too. `model` is a file of fastText, such as lid.176.bin, which is then
-    used instead of py3langid.
+    used instead of py3langid (`pip install fasttext-predict`); a damaged file is an error before documents are read.
+
+    py3langid knows 140 languages. It detects Tigrinya as `am` (Amharic) and Kirundi as `rw` (Kinyarwanda), with a
+    probability of nearly 1. Sentences in Croatian, Bosnian, Serbian, Indonesian and Malay often have no language above
+    .65: use a lower threshold for them.
     """
 
     PHRASES: ClassVar[Mapping[str, str]] = {

@@ -24,16 +24,15 @@ from jaxtyping import Int64
 from jax_diversity.corpus.passes.notes import Notes
 from jax_diversity.corpus.readers.named import find_named, hash_named, read_texts
 from jax_diversity.corpus.steps.base import Candidate, LearningStep, Measured, Survey, at_least, at_most
+from jax_diversity.corpus.steps.kenlm_model import LARGEST, kenlm_model
 from jax_diversity.corpus.steps.kneser_ney import BEGIN, END, NgramModel, train
-from jax_diversity.foundation.artifacts import read_json, write_json
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.artifacts import file_hash, read_json, write_json
+from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.text.words import plain_word, split_words
 
 _UNKNOWN = 2
 """The token of unknown symbols; the tokens of the vocabulary follow it."""
 _NUM_CHARACTERS = sys.maxunicode + 1
-_LARGEST = 1e300
-"""A number above the perplexity of any text: the log-probability of a word is at least about -450."""
 _THIRDS = ("head", "middle", "tail")
 _ORDER = 5
 _REFERENCE_WORDS = 10_000_000
@@ -51,6 +50,10 @@ class Perplexity(LearningStep, Survey):
     such as `[en, de]`, documents of other languages pass and are not measured. `thirds`, such as `[head, middle]`,
     compares all documents of a language and keeps these thirds: the head has the lowest perplexities, then follow
     middle and tail. The name of a document's third becomes the field `perplexity_third`.
+
+    `model` is a file of KenLM that replaces `reference`, such as CCNet's en.arpa.bin, with `pieces`, the SentencePiece
+    model en.sp.model; without `pieces` it is a model of words (`pip install kenlm sentencepiece`). Texts are then
+    normalised as in CCNet, and the perplexity is that of a piece, as in CCNet.
     """
 
     PHRASES: ClassVar[Mapping[str, str]] = {
@@ -60,7 +63,9 @@ class Perplexity(LearningStep, Survey):
         "middle": "in the middle third of the perplexities",
         "tail": "in the third with the highest perplexity",
     }
-    reference: tuple[str, ...]
+    reference: tuple[str, ...] = ()
+    model: str = ""
+    pieces: str = ""
     languages: tuple[str, ...] = ()
     least: float = 0.0
     most: float = 1e300
@@ -71,7 +76,16 @@ class Perplexity(LearningStep, Survey):
             raise UserError(
                 f"Expected the option 'thirds' to list some of {', '.join(_THIRDS)}, found {', '.join(self.thirds)}."
             )
-        find_named("reference", self.reference)
+        if bool(self.reference) == bool(self.model) or (self.pieces and not self.model):
+            found = f"{quoted(list(self.reference))}, {quoted(self.model)} and {quoted(self.pieces)}"
+            raise UserError(
+                "Expected the step perplexity to have the option 'reference', or 'model' with 'pieces', found "
+                f"reference, model and pieces {found}."
+            )
+        if self.model:
+            self._kenlm = kenlm_model(self.model, self.pieces)
+        else:
+            find_named("reference", self.reference)
 
     @property
     def compares_documents(self) -> bool:
@@ -79,7 +93,9 @@ class Perplexity(LearningStep, Survey):
         return bool(self.thirds)
 
     def identity(self) -> list[str]:
-        """The hashes of the reference's files."""
+        """The hashes of the files."""
+        if self.model:
+            return [file_hash(Path(path).expanduser()) for path in (self.model, self.pieces) if path]
         return hash_named("reference", self.reference)
 
     def learn(self, folder: Path) -> None:
@@ -88,6 +104,8 @@ class Perplexity(LearningStep, Survey):
         Raises:
             UserError: the reference contains no word.
         """
+        if self.model:
+            return
         numbers = _Numbers()
         texts, num_words = [], 0
         for text in read_texts("reference", self.reference):
@@ -107,7 +125,8 @@ class Perplexity(LearningStep, Survey):
 
     def load_learned(self, folder: Path) -> None:
         """Load the trained models."""
-        self._model = _LanguageModel(folder)
+        if not self.model:
+            self._model = _LanguageModel(folder)
 
     def note(self, candidate: Candidate) -> bytes:
         """The perplexity as 8 bytes; empty if the document is not measured."""
@@ -147,9 +166,12 @@ class Perplexity(LearningStep, Survey):
         """The perplexity, which becomes a field; None for a document of another language."""
         if self.languages and candidate.language not in self.languages:
             return None
-        words = candidate.words
-        mean = self._model.log_probability(words) / (len(words) + 1)
-        candidate.scores["perplexity"] = value = round(math.exp(min(-mean, math.log(_LARGEST))), 2)
+        if self.model:
+            value = self._kenlm.perplexity(candidate.text)
+        else:
+            mean = self._model.log_probability(candidate.words) / (len(candidate.words) + 1)
+            value = math.exp(min(-mean, math.log(LARGEST)))
+        candidate.scores["perplexity"] = value = round(value, 2)
         return value
 
 

@@ -89,7 +89,23 @@ class PersonalData(Step):
     random values of names such as *password*. Finds are counted by kind and never stored.
 
     `fields` are replaced too: the title, and fields of the metadata (texts, also in lists and mappings). Other metadata
-    stay. Ids are not changed, because they must be unique; ids with personal data are counted as `left_in_id`.
+    stay. Ids are not changed, because they must be unique; ids with personal data are counted as `left_in_id`: give
+    these documents other ids.
+
+    The kinds in detail:
+
+    - `email`: also `jane [at] host [dot] org`. Message ids have the same form and are replaced, too.
+    - `phone`: a valid number after `+`; after a word such as *phone*, 7 to 15 digits, but no dates and hours.
+    - `ip`: versions 4 and 6. Numbers after words such as *version*, *section* or *Firefox* stay, and so do numbers
+      after `name==`, `name-` or `name/`, small numbers after a name, and addresses whose first two numbers are below
+      10, unless a word such as *host* is before them.
+    - `national_id`: if other numbers can have the same form and checksum, only after a word such as *PESEL*.
+    - `secret`: keys of 43 services, private keys (PEM), JSON web tokens, passwords in addresses, headers such as
+      `Authorization: Bearer`, and values of names such as `api_key` or `DB_PASSWORD=`.
+
+    The search ignores invisible characters, converts the spaces, dashes and digits of all scripts to ASCII, and
+    resolves `%40` and `&#64;`. Numbers with a line break between their digits are found, except in tables. Most
+    addresses of version 4 are found; .7 % of those that are planted anywhere look like versions.
     """
 
     is_filter = False

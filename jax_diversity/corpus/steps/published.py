@@ -160,6 +160,10 @@ _TABLE = {
     ),
 }
 
+CHARACTERS_PER_WORD = {"ja": 2, "km": 3, "lo": 3, "my": 3, "th": 4}
+"""Characters that count as one word of a run: about the mean length of the words for which FineWeb2 computed its
+thresholds. For Chinese, runs of single characters agree best with runs of words (docs/log.md)."""
+
 
 @cache
 def stop_words(language: str) -> frozenset[str] | None:

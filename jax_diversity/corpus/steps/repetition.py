@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from jax_diversity.corpus.steps.base import Candidate, Measured, at_most, entries, unknown
-from jax_diversity.corpus.steps.published import LanguageStep
+from jax_diversity.corpus.steps.published import CHARACTERS_PER_WORD, LanguageStep
 
 _PARAGRAPH_END = re.compile(r"\n{2,}")
 _LINE_END = re.compile(r"\n+")
@@ -24,8 +24,9 @@ class Repetition(LanguageStep):
     repeat an earlier paragraph or line. `paragraph_characters` and `line_characters` limit the share of characters in
     them. `top_N` limits the share of characters in the most frequent run of N words. `repeated_N` limits the share of
     characters in repeated runs of N words; each character is counted once. Documents in 33 languages other than English
-    are judged by FineWeb2's thresholds, except thresholds that you change. Other documents in scripts without spaces
-    are not judged by the rules about runs of words. `by_language: false` uses the same thresholds for all documents.
+    are judged by FineWeb2's thresholds, except thresholds that you change. In Japanese, two characters count as a word
+    of a run, in Lao, Khmer and Burmese three, in Thai four. Other documents in scripts without spaces are not judged by
+    the rules about runs of words. `by_language: false` uses the same thresholds for all documents.
     """
 
     PHRASES: ClassVar[Mapping[str, str]] = {
@@ -58,20 +59,25 @@ class Repetition(LanguageStep):
         limits = self.limits(candidate)
         # The default thresholds are for words of several characters.
         knows_runs = limits is not self.thresholds or not (self.by_language and candidate.is_unspaced)
-        separator = 0 if self.by_language and candidate.is_unspaced else 1
-        for rule, share in _shares(candidate.text, candidate.words if knows_runs else [], separator):
+        in_characters = self.by_language and candidate.is_unspaced
+        width = CHARACTERS_PER_WORD.get(candidate.main_language, 1) if in_characters else 1
+        words = candidate.words if knows_runs else []
+        for rule, share in _shares(candidate.text, words, separator=0 if in_characters else 1, width=width):
             yield at_most(rule, share, limits[rule])
         if not knows_runs:
             yield from map(unknown, [rule for rule in limits if rule.startswith(("top_", "repeated_"))])
 
 
-def _shares(text: str, words: list[str], separator: int) -> Iterator[tuple[str, float]]:
+def _shares(text: str, words: list[str], separator: int, width: int) -> Iterator[tuple[str, float]]:
     num_characters = max(len(text), 1)
     for part, parts in (("paragraph", _PARAGRAPH_END.split(text.strip())), ("line", _LINE_END.split(text))):
         number, characters = duplicates(parts)
         yield f"{part}s", number / len(parts)
         yield f"{part}_characters", characters / num_characters
-    for n, runs in zip(range(2, 11), _repeated_runs(words), strict=False):
+    for length, runs in zip(range(2, 10 * width + 1), _repeated_runs(words), strict=False):
+        n, rest = divmod(length, width)
+        if rest or n == 1:
+            continue
         if n < 5:
             yield f"top_{n}", (runs.top_characters + (n - 1) * separator) * runs.top_count / num_characters
         else:

@@ -51,6 +51,10 @@ class Semantic(Groups):
     from the source that comes first in `precedence`; otherwise it is the document that is farthest from the centre of
     its cluster. Every removed document is similar to a kept document. `mark` removes no document and sets the field
     `semantic_group`.
+
+    Terms find editions of a poem that differ in some characters, but also texts that differ only in a name;
+    `similarity: 0.8` also finds lists of the same pattern. Of 760 documents of `mixed` that are removed, `minhash` does
+    not find 365. Use `mark` first, and look at the groups.
     """
 
     similarity: float = 0.9

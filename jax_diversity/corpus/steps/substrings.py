@@ -23,10 +23,11 @@ from jax_diversity.text.words import word_spans
 class Substrings(Repeats):
     """Cuts out substrings of at least `length` words that occurred before, in this or another document.
 
-    Punctuation marks are words here. Words must be equal in every letter; spaces are ignored. A document is removed if
-    the remaining share of its words is below `least_left`; with 1, every document with such a substring is removed.
-    Documents of the sources in `precedence` come first, then all others, in the order of reading. `mark` changes no
-    text: documents get the share of words in such substrings as the field `repeated_substrings_share`.
+    Punctuation marks are words here. Words must be equal in every letter; spaces are ignored. If a text repeats itself,
+    its first occurrence stays. The result is the same as with a suffix array. A document is removed if the remaining
+    share of its words is below `least_left`; with 1, every document with such a substring is removed. Documents of the
+    sources in `precedence` come first, then all others, in the order of reading. `mark` changes no text: documents get
+    the share of words in such substrings as the field `repeated_substrings_share`.
     """
 
     kind: ClassVar[str] = "words"
