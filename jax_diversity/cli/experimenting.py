@@ -67,15 +67,20 @@ def show_lab(options: LabShowOptions) -> str:
 
 def explain_lab(options: LabExplainOptions) -> str:
     """Return what the orders of a dataset give a trained model, as text; with `--picture` also as a picture."""
-    from jax_diversity.lab.explaining.checkpoint import explain_checkpoint
+    from jax_diversity.lab.explaining.chosen import choose_sequences, find_checkpoint
 
     check_folder_name("out", options.out)
     picture = None if options.picture is None else Path(options.picture)
     if picture is not None and (picture.is_dir() or not picture.absolute().parent.is_dir()):  # before minutes of work
         raise UserError(f"Expected a file in an existing folder for the picture, found {picture}; name another file.")
+    dataset = open_dataset(options.out)
+    checkpoint = find_checkpoint(dataset, None if options.checkpoint is None else Path(options.checkpoint))
+    choose_sequences(dataset, options.sequences, options.batch_size)
+    from jax_diversity.lab.explaining.checkpoint import explain_checkpoint  # imports JAX, after the checks
+
     num_steps, explained = explain_checkpoint(
-        open_dataset(options.out),
-        None if options.checkpoint is None else Path(options.checkpoint),
+        dataset,
+        checkpoint,
         num_sequences=options.sequences,
         batch_size=options.batch_size,
         progress=Progress(options.quiet),

@@ -11,8 +11,17 @@ from typing import Any
 
 from jax_diversity.foundation.artifacts import remove_leftovers, write_text
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import make_folder
+from jax_diversity.foundation.folders import inside, make_folder
 from jax_diversity.foundation.libraries import optional
+
+LOG_FILE = "log.jsonl"
+"""The name of a training run's log in the folder of the run."""
+
+
+def logs_of_runs(root: Path) -> dict[str, Path]:
+    """Return name -> log, for the training runs in a dataset's folder; the name is that of the ordering."""
+    names = sorted(path.parent.name for path in (root / "training").glob(f"*/{LOG_FILE}"))
+    return {name: inside(root, "training", name, LOG_FILE) for name in names}
 
 
 def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

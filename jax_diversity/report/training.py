@@ -13,9 +13,8 @@ from jax_diversity.figures.plain import as_json, clean_text, round_value
 from jax_diversity.foundation.folders import inside
 from jax_diversity.foundation.stage import Context
 from jax_diversity.lab.explaining.stored import read_explanations
-from jax_diversity.lab.metrics import read_log
+from jax_diversity.lab.metrics import LOG_FILE, read_log
 from jax_diversity.lab.noise import find_outliers, loss_noise
-from jax_diversity.lab.training_log import LOG_FILE
 from jax_diversity.measures.curves import envelope
 from jax_diversity.report.words import training_sentence
 
