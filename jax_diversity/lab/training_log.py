@@ -12,7 +12,7 @@ import jax
 
 from jax_diversity.dataset.orderings import is_file_name
 from jax_diversity.foundation.checks import as_whole_number, check_mapping
-from jax_diversity.foundation.errors import UserError, shortened
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import inside, is_held, locked
 from jax_diversity.lab.metrics import LOG_FILE, JsonLinesWriter, read_log
 from jax_diversity.run.run import Datasets, Run, as_run
@@ -44,8 +44,9 @@ class TrainingLog:
     """Write the values of your own training loop to a log that the report draws.
 
     The log is `log.jsonl` in `training_folder(run)`: `out/training/ORDERING`, or `RUN/training` for a stored run. Its
-    first line has the fingerprints of the dataset and of the ordering, and how that was made; every other line has values of one step. A step
-    may be written several times: `read_log` joins its values. A log can be the writer of `watch_batches`.
+    first line has the fingerprints of the dataset and of the ordering, and how the ordering was made; every other line
+    has values of one step. A step may be written several times: `read_log` joins its values. A log can be the writer of
+    `watch_batches`.
 
     Opening a log changes no step. The first step that is written says where training begins or continues: the records
     of this step and of later steps are removed, because they are of a run that ended after its last checkpoint. A
@@ -105,12 +106,12 @@ class TrainingLog:
         for name, is_same in fits.items():
             if not is_same:
                 made = header.get("order")
-                by = f" ({', '.join(f'{key} {value}' for key, value in made.items())})" if isinstance(made, dict) else ""
+                how = ", ".join(f"{key} {value}" for key, value in made.items()) if isinstance(made, dict) else ""
                 raise UserError(
                     f"Expected the log of a run on the {name} of fingerprint {self._header[name][:16]}, found "
-                    f"{self._path} of the {name} {shortened(str(header[name]), 16)}{by}; to continue that run, open "
-                    f"its {name} (a build with the same documents and settings makes the same one again); to start a "
-                    f"new run, move {self._folder} away."
+                    f"{self._path} of the {name} {str(header[name])[:16]}{how and f' ({how})'}; to continue that run, "
+                    f"open its {name} (a build with the same documents and settings makes the same one again); to "
+                    f"start a new run, move {self._folder} away."
                 )
 
     def __call__(self, step: int, values: Mapping[str, Any]) -> None:

@@ -147,7 +147,9 @@ def test_a_log_of_another_run_is_refused_and_stays(out: Path, tmp_path: Path) ->
     about = {**json.loads(header), "dataset": jd.open_dataset(out).fingerprint}
     path.write_text("\n".join([json.dumps(about), *steps]) + "\n")
     made = r"of the ordering \w{16} \(method balance\); to continue .* move .*training/balance away"
-    with pytest.raises(jd.UserError, match=rf"Expected the log of a run on the ordering of fingerprint \w{{16}}, .* {made}"):
+    with pytest.raises(
+        jd.UserError, match=rf"Expected the log of a run on the ordering of fingerprint \w{{16}}, .* {made}"
+    ):
         jd.TrainingLog(out, "balance")
     assert path.read_text().splitlines()[1:] == before.decode().splitlines()[1:]
 

@@ -592,7 +592,9 @@ def test_the_report_draws_the_runs_of_this_dataset_alone(config: BuildConfig, tm
         (dataclasses.replace(config, batch_size=12), "order.windows [12] (it was [])"),
     ):
         # The ordering of a run is not replaced: the refusal comes before any work.
-        with pytest.raises(jd.UserError, match=re.escape(f"balance (3 steps) follows it, found {found}: the run could")):
+        with pytest.raises(
+            jd.UserError, match=re.escape(f"balance (3 steps) follows it, found {found}: the run could")
+        ):
             Build(refused).run_all()
     assert artifacts(tmp_path / "out") == before
     old = log.read_text()

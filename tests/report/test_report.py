@@ -235,7 +235,10 @@ def test_the_page_says_what_to_do_next():
     assert len(told) == 2
     assert next_of(without_orderings(values)) == ["Make an order: `jax-diversity order --out my-data`."]
     untrained = next_of({**values, "training": []}, 64)[-1]
-    assert "`jax-diversity train` and then `jax-diversity lab explain --out my-data` measure how many" in untrained
+    assert (
+        "`jax-diversity train --out my-data` and then `jax-diversity lab explain --out my-data` measure how many"
+        in untrained
+    )
     shuffle, greedy = values["ordering"]["orders"]
     worse = [{**row, "mean": 0.99} for row in greedy["windows"]]
     ordering = {**values["ordering"], "orders": [shuffle, {**greedy, "windows": worse}]}

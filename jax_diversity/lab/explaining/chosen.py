@@ -35,7 +35,7 @@ def find_checkpoint(dataset: Dataset, checkpoint: Path | None) -> Path:
         place = f"{dataset.root}/training" if checkpoint is None else checkpoint
         raise UserError(
             f"Expected a checkpoint of the lab in {place}, found none; run `jax-diversity train --out {dataset.root}` "
-            f"first, or name a folder such as {dataset.root}/training/balance/checkpoints/200."
+            "first, or name the folder of a checkpoint."
         )
     return max(found, key=lambda path: int(path.name))
 
