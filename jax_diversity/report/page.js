@@ -117,7 +117,7 @@
     const held = compared.filter((row) => row.holds).length;
     const better = (row) => row.mean < row.baseline_mean;
     const about = rows.map((row) => element("div", { class: "verdict" },
-      row.gap_closed == null ? element("span", { class: "tag" }, "no gap")
+      row.gap_closed == null ? element("span") // nothing to judge: a shuffle is at the floor
         : element("span", { class: `tag ${better(row) ? "good" : "warn"}` }, better(row) ? "✓ better" : "not better"), sentence(row.sentence)));
     if (!rows.length && values.verdicts.length)
       about.push(element("p", { class: "hint" }, "Too few windows of this size to compare; choose a smaller one."));

@@ -602,4 +602,6 @@ def test_the_report_draws_the_runs_of_this_dataset_alone(config: BuildConfig, tm
     Build(changed).run_all()
     log.write_text(old)
     Build(changed).run_stage("report")
-    assert "5.4321" not in (tmp_path / "out" / "report.json").read_text()
+    page = (tmp_path / "out" / "report.json").read_text()
+    assert "5.4321" not in page
+    assert "Left out: the log in `training/balance` is of another dataset or ordering" in page
