@@ -666,7 +666,7 @@ def _show_lab(options: LabShowOptions) -> None:
 
 
 def _explain_lab(options: LabExplainOptions) -> None:
-    from jax_diversity.cli.experimenting import explain_lab
+    from jax_diversity.cli.explaining import explain_lab
 
     show(explain_lab(options))
 

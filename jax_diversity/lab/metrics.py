@@ -27,10 +27,10 @@ def logs_of_runs(root: Path) -> dict[str, Path]:
 def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The header and the steps in the log of a training run, which may be finished, running or interrupted.
 
-    The header contains the fingerprints `dataset` and `ordering`, how that `order` was made, and the `settings`. A step has `step` (from 0),
-    `loss` and the other measured values. If several lines have values of one step, they become one record; of values
-    with the same name the last one counts. Other lines are skipped: a killed run may leave half a line, even half a
-    UTF-8 sequence.
+    The header contains the fingerprints `dataset` and `ordering`, how that `order` was made, and the `settings`. A step
+    has `step` (from 0), `loss` and the other measured values. If several lines have values of one step, they become one
+    record; of values with the same name the last one counts. Other lines are skipped: a killed run may leave half a
+    line, even half a UTF-8 sequence.
 
     Returns:
         The header, empty if there is none; the steps in ascending order, empty if no step was done or there is no file.
