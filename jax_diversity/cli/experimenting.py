@@ -1,14 +1,14 @@
-"""The command `lab`: does the training runs of an experiment, prints their results, explains a model's gradients."""
+"""The commands `lab run` and `lab show`: they do the training runs of an experiment, and print their results."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.cli.options import LabExplainOptions, LabOptions, LabRunOptions, LabShowOptions
+from jax_diversity.cli.options import LabOptions, LabRunOptions, LabShowOptions
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT
 from jax_diversity.dataset import Dataset, open_dataset
-from jax_diversity.foundation.artifacts import fingerprint, write_text
+from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import check_folder_name
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.own_functions import give
@@ -63,26 +63,6 @@ def show_lab(options: LabShowOptions) -> str:
     if options.page is not None:
         write_page(experiment, rows, Path(options.page))
     return experiment_text(experiment, rows)
-
-
-def explain_lab(options: LabExplainOptions) -> str:
-    """Return what the orders of a dataset give a trained model, as text; with `--picture` also as a picture."""
-    from jax_diversity.lab.explaining.checkpoint import explain_checkpoint
-
-    check_folder_name("out", options.out)
-    picture = None if options.picture is None else Path(options.picture)
-    if picture is not None and (picture.is_dir() or not picture.absolute().parent.is_dir()):  # before minutes of work
-        raise UserError(f"Expected a file in an existing folder for the picture, found {picture}; name another file.")
-    num_steps, explained = explain_checkpoint(
-        open_dataset(options.out),
-        None if options.checkpoint is None else Path(options.checkpoint),
-        num_sequences=options.sequences,
-        batch_size=options.batch_size,
-        progress=Progress(options.quiet),
-    )
-    if picture is not None:
-        write_text(picture, explained.picture)
-    return f"At the checkpoint after {num_steps:,} steps: {explained}"
 
 
 def _experiment(options: LabOptions) -> Experiment:

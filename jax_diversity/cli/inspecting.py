@@ -6,13 +6,16 @@ import dataclasses
 import json
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float64
 from rich.text import Text
 
+from jax_diversity.characteristics.stored import TOKENS
 from jax_diversity.cli.tables import end_of, plain_table, printed
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.tables import wrapped
 from jax_diversity.foundation.terminal import clean
 
@@ -41,7 +44,7 @@ def batch_table(batch: BatchView, run: Run, num_rows: int, deviations: Deviation
     if deviations:
         lines += [_ranks_table(batch, deviations), ""]
     if batch.families:
-        names = _cluster_names(run.datasets[0], batch.families) if len(run.datasets) == 1 else {}
+        names = _names_of_groups(run.datasets[0], batch.families) if len(run.datasets) == 1 else {}
         lines += [_differences_table(batch, "run" if several else "corpus", names), ""]
     return "\n".join([*lines, _rows_table(batch, num_rows, several), *_rest(size, num_rows)])
 
@@ -62,7 +65,8 @@ def _rest(size: int, num_rows: int) -> list[str]:
 
 def _ranks_table(batch: BatchView, deviations: Deviations) -> str:
     """A table of every family's TV, compared with the TV of all batches."""
-    numbers = ("TV", "better than", f"best of {len(next(iter(deviations.values()))):,} batches", "mean", "worst")
+    compared = f"better than, of {len(next(iter(deviations.values()))):,} batches"
+    numbers = ("TV", compared, "best", "mean", "worst")
     table = plain_table("family", *numbers, numbers=numbers)
     for family, view in batch.families.items():
         tv, others = view.total_variation, deviations[family]
@@ -79,14 +83,28 @@ def _in_percent(share: float) -> str:
     return "> 99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
 
 
-def _cluster_names(dataset: Dataset, families: Collection[str]) -> dict[str, dict[str, str]]:
-    """Clustering -> number of a cluster -> its name, the terms of its documents."""
+def _names_of_groups(dataset: Dataset, families: Collection[str]) -> dict[str, dict[str, str]]:
+    """Family -> number of a group -> its name: the terms of a cluster's documents, the text of a token."""
     clusterings = dataset.counts("cluster").get("clusterings", {}) if "cluster" in dataset.stored.stages else {}
-    return {
+    names = {
         family: {str(number): cluster["name"] for number, cluster in enumerate(dataset.clusters(family))}
         for family in families
         if family in clusterings
     }
+    if TOKENS in families:
+        with suppress(UserError):  # the tokenizer's library may be missing
+            names[TOKENS] = _texts_of_tokens(dataset)
+    return names
+
+
+def _texts_of_tokens(dataset: Dataset) -> dict[str, str]:
+    """Number of a group of token ids -> the text of its first token; a + means that the group has more ids."""
+    if dataset.tokenizer is None:
+        return {}
+    groups = dataset.group_names[TOKENS]
+    more = "+" if dataset.vocab_size > len(groups) else ""
+    texts = {group: dataset.tokenizer.decode([int(group)]) for group in groups}
+    return {group: f"{text!r}{more}" for group, text in texts.items() if text}
 
 
 def _differences_table(batch: BatchView, whole: str, names: Mapping[str, Mapping[str, str]]) -> str:

@@ -42,6 +42,7 @@ from jax_diversity.cli.options import (
     StageOptions,
     TrainOptions,
     VerifyOptions,
+    as_typed,
     first_options,
     parse_options,
     short_help,
@@ -128,7 +129,8 @@ def _answer(given: list[str]) -> int:
         else:
             _run(given[0], given[1:])
     except UserError as error:
-        return _fail(str(error))
+        # A settings file has the settings' own names.
+        return _fail(str(error) if any(word.startswith("--config") for word in given) else as_typed(str(error)))
     except KeyboardInterrupt:
         return _fail("interrupted; run the same command again to continue where it stopped.", status=130)
     except BrokenPipeError:  # the program that reads the output, such as `head`, has ended
@@ -156,7 +158,7 @@ def _show_warning(message: Warning | str, category: type[Warning], filename: str
     """Show a warning as one line; a warning of another package also has its origin."""
     own = category is UserWarning or category.__module__.startswith("jax_diversity.")
     place = "" if own else f" ({category.__name__} in {filename}:{lineno})"
-    show(f"jax-diversity: warning: {in_one_line(message)}{place}", sys.stderr)
+    show(f"jax-diversity: warning: {in_one_line(as_typed(str(message)))}{place}", sys.stderr)
 
 
 def _show_traceback(kind: type[BaseException], error: BaseException, place: TracebackType | None) -> None:
@@ -535,7 +537,7 @@ def _run_measure(options: MeasureOptions) -> None:
         compared = compared if options.relative_to is None else compared.relative_to(options.relative_to)
         show(compared.markdown() if options.markdown else compared.table())
     else:
-        verdict = compared.verdict(chosen.characteristics.batch_size)
+        verdict = compared.verdict()
         show(str(verdict if verdict is not None else compared))
         if options.all:
             show(f"\n{measures_legend(chosen)}\n\n{compared.table()}")
@@ -557,9 +559,23 @@ def _run_inspect(options: InspectOptions) -> None:
         raise UserError(f"Expected --rows >= 0, found {options.rows}.")
     from jax_diversity.cli.inspecting import as_json, batch_table, document_json, history_text, uses_table
     from jax_diversity.corpus.readers.files import valid_name
+    from jax_diversity.dataset import open_dataset
     from jax_diversity.run.history import document_history
-    from jax_diversity.run.inspection import Inspector
+    from jax_diversity.run.inspection import Inspector, unknown_document
 
+    if options.document is not None and not _is_run(options.out):
+        dataset = open_dataset(_existing(options.out))
+        if not dataset.orderings:  # not further than preparation or packing: there is no run yet
+            document = valid_name(options.document)
+            history = document_history(dataset, document)
+            if history.decision is None and not history.is_stored:
+                raise unknown_document([dataset], document)
+            if options.json:
+                show(document_json([history], []))
+                return
+            kept = ["Preparation kept it. There is no ordering yet: finish the dataset with `jax-diversity build`."]
+            show(history_text(document, [*history.sentences, *(kept if history.is_stored else [])], ""))
+            return
     run = _open_run(options, options.ordering)
     usual = run.datasets[0].batch_size or max(min(64, len(run)), 1)
     size = usual if options.batch_size is None else options.batch_size
@@ -650,7 +666,7 @@ def _show_lab(options: LabShowOptions) -> None:
 
 
 def _explain_lab(options: LabExplainOptions) -> None:
-    from jax_diversity.cli.experimenting import explain_lab
+    from jax_diversity.cli.explaining import explain_lab
 
     show(explain_lab(options))
 

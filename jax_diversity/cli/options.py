@@ -332,6 +332,8 @@ ALIASES = {
     "--recipe": "--preparation.recipe",
 }
 """Short names of settings, in the commands that have the setting and no option of the short name."""
+_MEANT = {"--batch-size": "--windows"}
+"""Options of other commands, and what has their meaning in a command that lacks them."""
 
 
 def with_full_names(arguments: Sequence[str], known: Collection[str]) -> list[str]:
@@ -532,10 +534,29 @@ def _unknown(verb: str, words: Sequence[str], known: Collection[str]) -> str:
     if option is not None:
         short = [name for name, full in ALIASES.items() if full in known]
         near = difflib.get_close_matches(option.replace("_", "-"), [*known, *short], n=1, cutoff=0.7)
+        near += [each for each in [*short, *known] if _MEANT.get(option) == each or _begins(option, each)]
         return f"option {option}; did you mean {near[0]}?" if near else f"option {option};"
     meant = "--corpus.paths" if verb in ("build", "prepare") else "--out"
     hint = f" did you mean {meant} {words[0]}?" if Path(words[0]).exists() else ""
     return f"argument {words[0]};{hint}"
+
+
+def _begins(option: str, known: str) -> bool:
+    """Whether the words of an option begin the words of a known one, as in --seq-len and --sequence-length."""
+    given, full = (re.split("[-_]", name.strip("-").rpartition(".")[2]) for name in (option, known))
+    return len(given) == len(full) and all(there.startswith(here) for here, there in zip(given, full, strict=True))
+
+
+def as_typed(sentence: str) -> str:
+    """A sentence in which settings, such as corpus.text_field, have the names of their options."""
+    short = {full: name for name, full in ALIASES.items()}
+    names = {name.removeprefix("--").replace("-", "_"): name for name, _, _, _ in list_options(BuildConfig())}
+
+    def typed(match: re.Match[str]) -> str:
+        option = names.get(match[0])
+        return match[0] if option is None else short.get(option, option)
+
+    return re.sub(r"(?<![\w.-])[a-z]+\.[a-z_]+\b(?!\.\w|[(/])", typed, sentence)
 
 
 def _with_names(text: str, default: Any) -> str:

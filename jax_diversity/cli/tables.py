@@ -16,6 +16,7 @@ from jax_diversity.foundation.artifacts import read_json
 from jax_diversity.foundation.errors import shortened
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.stage import Stage
+from jax_diversity.foundation.tables import wrapped
 from jax_diversity.measures.stored import figures_file, measured_orderings
 
 if TYPE_CHECKING:
@@ -46,14 +47,17 @@ def orderings_verdict(dataset: Dataset, ordering: str | None = None) -> str:
 
     Without a measured shuffle there is nothing to compare with: the text names the command that compares.
     """
-    from jax_diversity.measures.verdict import SHUFFLE, judge, means_of  # imports SciPy, which `--help` does not need
+    # These import SciPy, which `--help` does not need.
+    from jax_diversity.measures.verdict import SHUFFLE, judge, means_of, too_few
 
     names = measured_orderings(dataset.stored)
     if SHUFFLE not in names:
         return f"`jax-diversity measure --out {dataset.root}` compares the orderings with a shuffle."
     summaries = {name: read_json(figures_file(dataset.stored, name), "measure")["balance"] for name in names}
     means = {name: means_of(summary) for name, summary in summaries.items()}
-    return str(judge(means, SHUFFLE, dataset.batch_size, ordering))
+    verdict = judge(means, SHUFFLE, dataset.batch_size, ordering)
+    few = too_few(dataset.num_sequences, verdict.window)
+    return f"{verdict}\n{wrapped(few)}" if few else str(verdict)
 
 
 def orderings_table(dataset: Dataset) -> str:

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Document
@@ -14,6 +15,8 @@ _BEGINNING = 4096
 """Number of characters that are looked at."""
 _CHECKED = 1000
 """Number of documents after which a corpus of markup is refused, without reading the rest."""
+_NAMED = 2
+"""Number of documents that a message names."""
 _REFUSED, _SHOWN = 0.1, 0.01
 """The shares of documents of one kind of markup that are refused, and that give a warning."""
 
@@ -68,12 +71,12 @@ def without_markup(documents: Iterator[Document], keep: bool, counts: dict[str, 
     Warns:
         UserWarning: a hundredth of the documents is markup of one kind.
     """
-    found, number, first = Counter[str](), 0, dict[str, str]()
+    found, number, first = Counter[str](), 0, dict[str, list[str]]()
     for document in documents:
         number += 1
         if not (document.language or "").startswith("code:") and (kind := markup_of(document.text)):
             found[kind] += 1
-            first.setdefault(kind, document.id)
+            first.setdefault(kind, []).extend([document.id] if found[kind] <= _NAMED else [])
         if number == _CHECKED and not keep:
             _check(found, number, first, "of the first {:,} documents")
         yield document
@@ -82,17 +85,22 @@ def without_markup(documents: Iterator[Document], keep: bool, counts: dict[str, 
         for kind, times in found.items():
             if times >= _SHOWN * number:
                 warnings.warn(
-                    f"{times:,} of {number:,} documents are {kind} (such as {first[kind]}), whose tags become tokens; "
-                    f"{_ADVICE[kind]}, or set corpus.keep_markup.",
+                    f"{times:,} of {number:,} documents are {kind} (such as {' and '.join(first[kind])}), whose tags "
+                    f"become tokens; {_advice(kind)}, or set corpus.keep_markup.",
                     stacklevel=2,
                 )
     counts.update({KINDS[kind]: times for kind, times in found.items()})
 
 
-def _check(found: Counter[str], number: int, first: dict[str, str], among: str) -> None:
+def _advice(kind: str) -> str:
+    needed = kind == "HTML" and find_spec("trafilatura") is None
+    return _ADVICE[kind] + (" after pip install 'jax-diversity[preparation]'" if needed else "")
+
+
+def _check(found: Counter[str], number: int, first: dict[str, list[str]], among: str) -> None:
     for kind, times in found.most_common(1):
         if times >= _REFUSED * number:
             raise UserError(
                 f"Expected documents of text, found that {times:,} {among.format(number)} are {kind} (such as "
-                f"{first[kind]}); {_ADVICE[kind]}, or keep it with --corpus.keep-markup."
+                f"{' and '.join(first[kind])}); {_advice(kind)}, or keep it with --corpus.keep-markup."
             )

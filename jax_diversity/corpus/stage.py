@@ -21,6 +21,9 @@ _SKIPPED = (
     *("num_raised", "num_took_too_long"),
 )
 
+_FEW = 0.2
+"""The share of kept documents below which preparation warns."""
+
 
 def prepare(context: Context, partial: Path) -> Counts:
     """Read the corpus, store its documents, and group copies of one text."""
@@ -55,7 +58,27 @@ def prepare(context: Context, partial: Path) -> Counts:
             stacklevel=2,
         )
     counts = dataclasses.asdict(report) | dataclasses.asdict(stored) | further
-    return counts if chain is None else counts | chain.counts()
+    if chain is None:
+        return counts
+    counts |= chain.counts()
+    _warn_of_few(counts["num_documents"], counts["preparation"])
+    return counts
+
+
+def _warn_of_few(num_kept: int, preparation: Counts) -> None:
+    """Warn if the steps kept a small share of the documents, and name the rule that removed most."""
+    num_read = preparation["num_documents_read"]
+    removed = {
+        (step["step"], rule): number for step in preparation["steps"] for rule, number in step["removed"].items()
+    }
+    if removed and num_kept < _FEW * num_read:
+        step, rule = max(removed, key=lambda name: removed[name])
+        warnings.warn(
+            f"Preparation kept {num_kept:,} of {num_read:,} documents; the rule {rule} of the step {step} removed "
+            f"{removed[step, rule]:,}. `jax-diversity prepare --dry-run` with the same options shows every rule; "
+            "choose steps that fit these texts.",
+            stacklevel=2,
+        )
 
 
 def summary(counts: Counts) -> str:

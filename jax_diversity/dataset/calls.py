@@ -15,6 +15,7 @@ from jax_diversity.measures import balance as _balance
 from jax_diversity.measures import comparison as _comparison
 from jax_diversity.measures.balance import Balance, Order
 from jax_diversity.measures.comparison import Comparison
+from jax_diversity.measures.windows import usable_windows
 from jax_diversity.ordering import base as _base
 from jax_diversity.schema import Characteristics, Ordering
 
@@ -44,11 +45,14 @@ def measure(  # noqa: D103
 def compare(  # noqa: D103
     characteristics: Given,
     orderings: Mapping[str, Order | str | Path] | Sequence[str] | None = None,
+    windows: Sequence[int] | None = None,
     *arguments: Any,
     **settings: Any,
 ) -> Comparison:
     counts, dataset = _opened(characteristics)
     if dataset is not None:
+        if windows is None and "windows" in dataset.settings:  # the comparisons of the build and of its report
+            windows = usable_windows(dataset.settings["windows"], counts.num_sequences, counts.batch_size)
         if orderings is None:
             orderings = list(dataset.orderings)
         if not isinstance(orderings, Mapping):
@@ -56,7 +60,7 @@ def compare(  # noqa: D103
             orderings = {name: name for name in orderings}
         orderings = {name: _found(dataset, each) for name, each in orderings.items()}
     chosen: Any = {} if orderings is None else orderings
-    return _comparison.compare(counts, chosen, *arguments, **settings)
+    return _comparison.compare(counts, chosen, windows, *arguments, **settings)
 
 
 def _opened(given: Given) -> tuple[Characteristics, Dataset | None]:

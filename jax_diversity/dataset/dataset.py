@@ -465,7 +465,7 @@ class Dataset:
             figure: the name of the figure, such as `windows`, `profile`, `prefix`, `heat`, `loss` or `topics`; an
                 unknown name raises an error that lists all.
             ordering: the ordering that `heat` shows; by default the ordering that the report judges.
-            family: the family; by default the first.
+            family: the family; by default the one with which the report begins.
             window: the window size of `windows`; by default the batch size, or the measured size nearest to 256.
 
         Raises:
@@ -477,7 +477,7 @@ class Dataset:
         values = json.loads(self.stored.file("report", "report.json").read_text(encoding="utf-8"))
         main = values["summary"]
         given = {
-            "family": family,
+            "family": main.get("main_family") if family is None else family,
             "focus": main["main_ordering"] if ordering is None else ordering,
             "size": main["main_window"] if window is None else window,
         }

@@ -126,8 +126,7 @@ const orderFigures = (() => {
 
   // The head of the page: the order that is judged and the shuffle, by the first family, in steps if the batch size is known.
   function course(values, palette) {
-    const { main_ordering: main, batch_size: batch } = values.summary;
-    const family = values.ordering.families[0];
+    const { main_ordering: main, main_family: family, batch_size: batch } = values.summary;
     const style = styles(values, palette);
     const steps = (curve) => (batch ? { ...curve, position: curve.position.map((position) => position / batch) } : curve);
     const rows = values.ordering.orders.filter(({ name }) => main && [main, values.ordering.baseline].includes(name))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from jax_diversity.foundation.artifacts import Fault, atomic_folder, file_hash, signed, write_json
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.folders import make_folder, refuse_links
-from jax_diversity.lab.metrics import read_log
+from jax_diversity.lab.metrics import LOG_FILE, read_log
 
 if TYPE_CHECKING:
     from jax_diversity.lab.trainer import Trainer
@@ -188,7 +188,7 @@ def verify_training(root: Path) -> list[Fault]:
     faults = []
     for folder in sorted(root.glob("training/*/checkpoints")):
         refuse_links(root, str(folder.parent.relative_to(root)))
-        header, _ = read_log(folder.parent / "log.jsonl")
+        header, _ = read_log(folder.parent / LOG_FILE)
         for path in find_checkpoints(folder).values():
             name = path.relative_to(root).as_posix()
             try:

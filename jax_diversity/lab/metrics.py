@@ -11,17 +11,26 @@ from typing import Any
 
 from jax_diversity.foundation.artifacts import remove_leftovers, write_text
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import make_folder
+from jax_diversity.foundation.folders import inside, make_folder
 from jax_diversity.foundation.libraries import optional
+
+LOG_FILE = "log.jsonl"
+"""The name of a training run's log in the folder of the run."""
+
+
+def logs_of_runs(root: Path) -> dict[str, Path]:
+    """Return name -> log, for the training runs in a dataset's folder; the name is that of the ordering."""
+    names = sorted(path.parent.name for path in (root / "training").glob(f"*/{LOG_FILE}"))
+    return {name: inside(root, "training", name, LOG_FILE) for name in names}
 
 
 def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The header and the steps in the log of a training run, which may be finished, running or interrupted.
 
-    The header contains the fingerprints `dataset` and `ordering`, and the `settings`. A step has `step` (from 0),
-    `loss` and the other measured values. If several lines have values of one step, they become one record; of values
-    with the same name the last one counts. Other lines are skipped: a killed run may leave half a line, even half a
-    UTF-8 sequence.
+    The header contains the fingerprints `dataset` and `ordering`, how that `order` was made, and the `settings`. A step
+    has `step` (from 0), `loss` and the other measured values. If several lines have values of one step, they become one
+    record; of values with the same name the last one counts. Other lines are skipped: a killed run may leave half a
+    line, even half a UTF-8 sequence.
 
     Returns:
         The header, empty if there is none; the steps in ascending order, empty if no step was done or there is no file.

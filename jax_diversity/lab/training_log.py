@@ -14,11 +14,9 @@ from jax_diversity.dataset.orderings import is_file_name
 from jax_diversity.foundation.checks import as_whole_number, check_mapping
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import inside, is_held, locked
-from jax_diversity.lab.metrics import JsonLinesWriter, read_log
+from jax_diversity.lab.metrics import LOG_FILE, JsonLinesWriter, read_log
 from jax_diversity.run.run import Datasets, Run, as_run
 from jax_diversity.run.stored import StoredRun
-
-LOG_FILE = "log.jsonl"
 
 
 def training_folder(run: Run) -> Path:
@@ -46,8 +44,9 @@ class TrainingLog:
     """Write the values of your own training loop to a log that the report draws.
 
     The log is `log.jsonl` in `training_folder(run)`: `out/training/ORDERING`, or `RUN/training` for a stored run. Its
-    first line has the fingerprints of the dataset and of the ordering; every other line has values of one step. A step
-    may be written several times: `read_log` joins its values. A log can be the writer of `watch_batches`.
+    first line has the fingerprints of the dataset and of the ordering, and how the ordering was made; every other line
+    has values of one step. A step may be written several times: `read_log` joins its values. A log can be the writer of
+    `watch_batches`.
 
     Opening a log changes no step. The first step that is written says where training begins or continues: the records
     of this step and of later steps are removed, because they are of a run that ended after its last checkpoint. A
@@ -82,7 +81,7 @@ class TrainingLog:
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         run = as_run(run, ordering)
-        self._header = {"dataset": run.identity, "ordering": run.fingerprint}
+        self._header = {"dataset": run.identity, "ordering": run.fingerprint, "order": dict(run.info)}
         self._header |= {} if settings is None else {"settings": dict(settings)}
         self._write: JsonLinesWriter | None = None
         self._folder = training_folder(run) if folder is None else Path(folder)
@@ -106,9 +105,13 @@ class TrainingLog:
         }
         for name, is_same in fits.items():
             if not is_same:
+                made = header.get("order")
+                how = ", ".join(f"{key} {value}" for key, value in made.items()) if isinstance(made, dict) else ""
                 raise UserError(
-                    f"Expected the log of a run on the {name} of fingerprint {self._header[name]}, found {self._path} "
-                    f"of the {name} {header[name]}; move that file away, or open its {name}."
+                    f"Expected the log of a run on the {name} of fingerprint {self._header[name][:16]}, found "
+                    f"{self._path} of the {name} {str(header[name])[:16]}{how and f' ({how})'}; to continue that run, "
+                    f"open its {name} (a build with the same documents and settings makes the same one again); to "
+                    f"start a new run, move {self._folder} away."
                 )
 
     def __call__(self, step: int, values: Mapping[str, Any]) -> None:

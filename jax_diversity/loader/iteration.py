@@ -202,8 +202,9 @@ class BatchIterator(grain.DatasetIterator[Batch]):
             if not fits:
                 own = self._state(position)[name]
                 raise UserError(
-                    f"The checkpoint was made with the {name} of fingerprint {state[name]}, this loader's is {own}; "
-                    f"open the {name} of the checkpoint, or start a new run."
+                    f"The checkpoint was made with the {name} of fingerprint {str(state[name])[:16]}, this loader's is "
+                    f"{own[:16]}; open the {name} of the checkpoint (a build with the same documents and settings "
+                    "makes the same one again), or start a new run."
                 )
         self._windows.check_lengths(position)
         self._move(position)

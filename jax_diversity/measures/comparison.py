@@ -66,10 +66,12 @@ class Comparison:
     Attributes:
         rows: one number per row, by ordering, then family, then measure.
         base: the ordering whose values all values were divided by; None if the values are the measures themselves.
+        batch_size: the global batch size of training; None if it is unknown.
     """
 
     rows: tuple[Row, ...]
     base: str | None = None
+    batch_size: int | None = None
 
     @property
     def orderings(self) -> tuple[str, ...]:
@@ -105,7 +107,7 @@ class Comparison:
             base = bases.get(row.key)
             return row.value / base if row.value is not None and base else None  # a base of 0 has no ratios
 
-        return Comparison(tuple(replace(row, value=ratio(row)) for row in self.rows), base=name)
+        return Comparison(tuple(replace(row, value=ratio(row)) for row in self.rows), name, self.batch_size)
 
     def as_dict(self) -> dict[str, Any]:
         """Return nested dicts for JSON: under `orderings`, ordering -> family -> measure -> value.
@@ -137,7 +139,8 @@ class Comparison:
     def verdict(self, batch_size: int | None = None) -> Verdict | None:
         """Return the verdict on `balance` (or the first order); None without a shuffle, or for ratios.
 
-        The verdict has a sentence and a small table. `batch_size` is the global batch size of training, if it is known.
+        The verdict has a sentence and a small table. `batch_size` is the global batch size of training; None means that
+        of the comparison.
         """
         if SHUFFLE not in self.orderings or self.base is not None:
             return None
@@ -147,7 +150,7 @@ class Comparison:
             if row.measure == "tv_mean" and row.offset == "0" and row.value is not None and row.window is not None:
                 floor = floors[row.family, row.window, row.ordering]
                 means[row.ordering][row.family, row.window] = (row.value, 0.0 if floor is None else floor)
-        return judge(means, SHUFFLE, batch_size)
+        return judge(means, SHUFFLE, self.batch_size if batch_size is None else batch_size)
 
     def plot(self, family: str | None = None) -> Figure:
         """Return a figure of the mean and worst TV of aligned windows against their size, which a notebook shows.
@@ -247,8 +250,9 @@ def compare(
         characteristics: the token counts; weights are ignored. With `jd.compare`, also a built dataset or its folder.
         orderings: name -> ordering, run, or array that is a bijection of the sequences. Of a dataset, also the names of
             orderings; by default all.
-        windows: window sizes in sequences. None means 64, 192, 256, 1024 and the batch size of the characteristics,
-            without the sizes that do not fit; if none of them fits, half of all sequences.
+        windows: window sizes in sequences. None means the sizes with which the dataset was built (of token counts: 64,
+            192, 256, 1024) and the batch size, without the sizes that do not fit; if none of them fits, half of all
+            sequences.
         offsets: the windows whose TV is measured. "0" means aligned windows. "half" means windows that begin half a
             window later. "every" means all start positions; this takes as long as all other measures. If the number of
             tokens per sequence varies, "tokens" (windows of equal tokens) is added.
@@ -296,7 +300,7 @@ def compare(
         of_shuffle = {family: about["windows"] for family, about in summaries[shuffle]["families"].items()}
         shuffled = {(at, int(n)): values["tv_mean"] for at, sizes in of_shuffle.items() for n, values in sizes.items()}
     rows = [row for name in orders for row in _rows(name, summaries[name], offsets, shuffled)]
-    return Comparison(tuple(rows))
+    return Comparison(tuple(rows), batch_size=characteristics.batch_size)
 
 
 def is_shuffle(name: str, ordering: Order) -> bool:

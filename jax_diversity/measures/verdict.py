@@ -16,6 +16,8 @@ _SMALLEST_GAP = 1e-4
 """The smallest distance of a shuffle from the floor, in TV, with which orders are compared."""
 LEGEND = "TV: share of a window's tokens in a wrong group; no order is below the floor."
 """What the table shows, in one line."""
+_LEAST_WINDOWS = 4
+"""The number of windows from which an order is judged without a reservation."""
 _MOST_NAMED = 2
 """The largest number of comparisons that a sentence names."""
 
@@ -125,6 +127,18 @@ class Verdict:
 
     def _repr_html_(self) -> str:
         return as_html(self.sentence, self.cells if self.window is not None else [[""]])
+
+
+def too_few(num_positions: int, window: int | None) -> str:
+    """Return the sentence about an order with too few windows to be judged; empty if there are enough, or none."""
+    number = 0 if window is None else num_positions // window
+    if not 0 < number < _LEAST_WINDOWS:
+        return ""
+    windows = f"{number} window{'s' if number > 1 else ''} of {window:,}"
+    return (
+        f"This is too little to judge an order: {num_positions:,} sequences are only {windows}; more text, or shorter "
+        "sequences, gives more."
+    )
 
 
 def judge(

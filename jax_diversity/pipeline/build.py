@@ -17,12 +17,13 @@ from typing import Any
 from jax_diversity import __version__
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import FORMAT_VERSION, OutputFolder, fingerprint
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.foundation.folders import inside, open_to_append
 from jax_diversity.foundation.own_functions import only_given
 from jax_diversity.foundation.progress import Progress, peak_bytes
 from jax_diversity.foundation.settings import settings_from_plain
 from jax_diversity.foundation.stage import Context, Stage
+from jax_diversity.lab.metrics import logs_of_runs, read_log
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.pipeline.stages import all_stages, ordering_stages, stages_by_name
@@ -150,6 +151,7 @@ class Build:
             # The settings are changed in memory only. The first stage that finishes writes them, so a manifest never
             # records settings that were not used.
             self.folder.manifest["settings"] = settings
+            self._keep_orderings_of_runs(stages)
             results = []
             for stage in self.progress.numbered(stages):
                 results.append(self._run_one(stage))
@@ -164,9 +166,7 @@ class Build:
     def _run_one(self, stage: Stage) -> StageResult:
         context = self._context
         self._check_inputs(stage)
-        inputs = {need: self.folder.stages[need]["fingerprint"] for need in stage.inputs(context)}
-        settings = stage.settings(context.config)
-        stage_fingerprint = fingerprint(stage.name, stage.version, settings, inputs, stage.outside(context))
+        inputs, settings, stage_fingerprint = self._identity(stage)
         if self.folder.is_current(stage.name, stage_fingerprint):
             counts = self.folder.stages[stage.name]["counts"]
             return StageResult(stage.name, True, 0.0, stage.summary(counts), counts)
@@ -203,6 +203,13 @@ class Build:
         self._log(stage.name, seconds)
         return StageResult(stage.name, False, seconds, entry["summary"], counts)
 
+    def _identity(self, stage: Stage) -> tuple[dict[str, str], dict[str, Any], str]:
+        """The inputs' fingerprints and the settings of a stage, and the fingerprint of its result."""
+        context = self._context
+        inputs = {need: self.folder.stages[need]["fingerprint"] for need in stage.inputs(context)}
+        settings = stage.settings(context.config)
+        return inputs, settings, fingerprint(stage.name, stage.version, settings, inputs, stage.outside(context))
+
     def _check_other_settings(self, stage: Stage) -> None:
         """Check that the finished stages that this stage reads have the current settings."""
         known = stages_by_name()
@@ -237,6 +244,47 @@ class Build:
                 "batch size of your training, or add more text."
             )
 
+    def _outdated(self, name: str) -> set[str]:
+        """A stage and all stages that were made, directly or indirectly, from its output."""
+        # `reached` are the new stages of the last round; the loop ends because each stage is found once.
+        outdated, reached = set[str](), {name}
+        while reached:
+            outdated |= reached
+            reached = {
+                other for other, entry in self.folder.stages.items() if reached & set(entry["inputs"])
+            } - outdated
+        return outdated
+
+    def _keep_orderings_of_runs(self, stages: Sequence[Stage]) -> None:
+        """Refuse, before any work, to replace an ordering that a training run follows: it could not be continued."""
+        followed = {}
+        for ordering, path in logs_of_runs(self.folder.root).items():
+            header, steps = read_log(path)
+            entry = self.folder.stages.get(f"order/{ordering}")
+            if steps and entry is not None and header.get("ordering") == entry["counts"]["fingerprint"]:
+                followed[f"order/{ordering}"] = path.parent, steps[-1]["step"] + 1
+        for stage in stages if followed else ():
+            entry = self.folder.stages.get(stage.name)
+            if entry is None or set(stage.inputs(self._context)) - self.folder.stages.keys():
+                continue
+            _, settings, new_fingerprint = self._identity(stage)
+            if entry["fingerprint"] == new_fingerprint:
+                continue
+            for lost in sorted(self._outdated(stage.name) & followed.keys()):
+                before, after = _flat(entry["config"]), _flat(settings)
+                changes = [
+                    f"{setting} {after.get(setting)} (it was {before.get(setting)})"
+                    for setting in sorted(before.keys() | after.keys())
+                    if before.get(setting) != after.get(setting)
+                ]
+                folder, num_steps = followed[lost]
+                raise UserError(
+                    f"Expected settings that keep the ordering {quoted(folder.name)}, because the training run in "
+                    f"{folder} ({num_steps:,} steps) follows it, found "
+                    f"{', '.join(changes[:3]) or f'other files or versions for stage {stage.name!r}'}: the run could "
+                    f"not be continued; build into another folder (out), keep the settings, or move {folder} away."
+                )
+
     def _withdraw_dependents(self, changed: Stage, new_fingerprint: str, new_settings: dict[str, Any]) -> None:
         """Remove the stages that were made, directly or indirectly, from the previous output of a stage."""
         name, known = changed.name, stages_by_name()
@@ -248,14 +296,7 @@ class Build:
         has_grown = is_corpus and _without_files(previous["config"]) == _without_files(new_settings)
         if is_corpus and not has_grown:
             self.folder.forget()
-        # `reached` are the new stages of the last round; the loop ends because each stage is found once.
-        outdated, reached = set[str](), {name}
-        while reached:
-            reached = {
-                other for other, entry in self.folder.stages.items() if reached & set(entry["inputs"])
-            } - outdated
-            outdated |= reached
-        for other in sorted(outdated):
+        for other in sorted(self._outdated(name) - {name}):
             self.folder.withdraw(other, known[other].remembered if has_grown and other in known else "")
 
     def _log(self, stage: str, seconds: float) -> None:

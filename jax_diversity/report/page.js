@@ -16,11 +16,13 @@
     // One line a family, so that the table fits a narrow page.
     const [[title, ...families] = [], ...lines] = values.summary.table;
     find("first-table").hidden = find("first-legend").hidden = !title;
-    if (title) find("first-table").append(table([title, ...lines.map(([name]) => foreign(name))],
-      families.map((family, at) => [foreign(family), ...lines.map((line) => line[at + 1])])));
+    // The closed gap, which the sentence is about, comes first: the end of a wide table is hidden on a narrow page.
+    const columns = [...lines.filter(([name]) => name === "gap closed"), ...lines.filter(([name]) => name !== "gap closed")];
+    if (title) find("first-table").append(table([title, ...columns.map(([name]) => foreign(name))],
+      families.map((family, at) => [foreign(family), ...columns.map((line) => line[at + 1])])));
     find("sentences").append(...[...sentences, ordering.unbalanced].filter(Boolean).map(sentence));
     find("sentences").lastElementChild?.classList.toggle("small", Boolean(ordering.unbalanced));
-    find("course-family").textContent = ordering.families[0] ?? "";
+    find("course-family").textContent = values.summary.main_family ?? "";
     find("next").hidden = !values.summary.next.length;
     find("next").append(element("ul", {}, values.summary.next.map((text) => element("li", {}, ...sentence(text).childNodes))));
     find("figures").append(...values.summary.cards.map((card) => element("div", {},
@@ -32,7 +34,7 @@
   const narrow = matchMedia("(max-width: 40rem)");
   const spacious = matchMedia("(min-width: 60rem)");
   const state = {
-    family: ordering.families[0], size: values.summary.main_window ?? ordering.window_sizes[0], log: false, half: false, wide: false, dark: false, printing: false, place: 0,
+    family: values.summary.main_family, size: values.summary.main_window ?? ordering.window_sizes[0], log: false, half: false, wide: false, dark: false, printing: false, place: 0,
     narrow: narrow.matches, wideMap: spacious.matches, shown: new Set(orders), focus: values.summary.main_ordering ?? orders.find((name) => name !== ordering.baseline) ?? orders[0],
   };
   const byFamily = ["windows", "profile", "prefix", "heat"];
@@ -111,15 +113,17 @@
 
   function verdict() {
     const rows = values.verdicts.filter((row) => row.family === state.family && row.window_size === state.size);
-    const held = values.verdicts.filter((row) => row.holds).length;
+    const compared = values.verdicts.filter((row) => row.gap_closed != null); // otherwise a shuffle is at the floor
+    const held = compared.filter((row) => row.holds).length;
     const better = (row) => row.mean < row.baseline_mean;
     const about = rows.map((row) => element("div", { class: "verdict" },
-      element("span", { class: `tag ${better(row) ? "good" : "warn"}` }, better(row) ? "✓ better" : "not better"), sentence(row.sentence)));
+      row.gap_closed == null ? element("span") // nothing to judge: a shuffle is at the floor
+        : element("span", { class: `tag ${better(row) ? "good" : "warn"}` }, better(row) ? "✓ better" : "not better"), sentence(row.sentence)));
     if (!rows.length && values.verdicts.length)
       about.push(element("p", { class: "hint" }, "Too few windows of this size to compare; choose a smaller one."));
-    if (values.verdicts.length > 1)
+    if (compared.length > 1)
       about.push(element("p", { class: "hint" }, `Over all orderings, families and window sizes, the mean is better than the shuffle's in ` +
-        `${values.verdicts.filter(better).length} of ${values.verdicts.length} comparisons; in ${held}, even the worst window is better than the shuffle's best.`));
+        `${compared.filter(better).length} of ${compared.length} comparisons; in ${held}, even the worst window is better than the shuffle's best.`));
     if (!values.verdicts.length) about.push(element("div", { class: "note" }, sentence(values.summary.verdict)));
     find("verdict").replaceChildren(...about);
   }

@@ -45,10 +45,12 @@ def _inputs(context: Context) -> tuple[str, ...]:
 
 def _outside(context: Context) -> str:
     """A hash of the inputs of the page that no stage makes: the name of the folder, and the training runs."""
-    from jax_diversity.report.training import explanations, training_runs
+    from jax_diversity.report.training import explanations, logs_of_others, training_runs
 
-    runs = training_runs(context, ordering_names(context))
-    return fingerprint(report_title(context), runs, {name: explanations(context, name) for name in runs})
+    names = ordering_names(context)
+    runs = training_runs(context, names)
+    explained = {name: explanations(context, name) for name in runs}
+    return fingerprint(report_title(context), runs, explained, logs_of_others(context, names))
 
 
 def _settings(config: Any) -> dict[str, Any]:
@@ -72,5 +74,5 @@ REPORT = Stage(
     outside=_outside,
     owns_folder=False,
     packages=("plotly",),
-    version=6,
+    version=7,
 )

@@ -13,9 +13,8 @@ from jax_diversity.figures.plain import as_json, clean_text, round_value
 from jax_diversity.foundation.folders import inside
 from jax_diversity.foundation.stage import Context
 from jax_diversity.lab.explaining.stored import read_explanations
-from jax_diversity.lab.metrics import read_log
+from jax_diversity.lab.metrics import LOG_FILE, logs_of_runs, read_log
 from jax_diversity.lab.noise import find_outliers, loss_noise
-from jax_diversity.lab.training_log import LOG_FILE
 from jax_diversity.measures.curves import envelope
 from jax_diversity.report.words import training_sentence
 
@@ -45,6 +44,12 @@ def training_runs(context: Context, orderings: Iterable[str]) -> dict[str, Steps
         if steps := logged_steps(path, context.dataset.fingerprint, lambda of, mark=mark: of == mark):
             runs[name] = steps
     return runs
+
+
+def logs_of_others(context: Context, orderings: Iterable[str]) -> list[str]:
+    """The orderings whose folder of training has a log of an earlier dataset or ordering, which is not shown."""
+    logs, shown = logs_of_runs(context.root), training_runs(context, orderings)
+    return [name for name in orderings if name in logs and name not in shown and read_log(logs[name])[1]]
 
 
 def explanations(context: Context, ordering: str) -> list[dict[str, Any]]:

@@ -10,8 +10,8 @@ window sizes in sequences. Steps count from 0. Numbers have six significant digi
 
     format_version, title
     run?         see `report.run`: only for a stored run, which has no corpus, preparation, clusters and packing
-    summary      main_ordering?, main_window?, verdict (a sentence with `names`), table [[cell]] (the first row is the
-                 head; empty without a verdict), sentences and next [text with `names`],
+    summary      main_ordering?, main_window?, main_family?, verdict (a sentence with `names`), table [[cell]] (the
+                 first row is the head; empty without a verdict), sentences and next [text with `names`],
                  cards [{label, value, detail}], batch_size?
     verdicts     [{ordering, baseline, family, window_size, num_windows, holds, worst, baseline_best, mean,
                    baseline_mean, gap_closed?, sentence}]
@@ -79,14 +79,14 @@ from jax_diversity.characteristics.stored import documents_file
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.figures.plain import as_json, clean_text
 from jax_diversity.foundation.stage import Context
-from jax_diversity.measures.verdict import Means, judge
+from jax_diversity.measures.verdict import Means, judge, too_few
 from jax_diversity.measures.windows import usable_windows
 from jax_diversity.report import words
 from jax_diversity.report.batches import batches_values
 from jax_diversity.report.corpus import DOCUMENT_COLUMNS, cluster_values, corpus_values, packing_values
 from jax_diversity.report.orderings import Shown, main_verdicts, orders_values
 from jax_diversity.report.preparation import stored_preparation
-from jax_diversity.report.training import explanations, training_runs, training_values
+from jax_diversity.report.training import explanations, logs_of_others, training_runs, training_values
 
 FORMAT_VERSION = 2
 
@@ -125,7 +125,9 @@ def report_values(context: Context, title: str, names: Sequence[str]) -> dict[st
         "settings": as_json({name: entry["config"] for name, entry in shown.items()}),
         "fingerprints": {name: entry["fingerprint"] for name, entry in shown.items()},
     }
-    return with_summary(values, main_ordering if main_ordering in names else None, context.config.batch_size)
+    left_out = [words.left_out_sentence(clean_text(name)) for name in logs_of_others(context, names)]
+    main = main_ordering if main_ordering in names else None
+    return with_summary(values, main, context.config.batch_size, left_out)
 
 
 def ordering_values(
@@ -153,8 +155,13 @@ def group_names(dataset: Dataset) -> dict[str, Sequence[str]]:
     }
 
 
-def with_summary(values: dict[str, Any], main_ordering: str | None, batch_size: int | None = None) -> dict[str, Any]:
-    """Add the head of the page to the values; it judges one ordering at one window size."""
+def with_summary(
+    values: dict[str, Any], main_ordering: str | None, batch_size: int | None = None, left_out: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Add the head of the page to the values; it judges one ordering at one window size.
+
+    `left_out` are sentences on what the page does not show.
+    """
     corpus, packing, clusters = values["corpus"], values["packing"], values["clusters"]
     documents, tokens = words.compact(corpus["num_documents"]), words.compact(corpus["num_tokens"])
     each = round(corpus["num_documents"] / max(clusters["num_clusters"], 1))
@@ -165,7 +172,7 @@ def with_summary(values: dict[str, Any], main_ordering: str | None, batch_size: 
         ("Sequences", sequences, f"of {length:,} tokens, for training"),
         ("Clusters", f"{clusters['num_clusters']:,}", f"of similar documents, about {each:,} in each"),
     ]
-    sentences = [words.corpus_sentence(values), values["ordering"]["balanced"]]
+    sentences = [words.corpus_sentence(values), values["ordering"]["balanced"], *left_out]
     return {**values, "summary": summary_values(values, sentences, cards, main_ordering, batch_size)}
 
 
@@ -194,20 +201,25 @@ def summary_values(
     others = [each["name"] for each in values["ordering"]["orders"] if main and not each["is_baseline"]]
     verdicts = [judge(means, baseline, batch_size, name) for name in others]
     judged = []
-    if main:
-        first = main[0]
-        where = f"by {first['family']}, windows of {first['window_size']:,}"
-        if first["gap_closed"] is not None:
-            judged.append(("Gap closed", words.percent(first["gap_closed"]), f"from shuffle to floor {where}"))
+    # A family of one group has nothing to draw: the page begins with the first family that a shuffle does not balance.
+    first = next((each for each in main if each["gap_closed"] is not None), main[0] if main else None)
+    if first is not None:
+        if verdict is not None and (closed := verdict.mean_gap_closed) is not None:
+            where = f"mean of the families, windows of {verdict.window:,}"
+            judged.append(("Gap closed", words.percent(closed), f"from shuffle to floor, {where}"))
         worst, best = words.against(first["worst"], first["baseline_best"])
-        detail = f"against {best}, the best of {first['baseline']}"
+        detail = f"against {best}, the best of {first['baseline']}, by {first['family']}"
         judged.append((f"Worst window of {first['ordering']}", worst, detail))
+    families = values["ordering"]["families"]
+    number = values["run"]["num_positions"] if values.get("run") else values["packing"]["num_sequences"]
+    few = "" if verdict is None else too_few(number, verdict.window)
     return {
         "main_ordering": main[0]["ordering"] if main else None,
         "main_window": main[0]["window_size"] if main else None,
+        "main_family": first["family"] if first is not None else next(iter(families), None),
         "verdict": words.nothing_to_compare(values) if verdict is None else verdict.sentence,
         "table": [] if verdict is None else verdict.cells,
-        "sentences": [*sentences],
+        "sentences": [*([few] if few else []), *sentences],
         "next": words.next_sentences(values, verdicts, batch_size),
         "batch_size": batch_size,
         "cards": [{"label": label, "value": value, "detail": detail} for label, value, detail in [*cards, *judged]],

@@ -160,6 +160,14 @@ def nothing_to_compare(values: Mapping[str, Any]) -> str:
     )
 
 
+def left_out_sentence(ordering: str) -> str:
+    """Why a training run is not on the page."""
+    return (
+        f"Left out: the log in `training/{ordering}` is of another dataset or ordering, which was replaced since; "
+        "build with the settings of that run to see it again."
+    )
+
+
 def next_sentences(values: Mapping[str, Any], verdicts: Sequence[Verdict], batch_size: int | None) -> list[str]:
     """What to do with the orderings: which one to train on, what to expect of a model, and how to measure it.
 
@@ -205,7 +213,8 @@ def next_sentences(values: Mapping[str, Any], verdicts: Sequence[Verdict], batch
         expected += " The section on training says what a sequence of the order is worth for the gradients of a model."
     elif not is_run:
         explain = f"`jax-diversity lab explain --out {folder}`"
-        command = f"{explain} measures" if values["training"] else f"`jax-diversity train` and then {explain} measure"
+        train = f"`jax-diversity train --out {folder}`"
+        command = f"{explain} measures" if values["training"] else f"{train} and then {explain} measure"
         expected += f" {command} how many shuffled sequences a sequence of the order is worth for a model's gradients."
     return [*sentences, expected]
 

@@ -15,9 +15,10 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from jax_diversity.characteristics.stored import SEQUENCE_FAMILIES, codes_file, documents_file
+from jax_diversity.corpus.stored import find_decision
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.checks import as_whole_number
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.measures.documents import num_repeats
 from jax_diversity.measures.windows import place, total_variation, window_deviation
 from jax_diversity.packing.stored import segments_file
@@ -199,8 +200,7 @@ class Inspector:
         """
         found = [find_document(dataset, document) for dataset in self.run.datasets]
         if all(index is None for index in found):
-            held = ", ".join(str(documents_file(dataset.stored)) for dataset in self.run.datasets)
-            raise UserError(f"Expected the id of a document of the run, found {document!r}; the ids are in {held}.")
+            raise unknown_document(self.run.datasets, document)
         uses: list[DocumentUse] = []
         for index, (dataset, number) in enumerate(zip(self.run.datasets, found, strict=True)):
             parts: dict[int, list[tuple[int, int]]] = {}
@@ -287,16 +287,45 @@ def sequence_segments(dataset: Dataset, sequences: Int64[np.ndarray, " row"]) ->
 def find_document(dataset: Dataset, document: str) -> int | None:
     """The number of the document with an id; None if no document has the id."""
     import pyarrow.compute as pc
+
+    place = pc.index(_ids(dataset), document).as_py()  # type: ignore[attr-defined]
+    return None if place < 0 else place
+
+
+def unknown_document(datasets: Sequence[Dataset], document: str) -> UserError:
+    """The error for an id that no dataset knows; it suggests an id that a path may mean."""
+    import pyarrow.compute as pc
+
+    base = document.rsplit("/", 1)[-1]
+    near: str | None = None
+    for dataset in datasets:
+        if near is None and find_decision(dataset.stored, base) is not None:
+            near = base  # preparation removed it
+        ids: Any = _ids(dataset)
+        tests = (("equal", base), ("ends_with", f"/{base}"), ("starts_with", f"{base}:"))
+        for test, text in tests:
+            if base and near is None and len(matching := ids.filter(getattr(pc, test)(ids, text))):
+                near = matching[0].as_py()
+    meant = "" if near is None else f"; did you mean {near!r}?"
+    return UserError(
+        f"Expected the id of a document, found {quoted(document)}{meant or '.'} An id is the field `id` of a record; "
+        "without that field, it is the name of the file, and the line of the record after a colon (docs.jsonl:44)."
+    )
+
+
+def _ids(dataset: Dataset) -> Any:
+    """The ids of all documents, as an Arrow column: a hundred million Python strings would need many gigabytes."""
     import pyarrow.parquet as pq
 
-    # Arrow searches the column: a hundred million ids as Python strings would need many gigabytes.
-    ids = pq.read_table(documents_file(dataset.stored), columns=["id"])["id"]
-    place = pc.index(ids, document).as_py()  # type: ignore[attr-defined]
-    return None if place < 0 else place
+    if "characterize" not in dataset.stored.stages:
+        return dataset.documents.to_table(columns=["id"])["id"]
+    return pq.read_table(documents_file(dataset.stored), columns=["id"])["id"]
 
 
 def ids_of(dataset: Dataset, numbers: Int64[np.ndarray, " row"]) -> tuple[str, ...]:
     """The ids of some documents, given by ascending numbers."""
+    if "characterize" not in dataset.stored.stages:
+        return tuple(_ids(dataset).take(numbers).to_pylist())
     return tuple(str(row["id"]) for row in _take_rows(documents_file(dataset.stored), numbers))
 
 

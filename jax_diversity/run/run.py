@@ -419,7 +419,10 @@ def _named_run(dataset: Dataset, name: str) -> OrderedRun:
     # The file is memory-mapped, because an ordering of a hundred million sequences is 800 MB.
     path, found = dataset.ordering_file(name)
     file = OrderingFile(path.absolute(), str(found), dataset.num_sequences)
-    return OrderedRun((dataset,), file, name, {"method": dataset.counts(f"order/{name}").get("method", name)})
+    counts = dataset.counts(f"order/{name}")
+    windows = counts.get("objective", {}).get("windows")
+    about = {"method": counts.get("method", name)} | ({"windows": windows} if windows else {})
+    return OrderedRun((dataset,), file, name, about | ({"seed": counts["seed"]} if "seed" in counts else {}))
 
 
 def _as_ordering(ordering: Any, num_sequences: int) -> Ordering:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,8 @@ def test_markup_is_refused_unless_it_is_kept_or_extracted(tmp_path: Path, capsys
     out = tmp_path / "out"
     assert prepare(pages, out) == 2
     error = capsys.readouterr().err
-    assert "found that 3 of 10 documents are HTML (such as 0); add the step html (--preparation.steps" in error
+    assert "found that 3 of 10 documents are HTML (such as 0 and 1); add the step html (--preparation.steps" in error
+    assert ("after pip install 'jax-diversity[preparation]'" in error) == (find_spec("trafilatura") is None)
     assert not (out / "documents").exists()
     assert prepare(pages, out, "--corpus.keep-markup") == 0
     assert "10 documents, 0.0 MB of text, 3 of them HTML" in " ".join(capsys.readouterr().out.split())
@@ -98,6 +100,12 @@ def test_one_document_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert not capsys.readouterr().err
 
 
+def test_a_corpus_of_which_little_is_left_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = write(tmp_path / "a.jsonl", ["two words", "only", "one", "word", "here", "now"])
+    assert prepare(texts, tmp_path / "out", "--preparation.steps", "[{step: words, options: {least: 2}}]") == 0
+    assert "kept 1 of 6 documents; the rule words of the step words removed 5." in capsys.readouterr().err
+
+
 def found(path: Path | str, **settings: object) -> list[Document]:
     return list(read_documents(CorpusConfig(paths=(str(path),), **settings), ReadReport()))  # type: ignore[arg-type]
 
@@ -105,9 +113,11 @@ def found(path: Path | str, **settings: object) -> list[Document]:
 @pytest.mark.parametrize("setting", ["id_field", "source_field", "language_field", "title_field"])
 def test_a_named_field_must_exist(setting: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", ["one", "two"], kind="web")
-    sentence = rf"field 'meta.lang' of a record \(corpus.{setting}\), found none in 2 records, .* kind; name one"
+    sentence = rf"field 'meta.lang' of a record \(corpus.{setting}\), found none in 2 .* are text, id, kind; name one"
     with pytest.raises(UserError, match=sentence):
         found(path, **{setting: "meta.lang"})
+    with pytest.raises(UserError, match=r"whose fields are text, id, kind; did you mean 'kind'\? Fields within"):
+        found(path, **{setting: "Kind"})
     # One record that has it is enough, and so are the usual names, which may be absent.
     with path.open("a") as file:
         file.write(json.dumps({"text": "three", "meta.lang": "x"}) + "\n")
@@ -134,6 +144,8 @@ def test_tables_are_read(tmp_path: Path) -> None:
     assert report.problems[0] == "a.csv:5: expected 3 cells, found 2"
     (tmp_path / "c.csv").write_text("body,id\na,b\n")
     with pytest.raises(UserError, match=r"the text in field 'text' of .*c.csv, found only body, id; set corpus.text_f"):
+        found(tmp_path / "c.csv")
+    with pytest.raises(UserError, match=r"prepare --corpus.text-field FIELD --out PART`\) and name PART/documents/"):
         found(tmp_path / "c.csv")
     assert found(tmp_path / "c.csv", text_field="body")[0].text == "a"
     (tmp_path / "c.csv").write_text("a,a\nb,b\n")

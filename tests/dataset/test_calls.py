@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
+from jax_diversity.cli.tables import orderings_verdict
 
 
 def test_a_dataset_or_its_folder_can_be_ordered_measured_and_compared(tiny_dataset: Path) -> None:
@@ -24,6 +25,9 @@ def test_a_dataset_or_its_folder_can_be_ordered_measured_and_compared(tiny_datas
     assert jd.compare(dataset, ["balance", "uniform_shuffle"], windows=(8,)).rows == expected.rows
     own = jd.compare(dataset, {"balance": "balance", "uniform_shuffle": shuffle}, windows=(8,))
     assert own.rows == expected.rows
+    # The windows and the batch size of the build: what `measure` and the report compare.
+    assert {row.window for row in jd.compare(dataset).rows} - {None} == {8, 32}
+    assert str(jd.compare(dataset)).split("\n\n")[0] == orderings_verdict(dataset).split("\n\n")[0]
     with pytest.raises(jd.UserError, match="Unknown ordering 'no'; the dataset has balance, uniform_shuffle"):
         jd.measure(dataset, "no")
     with pytest.raises(jd.UserError, match="Expected a dataset at absent, found no such folder"):

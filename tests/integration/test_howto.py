@@ -22,6 +22,7 @@ import yaml
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
+from jax_diversity.cli.tables import orderings_verdict
 from jax_diversity.lab.metrics import read_log
 from jax_diversity.token_store.megatron import TokenWriter
 from tests.conftest import MakeFolder
@@ -214,16 +215,18 @@ def test_several_hosts_killed_and_resumed(
     assert float(whole[5]) < float(whole[0])
 
 
-def test_flax_nnx_and_a_restart(here: Path) -> None:
-    """Four steps, then two more from the checkpoint: the losses and batches of a run that was not interrupted."""
+def test_flax_nnx_and_a_restart(here: Path, capsys: pytest.CaptureFixture) -> None:
+    """Twenty steps, then two more from the checkpoint: the losses and batches of a run that was not interrupted."""
     first, second = blocks("flax-nnx", "python")
     names: dict[str, Any] = {}
     exec(compile(first, "flax-nnx.md", "exec"), names)
-    assert np.isfinite(names["loss"])
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split(": loss ")[0] for line in printed] == [f"step {step}" for step in range(20)]
+    assert np.isfinite(float(printed[-1].split()[-1]))
     restarted: dict[str, Any] = {}
-    exec(compile(first.replace("range(first, 4)", "range(first, 6)"), "flax-nnx.md", "exec"), restarted)
-    assert restarted["first"] == 4
-    assert restarted["batches"].position == 6 * 16
+    exec(compile(first.replace("num_steps = 20", "num_steps = 22"), "flax-nnx.md", "exec"), restarted)
+    assert capsys.readouterr().out.splitlines()[0] == "continued from step 20"
+    assert restarted["batches"].position == 22 * 16
     for batch in (next(names["batches"]) for _ in range(2)):
         loss = names["train_step"](names["model"], names["optimizer"], batch)
     np.testing.assert_allclose(restarted["loss"], loss, rtol=1e-5)
@@ -231,7 +234,7 @@ def test_flax_nnx_and_a_restart(here: Path) -> None:
     assert [step for step, _ in names["seen"]] == [0, 1, 2]
 
 
-def test_evaluate(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluate(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     """On one device and on eight: the same losses; a log that the report draws; a resumed log."""
     for place in ("one", "eight"):
         shutil.copytree(here / "dataset", tmp_path / place / "dataset")
@@ -252,7 +255,8 @@ def test_evaluate(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert names["difference"].error < names["before"].loss.error / 2
     run_commands("evaluate")
     (drawn,) = json.loads(Path("dataset/report.json").read_text(encoding="utf-8"))["training"]
-    assert drawn["num_steps"] == dataset.num_sequences // 16
+    assert drawn["num_steps"] == min(60, dataset.num_sequences // 16)
+    assert capsys.readouterr().out.count(": validation loss ") == -(-drawn["num_steps"] // 20)
     assert set(drawn["groups"]) == {f"source/{name}" for name in found.by_group("source")}
     exec(compile(resumed, "evaluate.md", "exec"), names)
     steps = read_log(Path("dataset/training/balance/log.jsonl"))[1]
@@ -293,7 +297,7 @@ def test_maxtext(here: Path) -> None:
 
 def small(words: list[str], *more: str) -> list[str]:
     """A command of a page, for a small corpus."""
-    sizes = {"2048": "64", "256": "8"}
+    sizes = {"2048": "64", "512": "64", "256": "8"}
     return [*(sizes.get(word, word) for word in words), *more, "--quiet"]
 
 
@@ -304,10 +308,11 @@ def test_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     build = [word.replace(".jsonl.gz", ".jsonl") for word in build]
     assert main(small(build, "--tokenizer.vocab-size", "600", "--windows", "8")) == 0
     assert "is better than a shuffle" in capsys.readouterr().out
-    Path("dataset").symlink_to("my-data")  # for the documented model
     names = run("own-data")
-    assert names["batch"]["inputs"].shape == (16, 64)
-    assert main(["inspect", "--out", "my-data", "--step", "0"]) == 0
+    assert names["batch"]["inputs"].shape == (64, 64)
+    said = orderings_verdict(names["dataset"]).split("\n\n")[0]
+    assert str(jd.compare("dataset")).startswith(said)  # the build, the report and Python say the same
+    assert main(["inspect", "--out", "dataset", "--step", "0"]) == 0
 
 
 def test_token_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

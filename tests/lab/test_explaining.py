@@ -203,7 +203,11 @@ def bad_cases():
     yield "other sequences", run(chars=other), "found the values of 512"
     # What depends on the characteristics alone is found before any gradient is computed.
     yield "few documents", run(chars=few, batches=Unread()), "at least 32 documents, found 31"
-    yield "wide", run(chars=wide, batches=Unread()), "to explain gradients by the 512 groups of id, found 512"
+    yield (
+        "wide",
+        run(chars=wide, batches=Unread()),
+        "least 685 sequences to explain gradients by the 512 groups of all ",
+    )
     yield "iterator", run(batches=iter(rows)), "found an iterator"
     yield "nothing", run(batches=[]), "at least two sequences"
     yield "ragged", run(batches=[{"w": np.ones((3, 40)), "v": np.ones(2)}]), "the same number of rows"
@@ -285,7 +289,11 @@ def test_wrong_checkpoints_and_pictures_are_one_sentence(
     cases = [
         (tmp_path / "other", [], "Expected a checkpoint of the lab in "),
         (tmp_path / "other", ["--checkpoint", str(trained / "training" / "balance")], "280 token ids, found 300"),
-        (trained, ["--checkpoint", str(tmp_path / "nowhere")], "found none; run `jax-diversity train` first"),
+        (
+            trained,
+            ["--checkpoint", str(tmp_path / "nowhere")],
+            f"found none; run `jax-diversity train --out {trained}`",
+        ),
         (trained, ["--checkpoint", str(damaged)], "name another checkpoint"),
         (trained, ["--picture", str(tmp_path / "no-folder" / "worth.svg")], "in an existing folder for the picture"),
         (trained, ["--sequences", "45"], "to explain gradients by the "),

@@ -239,7 +239,7 @@ def test_the_verb_writes_them(tmp_path, capsys):
     assert [step["step"] for step in steps if "stable_rank" in step] == [1, 3]
     assert_shows(out / "training" / "balance" / "tensorboard", steps)
     assert main(["train", "--out", str(out), "--train.diagnose-every", "-1", "--quiet"]) == 2
-    assert "train.diagnose_every >= 0, found -1" in capsys.readouterr().err
+    assert "--train.diagnose-every >= 0, found -1" in capsys.readouterr().err
 
 
 def test_the_report_reads_the_records(whole):

@@ -367,9 +367,10 @@ def test_logs_that_end_in_half_a_line_or_cannot_be_read(tmp_path):
 
 
 def test_reading_logs_loads_nothing_heavy():
-    program = "import sys, jax_diversity.lab.checkpoints; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert not set(done.stdout.split()) & {"jax", "flax", "grain", "optax", "orbax", "scipy"}
+    for module, heavy in (("lab.checkpoints", {"scipy"}), ("cli.explaining", set())):
+        program = f"import sys, jax_diversity.{module}; print(*sys.modules)"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert not set(done.stdout.split()) & {"jax", "flax", "grain", "optax", "orbax", *heavy}
 
 
 def test_checkpoints_of_others_are_refused(dataset, whole, tmp_path):

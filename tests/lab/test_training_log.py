@@ -46,7 +46,12 @@ def test_it_is_where_the_lab_trains_and_names_its_run(out: Path, tmp_path: Path)
         log(0, {"loss": jnp.float32(2.5), "count": 3, "mean": np.float64(0.5)})
     header, steps = read_log(out / "training" / "balance" / "log.jsonl")
     fingerprint = dataset.orderings["balance"].fingerprint
-    assert header == {"dataset": dataset.fingerprint, "ordering": fingerprint, "settings": {"rate": 0.1}}
+    assert header == {
+        "dataset": dataset.fingerprint,
+        "ordering": fingerprint,
+        "order": {"method": "balance"},
+        "settings": {"rate": 0.1},
+    }
     assert steps == [{"step": 0, "loss": 2.5, "count": 3, "mean": 0.5}]
     order = tmp_path / "mine.npy"
     np.save(order, np.arange(dataset.num_sequences))
@@ -136,12 +141,15 @@ def test_a_log_of_another_run_is_refused_and_stays(out: Path, tmp_path: Path) ->
     shutil.copytree(other / "training", out / "training")
     path = out / "training" / "balance" / "log.jsonl"
     before = path.read_bytes()
-    with pytest.raises(jd.UserError, match=r"Expected the log of a run on the dataset of fingerprint .* move that"):
+    with pytest.raises(jd.UserError, match=r"Expected the log of a run on the dataset of fingerprint .* move "):
         jd.TrainingLog(out, "balance")
     header, *steps = path.read_text().splitlines()
     about = {**json.loads(header), "dataset": jd.open_dataset(out).fingerprint}
     path.write_text("\n".join([json.dumps(about), *steps]) + "\n")
-    with pytest.raises(jd.UserError, match="Expected the log of a run on the ordering of fingerprint"):
+    made = r"of the ordering \w{16} \(method balance\); to continue .* move .*training/balance away"
+    with pytest.raises(
+        jd.UserError, match=rf"Expected the log of a run on the ordering of fingerprint \w{{16}}, .* {made}"
+    ):
         jd.TrainingLog(out, "balance")
     assert path.read_text().splitlines()[1:] == before.decode().splitlines()[1:]
 

@@ -227,13 +227,13 @@ def test_states_of_others_are_refused_with_both_fingerprints(tiny, tmp_path):
     foreign = iter(jd.make_loader(other.root, global_batch_size=4))
     with pytest.raises(UserError, match="dataset of fingerprint") as caught:
         foreign.set_state(state)
-    assert state["dataset"] in str(caught.value)
-    assert foreign.get_state()["dataset"] in str(caught.value)
+    assert state["dataset"][:16] in str(caught.value)
+    assert foreign.get_state()["dataset"][:16] in str(caught.value)
     shuffled = iter(jd.make_loader(tiny.root, ordering="uniform_shuffle", global_batch_size=4))
     with pytest.raises(UserError, match="ordering of fingerprint") as caught:
         shuffled.set_state(state)
-    assert state["ordering"] in str(caught.value)
-    assert shuffled.get_state()["ordering"] in str(caught.value)
+    assert state["ordering"][:16] in str(caught.value)
+    assert shuffled.get_state()["ordering"][:16] in str(caught.value)
 
 
 @pytest.mark.parametrize(

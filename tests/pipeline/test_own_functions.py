@@ -142,7 +142,7 @@ def test_a_function_that_ends_the_program_is_an_error(
     given = ["--embedding.method", OWN, "--embedding.options", "status", str(status)]
     assert main(["embed", "--out", str(copy), "--quiet", *given]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"Expected embedding.method={OWN} to embed the documents, found SystemExit from {__file__}:" in line
+    assert f"Expected --embedding.method={OWN} to embed the documents, found SystemExit from {__file__}:" in line
 
 
 def test_a_step_that_ends_the_program_removes_the_document(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -585,5 +586,22 @@ def test_the_report_draws_the_runs_of_this_dataset_alone(config: BuildConfig, tm
     assert not Build(config).run_stage("report").kept
     assert "5.4321" in (tmp_path / "out" / "report.json").read_text()
     changed = dataclasses.replace(config, packing=dataclasses.replace(config.packing, seed=3))
+    before = artifacts(tmp_path / "out")
+    for refused, found in (
+        (changed, "packing.seed 3 (it was 0)"),
+        (dataclasses.replace(config, batch_size=12), "order.windows [12] (it was [])"),
+    ):
+        # The ordering of a run is not replaced: the refusal comes before any work.
+        with pytest.raises(
+            jd.UserError, match=re.escape(f"balance (3 steps) follows it, found {found}: the run could")
+        ):
+            Build(refused).run_all()
+    assert artifacts(tmp_path / "out") == before
+    old = log.read_text()
+    log.unlink()
     Build(changed).run_all()
-    assert "5.4321" not in (tmp_path / "out" / "report.json").read_text()
+    log.write_text(old)
+    Build(changed).run_stage("report")
+    page = (tmp_path / "out" / "report.json").read_text()
+    assert "5.4321" not in page
+    assert "Left out: the log in `training/balance` is of another dataset or ordering" in page

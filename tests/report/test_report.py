@@ -215,6 +215,26 @@ def test_the_head_of_the_page_is_the_verdict_on_the_main_ordering():
     assert not any("shuffle" in sentence for sentence in summary["sentences"])
 
 
+def test_the_page_begins_with_a_family_in_which_orders_differ():
+    values = make_values()
+    first, second, *_ = values["ordering"]["families"]
+    flat = {"mean": 0.0, "baseline_mean": 0.0, "gap_closed": None}
+    verdicts = [{**row, **flat} if row["family"] == first else row for row in values["verdicts"]]
+    assert values["summary"]["main_family"] == first
+    assert with_summary({**values, "verdicts": verdicts}, None)["summary"]["main_family"] == second
+
+
+def test_the_gap_of_the_cards_is_that_of_the_head_and_few_windows_are_said():
+    values = make_values()
+    (gap,) = (card for card in values["summary"]["cards"] if card["label"] == "Gap closed")
+    assert f"it closes {gap['value']} of the gap" in values["summary"]["verdict"]
+    assert not any("too little to judge" in sentence for sentence in values["summary"]["sentences"])
+    few = with_summary({**values, "packing": {**values["packing"], "num_sequences": 600}}, None)["summary"]
+    assert few["sentences"][0].startswith(
+        "This is too little to judge an order: 600 sequences are only 2 windows of 256;"
+    )
+
+
 def test_the_page_says_what_to_do_next():
     values = make_values()
     first, batch, expected = values["summary"]["next"]
@@ -235,7 +255,10 @@ def test_the_page_says_what_to_do_next():
     assert len(told) == 2
     assert next_of(without_orderings(values)) == ["Make an order: `jax-diversity order --out my-data`."]
     untrained = next_of({**values, "training": []}, 64)[-1]
-    assert "`jax-diversity train` and then `jax-diversity lab explain --out my-data` measure how many" in untrained
+    assert (
+        "`jax-diversity train --out my-data` and then `jax-diversity lab explain --out my-data` measure how many"
+        in untrained
+    )
     shuffle, greedy = values["ordering"]["orders"]
     worse = [{**row, "mean": 0.99} for row in greedy["windows"]]
     ordering = {**values["ordering"], "orders": [shuffle, {**greedy, "windows": worse}]}

@@ -220,6 +220,10 @@ def test_a_wide_table_shows_that_it_can_be_scrolled(browser, pages):
     drawn = "getComputedStyle(document.getElementById('measures'))"
     assert browser.evaluate(f"{drawn}.backgroundImage").count("linear-gradient") == 4
     assert browser.evaluate(f"{drawn}.backgroundAttachment") == "local, local, scroll, scroll"
+    # The column that the head is about can be seen without scrolling.
+    second = "document.querySelectorAll('#first-table th')[1]"
+    assert browser.evaluate(f"{second}.textContent") == "gap closed"
+    assert browser.evaluate(f"{second}.getBoundingClientRect().right <= innerWidth")
     # A word of a table's head is not broken.
     assert browser.evaluate(
         "[...document.querySelectorAll('#first-table th')].every(node => node.scrollWidth <= node.clientWidth)"

@@ -65,7 +65,20 @@ def test_the_command_shows_it(tiny_dataset: Path, prepared: Path, tmp_path: Path
     found = json.loads(capsys.readouterr().out)
     assert found["history"][0]["decision"]["threshold"] == 3
     assert found["uses"] == []
-    assert main(["inspect", "--out", str(out), "--document", "nobody"]) == 2
+    capsys.readouterr()
+    for wrong, words in (("texts/few", "did you mean 'few'?"), ("nobody", "found 'nobody'. An id is the field `id`")):
+        assert main(["inspect", "--out", str(out), "--document", wrong]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_the_command_answers_after_preparation_alone(prepared: Path, capsys: pytest.CaptureFixture) -> None:
+    for document, words in (("few", "The step words removed it"), ("first", "Preparation kept it. There is no order")):
+        assert main(["inspect", "--out", str(prepared), "--document", document]) == 0
+        assert capsys.readouterr().out.startswith(f"{document}, in no training sequence:\n{words}")
+    assert main(["inspect", "--out", str(prepared), "--document", "few", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["history"][0]["decision"]["step"] == "words"
+    assert main(["inspect", "--out", str(prepared), "--document", "nobody"]) == 2
+    assert "Expected the id of a document, found 'nobody'" in capsys.readouterr().err
 
 
 def test_the_sentence_on_a_removed_document_names_its_language() -> None:

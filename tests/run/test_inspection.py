@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -120,6 +121,7 @@ def test_the_verb_prints_tables_and_json(built: Path, capsys: pytest.CaptureFixt
     shown = capsys.readouterr().out
     assert "step 2 of 'balance'" in shown
     assert "and 5 rows more" in shown
+    assert re.search(r"^tokens +\d.*'.+': ", shown, re.MULTILINE), "a token's text, not its number"
     assert max(map(len, shown.splitlines())) <= 80
     assert main([*common, "--step", "2", "--json"]) == 0
     batch = json.loads(capsys.readouterr().out)

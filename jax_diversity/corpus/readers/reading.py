@@ -31,7 +31,7 @@ from jax_diversity.corpus.readers.web import read_html, read_warc
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.foundation.artifacts import HashMemory, fingerprint
 from jax_diversity.foundation.attempts import Failure
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, did_you_mean
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.schema import Document
 
@@ -126,7 +126,7 @@ class _NamedFields:
         names = ("id_field", "source_field", "language_field", "title_field")
         given = {name: getattr(config, name) for name in names}
         self._absent = {name: value for name, value in given.items() if value not in (None, getattr(_USUAL, name))}
-        self._num_records = 0
+        self._config, self._num_records = config, 0
         self._fields: dict[str, None] = {}
 
     def add(self, place: Place, document: Document) -> None:
@@ -134,23 +134,25 @@ class _NamedFields:
         if not self._absent or place.line is None:
             return
         self._num_records += 1
-        self._fields.update(dict.fromkeys(document.metadata))
         found = {
             "id_field": document.id != place.name,
             "source_field": document.source != place.file.stem,
             "language_field": document.language is not None,
             "title_field": document.title is not None,
         }
+        content = self._config.tokens_field if isinstance(document, TokenDocument) else self._config.text_field
+        taken = [getattr(self._config, name) for name, is_found in found.items() if is_found]
+        self._fields.update(dict.fromkeys([content, *taken, *document.metadata]))
         self._absent = {name: value for name, value in self._absent.items() if not found[name]}
 
     def check(self) -> None:
         """Raise a `UserError` for a named field that no record had."""
         for name, value in self._absent.items() if self._num_records else ():
-            others = ", ".join([*self._fields][:20]) or "none"
+            near = did_you_mean(value, self._fields).removesuffix(".")
             raise UserError(
                 f"Expected a text or number in the field {value!r} of a record (corpus.{name}), found none in "
-                f"{self._num_records:,} records, whose other fields are {others}; name one of them, or leave corpus."
-                f"{name} out. Fields within fields cannot be named."
+                f"{self._num_records:,} records, whose fields are {', '.join([*self._fields][:20])}"
+                f"{near or f'; name one of them, or leave corpus.{name} out.'} Fields within fields cannot be named."
             )
 
 

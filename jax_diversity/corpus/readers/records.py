@@ -164,9 +164,14 @@ class RecordForm:
     def missing(self, file: InputFile, config: CorpusConfig, fields: Iterable[str]) -> UserError:
         """Make the error for a file in which no record has the field."""
         found = ", ".join(sorted(fields)) or "no fields"
+        option = f"--corpus.{self.setting.replace('_', '-')}"
+        apart = (
+            "; if only this file has another field, rename the field, or prepare this file alone (`jax-diversity "
+            f"prepare {option} FIELD --out PART`) and name PART/documents/*.parquet in its place"
+        )
         return UserError(
             f"Expected {self.content} in field {self.field(config)!r} of {file.address}, found only {found}; "
-            f"set corpus.{self.setting}."
+            f"set corpus.{self.setting}{apart if self.setting == 'text_field' else ''}."
         )
 
     def documents(self, file: InputFile, config: CorpusConfig, records: Records) -> Found:

@@ -12,11 +12,11 @@ import numpy as np
 from jaxtyping import Array, Int64
 
 from jax_diversity.dataset import Dataset
-from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
-from jax_diversity.lab.checkpoints import DamagedCheckpoint, find_checkpoints, read_checkpoint, restore_arrays
+from jax_diversity.lab.checkpoints import DamagedCheckpoint, read_checkpoint, restore_arrays
 from jax_diversity.lab.compiled import Parameters, compiled_model
+from jax_diversity.lab.explaining.chosen import choose_sequences, find_checkpoint
 from jax_diversity.lab.explaining.explain import Explanation, explain_gradients
 from jax_diversity.lab.explaining.sketching import Loss
 from jax_diversity.lab.explaining.stored import store_explanation
@@ -72,8 +72,8 @@ def explain_checkpoint(
         >>> num_steps, explained = explain_checkpoint(jd.open_dataset("out"), progress=Progress())
         >>> print(explained.table)
     """
-    as_whole_number("num_sequences", num_sequences, 2)
-    path = _find(dataset, checkpoint)
+    path = find_checkpoint(dataset, checkpoint)
+    sequences = choose_sequences(dataset, num_sequences, batch_size)
     try:
         about = read_checkpoint(path)
     except DamagedCheckpoint as error:
@@ -92,12 +92,9 @@ def explain_checkpoint(
             f"Expected finite weights in the checkpoint {path}, found NaN or infinite ones: the run diverged; name an "
             "earlier checkpoint or another run."
         )
-    # Ascending, so that records are read almost in the order of the files.
-    number = min(num_sequences, dataset.num_sequences)
-    sequences = np.sort(np.random.default_rng(0).permutation(dataset.num_sequences)[:number])
     rows = _Rows(dataset, sequences, settings["loss_mask"])
     devices = jax.devices()
-    with progress.task("explain the gradients", 2 * number, "gradients") as advance:
+    with progress.task("explain the gradients", 2 * len(sequences), "gradients") as advance:
         explained = explain_gradients(
             gpt_loss(dataset.vocab_size, size),
             parameters,
@@ -119,20 +116,3 @@ def gpt_loss(vocab_size: int, size: Size) -> Loss:
         return model.losses(parameters, {name: each[None] for name, each in row.items()}).mean
 
     return loss
-
-
-def _find(dataset: Dataset, checkpoint: Path | None) -> Path:
-    """The folder of a checkpoint."""
-    runs = sorted(dataset.root.glob("training/*")) if checkpoint is None else [checkpoint]
-    found: list[Path] = []
-    for run in runs:
-        if (run / "checkpoint.json").exists():
-            return run
-        found += find_checkpoints(run / "checkpoints").values()
-    if not found:
-        place = f"{dataset.root}/training" if checkpoint is None else checkpoint
-        raise UserError(
-            f"Expected a checkpoint of the lab in {place}, found none; run `jax-diversity train` first, or name a "
-            "folder such as out/training/balance/checkpoints/200."
-        )
-    return max(found, key=lambda path: int(path.name))

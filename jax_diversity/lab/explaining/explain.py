@@ -19,17 +19,15 @@ from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.svg import Chart, Curve
-from jax_diversity.lab.explaining.regression import Basis, Estimate, basis_of, explained_share
+from jax_diversity.lab.explaining.chosen import ALL, check_batch, document_blocks, family_bases
+from jax_diversity.lab.explaining.regression import Basis, Estimate, explained_share
 from jax_diversity.lab.explaining.sketching import Loss, Sketches, sketch_gradients
 from jax_diversity.lab.explaining.windows import window_variance
 from jax_diversity.ordering.base import order
 from jax_diversity.schema import Characteristics, Ordering
 from jax_diversity.schema.characteristics import MADE_BY
 
-ALL = "all families"
-"""The name of the share that all families explain together."""
 SKETCH_SIZE = 1024
-_NUM_BLOCKS = 32  # of the jackknife
 _SEEDS = (0, 1, 2)
 _WINDOWS = tuple(4**power for power in range(2, 7))  # 16 to 4,096
 _LEAST_WINDOWS = 4
@@ -327,14 +325,9 @@ def _make_plan(
 ) -> _Plan:
     if not isinstance(characteristics, Characteristics):
         raise UserError(f"Expected {MADE_BY}, found {type(characteristics).__name__}.")
-    as_whole_number("batch_size", batch_size, 1)
-    if batch_size > characteristics.num_sequences:
-        raise UserError(
-            f"Expected a batch of at most the {characteristics.num_sequences:,} sequences that are explained, found "
-            f"{batch_size:,}; give more sequences or a smaller batch."
-        )
     number = characteristics.num_sequences
-    blocks, bases = document_blocks(characteristics), _bases(characteristics)
+    check_batch(batch_size, number)
+    blocks, bases = document_blocks(characteristics), family_bases(characteristics)
     if orders is None:
         orders = {"balance": [order(characteristics, seed=each) for each in _SEEDS]}
     checked = {name: [_indices(name, each, number) for each in several] for name, several in orders.items()}
@@ -363,33 +356,6 @@ def _explain(values: Mapping[str, np.ndarray], plan: _Plan, noise_scale: float) 
     }
     groups = {family: basis.num_groups for family, basis in bases.items()}
     return Explanation(shares, windows, noise_scale, number, groups, batch_size)
-
-
-def _bases(characteristics: Characteristics) -> dict[str, Basis]:
-    """The bases of each family and of all together, in shares of a sequence."""
-    dense = {family: counts.toarray() for family, counts in characteristics.counts.items()}
-    bases = {family: basis_of(each, family) for family, each in dense.items()}
-    return {**bases, ALL: basis_of(np.concatenate(list(dense.values()), axis=1), ALL)}
-
-
-def document_blocks(characteristics: Characteristics) -> np.ndarray:
-    """A block of every sequence; sequences of one document have one block, so that blocks are independent.
-
-    Raises:
-        UserError: there are fewer documents than blocks.
-    """
-    number = characteristics.num_sequences
-    documents = characteristics.documents
-    # A sequence of several documents has a block of its own number.
-    own = -1 - np.arange(number)
-    units = own if documents is None else np.where(documents < 0, own, documents)
-    names, codes = np.unique(units, return_inverse=True)
-    if len(names) < _NUM_BLOCKS:
-        raise UserError(
-            f"Expected sequences of at least {_NUM_BLOCKS} documents, found {len(names)}; give sequences of more "
-            "documents."
-        )
-    return np.random.default_rng(0).permutation(len(names))[codes] % _NUM_BLOCKS
 
 
 def _indices(name: str, ordering: Ordering, number: int) -> np.ndarray:

@@ -68,10 +68,15 @@ def basis_of(features: Num[np.ndarray, "sequence group"], name: str) -> Basis:
     rank = int(np.count_nonzero(values > _TOLERANCE * values[0]))
     if (num_sequences - rank) * _LEAST_FREE < num_sequences:
         raise UserError(
-            f"Expected at least {rank * _LEAST_FREE // (_LEAST_FREE - 1) + 1:,} sequences to explain gradients by the "
-            f"{varying.shape[1]:,} groups of {name}, found {num_sequences:,}; give more sequences or fewer families."
+            f"Expected at least {enough_sequences(features.shape[1]):,} sequences to explain gradients by the "
+            f"{features.shape[1]:,} groups of {name}, found {num_sequences:,}; give more sequences or fewer families."
         )
     return Basis(vectors[:, :rank], varying.shape[1])
+
+
+def enough_sequences(num_groups: int) -> int:
+    """The number of sequences that leaves enough of them free, whatever their counts of so many groups are."""
+    return (num_groups + 1) * _LEAST_FREE // (_LEAST_FREE - 1) + 1
 
 
 def explained_share(

@@ -1,0 +1,99 @@
+"""Which checkpoint and which sequences are explained. This needs no JAX, so that mistakes appear at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.dataset import Dataset
+from jax_diversity.foundation.checks import as_whole_number
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.lab.checkpoints import find_checkpoints
+from jax_diversity.lab.explaining.regression import Basis, basis_of, enough_sequences
+from jax_diversity.schema import Characteristics
+
+ALL = "all families"
+"""The name of the share that all families explain together."""
+_NUM_BLOCKS = 32  # of the jackknife
+
+
+def find_checkpoint(dataset: Dataset, checkpoint: Path | None) -> Path:
+    """Return the folder of a checkpoint: the given one, or the last one of the given run, or of all runs.
+
+    Raises:
+        UserError: there is no checkpoint.
+    """
+    runs = sorted(dataset.root.glob("training/*")) if checkpoint is None else [checkpoint]
+    found: list[Path] = []
+    for run in runs:
+        if (run / "checkpoint.json").exists():
+            return run
+        found += find_checkpoints(run / "checkpoints").values()
+    if not found:
+        place = f"{dataset.root}/training" if checkpoint is None else checkpoint
+        raise UserError(
+            f"Expected a checkpoint of the lab in {place}, found none; run `jax-diversity train --out {dataset.root}` "
+            "first, or name the folder of a checkpoint."
+        )
+    return max(found, key=lambda path: int(path.name))
+
+
+def choose_sequences(dataset: Dataset, num_sequences: int, batch_size: int) -> Int64[np.ndarray, " row"]:
+    """Return random training sequences, ascending, so that records are read almost in the order of the files.
+
+    Raises:
+        UserError: the sequences are fewer than a batch, of too few documents, or too few for their groups.
+    """
+    number = min(as_whole_number("num_sequences", num_sequences, 2), dataset.num_sequences)
+    chosen = np.sort(np.random.default_rng(0).permutation(dataset.num_sequences)[:number])
+    check_batch(batch_size, number)
+    characteristics = dataset.characteristics.take(chosen)
+    document_blocks(characteristics)
+    # With enough sequences for any counts, the bases (seconds of work) need not be computed to check them.
+    if number < enough_sequences(sum(counts.shape[1] for counts in characteristics.counts.values())):
+        family_bases(characteristics)
+    return chosen
+
+
+def check_batch(batch_size: int, num_sequences: int) -> None:
+    """Raise an error if a batch is larger than the number of sequences."""
+    as_whole_number("batch_size", batch_size, 1)
+    if batch_size > num_sequences:
+        raise UserError(
+            f"Expected a batch of at most the {num_sequences:,} sequences that are explained, found {batch_size:,}; "
+            "give more sequences or a smaller batch."
+        )
+
+
+def family_bases(characteristics: Characteristics) -> dict[str, Basis]:
+    """Return the bases of each family and of all together, in shares of a sequence.
+
+    Raises:
+        UserError: there are too few sequences for the groups.
+    """
+    dense = {family: counts.toarray() for family, counts in characteristics.counts.items()}
+    # The largest basis comes first: its error names a number of sequences that is enough for every family.
+    together = basis_of(np.concatenate(list(dense.values()), axis=1), ALL)
+    return {**{family: basis_of(each, family) for family, each in dense.items()}, ALL: together}
+
+
+def document_blocks(characteristics: Characteristics) -> np.ndarray:
+    """A block of every sequence; sequences of one document have one block, so that blocks are independent.
+
+    Raises:
+        UserError: there are fewer documents than blocks.
+    """
+    number = characteristics.num_sequences
+    documents = characteristics.documents
+    # A sequence of several documents has a block of its own number.
+    own = -1 - np.arange(number)
+    units = own if documents is None else np.where(documents < 0, own, documents)
+    names, codes = np.unique(units, return_inverse=True)
+    if len(names) < _NUM_BLOCKS:
+        raise UserError(
+            f"Expected sequences of at least {_NUM_BLOCKS} documents, found {len(names)}; give sequences of more "
+            "documents."
+        )
+    return np.random.default_rng(0).permutation(len(names))[codes] % _NUM_BLOCKS
