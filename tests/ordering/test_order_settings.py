@@ -26,6 +26,7 @@ from jax_diversity.ordering.shortages import UnmetTargets, shortages
 from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.pipeline.stages import ordering_stages
+from tests.conftest import MakeFolder
 
 # Another value than the default for every option that settings can give; a mesh of devices is given as their number.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -80,27 +81,33 @@ ORDERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def from_yaml(tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def from_yaml(tiny_dataset: Path, make_once: MakeFolder) -> Path:
     """A dataset whose orders come from one file of settings."""
-    out = tmp_path_factory.mktemp("orders") / "yaml"
-    shutil.copytree(tiny_dataset, out)
-    config = out.parent / "orders.yaml"
-    config.write_text(json.dumps({"orders": [{**order, "name": name} for name, order in ORDERS.items()]}))  # also YAML
-    build = Build(read_settings(config, recorded_config(out)))
-    with pytest.warns(UserWarning, match="Ordering 'constant': The targets ask for"):
-        build._run([stage for order in build.config.orders for stage in ordering_stages(order)])
-    return out
+
+    def fill(out: Path) -> None:
+        shutil.copytree(tiny_dataset, out)
+        config = out.parent / "orders.yaml"
+        config.write_text(
+            json.dumps({"orders": [{**order, "name": name} for name, order in ORDERS.items()]})
+        )
+        build = Build(read_settings(config, recorded_config(out)))
+        with pytest.warns(UserWarning, match="Ordering 'constant': The targets ask for"):
+            build._run([stage for order in build.config.orders for stage in ordering_stages(order)])
+
+    return make_once("orders-of-a-file", fill)
 
 
-@pytest.fixture(scope="module")
-def from_command_line(tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def from_command_line(tiny_dataset: Path, make_once: MakeFolder) -> Path:
     """The same orders, each from words after `jax-diversity order`."""
-    out = tmp_path_factory.mktemp("orders") / "words"
-    shutil.copytree(tiny_dataset, out)
-    for name, order in ORDERS.items():
-        assert main(["order", "--out", str(out), "--quiet", "--name", name, *words(order)]) == 0
-    return out
+
+    def fill(out: Path) -> None:
+        shutil.copytree(tiny_dataset, out)
+        for name, order in ORDERS.items():
+            assert main(["order", "--out", str(out), "--quiet", "--name", name, *words(order)]) == 0
+
+    return make_once("orders-of-words", fill)
 
 
 def words(settings: dict[str, Any], prefix: str = "") -> list[str]:
