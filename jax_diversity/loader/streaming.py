@@ -286,7 +286,7 @@ class StreamedSource(SequenceSource):
         if self._files is not None:
             held = self._files.hold(self._run.files(positions, records.files_of(places)))
         with held:
-            return records.read_batch(places, expected=sequences, **self._options)
+            return self._rows(records, sequences, places)
 
     def close(self) -> None:
         """Remove the files."""

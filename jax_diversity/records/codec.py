@@ -74,14 +74,14 @@ class Bodies(NamedTuple):
     def is_padding(self, places: Int64[np.ndarray, " run"]) -> Bool[np.ndarray, " run"]:
         """Return whether the runs that start at some places are padding. Places are counted over all rows."""
         row, column = np.divmod(places, self.tokens.shape[1])
-        return self.tokens[row, column] == _padding(self.tokens.dtype)
+        return self.tokens[row, column] == padding_mark(self.tokens.dtype)
 
     def plain_tokens(self) -> Integer[np.ndarray, "row token"]:
         """Set padding to 0 in place and return the tokens."""
         padded = np.flatnonzero(self.num_tokens < self.tokens.shape[1])
         if len(padded):
             rows = self.tokens[padded]
-            rows[rows == _padding(rows.dtype)] = 0
+            rows[rows == padding_mark(rows.dtype)] = 0
             self.tokens[padded] = rows
         return self.tokens
 
@@ -134,7 +134,7 @@ def encode(
     free = np.maximum(first, np.concatenate([[0], end])[:-1])
     if (length < 1).any() or (start < free).any() or (end > first + sequence_length).any():
         raise ValueError(f"Segments must be non-empty, in order, within {sequence_length} places.")
-    if len(tokens) != num_tokens.sum() or (tokens == _padding(tokens.dtype)).any():
+    if len(tokens) != num_tokens.sum() or (tokens == padding_mark(tokens.dtype)).any():
         raise ValueError("Expected the tokens of all segments, none of them the value that marks padding.")
 
     has_loss_mask = loss_mask is not None
@@ -153,7 +153,7 @@ def encode(
     stored[held] = tokens  # NumPy fills the true places of a mask row by row; this is the order of the tokens
     bits = ~held
     bits[:, 1:] &= held[:, :-1]
-    stored[bits] = _padding(tokens.dtype)
+    stored[bits] = padding_mark(tokens.dtype)
     bits.reshape(-1)[start] = True
     starts[:] = np.packbits(bits, axis=1, bitorder="little")
     if loss_mask is not None and loss_mask_bits is not None:
@@ -212,7 +212,7 @@ def record_segments(record: bytes) -> tuple[Int64[np.ndarray, " segment"], Int64
     return documents, np.diff(starts, append=length)[~bodies.is_padding(starts)]
 
 
-def _padding(dtype: np.dtype) -> np.ndarray:
+def padding_mark(dtype: np.dtype) -> np.ndarray:
     """Return the value at the start of padding.
 
     No token has this value: ids are >= 0, and uint16 is only used for vocabularies below 65,500.

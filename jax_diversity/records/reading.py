@@ -16,7 +16,7 @@ from jaxtyping import Int64, Integer, UInt8
 from jax_diversity.foundation.artifacts import NO_ARRAY
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.records import codec
-from jax_diversity.records.decoding import FIELDS, Arrays, BufferPool, LossMask, decode
+from jax_diversity.records.decoding import FIELDS, Arrays, BufferPool, LossMask, decode, stored_rows
 from jax_diversity.records.files import REPAIR, RecordFile
 from jax_diversity.schema.orderings import as_integers
 
@@ -156,11 +156,18 @@ class RecordReader:
                 sequence.
         """
         bodies = self._bodies(places, expected)
-        batch = decode(bodies, fields=fields, merge_segments=merge_segments, loss_mask=loss_mask, pool=self._pool)
-        if not self.overlap:
-            return batch
-        # We copy the rows, so that they follow one another in memory and the pool's memory is free again.
-        return {field: np.ascontiguousarray(rows[:, : self.width]) for field, rows in batch.items()}
+        options: dict[str, Any] = {"fields": fields, "merge_segments": merge_segments, "loss_mask": loss_mask}
+        return decode(bodies, **options, pool=self._pool, width=self.width)
+
+    def read_stored(
+        self, places: GivenRows, *, expected: Rows | None = None, dtype: np.dtype, has_loss_mask: bool = False
+    ) -> dict[str, Integer[np.ndarray, "row column"]]:
+        """Read what devices need to make the arrays of the records at some places, see `stored_rows`.
+
+        `dtype` is the type of the tokens, at least as wide as the stored type. The checks and errors are the same as in
+        `read_batch`.
+        """
+        return stored_rows(self._bodies(places, expected), self.width, dtype, has_loss_mask)
 
     def read_tokens(self, places: GivenRows, *, expected: Rows | None = None) -> Integer[np.ndarray, "row token"]:
         """Read the tokens of the records at some places, in their stored type (uint16 or int32). Padding is 0.
