@@ -6,6 +6,7 @@ contains:
 
     files/SHA256                a fetched file, shared by all datasets, always complete and checked
     datasets/KEY/               the folder of a dataset, one folder for each manifest: links to the fetched files
+    pieces/SHA256               a large array, of which only the pieces that were read are there
     streams/                    files that `loader.stream_batches` reads once and removes
 
 If a stage was made again, only the files of this stage are fetched again. Any number of processes may share a cache.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from jax_diversity.foundation.artifacts import (
+    PIECE_BYTES,
     Fault,
     atomic_path,
     is_as_written,
@@ -39,7 +42,6 @@ from jax_diversity.foundation.folders import user_cache
 from jax_diversity.foundation.libraries import missing_driver
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::|://)")
-_PIECE_BYTES = 8 * 2**20
 _PIECES_AT_A_TIME = 4
 
 
@@ -105,6 +107,24 @@ class RemoteFolder:
                     path.symlink_to(stored)
         return path
 
+    def pieces_path(self, name: str) -> Path:
+        """Return the local path of a large array of which only the pieces that are read are fetched.
+
+        The file is made here, without content; see `OrderingFile`.
+        """
+        about = self.files[name]
+        path = self.cache_folder / "pieces" / about["sha256"]
+        with locked(path):
+            if not _is_there(path, about):
+                with _writing(path), atomic_path(path) as temporary:
+                    os.truncate(temporary, about["bytes"])
+        return path
+
+    def fetch_piece(self, name: str, piece: int) -> bytes:
+        """Return a piece of a file of the manifest, unchecked."""
+        start = piece * PIECE_BYTES
+        return self._piece(name, start, min(start + PIECE_BYTES, self.files[name]["bytes"]))
+
     def fetch_path(self, path: Path) -> None:
         """Fetch the file that belongs at a path of the local folder, comparing its size only."""
         self.fetch(path.relative_to(self.root).as_posix(), checked=False)
@@ -154,7 +174,7 @@ class RemoteFolder:
     def _pieces(self, name: str) -> Iterator[bytes]:
         """Yield the bytes of a file in order; the next pieces are fetched while a piece is used."""
         size = self.files[name]["bytes"]
-        starts = deque(range(0, size, _PIECE_BYTES))
+        starts = deque(range(0, size, PIECE_BYTES))
         coming: deque[Future[bytes]] = deque()  # in the file's order: the hash is computed piece by piece
         # One connection rarely uses the whole bandwidth. A few parallel pieces use it, with bounded memory.
         with ThreadPoolExecutor(_PIECES_AT_A_TIME, thread_name_prefix="jax-diversity-fetch") as threads:
@@ -162,7 +182,7 @@ class RemoteFolder:
                 while starts or coming:
                     while starts and len(coming) < _PIECES_AT_A_TIME:
                         start = starts.popleft()
-                        coming.append(threads.submit(self._piece, name, start, min(start + _PIECE_BYTES, size)))
+                        coming.append(threads.submit(self._piece, name, start, min(start + PIECE_BYTES, size)))
                     yield coming.popleft().result()
             finally:  # also runs if the reader stops early: pieces whose download has not begun are not fetched
                 threads.shutdown(wait=False, cancel_futures=True)

@@ -38,7 +38,7 @@ from jax_diversity.loader.loader import Loader
 from jax_diversity.loader.settings import ENDLESS, LoaderSettings
 from jax_diversity.records.reading import RecordReader, Rows
 from jax_diversity.run.run import Run, open_datasets
-from jax_diversity.run.source import SequenceSource, layout_fingerprint
+from jax_diversity.run.source import SequenceSource, open_layout
 
 _CHUNK = 2**20
 
@@ -121,7 +121,7 @@ class StreamedRun(Run):
     is_bijection = True
 
     def __init__(self, dataset: Dataset, end: int, shuffle_buffer: int = 0, seed: int = 0, num_ahead: int = 2) -> None:
-        self.dataset, self.records, self._layout = dataset, dataset.records, layout_fingerprint(dataset)
+        self.dataset, self.records, self._layout = dataset, dataset.records, open_layout(dataset)
         self.end, self.shuffle_buffer, self.seed, self.num_ahead = end, shuffle_buffer, seed, num_ahead
         self.name, self.info = "stream", {"method": "stream", "shuffle_buffer": shuffle_buffer, "seed": seed}
 
@@ -148,7 +148,8 @@ class StreamedRun(Run):
 
     def at(self, positions: Rows) -> Rows:
         """Return the sequences at some positions. With a shuffle, every epoch has another order."""
-        return self.records.sequences_at(self.record_places(positions))
+        places = self.record_places(positions)
+        return places if self._layout is None else self._layout.at(places)
 
     def record_places(self, positions: Rows) -> Rows:
         """Return the places of the records at some positions."""
@@ -221,7 +222,7 @@ class StreamedRun(Run):
     def _layout_fingerprint(self) -> str:
         """The fingerprint of the order of the records; in the packed layout the order is 0, 1, 2 ..."""
         if self._layout is not None:
-            return self._layout
+            return self._layout.fingerprint
         digest = hashlib.sha256()  # the same as `Ordering.fingerprint`, without an array of all numbers
         for start in range(0, len(self), _CHUNK):
             digest.update(np.arange(start, min(start + _CHUNK, len(self)), dtype=np.int64).tobytes())

@@ -70,9 +70,9 @@ class SequenceSource:
         self.identity = run.identity if isinstance(run, Run) else identity_of(datasets)
         self.readers = [dataset.records for dataset in datasets]
         self.width = self.readers[0].width
-        layout = layout_fingerprint(datasets[0])
         # If the run has the order of the records, the operating system may read ahead in the files, which is faster.
-        if isinstance(run, Run) and len(datasets) == 1 and layout == run.fingerprint:
+        layout = open_layout(datasets[0])
+        if isinstance(run, Run) and len(datasets) == 1 and layout and layout.fingerprint == run.fingerprint:
             self.readers = [self.readers[0].forward()]
         self.has_origins = run.has_origins if isinstance(run, Run) else len(datasets) > 1
         self._options: dict[str, Any] = {
@@ -162,13 +162,10 @@ class SequenceSource:
         """Release the files of this source."""
 
 
-def layout_fingerprint(dataset: Dataset) -> str | None:
-    """The fingerprint of the ordering of the records, whose file is checked; None for the packed layout."""
+def open_layout(dataset: Dataset) -> OrderingFile | None:
+    """The ordering of the records; None for the packed layout."""
     name = dataset.layout_ordering
-    if name is None:
-        return None
-    path, found = dataset.ordering_file(name)
-    return OrderingFile(path.absolute(), str(found), dataset.num_sequences).fingerprint
+    return None if name is None else dataset.open_ordering(name)
 
 
 def as_index(index: Any, length: int) -> Rows:
