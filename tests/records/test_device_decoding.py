@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.records.codec import Bodies, body_bytes, check_bodies, encode
+from jax_diversity.records.codec import Bodies, check_bodies, encode
 from jax_diversity.records.decoding import FIELDS, decode, stored_rows
 from jax_diversity.records.device_decoding import expand
 
@@ -27,18 +27,15 @@ def bodies_of(runs: list[list[tuple[int, int]]], length: int, dtype: str, seed: 
                 at, number = at + padding + size, number + 1
         numbers.append(number)
     total = sum(lengths)
-    records = encode(
+    matrix = encode(
         sequence_indices=np.arange(len(runs)),
         num_segments=np.array(numbers),
         position=np.array(places, np.int64),
         length=np.array(lengths, np.int64),
-        document_index=np.arange(len(places)),
         tokens=rng.integers(0, 65_500, total).astype(dtype),
         sequence_length=length,
         loss_mask=rng.random(total) < 0.5 if has_loss_mask else None,
     )
-    size = body_bytes(length, np.dtype(dtype), has_loss_mask)
-    matrix = np.stack([np.frombuffer(record[:size], np.uint8) for record in records])
     return check_bodies(matrix, length, np.dtype(dtype), has_loss_mask=has_loss_mask)
 
 
