@@ -23,10 +23,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from jax_diversity.dataset.object_store import ObjectStore, describe
 from jax_diversity.foundation.artifacts import (
     PIECE_BYTES,
     Fault,
@@ -39,7 +39,6 @@ from jax_diversity.foundation.artifacts import (
 )
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import user_cache
-from jax_diversity.foundation.libraries import missing_driver
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::|://)")
 _PIECES_AT_A_TIME = 4
@@ -56,7 +55,7 @@ def local_path(path: str | Path) -> Path:
 
 
 class RemoteFolder:
-    """The folder of a dataset at an address that fsspec supports, and the local folder for its fetched files.
+    """The folder of a dataset at an address on an object store, and the local folder for its fetched files.
 
     Any number of threads and processes may fetch; a pickle contains only names. Files are kept in `cache_folder`; None
     means `jax-diversity` in the cache folder of the user.
@@ -64,9 +63,10 @@ class RemoteFolder:
 
     def __init__(self, address: str, cache_folder: str | Path | None = None) -> None:
         self.address = address.rstrip("/")
+        self.store = ObjectStore(self.address)
         self.cache_folder = user_cache() if cache_folder is None else Path(cache_folder).absolute()
         with _faults(f"{self.address}/manifest.json", "a dataset's manifest"):
-            manifest = self._read("manifest.json")
+            manifest = bytes(self.store.read("manifest.json"))
         # One folder for every manifest: a new build does not change an open dataset.
         key = hashlib.sha256(self.address.encode() + b"\n" + manifest).hexdigest()[:32]
         self.root = self.cache_folder / "datasets" / key
@@ -76,10 +76,6 @@ class RemoteFolder:
         with locked(self.root / "manifest"):
             if not path.exists() or path.read_bytes() != manifest:
                 write_text(path, manifest.decode("utf-8"))
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Connections do not survive a pickle; the other process opens its own.
-        return {name: value for name, value in self.__dict__.items() if name != "_opened"}
 
     def __repr__(self) -> str:
         return f"RemoteFolder({self.address})"
@@ -189,30 +185,13 @@ class RemoteFolder:
 
     def _piece(self, name: str, start: int, stop: int) -> bytes:
         with _faults(f"{self.address}/{name}", f"{stop - start} bytes from byte {start} on"):
-            piece = self._read(name, start=start, end=stop)
+            piece = bytes(self.store.read(name, start, stop))
         if len(piece) != stop - start:
             raise UserError(
                 f"Expected {self.files[name]['bytes']} bytes at {self.address}/{name}, found {start + len(piece)}; "
                 "upload the file again."
             )
         return piece
-
-    @cached_property
-    def _opened(self) -> tuple[Any, str]:
-        import fsspec
-
-        # In a chain such as simplecache::gs://bucket the last protocol names the store.
-        protocol = self.address.partition("://")[0].rpartition("::")[2]
-        try:
-            return fsspec.core.url_to_fs(self.address)
-        except ImportError as error:
-            raise missing_driver(protocol, error) from None
-        except ValueError as error:
-            raise UserError(f"Expected an address that fsspec supports, found {self.address}: {error}.") from None
-
-    def _read(self, name: str, **span: int) -> bytes:
-        filesystem, path = self._opened
-        return bytes(filesystem.cat_file(f"{path.rstrip('/')}/{name}", **span))
 
 
 def _is_there(path: Path, about: Mapping[str, Any]) -> bool:
@@ -233,15 +212,8 @@ def _faults(where: str, what: str) -> Iterator[None]:
     """Convert all exceptions of the drivers to a `UserError` of one sentence."""
     try:
         yield
-    except UserError:
-        raise
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        raise UserError(
-            f"Expected {what} at {where}, found no such object; check the address, or upload it again."
-        ) from None
     except Exception as error:
-        reason = " ".join(str(error).split()) or repr(error)
-        raise UserError(f"Expected {what} at {where}, but it could not be read: {reason}.") from None
+        raise describe(error, where, what) from None
 
 
 @contextmanager

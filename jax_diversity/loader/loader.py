@@ -160,7 +160,7 @@ class Loader(grain.IterDataset[Batch]):
     def __iter__(self) -> BatchIterator:
         # Every iterator closes its own source; a copy leaves the shared source open.
         batches = copy(self.batches)
-        batches.source = batches.source.for_iterator()
+        batches.source = batches.source.for_iterator(batches.windows.step, batches.windows.end)
         return BatchIterator(batches, self._placement)
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:

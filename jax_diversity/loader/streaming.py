@@ -35,6 +35,7 @@ from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.signatures import takes_settings
 from jax_diversity.loader.loader import Loader
+from jax_diversity.loader.ranges import StreamedRanges, work
 from jax_diversity.loader.settings import ENDLESS, LoaderSettings
 from jax_diversity.records.reading import RecordReader, Rows
 from jax_diversity.run.run import Run, open_datasets
@@ -268,15 +269,19 @@ class StreamedSource(SequenceSource):
         super().__init__(run, **options)
         self._run = run
         self._files: StreamedFiles | None = None
+        self._ranges: StreamedRanges | None = None
 
-    def for_iterator(self) -> StreamedSource:
-        """Return a copy of this source with its own files. They are removed when the copy is closed or freed."""
+    def for_iterator(self, step: int, end: int) -> StreamedSource:
+        """Return a copy of this source with its own files or requests, which end when it is closed or freed."""
         source, records, remote = copy(self), self._run.records, self._run.dataset.remote
-        records = records if self._run.shuffle_buffer else records.forward()
-        if remote is not None:
+        if remote is None:
+            source.readers = [records if self._run.shuffle_buffer else records.forward()]
+        elif self._run.shuffle_buffer:
             source._files = StreamedFiles(remote, records)
-            records = source._files.reader
-        source.readers = [records]
+            source.readers = [source._files.reader]
+        else:
+            source._ranges = StreamedRanges(remote, records, self._run.record_places, step, end)
+            source.readers = [source._ranges.reader]
         return source
 
     def read(self, sequences: Rows, positions: Rows | None = None) -> Mapping[str, np.ndarray]:
@@ -286,13 +291,16 @@ class StreamedSource(SequenceSource):
         held: Any = nullcontext()
         if self._files is not None:
             held = self._files.hold(self._run.files(positions, records.files_of(places)))
+        if self._ranges is not None:
+            self._ranges.request(positions)
         with held:
             return self._rows(records, sequences, places)
 
     def close(self) -> None:
-        """Remove the files."""
-        if self._files is not None:
-            self._files.close()
+        """Remove the files, and end the requests."""
+        for own in (self._files, self._ranges):
+            if own is not None:
+                own.close()
 
 
 class StreamedFiles:
@@ -317,7 +325,7 @@ class StreamedFiles:
         self._stopping = threading.Event()
         # A daemon thread is used, not an executor: at exit Python waits for the threads of executors, here for whole
         # files. The thread does not refer to this object, so that a deleted object is freed and then ends the thread.
-        threading.Thread(target=_work, args=(self._tasks,), name="jax-diversity-stream", daemon=True).start()
+        threading.Thread(target=work, args=(self._tasks,), name="jax-diversity-stream", daemon=True).start()
         self.close = weakref.finalize(self, _end, self._tasks, self._stopping, folder, lock)
 
     @contextmanager
@@ -361,19 +369,6 @@ class StreamedFiles:
         # A running fetch writes to the file: the file is removed when the fetch has ended. One thread makes all
         # fetches, so that a new fetch of the same file begins after the removal.
         fetch.add_done_callback(lambda _: path.unlink(missing_ok=True))
-
-
-def _work(tasks: SimpleQueue[tuple[Future[None], Callable[[], None]] | None]) -> None:
-    while (task := tasks.get()) is not None:
-        future, fetch = task
-        if future.set_running_or_notify_cancel():
-            try:
-                fetch()
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(None)
-        del task, future, fetch  # otherwise this thread would keep the reader alive until the next task
 
 
 def _end(tasks: SimpleQueue[Any], stopping: threading.Event, folder: Path, lock: Any) -> None:

@@ -154,8 +154,8 @@ class SequenceSource:
             return reader.read_stored(places, expected=sequences, **self._stored)
         return reader.read_batch(places, expected=sequences, **self._options)
 
-    def for_iterator(self) -> SequenceSource:
-        """The source for one iterator; the iterator closes it."""
+    def for_iterator(self, step: int, end: int) -> SequenceSource:
+        """The source for one iterator, which closes it. Batches begin every `step` positions, up to the `end`."""
         return self
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 import threading
 from pathlib import Path
 
@@ -214,6 +215,8 @@ def test_a_newer_dataset_is_refused(address, memory, tmp_path):
 @pytest.mark.parametrize(("scheme", "extra"), [("gs", "gcs"), ("s3", "s3")])
 def test_an_absent_driver_names_its_extra(monkeypatch, scheme, extra, tmp_path):
     import fsspec.core
+
+    monkeypatch.setitem(sys.modules, "obstore", None)
 
     def absent(address: str) -> None:
         raise ImportError(f"Install the driver of {address}")
