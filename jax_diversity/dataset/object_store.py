@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -38,15 +39,13 @@ class ObjectStore:
 
         Raises the exceptions of the library. `describe` makes a sentence of them.
         """
-        client, path, is_obstore = self._client
-        if not is_obstore:
+        client, path, get = self._client
+        if get is None:
             return bytes(client.cat_file(f"{path}/{name}", **({} if stop is None else {"start": start, "end": stop})))
         options: dict[str, Any] = {} if stop is None else {"range": (start, stop)}
         if (tag := self._tags.get(name)) is not None:
             options["if_match"] = tag
-        import obstore
-
-        found = obstore.get(client, name, options=options)
+        found = get(client, name, options=options)
         content = memoryview(found.bytes())
         if tag is None and stop is not None and (first := found.meta.get("e_tag")) and not first.startswith("W/"):
             with self._lock:
@@ -89,18 +88,19 @@ class ObjectStore:
         raise AssertionError
 
     @cached_property
-    def _client(self) -> tuple[Any, str, bool]:
-        """The library's object for the store, the path below it, and whether the library is obstore."""
-        import fsspec
+    def _client(self) -> tuple[Any, str, Any]:
+        """The library's object for the store, the path below it, and obstore's function `get`; None with fsspec."""
+        import fsspec.config
 
         protocol = self.address.partition("://")[0]
         if protocol in _BY_OBSTORE and protocol not in fsspec.config.conf:
             try:
-                from obstore.store import from_url
-
+                library: Any = import_module("obstore")
                 options = {"timeout": f"{_REQUEST_SECONDS}s", "allow_http": protocol == "http"}
                 # We try again ourselves, because a try must end when a stream is closed.
-                return from_url(self.address, client_options=options, retry_config={"max_retries": 0}), "", True
+                retries = {"max_retries": 0}
+                store = library.store.from_url(self.address, client_options=options, retry_config=retries)
+                return store, "", library.get
             except ImportError:
                 pass
         # In a chain such as simplecache::gs://bucket the last protocol names the store.
@@ -111,7 +111,7 @@ class ObjectStore:
             raise missing_driver(protocol, error) from None
         except ValueError as error:
             raise UserError(f"Expected an address that fsspec supports, found {self.address}: {error}.") from None
-        return filesystem, path.rstrip("/"), False
+        return filesystem, path.rstrip("/"), None
 
 
 def lasting_fault(error: Exception) -> bool:

@@ -1,8 +1,9 @@
-"""Read batches in the order of the record files, file by file, for datasets on object stores.
+"""Read batches in the order of the record files, for datasets on object stores.
 
-`make_loader` follows any ordering and keeps the files that it fetches. A stream fetches whole files one after
-another, reads each once, and removes it. Its batches follow the window contract for the ordering in which the records
-were written, and its state can be exchanged with a loader of `make_loader` over that ordering.
+`make_loader` follows any ordering and keeps the files that it fetches. A stream requests only the bytes of the rows of
+its host. A shuffled stream fetches whole files one after another, reads each once, and removes it. Batches follow the
+window contract for the ordering in which the records were written, and the state of a stream can be exchanged with a
+loader of `make_loader` over that ordering.
 """
 
 from __future__ import annotations
@@ -54,23 +55,24 @@ class StreamOptions(LoaderSettings):
     seed: int = 0
     """Seed of the shuffle."""
     read_ahead_files: int = 2
-    """The number of files that are fetched in advance."""
+    """The number of files that a shuffled stream fetches in advance."""
     cache_folder: str | Path | None = None
-    """The folder for files while they are needed, see `open_dataset`. Each iterator has its own files."""
+    """The folder for orderings, and for the files of a shuffled stream while they are needed, see `open_dataset`. Each
+    iterator has its own files."""
 
 
 @takes_settings(StreamOptions, without=("num_workers",))
 def stream_batches(dataset: str | Path | Dataset, **options: Any) -> Loader:
-    """Read batches in the order of the record files. The files are fetched one after another.
+    """Read batches in the order of the records, as ranges of bytes, without files on this host.
 
     If the dataset has the ordered layout, the batches and states are the same as with `make_loader` and the layout's
-    ordering. For a dataset on an object store, the disk has only the files that are needed now, and the next
-    `read_ahead_files` files. Every host fetches all files. The files of a local dataset are read in place.
+    ordering. From an object store, a host fetches only its own rows: one request for each batch, some in advance (at
+    most 64 MiB). The files of a local dataset are read in place.
 
     For a dataset in the packed layout, `shuffle_buffer` shuffles sequences during reading. Every epoch reads the files
     in another random order, and shuffles blocks of `shuffle_buffer` sequences. Every sequence is read once per epoch.
-    The sequence at a position depends only on the position, the seed and the dataset. Therefore a resumed run fetches
-    only the files of one block.
+    The sequence at a position depends only on the position, the seed and the dataset. From an object store, every host
+    fetches whole files. The disk has the files of one block, and the next `read_ahead_files` files.
 
     Args:
         dataset: a built dataset, its folder or its address.
