@@ -17,7 +17,8 @@ Ranges of bytes (with obstore): a server on the loopback interface, in a process
 count its bytes for 1, 2, 4 and 8 hosts, without failures and with one failure in 20 requests (503, half a body, a
 closed connection). The share of a host is the size of its records. Then requests take 50 ms, one in 100 takes 1 s, and
 a consumer uses 1,000,000 tokens per second: how often it waits more than 10 ms for a batch, after the first one, and
-how many bytes are there in advance at most.
+how many bytes are there in advance at most. The same consumer with files of this machine shows how long it waits for
+processors alone.
 """
 
 from __future__ import annotations
@@ -241,6 +242,28 @@ def served(root: Path, *options: str) -> Iterator[tuple[str, Callable[[], dict[s
         process.stdin.close()
 
 
+def waits(batches: Iterable[Any], ahead: Callable[[int], float] = lambda step: 0.0) -> dict[str, float]:
+    """Waits of a consumer of 1,000,000 tokens per second after the first batch."""
+    iterator, seconds, most = iter(batches), [], 0.0
+    for step in range(NUM_WAITS + 1):
+        asked = time.perf_counter()
+        next(iterator)
+        seconds.append(time.perf_counter() - asked)
+        if step % 50 == 0:
+            most = max(most, ahead(step))
+        time.sleep(B * LONG / 1e6)
+    iterator.close()  # pyright: ignore[reportAttributeAccessIssue]
+    late = np.array(seconds[1:])
+    return {
+        "batches": NUM_WAITS,
+        "first_batch_seconds": round(seconds[0], 3),
+        "num_over_10_ms": int((late > 0.01).sum()),
+        "num_over_100_ms": int((late > 0.1).sum()),
+        "worst_milliseconds": round(1e3 * float(late.max()), 2),
+        "most_megabytes_ahead": round(most, 1),
+    }
+
+
 def measure_ranges(root: Path, cache: Path, num_batches: int) -> dict[str, Any]:
     """Bytes fetched, relative to the share of the hosts; and the waits of a consumer behind slow requests."""
     record_bytes = jd.open_dataset(root).records.record_bytes
@@ -256,30 +279,18 @@ def measure_ranges(root: Path, cache: Path, num_batches: int) -> dict[str, Any]:
                     # A slice of the whole stream would also count what is requested in advance.
                     assert sum(1 for _ in stream) == num_batches
                 after = counts()
-                label = f"{num_hosts} hosts" + (", one failure in 20" if fail_every else "")
+                label = f"hosts: {num_hosts}" + (", one failure in 20" if fail_every else "")
                 found["fetched_by_share"][label] = round((after["bytes"] - before["bytes"]) / share, 4)
                 requests = (after["requests"] - before["requests"]) / (num_batches * num_hosts)
                 found["requests_by_batch_and_host"][label] = round(requests, 3)
     with served(root, "--delay", "0.05", "--slow", "1") as (address, counts):
-        iterator, waits, ahead = iter(jd.stream_batches(address, num_epochs=None, **choices)), [], 0.0
-        for step in range(NUM_WAITS + 1):
-            asked = time.perf_counter()
-            next(iterator)
-            waits.append(time.perf_counter() - asked)
-            if step % 50 == 0:
-                ahead = max(ahead, counts()["bytes"] - (step + 1) * B * record_bytes)
-            time.sleep(B * LONG / 1e6)
-        iterator.close()
-    late = np.array(waits[1:])
-    found["waits"] = {
-        "batches": NUM_WAITS,
-        "first_batch_seconds": round(waits[0], 3),
-        "num_over_10_ms": int((late > 0.01).sum()),
-        "num_over_100_ms": int((late > 0.1).sum()),
-        "worst_milliseconds": round(1e3 * float(late.max()), 2),
-        "most_megabytes_ahead": round(ahead / 1e6, 1),
-        "limit_megabytes_ahead": ranges.MOST_AHEAD_BYTES / 2**20,
-    }
+
+        def ahead(step: int) -> float:
+            return counts()["bytes"] / 1e6 - (step + 1) * B * record_bytes / 1e6
+
+        found["waits"] = waits(jd.stream_batches(address, num_epochs=None, **choices), ahead)
+    found["waits_for_files_of_this_machine"] = waits(jd.stream_batches(root, num_epochs=None, **choices))
+    found["limit_megabytes_ahead"] = ranges.MOST_AHEAD_BYTES / 1e6
     return found
 
 
@@ -306,6 +317,7 @@ def main() -> None:
     for label, value in by_ranges["fetched_by_share"].items():
         print(f"{label:<40}{value:>18.4f}{by_ranges['requests_by_batch_and_host'][label]:>28.3f}")
     print(f"a consumer of 1,000,000 tokens/s behind 50 ms a request, 1 s for one in 100: {by_ranges['waits']}")
+    print(f"the same consumer with files of this machine: {by_ranges['waits_for_files_of_this_machine']}")
     if arguments.write:
         about = {
             "num_sequences": arguments.num_sequences,

@@ -100,7 +100,8 @@ class SequenceSource:
 
     def __getitem__(self, sequence_index: Any) -> dict[str, np.ndarray]:
         index = as_index(sequence_index, len(self))
-        return {field: row[0] for field, row in self.read(index).items()}
+        # Other libraries warn of read-only arrays, and rows are small.
+        return {field: row[0] if row.flags.writeable else row[0].copy() for field, row in self.read(index).items()}
 
     def __repr__(self) -> str:  # Grain's checkpoints compare it
         return f"SequenceSource({self.identity[:16]})"
