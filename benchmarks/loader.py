@@ -6,6 +6,9 @@ All readers read one file of records with 2,048 uint16 tokens (4 KiB), in batche
 order. All data are in the page cache. "Stock Grain" is `grain.DataLoader` over `ArrayRecordDataSource`, with its
 default read options or none, whichever is faster; it stacks token rows and decodes nothing else.
 
+`for decoding on devices` is the host's part of `decode="device"`: records are read and checked, tokens and bits are
+copied (4.4 KB a record), and nothing is decoded. JAX's first device then makes the arrays; its time is printed apart.
+
 Two of our rows do the same work: token rows (as stored; the checksum, number and build of every record are checked) and
 `inputs` (the whole loader, int32). All six arrays have 48 KiB per record, 12 times as much as is read: making them
 takes three times as long as reading. The targets in random order are 60 times the rate of stock Grain and 0.4 of the
@@ -30,6 +33,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import grain
+import jax
 import numpy as np
 from loader_waits import small_dataset, waits_of_training
 from results_file import environment, write
@@ -38,6 +42,7 @@ from jax_diversity.loader.loader import Loader
 from jax_diversity.loader.settings import LoaderSettings
 from jax_diversity.records.codec import HEADER_BYTES
 from jax_diversity.records.decoding import FIELDS
+from jax_diversity.records.device_decoding import expand
 from jax_diversity.records.reading import RecordReader
 from jax_diversity.records.writing import record_paths, write_records
 from jax_diversity.run.run import OrderedRun
@@ -50,6 +55,8 @@ BUSY_SECONDS = 3e-3  # time per batch of a consumer that computes
 STOCK = "stock, default options", "stock, no read threads"
 ROW_BY_ROW = "memmap, row by row"
 GATHER = "in sequence: memmap, gather"
+TOKEN_ROWS = "in sequence: ours, token rows only"
+DEVICE = "in sequence: ours, for decoding on devices"
 
 
 def make_files(folder: Path, num_records: int) -> tuple[Path, Path]:
@@ -102,6 +109,26 @@ def raw_rows(path: Path, order: np.ndarray, *, in_sequence: bool = False) -> Ite
     for start in range(0, len(order) - B + 1, B):
         rows = order[start : start + B]
         yield reader.read_tokens(rows, expected=rows)
+
+
+def stored(path: Path, order: np.ndarray) -> Iterator[np.ndarray]:
+    """What the host does with `decode="device"` before the transfer: read, check and copy tokens and bits."""
+    reader = opened(path, len(order), in_sequence=True)
+    for start in range(0, len(order) - B + 1, B):
+        rows = order[start : start + B]
+        yield reader.read_stored(rows, expected=rows, dtype=np.dtype("uint16"))["tokens"][:, :L]
+
+
+def expansion_seconds(path: Path, num_records: int) -> float:
+    """Seconds for 1,000 records to make the six arrays on JAX's first device, without transfer and compilation."""
+    batch = opened(path, num_records, in_sequence=True).read_stored(np.arange(B), dtype=np.dtype("uint16"))
+    rows, best = jax.device_put(batch, jax.devices()[0]), float("inf")
+    jax.block_until_ready(expand(**rows))
+    for _ in range(20):
+        start = time.perf_counter()
+        jax.block_until_ready(expand(**rows))
+        best = min(best, time.perf_counter() - start)
+    return best / B * 1000
 
 
 def opened(path: Path, num_records: int, in_sequence: bool) -> RecordReader:
@@ -210,13 +237,14 @@ def sequential_readers(path: Path, raw: Path, num_records: int) -> dict[str, Cal
     order = np.arange(num_records)
     return {
         GATHER: lambda: memmap_gather(raw, order),
-        "in sequence: ours, token rows only": lambda: raw_rows(path, order, in_sequence=True),
+        TOKEN_ROWS: lambda: raw_rows(path, order, in_sequence=True),
         "in sequence: ours, inputs": lambda: ours(path, order, ("inputs",), in_sequence=True),
         "in sequence: ours, all six arrays": lambda: ours(path, order, in_sequence=True),
+        DEVICE: lambda: stored(path, order),
     }
 
 
-def measure(num_records: int, seconds: float) -> tuple[dict[str, float], dict[str, float]]:
+def measure(num_records: int, seconds: float) -> tuple[dict[str, float], dict[str, float], float]:
     with tempfile.TemporaryDirectory() as name:
         path, raw = make_files(Path(name), num_records)
         order = np.random.default_rng(1).permutation(num_records)
@@ -230,7 +258,7 @@ def measure(num_records: int, seconds: float) -> tuple[dict[str, float], dict[st
             "all six": wait_share(ours(path, order), seconds),
             "all six, prefetched": wait_share(ours(path, order, FIELDS, num_prefetch=2), seconds),
         }
-        return rates, waits
+        return rates, waits, expansion_seconds(path, num_records)
 
 
 def main() -> None:
@@ -241,13 +269,18 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write results/loader.json")
     arguments = parser.parse_args()
     before = environment("grain", "array_record", "numpy")  # the load without this benchmark
-    rates, waits = measure(arguments.num_records, arguments.seconds)
+    rates, waits, expansion = measure(arguments.num_records, arguments.seconds)
     best_stock = max(rates[label] for label in STOCK)
     memmap, gather = rates[ROW_BY_ROW], rates[GATHER]
     print(f"{'reader':<36}{'records/s':>12}{'x stock':>10}{'x memmap':>10}{'x gather in sequence':>22}")
     for label, value in rates.items():
         ratios = f"{value / best_stock:>10.1f}{value / memmap:>10.2f}{value / gather:>22.2f}"
         print(f"{label:<36}{value:>12,.0f}{ratios}")
+    print("\nmilliseconds for 1,000 records in sequence, on the host")
+    costs = {label: 1e6 / rates[label] for label in (GATHER, TOKEN_ROWS, DEVICE, "in sequence: ours, all six arrays")}
+    for label, value in costs.items():
+        print(f"{label:<46}{value:>8.2f}{value / costs[GATHER]:>8.1f} x gather{value / costs[TOKEN_ROWS]:>8.2f} x rows")
+    print(f"making the arrays on {jax.devices()[0].device_kind}: {expansion * 1e3:.2f} ms for 1,000 records\n")
     for label, value in waits.items():
         print(f"a consumer that computes {BUSY_SECONDS * 1e3:.0f} ms a batch waits {value:6.1%}   ({label})")
     with small_dataset(arguments.dataset) as root, tempfile.TemporaryDirectory() as name:
@@ -264,6 +297,10 @@ def main() -> None:
             "records_per_second": {label: round(value) for label, value in rates.items()},
             "times_stock": {label: round(value / best_stock, 2) for label, value in rates.items()},
             "times_memmap": {label: round(value / memmap, 3) for label, value in rates.items()},
+            "milliseconds_for_1000_records": {label: round(value, 2) for label, value in costs.items()},
+            "times_token_rows": {label: round(value / costs[TOKEN_ROWS], 2) for label, value in costs.items()},
+            "device": jax.devices()[0].device_kind,
+            "device_milliseconds_for_1000_records": round(expansion * 1e3, 2),
             "busy_seconds_a_batch": BUSY_SECONDS,
             "times_gather_in_sequence": {
                 label: round(value / gather, 3) for label, value in rates.items() if label.startswith("in sequence")

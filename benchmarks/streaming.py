@@ -11,19 +11,26 @@ Streaming: records of 2,048 uint16 tokens (4 KiB) in files of 16,384, in the ord
 the page cache. For comparison, NumPy gathers whole batches from a memory map of the tokens alone, in the same
 sequence (little more than a copy) and in random order. `token rows` do the same work; `inputs` are converted to int32,
 and the numbers of their sequences are checked. The object store is fsspec's memory file system: this measures
-the cost of fetching, hashing, writing and removing files, without a network.
+the cost of the requests without a network.
+
+Ranges of bytes (with obstore): a server on the loopback interface, in a process of its own, gives the same records. We
+count its bytes for 1, 2, 4 and 8 hosts, without failures and with one failure in 20 requests (503, half a body, a
+closed connection). The share of a host is the size of its records. Then requests take 50 ms, one in 100 takes 1 s, and
+a consumer uses 1,000,000 tokens per second: how often it waits more than 10 ms for a batch, after the first one, and
+how many bytes are there in advance at most. The same consumer with files of this machine shows how long it waits for
+processors alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +39,8 @@ import numpy as np
 from results_file import environment, write
 
 import jax_diversity as jd
-from jax_diversity.foundation.artifacts import signed
+from jax_diversity.foundation.artifacts import describe_file, signed
+from jax_diversity.loader import ranges
 from jax_diversity.records.reading import RecordReader
 from jax_diversity.records.writing import file_counts, record_paths, write_records
 from jax_diversity.schema import Ordering, Segments
@@ -41,6 +49,7 @@ B = 64
 SHORT, LONG = 16, 2048
 PER_FILE, PER_STREAMED_FILE = 65_536, 16_384
 IDENTITY = "5a" * 32
+NUM_WAITS = 1000  # batches of the consumer behind slow requests
 
 
 def make_dataset(
@@ -95,21 +104,19 @@ def write_one(path: Path, sequences: np.ndarray, num_sequences: int, length: int
 
 
 def stage(counts: dict[str, Any], files: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {"fingerprint": "00" * 32, "config": {}, "inputs": {}, "counts": counts, "files": files or {}}
+    return {"fingerprint": "00" * 32, "summary": "", "config": {}, "inputs": {}, "counts": counts, "files": files or {}}
 
 
 def entries(root: Path, folder: str, hashed: bool = True) -> dict[str, Any]:
     return {
-        f"{folder}/{path.name}": {
-            "bytes": path.stat().st_size,
-            "sha256": hashlib.sha256(path.read_bytes()).hexdigest() if hashed else "00" * 32,
-        }
+        f"{folder}/{path.name}": describe_file(path) if hashed else {"bytes": path.stat().st_size, "sha256": "00" * 32}
         for path in sorted((root / folder).iterdir())
     }
 
 
 OPENING = """
 import re, sys, time
+from contextlib import contextmanager
 from pathlib import Path
 import jax_diversity as jd
 import jax, grain, array_record.python.array_record_module
@@ -217,6 +224,76 @@ def measure_streaming(folder: Path, num_records: int) -> dict[str, float]:
     return {label: rate(reader) for label, reader in readers.items()}
 
 
+@contextmanager
+def served(root: Path, *options: str) -> Iterator[tuple[str, Callable[[], dict[str, int]]]]:
+    """Serve a dataset from another process: its address, and a function that returns the server's counts."""
+    command = [sys.executable, "-m", "tests.support.range_server", str(root), *options]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        address, read, write_line = process.stdout.readline().strip(), process.stdout.readline, process.stdin
+
+        def counts() -> dict[str, int]:
+            write_line.write("\n")
+            write_line.flush()
+            return json.loads(read())
+
+        yield address, counts
+        process.stdin.close()
+
+
+def waits(batches: Iterable[Any], ahead: Callable[[int], float] = lambda step: 0.0) -> dict[str, float]:
+    """Waits of a consumer of 1,000,000 tokens per second after the first batch."""
+    iterator, seconds, most = iter(batches), [], 0.0
+    for step in range(NUM_WAITS + 1):
+        asked = time.perf_counter()
+        next(iterator)
+        seconds.append(time.perf_counter() - asked)
+        if step % 50 == 0:
+            most = max(most, ahead(step))
+        time.sleep(B * LONG / 1e6)
+    iterator.close()  # pyright: ignore[reportAttributeAccessIssue]
+    late = np.array(seconds[1:])
+    return {
+        "batches": NUM_WAITS,
+        "first_batch_seconds": round(seconds[0], 3),
+        "num_over_10_ms": int((late > 0.01).sum()),
+        "num_over_100_ms": int((late > 0.1).sum()),
+        "worst_milliseconds": round(1e3 * float(late.max()), 2),
+        "most_megabytes_ahead": round(most, 1),
+    }
+
+
+def measure_ranges(root: Path, cache: Path, num_batches: int) -> dict[str, Any]:
+    """Bytes fetched, relative to the share of the hosts; and the waits of a consumer behind slow requests."""
+    record_bytes = jd.open_dataset(root).records.record_bytes
+    share = num_batches * B * record_bytes
+    found: dict[str, Any] = {"batches": num_batches, "fetched_by_share": {}, "requests_by_batch_and_host": {}}
+    choices: dict[str, Any] = {"global_batch_size": B, "fields": ("inputs",), "cache_folder": cache}
+    for fail_every in (0, 20):
+        with served(root, "--fail-every", str(fail_every)) as (address, counts):
+            for num_hosts in (1, 2, 4, 8):
+                before = counts()
+                for host in range(num_hosts):
+                    stream = jd.stream_batches(address, num_hosts=num_hosts, host_index=host, **choices)
+                    # A slice of the whole stream would also count what is requested in advance.
+                    assert sum(1 for _ in stream) == num_batches
+                after = counts()
+                label = f"hosts: {num_hosts}" + (", one failure in 20" if fail_every else "")
+                found["fetched_by_share"][label] = round((after["bytes"] - before["bytes"]) / share, 4)
+                requests = (after["requests"] - before["requests"]) / (num_batches * num_hosts)
+                found["requests_by_batch_and_host"][label] = round(requests, 3)
+    with served(root, "--delay", "0.05", "--slow", "1") as (address, counts):
+
+        def ahead(step: int) -> float:
+            return counts()["bytes"] / 1e6 - (step + 1) * B * record_bytes / 1e6
+
+        found["waits"] = waits(jd.stream_batches(address, num_epochs=None, **choices), ahead)
+    found["waits_for_files_of_this_machine"] = waits(jd.stream_batches(root, num_epochs=None, **choices))
+    found["limit_megabytes_ahead"] = ranges.MOST_AHEAD_BYTES / 1e6
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-sequences", type=int, default=10_000_000, help="sequences of the dataset that is opened")
@@ -231,15 +308,22 @@ def main() -> None:
             print(f"{label:<28}{''.join(f'{value:>12.3f}' for value in values.values())}")
     with tempfile.TemporaryDirectory() as name:
         rates = measure_streaming(Path(name), arguments.num_records)
+        by_ranges = measure_ranges(Path(name) / "streamed", Path(name) / "ranges", arguments.num_records // B)
         gathered, scattered = rates["memmap, gather of batches"], rates["memmap, gather, random order"]
         print(f"\n{'records as they lie':<32}{'MB/s':>9}{'x gather':>10}{'x gather, random order':>24}")
         for label, value in rates.items():
             print(f"{label:<32}{value:>9,.0f}{value / gathered:>10.2f}{value / scattered:>24.2f}")
+    print(f"\n{'ranges of bytes':<40}{'fetched / share':>18}{'requests a batch and host':>28}")
+    for label, value in by_ranges["fetched_by_share"].items():
+        print(f"{label:<40}{value:>18.4f}{by_ranges['requests_by_batch_and_host'][label]:>28.3f}")
+    print(f"a consumer of 1,000,000 tokens/s behind 50 ms a request, 1 s for one in 100: {by_ranges['waits']}")
+    print(f"the same consumer with files of this machine: {by_ranges['waits_for_files_of_this_machine']}")
     if arguments.write:
         about = {
             "num_sequences": arguments.num_sequences,
             "opening": opening,
             "num_records": arguments.num_records,
+            "ranges": by_ranges,
             "megabytes_per_second": {label: round(value) for label, value in rates.items()},
             "times_gather": {label: round(value / gathered, 3) for label, value in rates.items()},
             "times_random_gather": {label: round(value / scattered, 3) for label, value in rates.items()},

@@ -509,13 +509,24 @@ class Dataset:
         """The counts of a finished stage."""
         return self.stored.counts(stage)
 
-    def ordering_file(self, name: str) -> tuple[Path, str]:
-        """The .npy file of an ordering, and its fingerprint; raises the same errors as `orderings[name]`."""
+    def open_ordering(self, name: str) -> OrderingFile:
+        """Open an ordering. A large one is fetched and checked in pieces, each when it is first read.
+
+        Raises:
+            UserError: the ordering is unknown, or its file is absent or damaged.
+        """
         self.orderings.check(name)
-        return ordered.ordering_file(self.stored, name)
+        file = ordered.ordering_path(self.stored, name).relative_to(self.root).as_posix()
+        stage = self.stored.stage(f"order/{name}")
+        pieces = stage["files"].get(file, {}).get("pieces", ())
+        if self.remote is not None and pieces:
+            path, fetch = self.remote.pieces_path(file), partial(self.remote.fetch_piece, file)
+            return OrderingFile(path, stage["counts"]["fingerprint"], self.num_sequences, pieces, fetch)
+        path, found = ordered.ordering_file(self.stored, name)
+        return OrderingFile(path.absolute(), str(found), self.num_sequences, pieces)
 
     def _read_ordering(self, name: str) -> Ordering:
-        path, expected = self.ordering_file(name)
+        path, expected = ordered.ordering_file(self.stored, name)
         is_measured = measured.fetch_figures(self.stored, name)  # `load_ordering` reads this file, too
         ordering = load_ordering(path, expected=expected)
         if is_measured:  # checked after the .npy, because the error about a replaced ordering is clearer

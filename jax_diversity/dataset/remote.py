@@ -6,6 +6,7 @@ contains:
 
     files/SHA256                a fetched file, shared by all datasets, always complete and checked
     datasets/KEY/               the folder of a dataset, one folder for each manifest: links to the fetched files
+    pieces/SHA256               a large array, of which only the pieces that were read are there
     streams/                    files that `loader.stream_batches` reads once and removes
 
 If a stage was made again, only the files of this stage are fetched again. Any number of processes may share a cache.
@@ -16,16 +17,18 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from jax_diversity.dataset.object_store import ObjectStore, describe
 from jax_diversity.foundation.artifacts import (
+    PIECE_BYTES,
     Fault,
     atomic_path,
     is_as_written,
@@ -36,10 +39,8 @@ from jax_diversity.foundation.artifacts import (
 )
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import user_cache
-from jax_diversity.foundation.libraries import missing_driver
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::|://)")
-_PIECE_BYTES = 8 * 2**20
 _PIECES_AT_A_TIME = 4
 
 
@@ -54,7 +55,7 @@ def local_path(path: str | Path) -> Path:
 
 
 class RemoteFolder:
-    """The folder of a dataset at an address that fsspec supports, and the local folder for its fetched files.
+    """The folder of a dataset at an address on an object store, and the local folder for its fetched files.
 
     Any number of threads and processes may fetch; a pickle contains only names. Files are kept in `cache_folder`; None
     means `jax-diversity` in the cache folder of the user.
@@ -62,9 +63,10 @@ class RemoteFolder:
 
     def __init__(self, address: str, cache_folder: str | Path | None = None) -> None:
         self.address = address.rstrip("/")
+        self.store = ObjectStore(self.address)
         self.cache_folder = user_cache() if cache_folder is None else Path(cache_folder).absolute()
         with _faults(f"{self.address}/manifest.json", "a dataset's manifest"):
-            manifest = self._read("manifest.json")
+            manifest = bytes(self.store.read("manifest.json"))
         # One folder for every manifest: a new build does not change an open dataset.
         key = hashlib.sha256(self.address.encode() + b"\n" + manifest).hexdigest()[:32]
         self.root = self.cache_folder / "datasets" / key
@@ -74,10 +76,6 @@ class RemoteFolder:
         with locked(self.root / "manifest"):
             if not path.exists() or path.read_bytes() != manifest:
                 write_text(path, manifest.decode("utf-8"))
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Connections do not survive a pickle; the other process opens its own.
-        return {name: value for name, value in self.__dict__.items() if name != "_opened"}
 
     def __repr__(self) -> str:
         return f"RemoteFolder({self.address})"
@@ -104,6 +102,24 @@ class RemoteFolder:
                     path.unlink(missing_ok=True)  # a link to a file that was removed
                     path.symlink_to(stored)
         return path
+
+    def pieces_path(self, name: str) -> Path:
+        """Return the local path of a large array of which only the pieces that are read are fetched.
+
+        The file is made here, without content; see `OrderingFile`.
+        """
+        about = self.files[name]
+        path = self.cache_folder / "pieces" / about["sha256"]
+        with locked(path):
+            if not _is_there(path, about):
+                with _writing(path), atomic_path(path) as temporary:
+                    os.truncate(temporary, about["bytes"])
+        return path
+
+    def fetch_piece(self, name: str, piece: int) -> bytes:
+        """Return a piece of a file of the manifest, unchecked."""
+        start = piece * PIECE_BYTES
+        return self._piece(name, start, min(start + PIECE_BYTES, self.files[name]["bytes"]))
 
     def fetch_path(self, path: Path) -> None:
         """Fetch the file that belongs at a path of the local folder, comparing its size only."""
@@ -154,7 +170,7 @@ class RemoteFolder:
     def _pieces(self, name: str) -> Iterator[bytes]:
         """Yield the bytes of a file in order; the next pieces are fetched while a piece is used."""
         size = self.files[name]["bytes"]
-        starts = deque(range(0, size, _PIECE_BYTES))
+        starts = deque(range(0, size, PIECE_BYTES))
         coming: deque[Future[bytes]] = deque()  # in the file's order: the hash is computed piece by piece
         # One connection rarely uses the whole bandwidth. A few parallel pieces use it, with bounded memory.
         with ThreadPoolExecutor(_PIECES_AT_A_TIME, thread_name_prefix="jax-diversity-fetch") as threads:
@@ -162,37 +178,20 @@ class RemoteFolder:
                 while starts or coming:
                     while starts and len(coming) < _PIECES_AT_A_TIME:
                         start = starts.popleft()
-                        coming.append(threads.submit(self._piece, name, start, min(start + _PIECE_BYTES, size)))
+                        coming.append(threads.submit(self._piece, name, start, min(start + PIECE_BYTES, size)))
                     yield coming.popleft().result()
             finally:  # also runs if the reader stops early: pieces whose download has not begun are not fetched
                 threads.shutdown(wait=False, cancel_futures=True)
 
     def _piece(self, name: str, start: int, stop: int) -> bytes:
         with _faults(f"{self.address}/{name}", f"{stop - start} bytes from byte {start} on"):
-            piece = self._read(name, start=start, end=stop)
+            piece = bytes(self.store.read(name, start, stop))
         if len(piece) != stop - start:
             raise UserError(
                 f"Expected {self.files[name]['bytes']} bytes at {self.address}/{name}, found {start + len(piece)}; "
                 "upload the file again."
             )
         return piece
-
-    @cached_property
-    def _opened(self) -> tuple[Any, str]:
-        import fsspec
-
-        # In a chain such as simplecache::gs://bucket the last protocol names the store.
-        protocol = self.address.partition("://")[0].rpartition("::")[2]
-        try:
-            return fsspec.core.url_to_fs(self.address)
-        except ImportError as error:
-            raise missing_driver(protocol, error) from None
-        except ValueError as error:
-            raise UserError(f"Expected an address that fsspec supports, found {self.address}: {error}.") from None
-
-    def _read(self, name: str, **span: int) -> bytes:
-        filesystem, path = self._opened
-        return bytes(filesystem.cat_file(f"{path.rstrip('/')}/{name}", **span))
 
 
 def _is_there(path: Path, about: Mapping[str, Any]) -> bool:
@@ -213,15 +212,8 @@ def _faults(where: str, what: str) -> Iterator[None]:
     """Convert all exceptions of the drivers to a `UserError` of one sentence."""
     try:
         yield
-    except UserError:
-        raise
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        raise UserError(
-            f"Expected {what} at {where}, found no such object; check the address, or upload it again."
-        ) from None
     except Exception as error:
-        reason = " ".join(str(error).split()) or repr(error)
-        raise UserError(f"Expected {what} at {where}, but it could not be read: {reason}.") from None
+        raise describe(error, where, what) from None
 
 
 @contextmanager

@@ -40,6 +40,9 @@ _PARTIAL = ".partial"
 _TEMPORARY = ".tmp"
 _REMEMBERED = "earlier"
 _IS_TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.tmp\Z")
+PIECE_BYTES = 2**23
+"""The size of a piece of a large array: 2^20 positions of an ordering. The manifest has a SHA-256 of every piece, so
+that a process that reads a part of the array checks this part alone."""
 CACHE = ".cache"
 """The folder in a dataset's folder for files that only save time."""
 _checked: dict[str, tuple[Any, ...]] = {}
@@ -61,6 +64,17 @@ def file_hash(path: Path, advance: Callable[[int], None] | None = None) -> str:
             if advance is not None:
                 advance(len(piece))
     return digest.hexdigest()
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """Return a file's entry in the manifest: its size, its SHA-256, and those of the pieces of a large array."""
+    digest, pieces = hashlib.sha256(), list[str]()
+    with path.open("rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            digest.update(piece)
+            pieces.append(hashlib.sha256(piece).hexdigest())
+    about = {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+    return about | {"pieces": pieces} if path.suffix == ".npy" and len(pieces) > 1 else about
 
 
 def _stamp(path: str | Path) -> list[int]:
@@ -272,6 +286,10 @@ def parse_manifest(content: bytes, where: str) -> dict[str, Any]:
                     raise ValueError(f"it names a file outside its folder, {name!r}")
                 if not isinstance(about["bytes"], int) or not re.fullmatch("[0-9a-f]{64}", about["sha256"]):
                     raise ValueError(f"it has no size and SHA-256 of {name!r}")
+                pieces = about.get("pieces", [])
+                num_pieces = -(-about["bytes"] // PIECE_BYTES)
+                if pieces and (len(pieces) != num_pieces or not all(re.fullmatch("[0-9a-f]{64}", it) for it in pieces)):
+                    raise ValueError(f"it has not the SHA-256 of every piece of {name!r}")
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else in_one_line(error)
         raise UserError(
@@ -402,7 +420,7 @@ class OutputFolder:
         for name in names:
             path = partial / name
             _flush(path)
-            files[str(Path(destination) / name)] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+            files[str(Path(destination) / name)] = describe_file(path)
         for name in (*files, *self.stages.get(stage, {"files": ()})["files"]):
             inside(self.root, name)
         # The previous artifact is complete up to this line. From here on the stage is unfinished.

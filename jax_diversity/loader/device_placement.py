@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -24,10 +24,17 @@ class DevicePlacement:
         sharding: the sharding of arrays (row, token).
         num_rows: B, rows of the global batch.
         lengths: all sequence lengths L of the batches.
+        expand: makes the arrays of stored rows on a device, see `device_decoding.expand`; None if rows are arrays.
     """
 
-    def __init__(self, sharding: jax.sharding.Sharding, num_rows: int, lengths: Sequence[int]) -> None:
-        self.sharding, self.num_rows = sharding, num_rows
+    def __init__(
+        self,
+        sharding: jax.sharding.Sharding,
+        num_rows: int,
+        lengths: Sequence[int],
+        expand: Callable[..., dict[str, jax.Array]] | None = None,
+    ) -> None:
+        self.sharding, self.num_rows, self._expand = sharding, num_rows, expand
         if isinstance(sharding, NamedSharding) and len(sharding.spec) > 2:
             raise UserError(
                 f"Expected a sharding of arrays (row, token), such as PartitionSpec('data'), found {sharding.spec} "
@@ -62,7 +69,12 @@ class DevicePlacement:
 
     def place(self, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
         """Make global arrays from the rows `row_numbers`. The transfer continues in the background."""
-        return {field: self._place(field, rows) for field, rows in batch.items()}
+        expanded: dict[str, jax.Array] = {}
+        if self._expand is not None:
+            stored = {field: rows for field, rows in batch.items() if rows.ndim > 1}
+            batch = {field: rows for field, rows in batch.items() if rows.ndim == 1}
+            expanded = self._expanded(stored)
+        return expanded | {field: self._place(field, rows) for field, rows in batch.items()}
 
     def placed(self, spec: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes, types and shardings of the arrays that `place` makes."""
@@ -85,6 +97,25 @@ class DevicePlacement:
         # Each device gets its part of the rows that this process read. No process needs a row of another process.
         shards = [jax.device_put(part, device) for part, device in zip(parts, self._rows, strict=True)]
         return jax.make_array_from_single_device_arrays((self.num_rows, *rows.shape[1:]), sharding, shards)
+
+    def _expanded(self, stored: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+        """Make the arrays of this process's rows. Every device expands its own rows, without other devices.
+
+        One program over all devices would need the same order of programs in all processes, which threads that
+        prefetch cannot keep.
+        """
+        assert self._expand is not None
+        length = stored["tokens"].shape[1] - 1
+        shards: dict[str, list[jax.Array]] = {}
+        for device, (index, columns) in self._indices[length].items():
+            rows = jax.device_put({field: array[self._local(index)] for field, array in stored.items()}, device)
+            for field, part in self._expand(**rows, columns=columns.indices(length)[:2]).items():
+                shards.setdefault(field, []).append(part)
+        shape = (self.num_rows, length)
+        return {
+            field: jax.make_array_from_single_device_arrays(shape, self.sharding, parts)
+            for field, parts in shards.items()
+        }
 
     @cached_property
     def _row_sharding(self) -> jax.sharding.Sharding:

@@ -63,35 +63,35 @@ class OrderedBatches(grain.MapDataset[Batch]):
                 f"tokens at position {start} and of {others[0][1]} from position {others[0][0]} on; use the shape of "
                 "each batch instead."
             )
-        return {
-            settings.names.get(field, field): jax.ShapeDtypeStruct(
-                (windows.num_rows, *rows.shape[1:]), settings.dtype if rows.ndim > 1 else rows.dtype
-            )
-            for field, rows in self._no_rows(length).items()
-        }
+        shapes = dict.fromkeys(settings.fields, ((windows.num_rows, length), settings.dtype))
+        shapes |= {field: ((windows.num_rows,), dtype) for field, dtype in self.source.origins.items()}
+        return {settings.names.get(field, field): jax.ShapeDtypeStruct(*shape) for field, shape in shapes.items()}
 
     def __str__(self) -> str:
         return f"OrderedBatches({self.windows.settings.global_batch_size} of {self.run})"
 
     def read(self, position: int) -> Batch:
-        """Read this host's rows of the global batch at a position."""
+        """Read this host's rows of the global batch at a position. With `decode="device"` they are stored rows."""
         settings, positions = self.windows.settings, self.windows.positions(position)
         sequences = self.run.at(positions)
         if len(sequences):
             batch = self.source.read(sequences, positions)
         else:  # the last batch can have no rows for this host
-            batch = self._no_rows(self.windows.length_at(position))
+            batch = self.source.no_rows(self.windows.length_at(position))
         if missing := self.windows.num_rows - len(sequences):
             batch = {field: _padded(rows, missing) for field, rows in batch.items()}
-        return {
-            settings.names.get(field, field): rows if rows.ndim == 1 else rows.astype(settings.dtype, copy=False)
-            for field, rows in batch.items()
-        }
+        if settings.decode == "device":  # stored rows; the arrays get their type and names when they are placed
+            return dict(batch)
+        return self.named(
+            {
+                field: rows if rows.ndim == 1 else rows.astype(settings.dtype, copy=False)
+                for field, rows in batch.items()
+            }
+        )
 
-    def _no_rows(self, length: int) -> dict[str, np.ndarray]:
-        """Make arrays of the shape (0, length): a batch without rows."""
-        fields = {field: np.zeros((0, length), np.int32) for field in self.windows.settings.fields}
-        return fields | {field: np.zeros(0, dtype) for field, dtype in self.source.origins.items()}
+    def named(self, batch: Batch) -> Batch:
+        """Return a batch with the names of the settings."""
+        return {self.windows.settings.names.get(field, field): rows for field, rows in batch.items()}
 
 
 def _padded(rows: np.ndarray, missing: int) -> np.ndarray:
@@ -119,7 +119,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         # So Python can free an iterator that was not closed, and its workers end.
         self._make, self._finish = batches.read, None
         if placement is not None and self._settings.num_workers:
-            self._finish = placement.place
+            self._finish = partial(_place, batches, placement)
         elif placement is not None:
             self._make = partial(_read_and_place, batches, placement)
         self._workers: Workers | None = None
@@ -285,4 +285,9 @@ class BatchIterator(grain.DatasetIterator[Batch]):
 
 
 def _read_and_place(batches: OrderedBatches, placement: DevicePlacement, position: int) -> Batch:
-    return placement.place(batches.read(position))
+    return _place(batches, placement, batches.read(position))
+
+
+def _place(batches: OrderedBatches, placement: DevicePlacement, batch: Batch) -> Batch:
+    placed = placement.place(batch)
+    return batches.named(placed) if batches.windows.settings.decode == "device" else placed

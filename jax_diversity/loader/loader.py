@@ -121,10 +121,13 @@ class Loader(grain.IterDataset[Batch]):
     def __init__(self, run: Run, source: SequenceSource, settings: LoaderSettings) -> None:
         windows = Windows(len(run), settings, run.lengths)
         self._placement = None
+        lengths = sorted({length for _, length in windows.lengths})
         if settings.sharding is not None:
-            lengths = sorted({length for _, length in windows.lengths})
-            self._placement = DevicePlacement(settings.sharding, settings.global_batch_size, lengths)
+            self._placement = DevicePlacement(settings.sharding, settings.global_batch_size, lengths, settings.expand)
             windows = replace(windows, row_numbers=self._placement.row_numbers)
+        elif settings.expand is not None:  # the rows of this host, on one device
+            device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+            self._placement = DevicePlacement(device, windows.num_rows, lengths, settings.expand)
         self.batches = OrderedBatches(run, source, windows)
         super().__init__(self.batches)
 
@@ -157,15 +160,16 @@ class Loader(grain.IterDataset[Batch]):
     def __iter__(self) -> BatchIterator:
         # Every iterator closes its own source; a copy leaves the shared source open.
         batches = copy(self.batches)
-        batches.source = batches.source.for_iterator()
+        batches.source = batches.source.for_iterator(batches.windows.step, batches.windows.end)
         return BatchIterator(batches, self._placement)
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
         """Read only every n-th batch. Grain's `mp_prefetch` calls this method in each of its n worker processes."""
         if self._placement is not None:
             raise UserError(
-                "Expected a loader without sharding before mp_prefetch, found sharding: worker processes have no "
-                "devices. Leave mp_prefetch out: the loader prefetches batches itself (num_prefetch)."
+                "Expected a loader of NumPy arrays before mp_prefetch, found one that places batches on devices "
+                "(sharding, decode='device'), which worker processes do not have. "
+                "Leave mp_prefetch out: the loader prefetches batches itself (num_prefetch)."
             )
         if sequential_slice:
             raise UserError("Expected mp_prefetch without sequential_slice, which would change the order of batches.")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -63,6 +63,10 @@ class LoaderSettings:
     loss_mask: LossMask = "all"
     """`answers` masks the prompts of chats: `targets_segmentation` is 0 if the target is not a token of an answer. In
     documents that are not chats every token counts towards the loss. At least one dataset must contain chats."""
+    decode: Literal["host", "device"] = "host"
+    """Where the arrays are made. `device`: the stored tokens and one bit for each place are transferred, about a tenth
+    of the bytes, and the devices make the arrays from them. Batches are then `jax.Array`s; without `sharding` they are
+    on the first device of the process. Meant for GPUs and TPUs: on a CPU `host` is faster."""
     num_prefetch: int = 2
     """Number of batches that are made in advance in the background; 0 makes each batch on request."""
     num_threads: int = 1
@@ -105,7 +109,9 @@ class LoaderSettings:
             )
         if (sharding := given.get("sharding")) is not None:
             _check_sharding(sharding, given.get("num_hosts", 1))
-        given["dtype"] = _dtype_name(given.get("dtype", "int32"), on_devices=sharding is not None)
+        check_one_of("decode", given.get("decode", "host"), ("host", "device"))
+        on_devices = sharding is not None or given.get("decode") == "device"
+        given["dtype"] = _dtype_name(given.get("dtype", "int32"), on_devices=on_devices)
         settings = cls(**given)
         if settings.num_workers and not settings.num_prefetch:
             raise UserError("Expected num_prefetch >= 1 with num_workers, found 0: workers make batches ahead.")
@@ -114,7 +120,16 @@ class LoaderSettings:
     @property
     def of_arrays(self) -> dict[str, Any]:
         """The settings of the arrays in a batch, as keyword arguments of `SequenceSource`."""
-        return {"fields": self.fields, "merge_segments": self.merge_segments, "loss_mask": self.loss_mask}
+        return {name: getattr(self, name) for name in ("fields", "merge_segments", "loss_mask", "decode")}
+
+    @property
+    def expand(self) -> Callable[..., dict[str, jax.Array]] | None:
+        """The function that makes the arrays on a device from stored rows; None with `decode="host"`."""
+        if self.decode == "host":
+            return None
+        from jax_diversity.records.device_decoding import expand
+
+        return partial(expand, fields=self.fields, merge_segments=self.merge_segments, dtype=self.dtype)
 
     def end(self, num_positions: int) -> int:
         """The position after the last epoch, for epochs of `num_positions`."""
@@ -276,7 +291,7 @@ def _dtype_name(dtype: Any, *, on_devices: bool) -> str:
         raise UserError(f"Expected dtype to be {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}, found {dtype!r}.")
     if on_devices and (kept := jax.dtypes.canonicalize_dtype(chosen)) != chosen:
         raise UserError(
-            f"Expected a dtype that JAX keeps with sharding=, found {chosen.name}, which JAX converts to {kept.name}; "
+            f"Expected a dtype that JAX keeps on devices, found {chosen.name}, which JAX converts to {kept.name}; "
             f'use {kept.name}, or call jax.config.update("jax_enable_x64", True) first.'
         )
     return chosen.name

@@ -1,8 +1,9 @@
-"""Read batches in the order of the record files, file by file, for datasets on object stores.
+"""Read batches in the order of the record files, for datasets on object stores.
 
-`make_loader` follows any ordering and keeps the files that it fetches. A stream fetches whole files one after
-another, reads each once, and removes it. Its batches follow the window contract for the ordering in which the records
-were written, and its state can be exchanged with a loader of `make_loader` over that ordering.
+`make_loader` follows any ordering and keeps the files that it fetches. A stream requests only the bytes of the rows of
+its host. A shuffled stream fetches whole files one after another, reads each once, and removes it. Batches follow the
+window contract for the ordering in which the records were written, and the state of a stream can be exchanged with a
+loader of `make_loader` over that ordering.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.signatures import takes_settings
 from jax_diversity.loader.loader import Loader
+from jax_diversity.loader.ranges import StreamedRanges, work
 from jax_diversity.loader.settings import ENDLESS, LoaderSettings
 from jax_diversity.records.reading import RecordReader, Rows
 from jax_diversity.run.run import Run, open_datasets
-from jax_diversity.run.source import SequenceSource, layout_fingerprint
+from jax_diversity.run.source import SequenceSource, open_layout
 
 _CHUNK = 2**20
 
@@ -53,23 +55,24 @@ class StreamOptions(LoaderSettings):
     seed: int = 0
     """Seed of the shuffle."""
     read_ahead_files: int = 2
-    """The number of files that are fetched in advance."""
+    """The number of files that a shuffled stream fetches in advance."""
     cache_folder: str | Path | None = None
-    """The folder for files while they are needed, see `open_dataset`. Each iterator has its own files."""
+    """The folder for orderings, and for the files of a shuffled stream while they are needed, see `open_dataset`. Each
+    iterator has its own files."""
 
 
 @takes_settings(StreamOptions, without=("num_workers",))
 def stream_batches(dataset: str | Path | Dataset, **options: Any) -> Loader:
-    """Read batches in the order of the record files. The files are fetched one after another.
+    """Read batches in the order of the records, as ranges of bytes, without files on this host.
 
     If the dataset has the ordered layout, the batches and states are the same as with `make_loader` and the layout's
-    ordering. For a dataset on an object store, the disk has only the files that are needed now, and the next
-    `read_ahead_files` files. Every host fetches all files. The files of a local dataset are read in place.
+    ordering. From an object store, a host fetches only its own rows: one request for each batch, some in advance (at
+    most 64 MiB). The files of a local dataset are read in place.
 
     For a dataset in the packed layout, `shuffle_buffer` shuffles sequences during reading. Every epoch reads the files
     in another random order, and shuffles blocks of `shuffle_buffer` sequences. Every sequence is read once per epoch.
-    The sequence at a position depends only on the position, the seed and the dataset. Therefore a resumed run fetches
-    only the files of one block.
+    The sequence at a position depends only on the position, the seed and the dataset. From an object store, every host
+    fetches whole files. The disk has the files of one block, and the next `read_ahead_files` files.
 
     Args:
         dataset: a built dataset, its folder or its address.
@@ -121,7 +124,7 @@ class StreamedRun(Run):
     is_bijection = True
 
     def __init__(self, dataset: Dataset, end: int, shuffle_buffer: int = 0, seed: int = 0, num_ahead: int = 2) -> None:
-        self.dataset, self.records, self._layout = dataset, dataset.records, layout_fingerprint(dataset)
+        self.dataset, self.records, self._layout = dataset, dataset.records, open_layout(dataset)
         self.end, self.shuffle_buffer, self.seed, self.num_ahead = end, shuffle_buffer, seed, num_ahead
         self.name, self.info = "stream", {"method": "stream", "shuffle_buffer": shuffle_buffer, "seed": seed}
 
@@ -148,7 +151,8 @@ class StreamedRun(Run):
 
     def at(self, positions: Rows) -> Rows:
         """Return the sequences at some positions. With a shuffle, every epoch has another order."""
-        return self.records.sequences_at(self.record_places(positions))
+        places = self.record_places(positions)
+        return places if self._layout is None else self._layout.at(places)
 
     def record_places(self, positions: Rows) -> Rows:
         """Return the places of the records at some positions."""
@@ -221,7 +225,7 @@ class StreamedRun(Run):
     def _layout_fingerprint(self) -> str:
         """The fingerprint of the order of the records; in the packed layout the order is 0, 1, 2 ..."""
         if self._layout is not None:
-            return self._layout
+            return self._layout.fingerprint
         digest = hashlib.sha256()  # the same as `Ordering.fingerprint`, without an array of all numbers
         for start in range(0, len(self), _CHUNK):
             digest.update(np.arange(start, min(start + _CHUNK, len(self)), dtype=np.int64).tobytes())
@@ -267,15 +271,19 @@ class StreamedSource(SequenceSource):
         super().__init__(run, **options)
         self._run = run
         self._files: StreamedFiles | None = None
+        self._ranges: StreamedRanges | None = None
 
-    def for_iterator(self) -> StreamedSource:
-        """Return a copy of this source with its own files. They are removed when the copy is closed or freed."""
+    def for_iterator(self, step: int, end: int) -> StreamedSource:
+        """Return a copy of this source with its own files or requests, which end when it is closed or freed."""
         source, records, remote = copy(self), self._run.records, self._run.dataset.remote
-        records = records if self._run.shuffle_buffer else records.forward()
-        if remote is not None:
+        if remote is None:
+            source.readers = [records if self._run.shuffle_buffer else records.forward()]
+        elif self._run.shuffle_buffer:
             source._files = StreamedFiles(remote, records)
-            records = source._files.reader
-        source.readers = [records]
+            source.readers = [source._files.reader]
+        else:
+            source._ranges = StreamedRanges(remote, records, self._run.record_places, step, end)
+            source.readers = [source._ranges.reader]
         return source
 
     def read(self, sequences: Rows, positions: Rows | None = None) -> Mapping[str, np.ndarray]:
@@ -285,13 +293,16 @@ class StreamedSource(SequenceSource):
         held: Any = nullcontext()
         if self._files is not None:
             held = self._files.hold(self._run.files(positions, records.files_of(places)))
+        if self._ranges is not None:
+            self._ranges.request(positions)
         with held:
-            return records.read_batch(places, expected=sequences, **self._options)
+            return self._rows(records, sequences, places)
 
     def close(self) -> None:
-        """Remove the files."""
-        if self._files is not None:
-            self._files.close()
+        """Remove the files, and end the requests."""
+        for own in (self._files, self._ranges):
+            if own is not None:
+                own.close()
 
 
 class StreamedFiles:
@@ -316,7 +327,7 @@ class StreamedFiles:
         self._stopping = threading.Event()
         # A daemon thread is used, not an executor: at exit Python waits for the threads of executors, here for whole
         # files. The thread does not refer to this object, so that a deleted object is freed and then ends the thread.
-        threading.Thread(target=_work, args=(self._tasks,), name="jax-diversity-stream", daemon=True).start()
+        threading.Thread(target=work, args=(self._tasks,), name="jax-diversity-stream", daemon=True).start()
         self.close = weakref.finalize(self, _end, self._tasks, self._stopping, folder, lock)
 
     @contextmanager
@@ -360,19 +371,6 @@ class StreamedFiles:
         # A running fetch writes to the file: the file is removed when the fetch has ended. One thread makes all
         # fetches, so that a new fetch of the same file begins after the removal.
         fetch.add_done_callback(lambda _: path.unlink(missing_ok=True))
-
-
-def _work(tasks: SimpleQueue[tuple[Future[None], Callable[[], None]] | None]) -> None:
-    while (task := tasks.get()) is not None:
-        future, fetch = task
-        if future.set_running_or_notify_cancel():
-            try:
-                fetch()
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(None)
-        del task, future, fetch  # otherwise this thread would keep the reader alive until the next task
 
 
 def _end(tasks: SimpleQueue[Any], stopping: threading.Event, folder: Path, lock: Any) -> None:

@@ -1,1 +1,1 @@
-"""Sequences stored as ArrayRecord files. A record contains everything about one sequence."""
+"""Sequences stored as ArrayRecord files. A record contains everything that training needs of a sequence."""

@@ -12,11 +12,14 @@ A record has L tokens of 2 (uint16) or 4 (int32) bytes each. All numbers are lit
 | ceil(L / 8) | one bit per place, lowest bit first: whether a segment or a run of padding starts there |
 | ceil(L / 8) | only with a loss mask: one bit per place, whether its token counts towards the loss |
 | 8 | XXH3 (64 bits) of all bytes above |
-| 8 per segment | the segments' document indices, int64 |
 
-Everything except the last part is the *body*. All bodies have the same size, so a batch of bodies is a matrix. It is
-checked and decoded without a Python loop over tokens or segments. A body has its own checksum, because it is read from
-a memory map: ArrayRecord's checksums cover whole records, and only ArrayRecord's reader compares them.
+All records have the same size. So the place of a record gives its range of bytes in the file, and a batch of records is
+a matrix, which is checked and decoded without a Python loop over tokens or segments. A record has its own checksum,
+because it is read from a memory map: only ArrayRecord's reader compares ArrayRecord's checksums.
+
+The last record of a file is different: it has the document of every segment in the file. Training does not read it. It
+has N + 1 int64 numbers for N sequences, and then the int64 document indices of all segments, one sequence after
+another. The segments of sequence i have the indices from number i up to number i + 1.
 
 Padding may be between segments and at the end. No token has the value at the first place of padding, so this value
 distinguishes padding from a segment. It needs no additional byte, and records without padding are not searched for it.
@@ -41,7 +44,7 @@ _HEADER = np.dtype(
     ]
 )
 HEADER_BYTES = _HEADER.itemsize  # where in a record the tokens begin
-_VERSION = 4
+_VERSION = 5
 _CHECKSUM_BYTES = 8
 _HAS_LOSS_MASK = 16
 
@@ -74,14 +77,14 @@ class Bodies(NamedTuple):
     def is_padding(self, places: Int64[np.ndarray, " run"]) -> Bool[np.ndarray, " run"]:
         """Return whether the runs that start at some places are padding. Places are counted over all rows."""
         row, column = np.divmod(places, self.tokens.shape[1])
-        return self.tokens[row, column] == _padding(self.tokens.dtype)
+        return self.tokens[row, column] == padding_mark(self.tokens.dtype)
 
     def plain_tokens(self) -> Integer[np.ndarray, "row token"]:
         """Set padding to 0 in place and return the tokens."""
         padded = np.flatnonzero(self.num_tokens < self.tokens.shape[1])
         if len(padded):
             rows = self.tokens[padded]
-            rows[rows == _padding(rows.dtype)] = 0
+            rows[rows == padding_mark(rows.dtype)] = 0
             self.tokens[padded] = rows
         return self.tokens
 
@@ -111,14 +114,14 @@ def encode(
     num_segments: Int64[np.ndarray, " sequence"],
     position: Int64[np.ndarray, " segment"],
     length: Int64[np.ndarray, " segment"],
-    document_index: Int64[np.ndarray, " segment"],
     tokens: np.ndarray,
     sequence_length: int,
     identity: str = "",
     loss_mask: Bool[np.ndarray, " token"] | None = None,
-) -> list[bytes]:
-    """Make the records of some sequences. `tokens` has the tokens of all segments, one segment after another.
+) -> UInt8[np.ndarray, "sequence byte"]:
+    """Make the records of some sequences, as rows of a matrix.
 
+    `tokens` has the tokens of all segments, one segment after another.
     `loss_mask` says which tokens count towards the loss; without it all tokens count. Padding never counts.
 
     Raises a ValueError for empty segments, for segments that overlap within their sequence, and for tokens with the
@@ -134,7 +137,7 @@ def encode(
     free = np.maximum(first, np.concatenate([[0], end])[:-1])
     if (length < 1).any() or (start < free).any() or (end > first + sequence_length).any():
         raise ValueError(f"Segments must be non-empty, in order, within {sequence_length} places.")
-    if len(tokens) != num_tokens.sum() or (tokens == _padding(tokens.dtype)).any():
+    if len(tokens) != num_tokens.sum() or (tokens == padding_mark(tokens.dtype)).any():
         raise ValueError("Expected the tokens of all segments, none of them the value that marks padding.")
 
     has_loss_mask = loss_mask is not None
@@ -153,7 +156,7 @@ def encode(
     stored[held] = tokens  # NumPy fills the true places of a mask row by row; this is the order of the tokens
     bits = ~held
     bits[:, 1:] &= held[:, :-1]
-    stored[bits] = _padding(tokens.dtype)
+    stored[bits] = padding_mark(tokens.dtype)
     bits.reshape(-1)[start] = True
     starts[:] = np.packbits(bits, axis=1, bitorder="little")
     if loss_mask is not None and loss_mask_bits is not None:
@@ -161,12 +164,27 @@ def encode(
         bits[held] = loss_mask
         loss_mask_bits[:] = np.packbits(bits, axis=1, bitorder="little")
     bodies[:, -_CHECKSUM_BYTES:].view("<u8")[:, 0] = _checksums(bodies)
-    documents = document_index.astype("<i8").tobytes()
-    bounds = np.cumsum([0, *num_segments]) * 8  # bytes
-    return [
-        body.tobytes() + documents[start:end]
-        for body, start, end in zip(bodies, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-    ]
+    return bodies
+
+
+def encode_documents(
+    num_segments: Int64[np.ndarray, " sequence"], document_index: Int64[np.ndarray, " segment"]
+) -> bytes:
+    """Make the last record of a file: the documents of the segments of all its sequences."""
+    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(num_segments)])
+    return bounds.astype("<i8").tobytes() + document_index.astype("<i8").tobytes()
+
+
+def decode_documents(record: bytes, num_sequences: int) -> list[Int64[np.ndarray, " segment"]]:
+    """Return the documents of the segments of every sequence in a file, from its last record.
+
+    Raises a ValueError for the record of another file.
+    """
+    numbers = np.frombuffer(record, "<i8").astype(np.int64)
+    bounds, documents = numbers[: num_sequences + 1], numbers[num_sequences + 1 :]
+    if len(bounds) <= num_sequences or bounds[0] or bounds[-1] != len(documents) or (np.diff(bounds) < 0).any():
+        raise ValueError(f"its last record does not have the documents of {num_sequences} sequences")
+    return np.split(documents, bounds[1:-1])
 
 
 def check_bodies(
@@ -199,20 +217,17 @@ def check_bodies(
     return Bodies(header["num_tokens"].astype(np.int64), *_parts(bodies, sequence_length, dtype, has_loss_mask))
 
 
-def record_segments(record: bytes) -> tuple[Int64[np.ndarray, " segment"], Int64[np.ndarray, " segment"]]:
-    """Return the document of each segment in a checked record, and the number of tokens of each segment."""
-    header = np.frombuffer(record, _HEADER, 1)[0]
-    has_loss_mask = bool(record[3] & _HAS_LOSS_MASK)
-    length, dtype = int(header["sequence_length"]), np.dtype("<u2" if record[3] & ~_HAS_LOSS_MASK == 2 else "<i4")
-    num_bytes = body_bytes(length, dtype, has_loss_mask)
-    body = np.frombuffer(record, np.uint8, num_bytes)[None]
-    bodies = Bodies(np.array([header["num_tokens"]], np.int64), *_parts(body, length, dtype, has_loss_mask))
-    starts = np.flatnonzero(np.unpackbits(bodies.starts, bitorder="little"))
-    documents = np.frombuffer(record, "<i8", offset=num_bytes).astype(np.int64)
-    return documents, np.diff(starts, append=length)[~bodies.is_padding(starts)]
+def segment_lengths(bodies: Bodies) -> list[Int64[np.ndarray, " segment"]]:
+    """Return the number of tokens of every segment, for each row."""
+    num_rows, length = bodies.tokens.shape
+    row, column = np.nonzero(np.unpackbits(bodies.starts, axis=1, count=length, bitorder="little"))
+    start = row * length + column
+    held = ~bodies.is_padding(start)
+    lengths = np.diff(start, append=num_rows * length)[held]
+    return np.split(lengths, np.searchsorted(row[held], np.arange(1, num_rows)))[:num_rows]
 
 
-def _padding(dtype: np.dtype) -> np.ndarray:
+def padding_mark(dtype: np.dtype) -> np.ndarray:
     """Return the value at the start of padding.
 
     No token has this value: ids are >= 0, and uint16 is only used for vocabularies below 65,500.

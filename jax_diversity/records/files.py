@@ -4,7 +4,8 @@ An ArrayRecord file is a Riegeli file. Chunks follow one another, interrupted by
 64 KiB. `write_records` puts one uncompressed record into each chunk. The chunk has 40 bytes of header, a zero (not
 compressed), the length of the length (one byte), the length, and the record. A footer near the file's end gives the
 size of every record, and the last block has the footer's place. We read nothing else. Every record has a checksum
-(`records.codec`), so this module only ensures that we read no byte outside the file.
+(`records.codec`), so this module only ensures that we read no byte outside the file. The last record of a file has
+another content than the others, and is not read here.
 
 Sources: github.com/google/riegeli/blob/master/doc/riegeli_records_file_format.md,
 github.com/google/array_record/blob/main/cpp/layout.proto.
@@ -17,7 +18,9 @@ import errno
 import mmap
 import os
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, UInt8
@@ -61,16 +64,17 @@ class RecordFile:
         try:
             with path.open("rb") as file:
                 state = os.fstat(file.fileno())
-                starts, smallest = _record_starts(file.fileno(), state.st_size)
+                starts, sizes = _record_starts(file.fileno(), state.st_size)
                 if memory_map:
                     self._bytes = np.asarray(_Mapping(file.fileno(), state.st_size, in_sequence=in_sequence))
                 else:
                     self._descriptor = os.dup(file.fileno())
                     weakref.finalize(self, os.close, self._descriptor).atexit = False  # threads may still read then
+            starts, sizes = starts[:-1], sizes[:-1]  # the last record has the documents
             if len(starts) != count:
                 raise ValueError(f"{count} records expected, {len(starts)} found")
-            if smallest < body_bytes:
-                raise ValueError(f"records of at least {body_bytes} bytes expected, a record of {smallest} found")
+            if count and sizes.min() < body_bytes:
+                raise ValueError(f"records of at least {body_bytes} bytes expected, a record of {sizes.min()} found")
         except OSError as error:
             raise _unreadable(path, error) from None
         except (ValueError, IndexError) as error:  # damaged numbers lead to an IndexError
@@ -106,30 +110,15 @@ class RecordFile:
             for row, place in zip(rows, places.tolist(), strict=True):
                 self.copy_body(place, row)
             return rows
-        starts = self._starts[places].astype(np.int64)
-        # We make a view of the file in which row i has the bytes from byte i on. To gather rows of this view copies
-        # each record once. NumPy acquires the interpreter's lock only once per batch, so other threads continue while
-        # pages are read from the disk.
-        shape = len(self._bytes) - self._body_bytes + 1, self._body_bytes
-        rows = np.ndarray(shape, np.uint8, self._bytes.data, strides=(1, 1))[starts]
-        # Rows that cross the end of a block contain block headers. They are copied again, without the headers.
-        crossing = starts % _BLOCK + self._body_bytes > _BLOCK
-        for row in np.flatnonzero(crossing).tolist():
-            self.copy_body(int(places[row]), rows[row])
-        return rows
+        return gather_records(self._bytes, self._starts[places].astype(np.int64), self._body_bytes)
 
     def copy_body(self, place: int, row: UInt8[np.ndarray, " byte"]) -> None:
         """Copy one record's body into an array. This is faster than `bodies` if a batch has few rows in this file."""
-        start = int(self._starts[place])
-        done, end = 0, _BLOCK - start % _BLOCK
-        while done < len(row):
-            end = min(end, len(row))
+        for part, start in _parts(row, int(self._starts[place])):
             if self._bytes is not None:
-                row[done:end] = self._bytes[start : start + end - done]
+                part[:] = self._bytes[start : start + len(part)]
             else:
-                self._read_into(row[done:end], start)
-            start += end - done + _BLOCK_HEADER
-            done, end = end, end + _BLOCK_ROOM
+                self._read_into(part, start)
 
     def _read_into(self, part: UInt8[np.ndarray, " byte"], start: int) -> None:
         assert self._descriptor is not None
@@ -139,6 +128,47 @@ class RecordFile:
             raise _unreadable(self._path, error) from None
         if found < len(part):
             raise UserError(f"Expected {self._path} as it was opened, found it cut short; {REPAIR}.")
+
+
+def record_range(
+    places: Int64[np.ndarray, " record"], num_bytes: int
+) -> tuple[Int64[np.ndarray, " record"], Int64[np.ndarray, " record"]]:
+    """Return where records of `num_bytes` begin in their file, and where they end, without reading the file.
+
+    All records before them have the same size.
+    """
+    length_bytes = -(-num_bytes.bit_length() // 7)  # a varint: seven bits in each byte
+    chunk = _CHUNK_HEADER + 2 + length_bytes + num_bytes
+    # The file begins with a chunk that has only a header.
+    ends = _CHUNK_HEADER + (places + 1) * chunk
+    starts, last = ends - num_bytes, ends - 1
+    return _with_headers(starts), _with_headers(last) + 1
+
+
+def gather_records(
+    content: UInt8[np.ndarray, " size"], starts: Int64[np.ndarray, " row"], num_bytes: int, origin: int = 0
+) -> UInt8[np.ndarray, "row byte"]:
+    """Copy the records that begin at some places of a file. `content` has the bytes of the file from `origin` on."""
+    # We make a view of the file in which row i has the bytes from byte i on. To gather rows of this view copies each
+    # record once. NumPy acquires the interpreter's lock only once per batch, so other threads continue while pages are
+    # read from the disk.
+    shape = len(content) - num_bytes + 1, num_bytes
+    rows = np.ndarray(shape, np.uint8, content.data, strides=(1, 1))[starts - origin]
+    # Rows that cross the end of a block contain block headers. They are copied again, without the headers.
+    for row in np.flatnonzero(starts % _BLOCK + num_bytes > _BLOCK).tolist():
+        for part, start in _parts(rows[row], int(starts[row])):
+            part[:] = content[start - origin : start - origin + len(part)]
+    return rows
+
+
+def _parts(row: UInt8[np.ndarray, " byte"], start: int) -> Iterator[tuple[np.ndarray, int]]:
+    """Divide a record that begins at a place of the file by block headers: its parts, and where they begin."""
+    done, end = 0, _BLOCK - start % _BLOCK
+    while done < len(row):
+        end = min(end, len(row))
+        yield row[done:end], start
+        start += end - done + _BLOCK_HEADER
+        done, end = end, end + _BLOCK_ROOM
 
 
 class _Mapping:
@@ -159,8 +189,10 @@ class _Mapping:
         self.__array_interface__ = {"version": 3, "shape": (num_bytes,), "typestr": "|u1", "data": (address, True)}
 
 
-def _record_starts(descriptor: int, num_bytes: int) -> tuple[Int64[np.ndarray, " record"], int]:
-    """Return the start of every record in the file, and the size of the smallest record.
+def _record_starts(
+    descriptor: int, num_bytes: int
+) -> tuple[Int64[np.ndarray, " record"], Int64[np.ndarray, " record"]]:
+    """Return the start and the size of every record in the file.
 
     Chunks follow one another without gaps, so the sizes give all starts. The footer also has every chunk's offset, but
     to read two numbers per entry takes twice as long. We compare only the last offset. It differs if records are
@@ -177,7 +209,7 @@ def _record_starts(descriptor: int, num_bytes: int) -> tuple[Int64[np.ndarray, "
     entry_sizes, entries = _read_chunk(descriptor, footer, num_bytes)
     ends = np.cumsum(entry_sizes)  # the first entry describes the file, each other entry describes a chunk
     if len(ends) == 1:
-        return np.zeros(0, np.int64), 0
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     sizes = _record_sizes(entries, ends[1:])
     first, last = (int(packed_integers(entries[begin:end].data)[1]) for begin, end in (ends[:2], ends[-2:]))
     # A record's length is stored as a varint: one byte for each seven bits. A chunk consists of its header, the zero,
@@ -187,8 +219,7 @@ def _record_starts(descriptor: int, num_bytes: int) -> tuple[Int64[np.ndarray, "
     begins = _without_headers(first) + np.concatenate([[0], np.cumsum(before + sizes)])
     if begins[-2] != _without_headers(last) or begins[-1] > _without_headers(footer):
         raise ValueError("its chunks are not one uncompressed record each")
-    starts = begins[:-1] + before
-    return starts // _BLOCK_ROOM * _BLOCK + _BLOCK_HEADER + starts % _BLOCK_ROOM, int(sizes.min())
+    return _with_headers(begins[:-1] + before), sizes
 
 
 def _record_sizes(
@@ -232,14 +263,18 @@ def _read_chunk(descriptor: int, begin: int, file_bytes: int) -> tuple[Int64[np.
 def _read(descriptor: int, begin: int, size: int, file_bytes: int) -> UInt8[np.ndarray, " byte"]:
     """Read `size` bytes of the file from a place on, without block headers."""
     begin += _BLOCK_HEADER if begin % _BLOCK == 0 else 0
-    last = _without_headers(begin) + size - 1
-    end = last // _BLOCK_ROOM * _BLOCK + _BLOCK_HEADER + last % _BLOCK_ROOM + 1
+    end = _with_headers(_without_headers(begin) + size - 1) + 1
     if not 0 <= begin < end <= file_bytes or len(found := os.pread(descriptor, end - begin, begin)) < end - begin:
         raise ValueError("its index refers to bytes outside the file")
     content = np.frombuffer(found, np.uint8)
     headers = range(_BLOCK - begin % _BLOCK, len(content), _BLOCK)
     starts, ends = [0, *(header + _BLOCK_HEADER for header in headers)], [*headers, len(content)]
     return np.concatenate([content[start:end] for start, end in zip(starts, ends, strict=True)])
+
+
+def _with_headers(place: Any) -> Any:
+    """Convert a number of bytes without block headers, or an array of them, to a place in the file."""
+    return place // _BLOCK_ROOM * _BLOCK + _BLOCK_HEADER + place % _BLOCK_ROOM
 
 
 def _without_headers(position: int) -> int:

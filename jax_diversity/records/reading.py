@@ -16,7 +16,7 @@ from jaxtyping import Int64, Integer, UInt8
 from jax_diversity.foundation.artifacts import NO_ARRAY
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.records import codec
-from jax_diversity.records.decoding import FIELDS, Arrays, BufferPool, LossMask, decode
+from jax_diversity.records.decoding import FIELDS, Arrays, BufferPool, LossMask, decode, stored_rows
 from jax_diversity.records.files import REPAIR, RecordFile
 from jax_diversity.schema.orderings import as_integers
 
@@ -49,11 +49,13 @@ class RecordReader:
         fetch: called with a file's path before the file is opened, to fetch the file. It must be picklable if the
             reader is pickled.
         in_sequence: for ascending places: the system reads ahead, and only the last two opened files stay open.
+        read_rows: reads the records at some places, as the rows of a matrix, in place of the files. `paths` are then
+            the addresses of the files, for messages.
         memory_map: with False, records are read by system calls. This is slower, but a truncated file or a failing disk
             then gives an error instead of ending the process (see `RecordFile`).
     """
 
-    paths: Sequence[Path]
+    paths: Sequence[Any]
     counts: Sequence[int]
     _: dataclasses.KW_ONLY
     sequence_length: int
@@ -64,6 +66,7 @@ class RecordReader:
     layout: Path | None = None
     fetch: Callable[[Path], object] | None = None
     in_sequence: bool = False
+    read_rows: Callable[[Rows], UInt8[np.ndarray, "row byte"]] | None = None
     memory_map: bool = True
 
     def __post_init__(self) -> None:
@@ -86,9 +89,11 @@ class RecordReader:
     def __repr__(self) -> str:
         return f"RecordReader({len(self)} records of {self.sequence_length} tokens in {len(self.paths)} files)"
 
-    def moved(self, paths: Sequence[Path]) -> RecordReader:
-        """Return a reader of the same records in other files. It does not fetch the files."""
-        return dataclasses.replace(self, paths=paths, fetch=None)
+    def moved(
+        self, paths: Sequence[Any], read_rows: Callable[[Rows], UInt8[np.ndarray, "row byte"]] | None = None
+    ) -> RecordReader:
+        """Return a reader of the same records in other files, or through `read_rows`. It does not fetch the files."""
+        return dataclasses.replace(self, paths=paths, fetch=None, read_rows=read_rows)
 
     def forward(self) -> RecordReader:
         """Return a reader of the same files for ascending places."""
@@ -117,6 +122,16 @@ class RecordReader:
     def files_of(self, places: Rows) -> Rows:
         """Return the number of the file for each of some places."""
         return np.searchsorted(self._ends, places, side="right")
+
+    def locate(self, places: Rows) -> tuple[Rows, Rows]:
+        """Return the number of the file for each of some places, and the number of the record in this file."""
+        numbers = self.files_of(places)
+        return numbers, places - self._starts[numbers]
+
+    @property
+    def record_bytes(self) -> int:
+        """The number of bytes of every record."""
+        return self._body_bytes
 
     def read_sequences(
         self,
@@ -156,11 +171,18 @@ class RecordReader:
                 sequence.
         """
         bodies = self._bodies(places, expected)
-        batch = decode(bodies, fields=fields, merge_segments=merge_segments, loss_mask=loss_mask, pool=self._pool)
-        if not self.overlap:
-            return batch
-        # We copy the rows, so that they follow one another in memory and the pool's memory is free again.
-        return {field: np.ascontiguousarray(rows[:, : self.width]) for field, rows in batch.items()}
+        options: dict[str, Any] = {"fields": fields, "merge_segments": merge_segments, "loss_mask": loss_mask}
+        return decode(bodies, **options, pool=self._pool, width=self.width)
+
+    def read_stored(
+        self, places: GivenRows, *, expected: Rows | None = None, dtype: np.dtype, has_loss_mask: bool = False
+    ) -> dict[str, Integer[np.ndarray, "row column"]]:
+        """Read what devices need to make the arrays of the records at some places, see `stored_rows`.
+
+        `dtype` is the type of the tokens, at least as wide as the stored type. The checks and errors are the same as in
+        `read_batch`.
+        """
+        return stored_rows(self._bodies(places, expected), self.width, dtype, has_loss_mask)
 
     def read_tokens(self, places: GivenRows, *, expected: Rows | None = None) -> Integer[np.ndarray, "row token"]:
         """Read the tokens of the records at some places, in their stored type (uint16 or int32). Padding is 0.
@@ -173,28 +195,36 @@ class RecordReader:
         """
         return self._bodies(places, expected).plain_tokens()
 
-    def read(self, places: GivenRows, *, expected: Rows | None = None) -> list[bytes]:
-        """Read whole records at some places, including the indices of their documents (`codec.record_segments`).
+    def read_segments(
+        self, places: GivenRows, *, expected: Rows | None = None
+    ) -> list[tuple[Int64[np.ndarray, " segment"], Int64[np.ndarray, " segment"]]]:
+        """Read the document and the number of tokens of every segment in the records at some places.
 
-        We use ArrayRecord's own reader, because its checksum covers the indices; the checksum in the record does not.
-        This reader is slow; use it to inspect a few batches. `expected` and the errors are the same as in `read_batch`.
+        Documents are read by ArrayRecord's own reader, which compares their checksum. The errors are the same as in
+        `read_batch`.
+
+        Example:
+            >>> documents, lengths = open_dataset("out/").records.read_segments([7])[0]
         """
         places = self._rows("places", places)
+        lengths = codec.segment_lengths(self._bodies(places, expected))
         numbers = self.files_of(places)
-        records: list[bytes] = []
-        readers: dict[int, Any] = {}
-        for number, record in zip(numbers.tolist(), (places - self._starts[numbers]).tolist(), strict=True):
-            self._file(number)  # this raises an error if the file cannot be read; ArrayRecord would treat it as empty
-            try:
-                if number not in readers:
-                    readers[number] = array_record_module.ArrayRecordReader(str(self.paths[number]), _LIBRARY_OPTIONS)
-                records += readers[number].read(record, record + 1)  # with a list of places, larger files take longer
-            except (RuntimeError, ValueError, IndexError) as error:
-                raise self._damaged(number, record, str(error).split(";")[0]) from None
-        # `_file` checked that no record is shorter than a body. But the file may have been replaced since then.
-        bodies = [np.frombuffer(record[: self._body_bytes].ljust(self._body_bytes), np.uint8) for record in records]
-        self._check(np.array(bodies, np.uint8).reshape(-1, self._body_bytes), places, expected)
-        return records
+        documents = {number: self._documents(number) for number in np.unique(numbers).tolist()}
+        rows = zip(numbers.tolist(), (places - self._starts[numbers]).tolist(), lengths, strict=True)
+        found = [(documents[number][record], sizes) for number, record, sizes in rows]
+        for row, (indices, sizes) in enumerate(found):
+            if len(indices) != len(sizes):
+                reason = f"{len(sizes)} segments, documents of {len(indices)}"
+                raise self._damaged(int(numbers[row]), int(places[row] - self._starts[numbers[row]]), reason)
+        return found
+
+    def _documents(self, number: int) -> list[Int64[np.ndarray, " segment"]]:
+        count = self.counts[number]
+        try:
+            reader = array_record_module.ArrayRecordReader(str(self.paths[number]), _LIBRARY_OPTIONS)
+            return codec.decode_documents(reader.read(count, count + 1)[0], count)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise self._damaged(number, count, str(error).split(";")[0]) from None
 
     def close(self, file: int | None = None) -> None:
         """Close all files or one file. The next read opens the files that it needs."""
@@ -235,8 +265,9 @@ class RecordReader:
 
     def _bodies(self, places: GivenRows, expected: Rows | None) -> codec.Bodies:
         places = self._rows("places", places)
-        numbers = self.files_of(places)
-        within = places - self._starts[numbers]
+        if self.read_rows is not None:
+            return self._check(self.read_rows(places), places, expected)
+        numbers, within = self.locate(places)
         in_one_file = len(numbers) > 0 and bool((numbers == numbers[0]).all())  # `unique` takes a tenth of the read
         files = {number: self._file(number) for number in (numbers[:1] if in_one_file else np.unique(numbers)).tolist()}
         for number, file in files.items():

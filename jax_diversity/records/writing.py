@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int64
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.records.codec import CorruptRecordError, as_dtype, body_bytes, check_bodies, encode
+from jax_diversity.records.codec import CorruptRecordError, as_dtype, body_bytes, check_bodies, encode, encode_documents
 from jax_diversity.records.files import RecordFile
 from jax_diversity.schema import Segments
 
@@ -78,7 +78,8 @@ def write_records(
         has_loss_mask=read_loss_mask is not None,
     )
 
-    def encoded(sequences: Int64[np.ndarray, " sequence"]) -> Iterator[list[bytes]]:
+    def encoded(sequences: Int64[np.ndarray, " sequence"], advance: Advance) -> Iterator[list[bytes]]:
+        numbers, indices = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for start in range(0, len(sequences), chunk_size):
             chunk = sequences[start : start + chunk_size]
             num_segments = row_starts[chunk + 1] - row_starts[chunk]
@@ -95,25 +96,29 @@ def write_records(
                 tokens[places] = end_id
                 if loss_mask is not None:
                     loss_mask[places] = False
-            yield encode(
+            bodies = encode(
                 sequence_indices=chunk,
                 num_segments=num_segments,
                 position=segments.position[rows],
                 length=length,
-                document_index=documents,
                 tokens=np.asarray(tokens, dtype=dtype),
                 sequence_length=segments.sequence_length,
                 identity=identity,
                 loss_mask=loss_mask,
             )
+            numbers.append(num_segments)
+            indices.append(documents)
+            yield [body.tobytes() for body in bodies]
+            advance(len(chunk))
+        yield [encode_documents(np.concatenate(numbers), np.concatenate(indices))]
 
     def write(index: int, advance: Advance) -> None:
         path, count = paths[index], counts[index]
         if path.exists() and count_of(path) == count:
             advance(count)
         else:
-            chunks = encoded(order[starts[index] :][:count])
-            write_array_record(path, chunks, count, _OPTIONS, count_of=count_of, advance=advance)
+            chunks = encoded(order[starts[index] :][:count], advance)
+            write_array_record(path, chunks, count, _OPTIONS, count_of=count_of)
 
     # A single writer runs in this thread, so that an interrupt stops it at once.
     if min(num_writers, len(counts)) > 1:
@@ -202,7 +207,7 @@ def _num_sequences(path: Path, *, sequence_length: int, dtype: np.dtype, identit
     # supports only one layout: if a later version of ArrayRecord writes another layout, the error is raised now and not
     # in training.
     try:
-        file = RecordFile(path, num_records(path), body_bytes(sequence_length, dtype, has_loss_mask))
+        file = RecordFile(path, max(num_records(path) - 1, 0), body_bytes(sequence_length, dtype, has_loss_mask))
         body = file.bodies(np.zeros(1, np.int64))
         check_bodies(body, sequence_length, dtype, identity=identity, has_loss_mask=has_loss_mask)
     except (CorruptRecordError, UserError):

@@ -22,7 +22,6 @@ from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.measures.documents import num_repeats
 from jax_diversity.measures.windows import place, total_variation, window_deviation
 from jax_diversity.packing.stored import segments_file
-from jax_diversity.records.codec import record_segments
 from jax_diversity.run.joining import joined_groups
 from jax_diversity.run.measuring import run_shares
 from jax_diversity.run.run import Run
@@ -269,8 +268,7 @@ def host_rows(global_batch_size: int, host_index: int, num_hosts: int) -> Int64[
 
 def sequence_segments(dataset: Dataset, sequences: Int64[np.ndarray, " row"]) -> list[tuple[SegmentView, ...]]:
     """For each sequence, its segments with their documents."""
-    records = dataset.records.read(dataset.records.places_of(sequences), expected=sequences)
-    segments = [record_segments(record) for record in records]
+    segments = dataset.records.read_segments(dataset.records.places_of(sequences), expected=sequences)
     wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *(documents for documents, _ in segments)]))
     # The row of a document is read once, even if the document has several segments in the batch.
     rows_of = [_take_rows(path, wanted) for path in (documents_file(dataset.stored), codes_file(dataset.stored))]

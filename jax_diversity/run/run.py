@@ -236,7 +236,7 @@ class OrderedRun(Run):
         return type(self), (self._datasets, self._order, self.name, self.info, self._counts)
 
     def __len__(self) -> int:
-        return len(self._order.indices)
+        return len(self._order)
 
     def _at(self, positions: Positioned) -> Positioned:
         if isinstance(self._order, OrderingFile):
@@ -417,8 +417,7 @@ def times_before(numbers: Int64[np.ndarray, " position"]) -> Int64[np.ndarray, "
 
 def _named_run(dataset: Dataset, name: str) -> OrderedRun:
     # The file is memory-mapped, because an ordering of a hundred million sequences is 800 MB.
-    path, found = dataset.ordering_file(name)
-    file = OrderingFile(path.absolute(), str(found), dataset.num_sequences)
+    file = dataset.open_ordering(name)
     counts = dataset.counts(f"order/{name}")
     windows = counts.get("objective", {}).get("windows")
     about = {"method": counts.get("method", name)} | ({"windows": windows} if windows else {})

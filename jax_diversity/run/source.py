@@ -6,7 +6,7 @@ import os
 import pickle
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from jax_diversity.dataset.orderings import OrderingFile
 from jax_diversity.foundation.checks import as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.records.decoding import FIELDS, as_fields, as_loss
-from jax_diversity.records.reading import Rows
+from jax_diversity.records.reading import RecordReader, Rows
 from jax_diversity.run.run import Datasets, Run, identity_of, open_datasets
 
 ORIGIN_FIELDS = ("dataset_index", "sequence_index")
@@ -37,6 +37,7 @@ class SequenceSource:
         fields: the arrays in a row, see `records.decoding.decode`.
         merge_segments: merge all segments of a sequence into one, see `make_loader`.
         loss_mask: selects the tokens that are targets, see `make_loader`.
+        decode: with `device`, rows are as stored, see `records.decoding.stored_rows`; a loader makes the arrays.
 
     Attributes:
         identity: hash of the contents of the sequences.
@@ -59,6 +60,7 @@ class SequenceSource:
         *,
         merge_segments: bool = False,
         loss_mask: str = "all",
+        decode: Literal["host", "device"] = "host",
     ) -> None:
         check_type("merge_segments", merge_segments, bool | np.bool_, "True or False")
         datasets = run.datasets if isinstance(run, Run) else open_datasets(run)
@@ -68,9 +70,9 @@ class SequenceSource:
         self.identity = run.identity if isinstance(run, Run) else identity_of(datasets)
         self.readers = [dataset.records for dataset in datasets]
         self.width = self.readers[0].width
-        layout = layout_fingerprint(datasets[0])
         # If the run has the order of the records, the operating system may read ahead in the files, which is faster.
-        if isinstance(run, Run) and len(datasets) == 1 and layout == run.fingerprint:
+        layout = open_layout(datasets[0])
+        if isinstance(run, Run) and len(datasets) == 1 and layout and layout.fingerprint == run.fingerprint:
             self.readers = [self.readers[0].forward()]
         self.has_origins = run.has_origins if isinstance(run, Run) else len(datasets) > 1
         self._options: dict[str, Any] = {
@@ -78,6 +80,12 @@ class SequenceSource:
             "merge_segments": bool(merge_segments),
             "loss_mask": as_loss(loss_mask, any(reader.has_loss_mask for reader in self.readers)),
         }
+        # Rows as stored have one form for all datasets, so that a batch may have rows of several.
+        self._stored: dict[str, Any] | None = None
+        if decode == "device":
+            has_loss_mask = loss_mask == "answers" and any(reader.has_loss_mask for reader in self.readers)
+            dtype = np.result_type(*(np.dtype(reader.dtype) for reader in self.readers))
+            self._stored = {"dtype": dtype, "has_loss_mask": has_loss_mask}
         self._starts = np.cumsum([0, *map(len, self.readers)], dtype=np.int64)
         self._bounds = self._starts.tolist()
         self._process = os.getpid()
@@ -92,7 +100,8 @@ class SequenceSource:
 
     def __getitem__(self, sequence_index: Any) -> dict[str, np.ndarray]:
         index = as_index(sequence_index, len(self))
-        return {field: row[0] for field, row in self.read(index).items()}
+        # Other libraries warn of read-only arrays, and rows are small.
+        return {field: row[0] if row.flags.writeable else row[0].copy() for field, row in self.read(index).items()}
 
     def __repr__(self) -> str:  # Grain's checkpoints compare it
         return f"SequenceSource({self.identity[:16]})"
@@ -115,36 +124,49 @@ class SequenceSource:
         first, last = (bisect_right(self._bounds, int(end)) - 1 for end in ends)
         if first == last:  # all rows are of one dataset
             within = sequences - self._bounds[first]
-            rows = self.readers[first].read_sequences(within, **self._options)
+            rows = self._rows(self.readers[first], within)
             if not self.has_origins:
                 return rows
             return {**rows, "dataset_index": np.full(len(within), first, np.int32), "sequence_index": within}
         dataset = np.searchsorted(self._starts, sequences, side="right") - 1
         within = sequences - self._starts[dataset]
-        shape = (len(sequences), self.readers[first].width)
-        batch: dict[str, np.ndarray] = {field: np.empty(shape, np.int32) for field in self.fields}
+        batch: dict[str, np.ndarray] = {}
         for index in np.unique(dataset).tolist():
             rows = np.flatnonzero(dataset == index)
-            part = self.readers[index].read_sequences(within[rows], **self._options)
-            for field in self.fields:
-                batch[field][rows] = part[field]
+            for field, part in self._rows(self.readers[index], within[rows]).items():
+                if field not in batch:
+                    batch[field] = np.empty((len(sequences), part.shape[1]), part.dtype)
+                batch[field][rows] = part
         return batch | {"dataset_index": dataset.astype(np.int32), "sequence_index": within}
 
-    def for_iterator(self) -> SequenceSource:
-        """The source for one iterator; the iterator closes it."""
+    def no_rows(self, length: int) -> Mapping[str, np.ndarray]:
+        """The arrays of a batch without rows, for sequences of L = `length`."""
+        rows = {field: np.zeros((0, length), np.int32) for field in self.fields}
+        if self._stored is not None:
+            rows = {"tokens": np.zeros((0, length + 1), self._stored["dtype"])}
+            bits = np.zeros((0, -(-(length + 1) // 8)), np.uint8)
+            rows |= {"starts": bits} | ({"loss_mask": bits} if self._stored["has_loss_mask"] else {})
+        return rows | {field: np.zeros(0, dtype) for field, dtype in self.origins.items()}
+
+    def _rows(self, reader: RecordReader, sequences: Rows, places: Rows | None = None) -> Mapping[str, np.ndarray]:
+        """The arrays of some sequences of one dataset, whose places in the files may be known."""
+        places = reader.places_of(sequences) if places is None else places
+        if self._stored is not None:
+            return reader.read_stored(places, expected=sequences, **self._stored)
+        return reader.read_batch(places, expected=sequences, **self._options)
+
+    def for_iterator(self, step: int, end: int) -> SequenceSource:
+        """The source for one iterator, which closes it. Batches begin every `step` positions, up to the `end`."""
         return self
 
     def close(self) -> None:
         """Release the files of this source."""
 
 
-def layout_fingerprint(dataset: Dataset) -> str | None:
-    """The fingerprint of the ordering of the records, whose file is checked; None for the packed layout."""
+def open_layout(dataset: Dataset) -> OrderingFile | None:
+    """The ordering of the records; None for the packed layout."""
     name = dataset.layout_ordering
-    if name is None:
-        return None
-    path, found = dataset.ordering_file(name)
-    return OrderingFile(path.absolute(), str(found), dataset.num_sequences).fingerprint
+    return None if name is None else dataset.open_ordering(name)
 
 
 def as_index(index: Any, length: int) -> Rows:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import jax_diversity as jd
 from jax_diversity.dataset.orderings import OrderingFile
-from jax_diversity.foundation.artifacts import signed
+from jax_diversity.foundation import artifacts
+from jax_diversity.foundation.artifacts import PIECE_BYTES, describe_file, manifest_files, signed
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.records.reading import RecordReader
 from tests.support.tiny_dataset import write_tiny_dataset
@@ -160,3 +161,60 @@ def test_a_damaged_header_of_an_ordering_is_a_sentence(tmp_path: Path) -> None:
                 np.testing.assert_array_equal(OrderingFile(path, ordering.fingerprint, 40).indices, ordering.indices)
                 num_read += 1
     assert num_read < 200  # blanks that become other blanks, such as the header's last ones
+
+
+SEVERAL_PIECES = 2 * PIECE_BYTES // 8 + 100
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> tuple[Path, jd.Ordering]:
+    return saved(tmp_path_factory.mktemp("large"), np.random.default_rng(0).permutation(SEVERAL_PIECES))
+
+
+def test_a_piece_is_hashed_before_its_first_read_and_no_other(large, tmp_path) -> None:
+    path, ordering = large
+    pieces = describe_file(path)["pieces"]
+    assert len(pieces) == 3
+    damaged = tmp_path / "order.npy"
+    content = bytearray(path.read_bytes())
+    content[PIECE_BYTES + 5] ^= 1  # in the second piece
+    damaged.write_bytes(content)
+    file = OrderingFile(damaged, ordering.fingerprint, SEVERAL_PIECES, pieces)
+    assert len(file) == SEVERAL_PIECES
+    last_of_first = (PIECE_BYTES - 128) // 8 - 1
+    for positions in (np.array([0, last_of_first]), np.array([SEVERAL_PIECES - 1]), np.zeros(0, np.int64)):
+        np.testing.assert_array_equal(file.at(positions), ordering[positions])
+    for read in (lambda: file.at(np.array([0, last_of_first + 1])), lambda: file.indices):
+        with pytest.raises(UserError, match=r"ordering of fingerprint .*order\.npy, found a part \(piece 1\)"):
+            read()
+
+
+def test_pieces_that_were_read_are_not_hashed_again(large, monkeypatch) -> None:
+    path, ordering = large
+    file = OrderingFile(path, ordering.fingerprint, SEVERAL_PIECES, describe_file(path)["pieces"])
+    np.testing.assert_array_equal(file.indices, ordering.indices)
+    monkeypatch.setattr("hashlib.sha256", None)
+    np.testing.assert_array_equal(file.at(np.arange(9)), ordering[:9])
+    monkeypatch.undo()
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(file)).at(np.arange(9)), ordering[:9])
+
+
+@pytest.mark.parametrize("pieces", [["aa"], ["a" * 64], [7], "a" * 64, ["g" * 64] * 3])
+def test_wrong_pieces_in_a_manifest_are_refused(pieces, tmp_path) -> None:
+    root = write_tiny_dataset(tmp_path / "out").root
+    manifest = json.loads((root / "manifest.json").read_bytes())
+    about = manifest["stages"]["order/balance"]["files"]["orderings/balance.npy"]
+    assert "pieces" not in about  # a small file has one hash
+    about |= {"bytes": 2 * PIECE_BYTES + 1, "pieces": pieces}
+    (root / "manifest.json").write_text(json.dumps(signed(manifest)))
+    with pytest.raises(UserError, match="not a dataset's manifest"):
+        jd.open_dataset(root)
+
+
+def test_every_array_of_several_pieces_gets_their_hashes(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(artifacts, "PIECE_BYTES", 256)
+    root = write_tiny_dataset(tmp_path / "out").root
+    for name, about in manifest_files(jd.open_dataset(root).manifest).items():
+        large_array = name.endswith(".npy") and about["bytes"] > 256
+        assert len(about.get("pieces", [])) == (-(-about["bytes"] // 256) if large_array else 0)
+    assert jd.open_dataset(root).verify() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 import threading
 from pathlib import Path
 
@@ -53,7 +54,8 @@ def test_every_artifact_is_that_of_the_folder(tiny, address, tmp_path):
     assert remote.documents.to_table().equals(local.documents.to_table())
     np.testing.assert_array_equal(remote.tokens.document_lengths, local.tokens.document_lengths)
     places = np.arange(len(local.validation_records))
-    assert remote.validation_records.read(places) == local.validation_records.read(places)
+    found, expected = remote.validation_records.read_segments(places), local.validation_records.read_segments(places)
+    assert [[part.tolist() for part in row] for row in found] == [[part.tolist() for part in row] for row in expected]
     assert remote.verify() == []
     assert (pickle.loads(pickle.dumps(remote))).fingerprint == local.fingerprint
 
@@ -214,6 +216,8 @@ def test_a_newer_dataset_is_refused(address, memory, tmp_path):
 def test_an_absent_driver_names_its_extra(monkeypatch, scheme, extra, tmp_path):
     import fsspec.core
 
+    monkeypatch.setitem(sys.modules, "obstore", None)
+
     def absent(address: str) -> None:
         raise ImportError(f"Install the driver of {address}")
 
@@ -232,3 +236,35 @@ def test_a_cache_that_cannot_be_written_is_a_sentence(address, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UserError, match="choose another cache_folder"):
         jd.open_dataset(address, cache_folder=tmp_path / "file")
+
+
+def test_a_large_ordering_is_fetched_in_pieces_and_each_once(tmp_path, memory, monkeypatch):
+    for module in ("foundation.artifacts", "dataset.orderings", "dataset.remote"):
+        monkeypatch.setattr(f"jax_diversity.{module}.PIECE_BYTES", 256)
+    tiny = write_tiny_dataset(tmp_path / "out", layout="ordered")
+    where = upload(tiny.root, "memory://bucket/pieces")
+    name, order = "/bucket/pieces/orderings/balance.npy", tiny.orders["balance"]
+    reads, cache = Reads(monkeypatch), tmp_path / "cache"
+
+    def ranges() -> list[int]:
+        return [start for read, start, _ in reads.ranges if read == "balance.npy"]
+
+    ordering = jd.open_dataset(where, cache_folder=cache).open_ordering("balance")
+    assert ranges() == [0]  # the header
+    np.testing.assert_array_equal(ordering.at(np.array([2, len(order) - 1])), order[[2, -1]])
+    assert ranges() == [0, (128 + 8 * (len(order) - 1)) // 256 * 256]
+    again = jd.open_dataset(where, cache_folder=cache).open_ordering("balance")
+    np.testing.assert_array_equal(again.indices, order)
+    assert sorted(ranges()) == list(range(0, 128 + 8 * len(order), 256))
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(again)).indices, order)
+
+    content = bytearray(memory.cat_file(name))
+    content[300] ^= 1
+    memory.pipe_file(name, bytes(content))
+    other = jd.open_dataset(where, cache_folder=tmp_path / "other").open_ordering("balance")
+    assert other.at(np.array([0])) == order[0]
+    with pytest.raises(UserError, match=r"found a part \(piece 1\)"):
+        other.at(np.arange(30))
+    memory.rm(name)
+    with pytest.raises(UserError, match="no such object"):
+        jd.open_dataset(where, cache_folder=tmp_path / "third").open_ordering("balance")

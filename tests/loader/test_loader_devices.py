@@ -62,7 +62,7 @@ def test_devices_of_one_process_hold_the_global_batches(
 ) -> None:
     (found,) = answers(start("loader_devices", str(tiny.root), str(run.root), "0", "1", "", num_devices=num_devices))
     assert found["num_devices"] == num_devices
-    assert found["hashes"] == dict.fromkeys(SPECS, expected)
+    assert found["hashes"] == found["expanded"] == dict.fromkeys(SPECS, expected)
     assert found["longer"] == dict.fromkeys(SPECS, longer)
     assert found["rows"] == {name: list(range(BATCH_SIZE)) for name in SPECS}
     assert found["origins"] == dict.fromkeys(SPECS, origins)
@@ -83,7 +83,7 @@ def test_two_processes_hold_the_global_batches_of_one(
     first, second = answers(*programs)
     for found in (first, second):
         assert found["num_devices"] == 4
-        assert found["hashes"] == dict.fromkeys(SPECS, expected)
+        assert found["hashes"] == found["expanded"] == dict.fromkeys(SPECS, expected)
         assert found["longer"] == dict.fromkeys(SPECS, longer)
         assert found["origins"] == dict.fromkeys(SPECS, origins)
     # A process reads what its own devices hold, and no more.

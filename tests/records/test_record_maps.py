@@ -22,6 +22,7 @@ from jax_diversity.records.decoding import FIELDS
 from jax_diversity.records.files import RecordFile
 from jax_diversity.records.reading import RecordReader
 from jax_diversity.records.writing import record_paths, write_records
+from tests.support.stored_records import stored
 from tests.support.tiny_dataset import ListStore, pack, reference_row
 
 BLOCK = 2**16
@@ -29,7 +30,7 @@ BLOCK = 2**16
 
 def write_file(path: Path, records: list[bytes], options: str = "group_size:1,uncompressed") -> Path:
     writer = array_record_module.ArrayRecordWriter(str(path), options)
-    for record in records:
+    for record in [*records, b"documents"]:
         writer.write(record)
     writer.close()
     return path
@@ -100,7 +101,7 @@ def test_many_small_records(tmp_path: Path) -> None:
 )
 def test_files_of_another_layout_are_refused(tmp_path: Path, options: str) -> None:
     _, _, reader = dataset(tmp_path, [9, 30, 4, 17], 16, per_file=100)
-    write_file(reader.paths[0], reader.read(np.arange(len(reader))), options)
+    write_file(reader.paths[0], stored(reader, list(range(len(reader)))), options)
     reader.close()
     with pytest.raises(UserError, match=r"train-00000.* as `jax-diversity write` made it, .* written by another prog"):
         reader.read_batch(np.arange(len(reader)))
@@ -117,7 +118,10 @@ def test_a_damaged_index_never_gives_other_rows(tmp_path: Path) -> None:
     _, _, reader = dataset(tmp_path, [13] * 300, 16, per_file=1000)
     places = np.arange(len(reader))
     expected = reader.read_batch(places)
-    path, last = reader.paths[0], reader.read(places[-1:])[0]
+    path, (last,) = (
+        reader.paths[0],
+        array_record_module.ArrayRecordReader(str(reader.paths[0])).read(len(places), len(places) + 1),
+    )
     content = path.read_bytes()
     footer = content.rindex(last) + len(last)
     rng, outcomes = np.random.default_rng(0), {"not opened": 0, "refused": 0, "same": 0}
@@ -209,7 +213,7 @@ def test_many_files_take_few_descriptors(tmp_path: Path) -> None:
 def test_too_many_open_files_are_a_sentence_of_their_own_and_pass(tmp_path: Path, whole: bool) -> None:
     _, _, reader = dataset(tmp_path, [16] * 100, 16, per_file=2)
     places = np.arange(100)
-    read = reader.read if whole else reader.read_batch
+    read = reader.read_segments if whole else reader.read_batch
     taken: list[int] = []
     with descriptors(20):
         try:
@@ -238,7 +242,7 @@ def test_a_file_that_cannot_be_read_for_now_is_read_later(tmp_path: Path, monkey
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "open", failing)
-        for read in (reader.read_batch, reader.read):
+        for read in (reader.read_batch, reader.read_segments):
             with pytest.raises(UserError, match=rf"train-00001.*\({os.strerror(number)}\); make it readable"):
                 read(np.arange(4))
     assert len(reader.read_batch(np.arange(4))["inputs"]) == 4
@@ -258,7 +262,7 @@ def test_a_file_without_its_first_block_is_a_sentence(tmp_path: Path) -> None:
     content = reader.paths[0].read_bytes()
     assert len(content) >= 10 * BLOCK
     reader.paths[0].write_bytes(content[BLOCK:])
-    for read in (reader.read_batch, reader.read):
+    for read in (reader.read_batch, reader.read_segments):
         with pytest.raises(UserError, match=r"train-00000.* (damaged|checksum|cut short)"):
             read(np.arange(4))
 
@@ -272,7 +276,7 @@ def test_an_unknown_field_is_refused(tmp_path: Path, places: list[int]) -> None:
 
 def test_a_file_written_to_while_it_is_open_is_noticed(tmp_path: Path) -> None:
     _, _, reader = dataset(tmp_path, [5000] * 60, 1000, per_file=1000)
-    record = reader.read(np.array([7]))[0]
+    (record,) = stored(reader, [7])
     expected = reader.read_batch(np.arange(10))
     with reader.paths[0].open("r+b") as file:
         file.seek(reader.paths[0].read_bytes().index(record) + 500)

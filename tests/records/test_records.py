@@ -17,11 +17,18 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.records.codec import CorruptRecordError, OtherBuildError, check_bodies, record_segments
+from jax_diversity.records.codec import (
+    CorruptRecordError,
+    OtherBuildError,
+    check_bodies,
+    decode_documents,
+    encode_documents,
+)
 from jax_diversity.records.decoding import FIELDS, decode
 from jax_diversity.records.reading import RecordReader
 from jax_diversity.records.writing import file_counts, record_paths, write_records
 from jax_diversity.schema import Segments
+from tests.support.stored_records import stored
 from tests.support.tiny_dataset import ListStore, pack, reference_row
 
 L = 16
@@ -50,8 +57,8 @@ def write(segments: Segments, store: ListStore, order: np.ndarray, folder: Path,
 
 
 def matrix(records: list[bytes]) -> np.ndarray:
-    """The records' bodies, one a row."""
-    return np.array([list(record[: BODY + 8]) for record in records], np.uint8).reshape(-1, BODY + 8)
+    """The records, one a row."""
+    return np.array([list(record) for record in records], np.uint8).reshape(-1, BODY + 8)
 
 
 def open_reader(folder: Path, counts: tuple[int, ...], dtype: str = "uint16", length: int = L) -> RecordReader:
@@ -103,11 +110,10 @@ def test_batches_equal_a_slow_decode(tmp_path_factory, lengths, length, dtype, s
     expected |= {"targets": followed, "targets_segmentation": has_next}
     for field, rows in expected.items():
         np.testing.assert_array_equal(merged[field], rows, err_msg=field)
-    record = reader.read(places[:1])[0]
-    mine = segments.sequence_index == order[places[0]]
-    documents, sizes = record_segments(record)
-    np.testing.assert_array_equal(documents, segments.document_index[mine])
-    np.testing.assert_array_equal(sizes, segments.length[mine])
+    for place, (documents, sizes) in zip(places, reader.read_segments(places, expected=order[places]), strict=True):
+        mine = segments.sequence_index == order[place]
+        np.testing.assert_array_equal(documents, segments.document_index[mine])
+        np.testing.assert_array_equal(sizes, segments.length[mine])
 
 
 def test_a_sequence_without_tokens_is_all_padding(tmp_path):
@@ -124,13 +130,14 @@ def test_only_the_fields_asked_for_are_made(written):
     assert list(reader.read_batch(np.arange(3), fields=("targets", "inputs"))) == ["targets", "inputs"]
 
 
-def test_arrays_of_a_batch_share_no_memory(written):
+def test_arrays_of_a_batch_share_no_memory_but_positions(written):
     _, _, reader = written
     batch = reader.read_batch(np.arange(4))
     for first in FIELDS:
         for second in FIELDS:
-            assert first == second or not np.shares_memory(batch[first], batch[second])
-        assert batch[first].flags.writeable
+            positions = first.endswith("_position") and second.endswith("_position")
+            assert (first == second or positions) == np.shares_memory(batch[first], batch[second])
+        assert batch[first].flags.writeable != first.endswith("_position")
 
 
 def test_files_are_named_counted_and_byte_identical(tmp_path):
@@ -244,41 +251,43 @@ def test_a_full_disk_is_a_sentence_and_leaves_no_file(tmp_path):
 
 def test_reads_across_files_in_any_order(written):
     segments, _, reader = written
-    everything = reader.read(np.arange(segments.num_sequences))
-    places = np.random.default_rng(0).permutation(segments.num_sequences)
-    assert reader.read(places) == [everything[place] for place in places]
-    assert reader.read(np.array([19, 20, 21, 21, 0])) == [everything[place] for place in (19, 20, 21, 21, 0)]
-    assert reader.read(np.zeros(0, np.int64)) == []
+    everything = reader.read_tokens(np.arange(segments.num_sequences))
+    for places in (np.random.default_rng(0).permutation(segments.num_sequences), np.array([19, 20, 21, 21, 0])):
+        np.testing.assert_array_equal(reader.read_tokens(places), everything[places])
+        for place, (documents, sizes) in zip(places, reader.read_segments(places), strict=True):
+            assert len(documents) == len(sizes) == (segments.sequence_index == place).sum()
+    assert reader.read_segments(np.zeros(0, np.int64)) == []
+    assert reader.read_tokens(np.zeros(0, np.int64)).shape == (0, L)
 
 
 def test_places_may_be_a_list(written):
-    assert written[2].read([3, 1]) == written[2].read(np.array([3, 1]))
+    np.testing.assert_array_equal(written[2].read_tokens([3, 1]), written[2].read_tokens(np.array([3, 1])))
 
 
 @pytest.mark.parametrize("place", [-1, 10**6])
 def test_places_outside_are_refused(written, place):
     with pytest.raises(IndexError, match="Expected places"):
-        written[2].read(np.array([place]))
+        written[2].read_segments(np.array([place]))
 
 
 def test_readers_pickle_by_name_and_reopen(written):
     _, _, reader = written
-    first = reader.read(np.arange(5))
+    first = reader.read_tokens(np.arange(5))
     copy = pickle.loads(pickle.dumps(reader))
     assert len(pickle.dumps(reader)) < 2000
-    assert copy.read(np.arange(5)) == first
+    np.testing.assert_array_equal(copy.read_tokens(np.arange(5)), first)
     reader.close()
-    assert reader.read(np.arange(5)) == first
+    np.testing.assert_array_equal(reader.read_tokens(np.arange(5)), first)
 
 
 def test_eight_threads_read_the_same(written):
     segments, _, reader = written
-    everything = reader.read(np.arange(segments.num_sequences))
+    everything = reader.read_tokens(np.arange(segments.num_sequences))
     wrong: list[int] = []
 
     def work(seed: int) -> None:
         draws = np.random.default_rng(seed).integers(0, segments.num_sequences, (200, 8))
-        wrong.extend(seed for places in draws if reader.read(places) != [everything[place] for place in places])
+        wrong.extend(seed for places in draws if (reader.read_tokens(places) != everything[places]).any())
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
     for thread in threads:
@@ -313,7 +322,7 @@ def test_flipped_bits_are_found_or_harmless(written, tmp_path):
 
 def test_damage_names_the_file_and_the_record(written):
     _, _, reader = written
-    record = reader.read(np.array([23]))[0]
+    (record,) = stored(reader, [23])
     path = reader.paths[1]
     whole = bytearray(path.read_bytes())
     whole[whole.index(record) + 40] ^= 1
@@ -321,9 +330,29 @@ def test_damage_names_the_file_and_the_record(written):
     fresh = pickle.loads(pickle.dumps(reader))
     with pytest.raises(UserError, match=r"Record 3 of .*train-00001-of-\d+\.array_record is damaged .*checksum"):
         fresh.read_batch(np.arange(20, 30))
-    with pytest.raises(UserError, match=r"Record 3 of .*train-00001-of-\d+\.array_record is damaged .*hash mismatch"):
-        fresh.read(np.arange(20, 30))
     fresh.read_batch(np.arange(20, 23))
+
+
+def test_damaged_documents_are_found_when_they_are_read(written):
+    segments, _, reader = written
+    path = reader.paths[1]
+    whole = bytearray(path.read_bytes())
+    mine = segments.document_index[(segments.sequence_index >= 20) & (segments.sequence_index < 40)]
+    whole[whole.index(mine.astype("<i8").tobytes()) + 3] ^= 1
+    path.write_bytes(whole)
+    fresh = pickle.loads(pickle.dumps(reader))
+    fresh.read_batch(np.arange(20, 30))
+    with pytest.raises(UserError, match=r"Record 20 of .*train-00001-of-\d+\.array_record is damaged .*hash mismatch"):
+        fresh.read_segments(np.arange(20, 30))
+    fresh.read_segments(np.arange(20))
+
+
+def test_the_documents_of_another_file_are_refused():
+    record = encode_documents(np.array([2, 0, 1]), np.array([7, 8, 9]))
+    assert [each.tolist() for each in decode_documents(record, 3)] == [[7, 8], [], [9]]
+    for wrong, count in ((record, 2), (record, 4), (record[:-8], 3), (record[8:], 3), (b"", 0), (record, 100)):
+        with pytest.raises(ValueError, match="does not have the documents"):
+            decode_documents(wrong, count)
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "cut", "garbage", "unclosed"])
@@ -340,7 +369,7 @@ def test_broken_files_are_a_sentence(written, tmp_path, what):
     else:
         path.write_bytes({"empty": b"", "cut": whole[:-100], "garbage": b"hello " * 1000}[what])
     with pytest.raises(UserError, match=r"Expected .*train-00001"):
-        pickle.loads(pickle.dumps(reader)).read(np.array([25]))
+        pickle.loads(pickle.dumps(reader)).read_segments(np.array([25]))
     if writer is not None:
         writer.close()
 
@@ -374,7 +403,7 @@ def test_records_of_another_build_are_never_taken_for_its_own(tmp_path):
             fresh.read_batch(np.array([21, 22]), expected=np.array([21, 22]))
     open_reader(tmp_path, counts).read_batch(np.arange(23))  # which asks for no build
     with pytest.raises(OtherBuildError) as caught:
-        check_bodies(matrix(open_reader(tmp_path, counts).read(np.arange(3))), L, UINT16, identity="")
+        check_bodies(matrix(stored(reader, [0, 1, 2])), L, UINT16, identity="")
     assert caught.value.row == 0
 
 
@@ -389,7 +418,7 @@ def test_many_rows_decode_like_few(written, monkeypatch):
 
 def sealed(record: bytes) -> bytes:
     """With the checksum that fits."""
-    return record[:BODY] + xxh3_64_intdigest(record[:BODY]).to_bytes(8, "little") + record[BODY + 8 :]
+    return record[:BODY] + xxh3_64_intdigest(record[:BODY]).to_bytes(8, "little")
 
 
 def damaged(record: bytes, offset: int, value: int) -> bytes:
@@ -400,20 +429,17 @@ def damaged(record: bytes, offset: int, value: int) -> bytes:
     ("change", "reason"),
     [
         (lambda record: b"XX" + record[2:], "checksum does not match"),
-        (lambda record: sealed(b"JD\2" + record[3:]), "format is not version 4, uint16 tokens"),
-        (lambda record: sealed(record[:3] + b"\4" + record[4:]), "format is not version 4, uint16 tokens"),
+        (lambda record: sealed(b"JD\2" + record[3:]), "format is not version 5, uint16 tokens"),
+        (lambda record: sealed(record[:3] + b"\4" + record[4:]), "format is not version 5, uint16 tokens"),
         (lambda record: damaged(record, 4, 0), "checksum does not match"),
         (lambda record: damaged(record, 12, 32), "checksum does not match"),
-        (lambda record: record[:-8] + bytes(8), None),  # a document's index is not part of the body
         (lambda record: sealed(damaged(record, 16, 77)), "sequence 5 expected, 77 found"),
     ],
 )
 def test_changed_bodies_are_refused(written, change, reason):
-    records = written[2].read(np.array([4, 5]))
+    records = stored(written[2], [4, 5])
+    decode(check_bodies(matrix(records), L, UINT16, expected=np.array([4, 5])))
     bodies = matrix([records[0], change(records[1])])
-    if reason is None:
-        decode(check_bodies(bodies, L, UINT16, expected=np.array([4, 5])))
-        return
     with pytest.raises(CorruptRecordError, match=reason) as caught:
         check_bodies(bodies, L, UINT16, expected=np.array([4, 5]))
     assert caught.value.row == 1

@@ -3,8 +3,8 @@
     python -m tests.support.loader_devices ROOT RUN PROCESS NUM_PROCESSES COORDINATOR
 
 prints one line of JSON: for every sharding, a hash of each global batch as the devices hold it, gathered from all
-processes, of a dataset and of a schedule with sequences of two lengths, the rows that this process read, and where the
-rows of a mixture come from. XLA_FLAGS says how many devices a process has.
+processes, of a dataset (decoded on the host and on the devices) and of a schedule with sequences of two lengths, the
+rows that this process read, and where the rows of a mixture come from. XLA_FLAGS says how many devices a process has.
 """
 
 from __future__ import annotations
@@ -77,17 +77,19 @@ def main() -> None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(coordinator, int(num_processes), int(process), initialization_timeout=240)
     mesh = jax.make_mesh((jax.device_count() // 2, 2), ("data", "model"))
-    hashes, longer, rows, places = {}, {}, {}, {}
+    hashes, expanded, longer, rows, places = {}, {}, {}, {}, {}
     settings: dict[str, Any] = {"global_batch_size": BATCH_SIZE, "drop_remainder": False}
     for name, spec in SPECS.items():
         sharding = NamedSharding(mesh, PartitionSpec(*spec))
         loader = jd.make_loader(root, sharding=sharding, **settings)
         hashes[name] = hashes_on_devices(loader, sharding)
+        there = jd.make_loader(root, sharding=sharding, **settings, decode="device")
+        expanded[name] = hashes_on_devices(there, sharding)
         longer[name] = hashes_on_devices(jd.make_loader(jd.open_schedule(run), sharding=sharding, **settings), sharding)
         rows[name] = loader.batches.windows.row_numbers
         places[name] = origins(root, sharding)
-    found = {"num_devices": jax.device_count(), "hashes": hashes, "longer": longer, "rows": rows, "origins": places}
-    print(json.dumps(found))
+    found = {"hashes": hashes, "expanded": expanded, "longer": longer, "rows": rows, "origins": places}
+    print(json.dumps({"num_devices": jax.device_count(), **found}))
 
 
 if __name__ == "__main__":

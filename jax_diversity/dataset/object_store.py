@@ -1,0 +1,146 @@
+"""Read ranges of bytes from the objects of a store: by obstore if it is installed, otherwise by fsspec.
+
+obstore needs no other library, and it refuses an object that another one has replaced meanwhile (`If-Match`). fsspec
+supports more stores, and reads settings from `~/.config/fsspec`. If there are settings for a protocol, fsspec reads it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.libraries import missing_driver
+
+_BY_OBSTORE = ("gs", "s3", "az", "abfs", "abfss", "http", "https")
+_TRIES = 6
+_FIRST_WAIT_SECONDS = 0.1  # twice as long before each further try: at most 3.1 seconds in all
+_REQUEST_SECONDS = 30  # a request without an answer is given up
+
+
+class ObjectStore:
+    """The objects below an address. Any number of threads may read; a pickle contains only the address."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+        self._tags: dict[str, str] = {}  # the ETag of each object at its first read
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ObjectStore, (self.address,)
+
+    def read(self, name: str, start: int | None = None, stop: int | None = None) -> bytes | memoryview:
+        """Return the bytes of an object, from `start` to `stop` or all.
+
+        Raises the exceptions of the library. `describe` makes a sentence of them.
+        """
+        client, path, get = self._client
+        if get is None:
+            return bytes(client.cat_file(f"{path}/{name}", **({} if stop is None else {"start": start, "end": stop})))
+        options: dict[str, Any] = {} if stop is None else {"range": (start, stop)}
+        if (tag := self._tags.get(name)) is not None:
+            options["if_match"] = tag
+        found = get(client, name, options=options)
+        content = memoryview(found.bytes())
+        if tag is None and stop is not None and (first := found.meta.get("e_tag")) and not first.startswith("W/"):
+            with self._lock:
+                self._tags.setdefault(name, first)
+        return content
+
+    def read_surely(
+        self, name: str, start: int, stop: int, wait: Callable[[float], bool] = lambda seconds: False
+    ) -> memoryview | bytes:
+        """Return a range of an object; failures that may pass are tried again, up to five times.
+
+        Args:
+            name: the name of the object.
+            start: the first byte.
+            stop: the byte after the last.
+            wait: waits for some seconds before a further try; True ends the work with an `InterruptedError`.
+
+        Raises:
+            UserError: there is no such object, it may not be read, it was replaced, or all tries failed.
+        """
+        seconds = _FIRST_WAIT_SECONDS
+        for number in range(_TRIES):
+            error: Exception
+            try:
+                content = self.read(name, start, stop)
+                if len(content) == stop - start:
+                    return content
+                error = EOFError(f"{len(content)} of {stop - start} bytes came")
+            except Exception as raised:
+                error = raised
+            lasting = lasting_fault(error)
+            if lasting or number == _TRIES - 1:
+                what = f"{stop - start} bytes from byte {start} on"
+                tries = "" if lasting else f" (tried {_TRIES} times)"
+                raise describe(error, f"{self.address}/{name}", what, tries) from None
+            # Hosts that failed together do not try again together.
+            if wait(seconds * float(np.random.default_rng().uniform(0.5, 1.0))):
+                raise InterruptedError
+            seconds *= 2
+        raise AssertionError
+
+    @cached_property
+    def _client(self) -> tuple[Any, str, Any]:
+        """The library's object for the store, the path below it, and obstore's function `get`; None with fsspec."""
+        import fsspec.config
+
+        protocol = self.address.partition("://")[0]
+        if protocol in _BY_OBSTORE and protocol not in fsspec.config.conf:
+            try:
+                library: Any = import_module("obstore")
+                options = {"timeout": f"{_REQUEST_SECONDS}s", "allow_http": protocol == "http"}
+                # We try again ourselves, because a try must end when a stream is closed.
+                retries = {"max_retries": 0}
+                store = library.store.from_url(self.address, client_options=options, retry_config=retries)
+                return store, "", library.get
+            except ImportError:
+                pass
+        # In a chain such as simplecache::gs://bucket the last protocol names the store.
+        protocol = protocol.rpartition("::")[2]
+        try:
+            filesystem, path = fsspec.core.url_to_fs(self.address)
+        except ImportError as error:
+            raise missing_driver(protocol, error) from None
+        except ValueError as error:
+            raise UserError(f"Expected an address that fsspec supports, found {self.address}: {error}.") from None
+        return filesystem, path.rstrip("/"), None
+
+
+def lasting_fault(error: Exception) -> bool:
+    """Return whether a further try cannot succeed: no such object, no permission, or a replaced object."""
+    lasting = (UserError, FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+    return isinstance(error, lasting) or type(error).__name__ in _LASTING
+
+
+_LASTING = ("NotFoundError", "PermissionDeniedError", "UnauthenticatedError", "PreconditionError", "InvalidPathError")
+"""Names of obstore's exceptions."""
+
+
+def describe(error: Exception, where: str, what: str, tries: str = "") -> UserError:
+    """Make a `UserError` of one sentence of an exception of a library."""
+    if isinstance(error, UserError):
+        return error
+    name = type(error).__name__
+    if name == "PreconditionError":
+        return UserError(
+            f"Expected {where} as it was when this process first read it, found that another object replaced it (its "
+            "ETag changed); open the dataset again, and restart the programs that read it."
+        )
+    if name == "NotFoundError" or isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
+        return UserError(f"Expected {what} at {where}, found no such object; check the address, or upload it again.")
+    if name in ("PermissionDeniedError", "UnauthenticatedError") or isinstance(error, PermissionError):
+        return UserError(
+            f"Expected {what} at {where}, but the store refused to give it to this user; set the credentials of the "
+            "store, or ask its owner for the right to read."
+        )
+    # obstore's messages go on with a Rust representation after the first line.
+    reason = " ".join(str(error).split("\n\n")[0].split()) or repr(error)
+    return UserError(f"Expected {what} at {where}, but it could not be read{tries}: {reason}.")
