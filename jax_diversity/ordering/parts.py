@@ -32,7 +32,7 @@ from jax_diversity.ordering.plan import Before, Plan, inverse
 from jax_diversity.ordering.pool import PoolSelector, PoolSizes
 from jax_diversity.ordering.running import Checkpoint, drive
 
-_REACH = 8192
+REACH = 8192
 """Number of sequences on each side of a cut that may be exchanged."""
 _LEAST_GAIN = 1e-3
 """Exchanges stop when one lowers `||D||²` by less than this share of a sequence's mean `||v||²`."""
@@ -134,14 +134,14 @@ def repair_cuts(plan: Plan, stream: Int64[np.ndarray, " remaining"], bounds: Seq
     first = len(plan.consumed)
     of_parts = [plan.before(stream[a:b], first + a) for a, b in itertools.pairwise(bounds)]
     sums = list(itertools.accumulate(of_parts[:-1], Before.plus, initial=plan.before(plan.consumed)))
-    reach = min(_REACH, min(b - a for a, b in itertools.pairwise(bounds)) // 2)
+    reach = min(REACH, min(b - a for a, b in itertools.pairwise(bounds)) // 2)
 
     def repair(number: int) -> None:
         cut = bounds[number]
         left = slice(cut - reach, cut)
         places = np.arange(cut - reach, cut + reach)
         phase = int(np.searchsorted(plan.starts, first + cut, side="right")) - 1
-        sides = CutSides(plan.features, stream[places], plan.targets[phase], sums[number].excess)
+        sides = CutSides(plan.features, stream[places], plan.targets[phase], plan.carried + sums[number].excess)
         while sides.exchange():
             pass
         former = plan.before(stream[left], first + left.start)
