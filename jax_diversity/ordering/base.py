@@ -15,8 +15,7 @@ from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import as_whole_number, check_function, check_type
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.ordering.deviation import check_index_range
-from jax_diversity.ordering.objective import Objective
+from jax_diversity.ordering.objective import Objective, check_index_range
 from jax_diversity.ordering.plan import Plan, Targets
 from jax_diversity.ordering.running import Checkpoint
 from jax_diversity.ordering.shortages import UnmetTargets, shortages

@@ -22,8 +22,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Float32, Float64, Int32, Int64, Integer
 
-from jax_diversity.foundation.errors import UserError
-from jax_diversity.ordering.objective import Features, Objective
+from jax_diversity.ordering.objective import Features, Objective, check_index_range
 from jax_diversity.ordering.plan import Plan
 
 
@@ -183,18 +182,6 @@ class RowSizes(NamedTuple):
 
 
 NO_ROWS = RowSizes(0, 0, 0)
-
-
-def check_index_range(num_sequences: int, num_nonzeros: int) -> None:
-    """Raise an error if 32-bit indices cannot represent some sequences and non-zeros that are ordered together."""
-    # The accelerator uses int32, rounds sizes up and adds indices. If the numbers are below half of the range of int32,
-    # neither the rounding nor the additions can overflow.
-    limit = np.iinfo(np.int32).max // 2
-    if max(num_sequences, num_nonzeros) >= limit:
-        raise UserError(
-            f"Expected fewer than {limit:,} sequences and non-zero counts that are ordered together, found "
-            f"{num_sequences:,} and {num_nonzeros:,}; use the method 'balance', which orders parts."
-        )
 
 
 def row_sizes(lengths: Integer[np.ndarray, " sequence"]) -> RowSizes:

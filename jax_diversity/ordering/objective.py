@@ -479,6 +479,18 @@ class Features:
         return sums - self.targets * np.append(np.full(len(sums) - 1, self.tokens[placed].sum()), len(placed))
 
 
+def check_index_range(num_sequences: int, num_nonzeros: int) -> None:
+    """Raise an error if 32-bit indices cannot represent some sequences and non-zeros that are ordered together."""
+    # The accelerator uses int32, rounds sizes up and adds indices. If the numbers are below half of the range of int32,
+    # neither the rounding nor the additions can overflow.
+    limit = np.iinfo(np.int32).max // 2
+    if max(num_sequences, num_nonzeros) >= limit:
+        raise UserError(
+            f"Expected fewer than {limit:,} sequences and non-zero counts that are ordered together, found "
+            f"{num_sequences:,} and {num_nonzeros:,}; use the method 'balance', which orders parts."
+        )
+
+
 def _stacked(
     matrices: Sequence[csr_array],
 ) -> tuple[
