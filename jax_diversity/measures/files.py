@@ -70,12 +70,13 @@ def measure_files(
     check_type("ordering", ordering, str | Path, "the path of a .npy file")
     check_function("advance", advance)
     opened = CountFiles.open(files)
-    indices = _opened(Path(ordering), opened.num_sequences)
+    path = Path(ordering)
+    indices = _opened(path, opened.num_sequences)
     sizes = tuple(as_whole_number("every window size", size, 1, opened.num_sequences) for size in as_tuple(windows))
     number = max(-(-opened.num_sequences // _TOGETHER), 1)
     bounds = [opened.num_sequences * part // number for part in range(number + 1)]
-    with tempfile.TemporaryDirectory(dir=Path(ordering).resolve().parent) as folder:
-        _divide(indices, bounds, Path(folder))
+    with tempfile.TemporaryDirectory(dir=path.resolve().parent) as folder:
+        _divide(path, indices, bounds, Path(folder))
         spool = Spool(Path(folder), number)
         measures = _spool_by_position(opened, bounds, Path(folder), spool, sizes, every_start)
         for part, (first, stop) in enumerate(itertools.pairwise(bounds)):
@@ -87,7 +88,7 @@ def measure_files(
     return measures.summary()
 
 
-def _opened(path: Path, num_sequences: int) -> np.ndarray:
+def _opened(path: Path, num_sequences: int) -> np.memmap:
     try:
         indices = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
@@ -102,10 +103,12 @@ def _opened(path: Path, num_sequences: int) -> np.ndarray:
     return indices
 
 
-def _divide(indices: np.ndarray, bounds: Sequence[int], folder: Path) -> None:
+def _divide(path: Path, indices: np.memmap, bounds: Sequence[int], folder: Path) -> None:
     """Write the pairs (sequence, position) of every part of the files into a file."""
     for first, stop in itertools.pairwise(bounds):
-        sequences = np.array(indices[first:stop], np.int64)
+        # The pages of a mapped file would count as this process's memory.
+        offset = indices.offset + first * indices.dtype.itemsize
+        sequences = np.fromfile(path, indices.dtype, stop - first, offset=offset).astype(np.int64)
         part = np.searchsorted(bounds, sequences, side="right") - 1
         if len(sequences) and not 0 <= part.min() <= part.max() < len(bounds) - 1:
             raise UserError(f"Expected sequences 0 to {bounds[-1] - 1}, found {sequences.min()} .. {sequences.max()}.")

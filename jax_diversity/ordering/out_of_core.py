@@ -47,6 +47,7 @@ from jax_diversity.schema.spool import Rows, Spool
 _METHOD = "balance"
 _FOLDER = ".unfinished"
 _ARRAY = "order.npy"
+_NUMBERS_TOGETHER = 1 << 20
 
 
 def order_files(
@@ -115,7 +116,7 @@ def order_files(
         run.repair()
         run.order(advance)
         about = run.publish(path)
-    shutil.rmtree(folder)
+        shutil.rmtree(folder)  # before the lock is released
     return about
 
 
@@ -417,12 +418,17 @@ def _array_start(path: Path) -> int:
 def _check_and_hash(path: Path, num_sequences: int) -> str:
     """Return the fingerprint of an ordering's array, as `Ordering.fingerprint`; refuse one that is not a bijection."""
     digest, seen = hashlib.sha256(), np.zeros(-(-num_sequences // 8), np.uint8)
-    values = np.load(path, mmap_mode="r")
-    for first in range(0, num_sequences, 1 << 20):
-        block = np.array(values[first : first + (1 << 20)])
-        digest.update(block.tobytes())
-        np.bitwise_or.at(seen, block >> 3, (1 << (block & 7)).astype(np.uint8))
-    if len(values) != num_sequences or int(np.bitwise_count(seen).sum()) != num_sequences:
+    number = 0
+    with path.open("rb") as file:
+        file.seek(_array_start(path))
+        # The pages of a mapped file would count as this process's memory.
+        while len(block := np.fromfile(file, "<i8", _NUMBERS_TOGETHER)):
+            if not 0 <= block.min() <= block.max() < num_sequences:
+                break
+            number += len(block)
+            digest.update(block.tobytes())
+            np.bitwise_or.at(seen, block >> 3, (1 << (block & 7)).astype(np.uint8))
+    if number != num_sequences or int(np.bitwise_count(seen).sum()) != num_sequences:
         raise UserError(
             f"Expected each of {num_sequences:,} sequences once in {path}; delete its folder and start again."
         )
