@@ -243,10 +243,13 @@ class _Run:
                     f"Expected the files of counts to stay as they were, found other counts of the sequences "
                     f"{bounds[chunk]:,} to {bounds[chunk + 1] - 1:,} than before; delete {self.folder} and start again."
                 )
-            features = self._features(block, targets)
+            # The targets of a chunk are its own shares, so that every part gets an equal share of its excess. After
+            # the last chunk the sum of all excesses is zero.
+            features = self._features(block)
             rng = np.random.default_rng([self.seed, 0, chunk])
             arranged = sort_by_group(features, np.arange(len(block)), rng)
             carried = np.pad(np.cumsum(sums.excess(targets), axis=0), ((1, 0), (0, 0)))
+            carried -= np.multiply.outer(np.linspace(0, 1, num_parts + 1), carried[-1])
             blocks = halve(features, arranged, num_parts.bit_length() - 1, True, carried, capacity)
             rows = [members[members >= 0] for members in blocks]
             added = [_Sums.of(features, members) for members in rows]

@@ -78,6 +78,18 @@ def test_it_is_as_balanced_as_the_order_in_memory(made: tuple[Characteristics, P
     assert own.documents.repeats[64].mean() < whole.documents.repeats[64].mean() + 0.3
 
 
+def test_files_of_different_mixtures(tmp_path: Path) -> None:
+    """The excess of a file is spread over all parts: the last part would otherwise get all of it."""
+    chars = corpus()
+    chars = chars.take(np.argsort(chars.counts["cluster"].argmax(axis=1), kind="stable"))
+    order_files(save(chars, tmp_path / "counts"), tmp_path / FOUND, **SMALL)
+    own, shuffled = (
+        measure(chars, each, windows=(64,)).prefix_l2["cluster"].max()
+        for each in (Ordering.load(tmp_path / FOUND), order(chars, "uniform_shuffle"))
+    )
+    assert own < shuffled / 2
+
+
 @pytest.mark.parametrize(("num_files", "num_threads"), [(1, 1), (7, 3)])
 def test_files_and_threads_do_not_matter(
     num_files: int,
