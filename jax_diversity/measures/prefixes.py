@@ -21,6 +21,7 @@ def prefix_deviation(
     target: Float64[np.ndarray, " group"],
     sequence_length: int,
     advance: Advance = ignore,
+    before: tuple[Int64[np.ndarray, " group"], int] | None = None,
 ) -> Float64[np.ndarray, " sequence"]:
     """Compute the norm of the summed excess D after every position, in sequence lengths.
 
@@ -34,10 +35,10 @@ def prefix_deviation(
         target: τ.
         sequence_length: L in tokens.
         advance: called with the number of positions done.
+        before: the tokens of every group, and of all groups, at earlier positions; None if there are none.
     """
     deviations = np.empty(len(tokens))
-    sums = np.zeros(len(target), np.int64)
-    total = 0
+    sums, total = (np.zeros(len(target), np.int64), 0) if before is None else (before[0].copy(), before[1])
     for start in range(0, len(tokens), _BLOCK_POSITIONS):
         stop = min(start + _BLOCK_POSITIONS, len(tokens))
         block, block_tokens = entries(placed, start, stop), tokens[start:stop]

@@ -18,7 +18,7 @@ from jaxtyping import Float64, Int64
 from jax_diversity.foundation.checks import as_weight, as_whole_number
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.halving import balanced_stream
-from jax_diversity.ordering.objective import Objective, heaviest_groups
+from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.parts import parts_of, select_in_parts
 from jax_diversity.ordering.plan import Plan, tie_numbers
 from jax_diversity.ordering.pool import check_pool_size, select_from_pool
@@ -67,13 +67,38 @@ def balance(
     Raises:
         ValueError: a pool size or part size that is not a whole number >= 1; a negative aging; unknown `ties`.
     """
-    check_pool_size(pool_size)  # before the stream, which takes a long time
-    part_size = as_whole_number("part_size", part_size, 1)
-    aging = as_weight("aging", aging)
+    check_options(pool_size, aging, ties, part_size)  # before the stream, which takes a long time
     plan = plan or Plan.build(characteristics, objective)
     numbers = tie_numbers(plan.num_positions, ties, seed)
     num_parts = parts_of(len(plan.remaining), part_size)
     stream = follow_targets(plan, balanced_stream(plan.features, plan.remaining, seed, num_parts))
+    return order_stream(
+        plan, objective, stream, numbers, num_parts, pool_size, aging, advance=advance, checkpoint=checkpoint, mesh=mesh
+    )
+
+
+def check_options(pool_size: int | None, aging: float, ties: str, part_size: int) -> None:
+    """Raise an error for options of `balance` that it refuses."""
+    check_pool_size(pool_size)
+    as_whole_number("part_size", part_size, 1)
+    as_weight("aging", aging)
+    tie_numbers(0, ties, 0)
+
+
+def order_stream(
+    plan: Plan,
+    objective: Objective,
+    stream: Int64[np.ndarray, " remaining"],
+    numbers: Int64[np.ndarray, " sequence"],
+    num_parts: int,
+    pool_size: int | None,
+    aging: float,
+    *,
+    advance: Advance = ignore,
+    checkpoint: Checkpoint | None = None,
+    mesh: Mesh | None = None,
+) -> Int64[np.ndarray, " remaining"]:
+    """Order a balanced stream by a pool, or in parts by several; see `pool.select_from_pool`."""
     if num_parts == 1:
         return select_from_pool(plan, objective, stream, numbers, pool_size, aging, advance, checkpoint, mesh)
     return select_in_parts(plan, objective, stream, numbers, num_parts, pool_size, aging, advance, checkpoint, mesh)
@@ -107,7 +132,7 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
     # If a group already has too many tokens, no position needs it until its target has caught up. `np.interp` needs an
     # ascending curve.
     asked = np.maximum.accumulate(np.maximum(asked, 0.0), axis=0)
-    groups = heaviest_groups(features.counts(family))[stream]
+    groups = features.heaviest(family)[0][stream]
     positions = np.empty(len(stream))
     for group in np.unique(groups):
         members = np.flatnonzero(groups == group)

@@ -13,10 +13,9 @@ from jaxtyping import Int64
 
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import as_whole_number, check_function, check_type
-from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.ordering.objective import Objective
+from jax_diversity.ordering.objective import Objective, check_index_range
 from jax_diversity.ordering.plan import Plan, Targets
 from jax_diversity.ordering.running import Checkpoint
 from jax_diversity.ordering.shortages import UnmetTargets, shortages
@@ -162,15 +161,7 @@ def order(
     objective = Objective() if objective is None else objective
     objective.check_families(characteristics.families)
     objective.check_method(method)
-    # The accelerator uses int32, rounds sizes up and adds indices. If the numbers are below half of the range of int32,
-    # neither the rounding nor the additions can overflow.
-    limit = np.iinfo(np.int32).max // 2
-    num_nonzeros = sum(len(matrix.data) for matrix in characteristics.counts.values())
-    if max(characteristics.num_sequences, num_nonzeros) >= limit:
-        raise UserError(
-            f"Expected fewer than {limit:,} sequences and non-zero counts, found "
-            f"{characteristics.num_sequences:,} and {num_nonzeros:,}; order the corpus in parts."
-        )
+    check_index_range(characteristics.num_sequences, 0)
     given = {"seed": seed, "objective": objective}
     used = {name: value for name, value in given.items() if METHODS.takes(method, name)}
     info: dict[str, Any] = {

@@ -23,7 +23,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Float32, Float64, Int32, Int64, Integer
 
-from jax_diversity.ordering.objective import Features, Objective
+from jax_diversity.ordering.objective import Features, Objective, check_index_range
 from jax_diversity.ordering.plan import Plan
 
 
@@ -188,6 +188,7 @@ NO_ROWS = RowSizes(0, 0, 0)
 
 def row_sizes(lengths: Integer[np.ndarray, " sequence"]) -> RowSizes:
     """Return the rounded sizes for sequences with these numbers of non-zeros."""
+    check_index_range(len(lengths), int(lengths.sum()))
     return RowSizes(
         rounded_size(len(lengths)), rounded_size(int(lengths.sum())), rounded_size(int(lengths.max(initial=1)))
     )

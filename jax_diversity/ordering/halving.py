@@ -20,17 +20,18 @@ and Sawhney (https://arxiv.org/abs/2006.14009), which chooses signs of vectors s
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float32, Int8, Int32, Int64
+from jaxtyping import Array, Bool, Float32, Float64, Int8, Int16, Int32, Int64, Integer
 
 from jax_diversity.foundation.compilation import call
 from jax_diversity.foundation.processes import in_threads, num_cores
-from jax_diversity.ordering.objective import Features, heaviest_groups
+from jax_diversity.ordering.objective import Features
 
 # With more lanes, more signs are chosen from an outdated sum. With 64 lanes the deviation is the same as with one lane;
 # with 256 it is twice as large.
@@ -52,8 +53,8 @@ _ENTRIES_PER_BLOCK = 1 << 20
 class WalkTable(NamedTuple):
     """The input of a walk, one row for each sequence; the last row is padding and has no tokens."""
 
-    columns: Int32[Array, "row feature"]
-    counts: Float32[Array, "row feature"]
+    columns: Integer[Array, "row feature"]
+    counts: Int16[Array, "row feature"] | Float32[Array, "row feature"]
     tokens: Float32[Array, " row"]
     target_products: Float32[Array, " row"]
     weights: Float32[Array, " column"]
@@ -61,7 +62,12 @@ class WalkTable(NamedTuple):
 
 
 def balanced_stream(
-    features: Features, sequences: Int64[np.ndarray, " position"], seed: int, num_parts: int = 1
+    features: Features,
+    sequences: Int64[np.ndarray, " position"],
+    seed: int | Sequence[int],
+    num_parts: int = 1,
+    carried: Float64[np.ndarray, " column"] | None = None,
+    capacity: int = 0,
 ) -> Int64[np.ndarray, " position"]:
     """Order sequences so that every block of about 512 has nearly the mixture of all given sequences.
 
@@ -71,25 +77,28 @@ def balanced_stream(
         seed: decides the order among similar sequences and within the last blocks (NumPy's PCG64).
         num_parts: the number of equal parts into which the stream will be cut, a power of two. With several parts, the
             walks read more groups, and threads walk over the blocks of a level.
+        carried: the deviation from the features' targets before these sequences, if they are a part of a longer stream.
+        capacity: streams with the same capacity use the same compiled programs; at least the number of sequences.
     """
     rng = np.random.default_rng(seed)
-    arranged = sequences[_sort_by_group(features, sequences, rng)]
-    num_levels = max(int(np.log2(max(len(sequences), 1) / _SMALLEST_BLOCK)), 0)
-    blocks = halve(features, arranged, num_levels, for_parts=num_parts > 1)
+    arranged = sequences[sort_by_group(features, sequences, rng)]
+    capacity = max(capacity, len(sequences))
+    num_levels = max(int(np.log2(max(capacity, 1) / _SMALLEST_BLOCK)), 0)
+    if carried is not None:
+        carried = np.broadcast_to(carried, ((1 << num_levels) + 1, len(carried)))
+    blocks = halve(features, arranged, num_levels, num_parts > 1, carried, capacity)
     # A block is still sorted by group: a random order balances the sequences within it.
     mixed = rng.permuted(blocks, axis=1).ravel()
     return mixed[mixed >= 0]
 
 
-def _sort_by_group(
+def sort_by_group(
     features: Features, sequences: Int64[np.ndarray, " position"], rng: np.random.Generator
 ) -> Int64[np.ndarray, " position"]:
     """Sort positions by the heaviest group (first family), its share, the document and the copies; ties are random."""
-    counts = features.counts(next(iter(features.family_columns.values())))
-    heaviest = heaviest_groups(counts)
-    most = np.asarray(counts.max(axis=1).todense()).ravel()
+    heaviest, most = features.heaviest(next(iter(features.family_columns.values())))
     # Rounded shares have many ties. A shuffle decides the order of ties, so that the pairs depend on the seed.
-    eighths = np.round(8 * most / np.maximum(features.tokens, 1))
+    eighths = np.round(8 * most / np.maximum(features.tokens, 1)).astype(np.int8)
     shuffled = rng.permutation(len(sequences))
     chosen = sequences[shuffled]
     # Neighbours go to different halves at every level. Therefore a document's sequences are evenly spaced at the end.
@@ -97,13 +106,36 @@ def _sort_by_group(
 
 
 def build_walk_table(
-    features: Features, arranged: Int64[np.ndarray, " position"], most_groups: int = _MOST_GROUPS
+    features: Features,
+    arranged: Int64[np.ndarray, " position"],
+    most_groups: int = _MOST_GROUPS,
+    targets: Float64[np.ndarray, " column"] | None = None,
+    capacity: int = 0,
 ) -> WalkTable:
-    """Make the rows of the arranged sequences, with the norm column; the target is the mixture of these sequences."""
+    """Make the rows of the arranged sequences, with the norm column, padded to `capacity` rows.
+
+    `targets` are shares and the mean norm; None means those of these sequences.
+    """
     num_columns = len(features.targets)
     width = _covering_width(features, arranged, most_groups)
-    columns = np.full((len(arranged) + 1, width + 1), num_columns - 1, np.int32)
-    counts = np.zeros((len(arranged) + 1, width + 1), np.float32)
+    tokens, norms = features.tokens[arranged], features.norms[arranged].astype(np.float64)
+    if targets is None:
+        # excess + targets * (tokens, sequences) gives the totals of these sequences. Dividing the totals by the tokens
+        # gives the shares.
+        targets = features.excess(arranged) + features.targets * np.append(
+            np.full(num_columns - 1, tokens.sum()), len(arranged)
+        )
+        targets /= max(int(tokens.sum()), 1)
+        targets[-1] = norms.mean() if len(norms) else 0.0
+    # The mean norm is subtracted here, so that the norm column needs no target; rounding keeps its sums exact.
+    norms, targets = np.round(norms - targets[-1]), np.append(targets[:-1], 0.0)
+    weighted_targets = features.column_weights * targets
+    # The table needs more memory than anything else, so it has the narrowest types. The walk adds in float32.
+    largest = max(float(features.values.max(initial=0)), float(np.abs(norms).max(initial=0.0)))
+    num_padded = max(capacity, len(arranged)) + 1
+    columns = np.full((num_padded, width + 1), num_columns - 1, features.columns.dtype)
+    counts = np.zeros((num_padded, width + 1), np.int16 if largest < 2**15 else np.float32)
+    target_products = np.zeros(num_padded, np.float32)
     longest = int(np.diff(features.row_starts)[arranged].max(initial=1))
     num_rows = max(_ENTRIES_PER_BLOCK // longest, 1)
 
@@ -112,25 +144,15 @@ def build_walk_table(
         entries, used = _heaviest_entries(features, arranged[block], width)
         columns[block, :width][used] = features.columns[entries[used]]
         counts[block, :width][used] = features.values[entries[used]]
+        counts[block, width] = norms[block]
+        target_products[block] = (weighted_targets[columns[block]] * counts[block]).sum(axis=1)
 
     in_threads(fill, range(0, len(arranged), num_rows))
-    # The mean norm is subtracted here, so that the norm column needs no target; rounding keeps its sums exact.
-    norms = features.norms[arranged].astype(np.float64)
-    counts[:-1, width] = np.round(norms - norms.mean()) if len(norms) else 0
-    tokens = features.tokens[arranged]
-    # excess + targets * (tokens, sequences) gives the totals of these sequences. Dividing the totals by the tokens
-    # gives the shares.
-    targets = features.excess(arranged) + features.targets * np.append(
-        np.full(num_columns - 1, tokens.sum()), len(arranged)
-    )
-    targets /= max(int(tokens.sum()), 1)
-    targets[-1] = 0.0
-    target_products = ((features.column_weights * targets)[columns] * counts).sum(axis=1)
     return WalkTable(
         columns=jax.device_put(columns),
         counts=jax.device_put(counts),
-        tokens=jax.device_put(np.append(tokens, 0).astype(np.float32)),
-        target_products=jax.device_put(target_products.astype(np.float32)),
+        tokens=jax.device_put(np.pad(tokens, (0, num_padded - len(tokens))).astype(np.float32)),
+        target_products=jax.device_put(target_products),
         weights=jax.device_put(features.column_weights.astype(np.float32)),
         targets=jax.device_put(targets.astype(np.float32)),
     )
@@ -169,19 +191,39 @@ def _heaviest_entries(
 
 
 def halve(
-    features: Features, arranged: Int64[np.ndarray, " position"], num_levels: int, for_parts: bool = False
+    features: Features,
+    arranged: Int64[np.ndarray, " position"],
+    num_levels: int,
+    for_parts: bool = False,
+    carried: Float64[np.ndarray, "cut column"] | None = None,
+    capacity: int = 0,
 ) -> Int64[np.ndarray, "block member"]:
-    """Halve sequences with similar neighbours into 2^num_levels blocks; -1 pads blocks that are not full."""
-    table = build_walk_table(features, arranged, _MOST_GROUPS_OF_PARTS if for_parts else _MOST_GROUPS)
-    padding = len(arranged)
+    """Halve sequences with similar neighbours into 2^num_levels blocks; -1 pads blocks that are not full.
+
+    Args:
+        features: counts and targets.
+        arranged: sequences with similar neighbours.
+        num_levels: how often to halve.
+        for_parts: whether the walks read more groups, and threads walk over the blocks of a level.
+        carried: the deviation from the features' targets at the two ends of every block, before these sequences are
+            added: blocks of other sequences may already be there. None means no deviation, and the mixture of these
+            sequences as targets.
+        capacity: calls with the same capacity use the same compiled programs.
+    """
+    padding = max(capacity, len(arranged))
+    most_groups = _MOST_GROUPS_OF_PARTS if for_parts else _MOST_GROUPS
+    table = build_walk_table(features, arranged, most_groups, None if carried is None else features.targets, padding)
     size = -(-max(padding, 1) // (1 << num_levels))
     members = np.full(size << num_levels, padding, np.int32)
     # Padding is spread evenly between the sequences. If all padding were at the end, the last block would be nearly
     # empty.
-    places = np.arange(padding) * len(members) // max(padding, 1)
-    members[places] = np.arange(padding)
+    places = np.arange(len(arranged)) * len(members) // max(len(arranged), 1)
+    members[places] = np.arange(len(arranged))
     blocks = members[None]
-    boundaries = np.zeros((2, len(features.targets)), np.float32)
+    boundaries, bends = np.zeros((2, len(features.targets)), np.float32), np.zeros((1, 1))
+    if carried is not None:
+        boundaries = carried[[0, -1]].astype(np.float32)
+        boundaries[1] += features.excess(arranged)
     # A power of two, so that all threads have equally many blocks, and all their arrays equal shapes. An accelerator is
     # faster with one large walk than with several small ones.
     by_threads = for_parts and jax.default_backend() == "cpu"
@@ -191,24 +233,36 @@ def halve(
         # 64, 32, 16, 64, 32, 16 and so on: three levels then have the same shapes and share one compiled program.
         lanes = min(_LANES_PER_BLOCK >> (level % 3), blocks.shape[1] // 2)
         # The blocks of a level are independent, so that their walks give the same in any number of calls.
+        if carried is not None:
+            cuts = carried[:: 1 << (num_levels - level)]
+            middles = carried[1 << (num_levels - level - 1) :: 1 << (num_levels - level)]
+            bends = 2.0 * middles - cuts[:-1] - cuts[1:]
         shares = [
-            (blocks[own], boundaries[own[0] : own[-1] + 2])
+            (blocks[own], boundaries[own[0] : own[-1] + 2], bends if carried is None else bends[own])
             for own in np.split(np.arange(len(blocks)), min(num_threads, len(blocks)))
         ]
         halves, ends = zip(*in_threads(functools.partial(_halve_level, table, lanes, sweeps), shares), strict=True)
         blocks = np.concatenate(halves)
         boundaries = np.concatenate([ends[0][:1], *(each[1:] for each in ends)])
-    return np.where(blocks < padding, np.append(arranged, -1)[blocks], -1)
+    return np.where(blocks < len(arranged), np.append(arranged, -1)[np.minimum(blocks, len(arranged))], -1)
 
 
 def _halve_level(
     table: WalkTable,
     lanes: int,
     num_sweeps: int,
-    given: tuple[Int32[np.ndarray, "block member"], Float32[np.ndarray, "boundary column"]],
+    given: tuple[
+        Int32[np.ndarray, "block member"],
+        Float32[np.ndarray, "boundary column"],
+        Float64[np.ndarray, "bend bend_column"],
+    ],
 ) -> tuple[Int32[np.ndarray, "half half_member"], Float32[np.ndarray, "new_boundary column"]]:
-    """Halve every block; return the halves and the deviations at their boundaries (before each block, at the end)."""
-    blocks, boundaries = given
+    """Halve every block; return the halves and the deviations at their boundaries (before each block, at the end).
+
+    The blocks come with the deviations at their boundaries, and with `2 E_middle - E_start - E_end` of what was there
+    before: E is the deviation of the sequences of other calls.
+    """
+    blocks, boundaries, bends = given
     num_blocks, size = blocks.shape
     num_pairs = size // 2
     steps = -(-num_pairs // lanes)
@@ -218,7 +272,7 @@ def _halve_level(
     # Three levels share one compiled program. All three get as many sums as the level with the most blocks needs.
     num_sums = max(num_blocks * lanes // (_LANES_PER_BLOCK >> 2), num_blocks)
     # The start is rounded to whole tokens, so that all sums of the walk are exact.
-    start = np.round(boundaries[:-1] + boundaries[1:])
+    start = np.round(boundaries[:-1] + boundaries[1:] + bends.astype(np.float32))
     # The arguments are made with NumPy: JAX would compile a program for every `jnp` function that is called here.
     signs, walked = call(
         _walk,
@@ -232,8 +286,9 @@ def _halve_level(
     left_first = np.asarray(signs).T.reshape(num_blocks, lanes * steps)[:, :num_pairs] > 0
     first, second = np.moveaxis(blocks.reshape(num_blocks, num_pairs, 2), 2, 0)
     halves = np.stack([np.where(left_first, first, second), np.where(left_first, second, first)], axis=1)
-    # D_middle = (D_start + D_end + S) / 2. Only the walk uses the rounded start.
-    middles = (boundaries[:-1] + boundaries[1:] + np.asarray(walked)[:num_blocks]) / 2
+    # Of these sequences alone, d_middle = (d_start + d_end + S) / 2. With D = d + E this gives the formula below. Only
+    # the walk uses the rounded start.
+    middles = (boundaries[:-1] + boundaries[1:] + bends.astype(np.float32) + np.asarray(walked)[:num_blocks]) / 2
     ends = np.empty((2 * num_blocks + 1, boundaries.shape[1]), np.float32)
     ends[::2], ends[1::2] = boundaries, middles
     return halves.reshape(2 * num_blocks, num_pairs), ends
@@ -272,8 +327,9 @@ def _walk(
     def step(index: Array, carry: tuple[_Sums, Array], again: bool) -> tuple[_Sums, Array]:
         sums, signs = carry
         first, second = firsts[index], seconds[index]
-        columns = jnp.concatenate([table.columns[first], table.columns[second]], axis=1)
-        counts = jnp.concatenate([table.counts[first], -table.counts[second]], axis=1)
+        columns = jnp.concatenate([table.columns[first], table.columns[second]], axis=1).astype(jnp.int32)
+        given = table.counts[first].astype(jnp.float32), table.counts[second].astype(jnp.float32)
+        counts = jnp.concatenate([given[0], -given[1]], axis=1)
         tokens = table.tokens[first] - table.tokens[second]
         target_products = table.target_products[first] - table.target_products[second]
 

@@ -359,6 +359,19 @@ class Features:
         shape = (self.num_sequences, columns.stop - columns.start)
         return csr_array((values, groups - columns.start, row_starts), shape=shape)
 
+    def heaviest(self, columns: slice) -> tuple[Int32[np.ndarray, " sequence"], Int64[np.ndarray, " sequence"]]:
+        """Return the group of a family with the most tokens of every sequence, as `heaviest_groups`, and these tokens.
+
+        `columns` are the family's columns.
+        """
+
+        def entries(part: slice) -> tuple[Integer[np.ndarray, " _nonzero"], np.ndarray]:
+            groups = self.columns[part].astype(np.int32) - columns.start
+            is_own = (groups >= 0) & (groups < columns.stop - columns.start)
+            return groups, np.where(is_own, self.values[part], 0)
+
+        return _heaviest(self.row_starts, columns.stop - columns.start, entries)
+
     def _chosen(
         self, chosen: Bool[np.ndarray, " column"]
     ) -> tuple[Int64[np.ndarray, " boundary"], Integer[np.ndarray, " _nonzero"], np.ndarray]:
@@ -466,6 +479,18 @@ class Features:
         return sums - self.targets * np.append(np.full(len(sums) - 1, self.tokens[placed].sum()), len(placed))
 
 
+def check_index_range(num_sequences: int, num_nonzeros: int) -> None:
+    """Raise an error if 32-bit indices cannot represent some sequences and non-zeros that are ordered together."""
+    # The accelerator uses int32, rounds sizes up and adds indices. If the numbers are below half of the range of int32,
+    # neither the rounding nor the additions can overflow.
+    limit = np.iinfo(np.int32).max // 2
+    if max(num_sequences, num_nonzeros) >= limit:
+        raise UserError(
+            f"Expected fewer than {limit:,} sequences and non-zero counts that are ordered together, found "
+            f"{num_sequences:,} and {num_nonzeros:,}; use the method 'balance', which orders parts."
+        )
+
+
 def _stacked(
     matrices: Sequence[csr_array],
 ) -> tuple[
@@ -510,7 +535,7 @@ def _row_blocks(row_starts: Integer[np.ndarray, " boundary"]) -> Iterator[slice]
     """Yield blocks of rows with about `_NONZEROS_TOGETHER` non-zeros, or of one longer row."""
     first, num_rows = 0, len(row_starts) - 1
     while first < num_rows:
-        stop = int(np.searchsorted(row_starts, row_starts[first] + _NONZEROS_TOGETHER, side="right")) - 1
+        stop = int(np.searchsorted(row_starts, int(row_starts[first]) + _NONZEROS_TOGETHER, side="right")) - 1
         # Rows without non-zeros also need memory.
         stop = min(max(stop, first + 1), first + _NONZEROS_TOGETHER, num_rows)
         yield slice(first, stop)
@@ -526,12 +551,25 @@ def heaviest_groups(counts: csr_array) -> Int64[np.ndarray, " sequence"]:
         >>> heaviest_groups(csr_array([[1, 2, 2], [0, 0, 0], [5, 0, 1]])).tolist()
         [1, 3, 0]
     """
-    num_rows, num_groups = len(counts.indptr) - 1, counts.shape[1]
-    row = np.repeat(np.arange(num_rows), np.diff(counts.indptr))
-    # `maximum.at` and `minimum.at` on the non-zeros: SciPy's argmax would also compare the implicit zeros.
-    most = np.zeros(num_rows, np.int64)
-    np.maximum.at(most, row, counts.data)
-    heaviest = np.full(num_rows, num_groups, np.int64)
-    leading = (counts.data > 0) & (counts.data == most[row])
-    np.minimum.at(heaviest, row[leading], counts.indices[leading])
-    return heaviest
+    heaviest, _ = _heaviest(counts.indptr, counts.shape[1], lambda part: (counts.indices[part], counts.data[part]))
+    return heaviest.astype(np.int64)
+
+
+def _heaviest(
+    row_starts: Integer[np.ndarray, " boundary"],
+    num_groups: int,
+    entries: Callable[[slice], tuple[Integer[np.ndarray, " _nonzero"], np.ndarray]],
+) -> tuple[Int32[np.ndarray, " sequence"], Int64[np.ndarray, " sequence"]]:
+    """Return every row's group with the most tokens, and these tokens; `entries` gives a slice's groups and tokens."""
+    num_rows = len(row_starts) - 1
+    heaviest, most = np.full(num_rows, num_groups, np.int32), np.zeros(num_rows, np.int64)
+    for block in _row_blocks(row_starts):
+        starts = row_starts[block.start : block.stop + 1]
+        groups, tokens = entries(slice(starts[0], starts[-1]))
+        tokens = tokens.astype(np.int64)
+        row = np.repeat(np.arange(block.start, block.stop), np.diff(starts))
+        # `maximum.at` and `minimum.at` on the non-zeros: SciPy's argmax would also compare the implicit zeros.
+        np.maximum.at(most, row, tokens)
+        leading = (tokens > 0) & (tokens == most[row])
+        np.minimum.at(heaviest, row[leading], groups[leading])
+    return heaviest, most

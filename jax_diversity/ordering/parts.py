@@ -32,7 +32,7 @@ from jax_diversity.ordering.plan import Before, Plan, inverse
 from jax_diversity.ordering.pool import PoolSelector, PoolSizes, run_together
 from jax_diversity.ordering.running import Checkpoint, drive
 
-_REACH = 8192
+REACH = 8192
 """Number of sequences on each side of a cut that may be exchanged."""
 _MOST_PARTS, _MOST_ENTRIES = 256, 2**32
 """Number of parts that an accelerator orders at once, and number of entries of all their pools' tables (8 GiB)."""
@@ -136,14 +136,14 @@ def repair_cuts(plan: Plan, stream: Int64[np.ndarray, " remaining"], bounds: Seq
     first = len(plan.consumed)
     of_parts = [plan.before(stream[a:b], first + a) for a, b in itertools.pairwise(bounds)]
     sums = list(itertools.accumulate(of_parts[:-1], Before.plus, initial=plan.before(plan.consumed)))
-    reach = min(_REACH, min(b - a for a, b in itertools.pairwise(bounds)) // 2)
+    reach = min(REACH, min(b - a for a, b in itertools.pairwise(bounds)) // 2)
 
     def repair(number: int) -> None:
         cut = bounds[number]
         left = slice(cut - reach, cut)
         places = np.arange(cut - reach, cut + reach)
         phase = int(np.searchsorted(plan.starts, first + cut, side="right")) - 1
-        sides = CutSides(plan.features, stream[places], plan.targets[phase], sums[number].excess)
+        sides = CutSides(plan.features, stream[places], plan.targets[phase], plan.carried + sums[number].excess)
         while sides.exchange():
             pass
         former = plan.before(stream[left], first + left.start)

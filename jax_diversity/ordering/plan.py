@@ -318,7 +318,7 @@ class Before(NamedTuple):
         return Before(self.excess - other.excess, self.of_groups - other.of_groups, self.tokens - other.tokens)
 
 
-def tie_numbers(num_sequences: int, ties: str, seed: int) -> Int64[np.ndarray, " sequence"]:
+def tie_numbers(num_sequences: int, ties: str, seed: int | Sequence[int]) -> Int64[np.ndarray, " sequence"]:
     """Return the sequences in the order in which a selector places them if their scores are equal.
 
     Packing gives the sequences of a long document neighbouring indices and equal counts. In the packing's order, the

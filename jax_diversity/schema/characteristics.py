@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +21,7 @@ from scipy.sparse import coo_array, csr_array, issparse
 from jax_diversity.foundation.checks import as_weight, as_whole_number, check_mapping
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.tables import as_html
+from jax_diversity.schema.count_files import ROWS_PER_GROUP, CountBlock, CountFiles, write_counts
 from jax_diversity.schema.orderings import as_integers
 
 MADE_BY = "Characteristics; make them with jd.Characteristics.from_counts"
@@ -31,7 +33,7 @@ class Characteristics:
     """Token counts of every sequence in every group of every family: the only input of an ordering method.
 
     Attributes:
-        counts: family name -> CSR matrix (sequence, group) of int64 token counts.
+        counts: family name -> CSR matrix (sequence, group) of token counts; int32 if they fit.
         weights: family name -> λ, the weight of the family's squared deviations.
         sequence_length: L in tokens, the unit of every measure.
         documents: for every sequence, the number of its document (any number). It is negative if the sequence contains
@@ -169,6 +171,61 @@ class Characteristics:
         size = None if batch_size is None else as_whole_number("batch_size", batch_size, 1)
         return cls(matrices, _as_weights(weights, matrices), length, documents, copies, turns, size)
 
+    @classmethod
+    def from_files(cls, files: Any) -> Characteristics:
+        """Read counts that `save` wrote into memory. `jd.order_files` orders them without reading all at once.
+
+        Args:
+            files: a folder (its *.parquet, in the order of their names), a file, or several files in the given order.
+                The sequences of the files follow one another.
+
+        Raises:
+            ValueError: no files; a file that is absent, damaged or of another format; files of different families;
+                counts that `from_counts` refuses.
+
+        Example:
+            >>> Characteristics.from_counts({"topic": [[3, 1], [0, 4]]}).save("counts/part-00000.parquet")
+            >>> Characteristics.from_files("counts").num_sequences
+            2
+        """
+        opened = CountFiles.open(files)
+        blocks = []
+        # Every block is checked like a user's counts. Until all are read, they have a few bytes for every count.
+        for first in range(0, opened.num_sequences, ROWS_PER_GROUP):
+            block = opened.read(first, min(first + ROWS_PER_GROUP, opened.num_sequences))
+            cls.of_block(opened, block)
+            blocks.append(block)
+        block = CountBlock.joined(blocks or [opened.read(0, 0)])
+        weights = _as_weights(opened.weights, opened.num_groups)
+        own = (block.documents, block.copies, None, opened.batch_size)
+        return cls(block.counts(opened.num_groups), weights, opened.sequence_length, *own)
+
+    @classmethod
+    def of_block(cls, files: CountFiles, block: CountBlock) -> Characteristics:
+        """Return the characteristics of some sequences of files, after the checks of `from_counts`."""
+        given = {"documents": block.documents, "copies": block.copies, "batch_size": files.batch_size}
+        counts = block.counts(files.num_groups)
+        return cls.from_counts(counts, weights=files.weights, sequence_length=files.sequence_length, **given)
+
+    def save(self, path: str | Path) -> None:
+        """Write the counts, weights, documents and copies into a Parquet file, atomically; turns are left out.
+
+        A large corpus has several files: make the characteristics of some sequences, save them, and go on with the next
+        sequences. All files need the same families, numbers of groups, weights, sequence length and batch size.
+
+        Args:
+            path: a name that ends in .parquet.
+
+        Raises:
+            ValueError: the name has another ending, or there is no such folder.
+
+        Example:
+            >>> chars.save("counts/part-00000.parquet")
+        """
+        sizes = {name: matrix.shape[1] for name, matrix in self.counts.items()}
+        block = CountBlock.of(self.counts, self.documents, self.copies)
+        write_counts(Path(path), block, sizes, self.weights, self.sequence_length, self.batch_size)
+
     def with_weights(self, weights: Mapping[str, float]) -> Characteristics:
         """Return the same counts with other weights.
 
@@ -287,20 +344,33 @@ def _as_counts(name: str, matrix: Any) -> csr_array:
         raise UserError(f"Family {name!r} must contain token counts >= 0, found {values.min()}.")
     if len(values) and values.max() > _MAX_COUNT:
         raise UserError(f"Family {name!r} must contain token counts up to 2^53, found {values.max()}.")
-    # We add in float64, which does not overflow. After this check, sums of integers are right.
-    largest = np.asarray(entries.astype(np.float64).sum(axis=1)).max(initial=0.0)
+    largest = _bound_of_row_sums(entries)
     if largest > _MAX_COUNT:
         raise UserError(f"Family {name!r} must have at most 2^53 tokens per sequence, found {largest:.0f}.")
     data = values.astype(np.int32 if largest < 2**31 else np.int64)
-    # We copy the arrays: a later change of the user's matrix must not change the checked matrix, and vice versa.
+    # We copy the arrays: a later change of the user's matrix must not change the checked matrix, and vice versa. SciPy
+    # has no indices narrower than int32.
     if entries.format == "csr":
-        rows = csr_array((data, entries.indices.copy(), entries.indptr.copy()), shape=entries.shape)
+        index_type = np.int32 if max(len(data), entries.shape[1]) < 2**31 else np.int64
+        parts = (data, entries.indices.astype(index_type), entries.indptr.astype(index_type))
+        rows = csr_array(parts, shape=entries.shape)
     else:
         rows = csr_array((data, (entries.row, entries.col)), shape=entries.shape)
     # All matrices get one canonical form, so that equal counts have equal fingerprints.
     rows.sum_duplicates()
     rows.eliminate_zeros()
     return rows
+
+
+def _bound_of_row_sums(entries: Any) -> float:
+    """Return a number of tokens that no row exceeds; it is the exact maximum unless it is far below 2^31."""
+    widths = np.diff(entries.indptr) if entries.format == "csr" else np.bincount(entries.row, minlength=1)
+    widest = int(widths.max(initial=0))
+    bound = widest * float(entries.data.max(initial=0))
+    if bound < 2**31:
+        return bound
+    # We add in float64, which does not overflow. After this check, sums of integers are right.
+    return np.asarray(entries.astype(np.float64).sum(axis=1)).max(initial=0.0)
 
 
 def _are_labels(entries: Any) -> bool:

@@ -82,7 +82,7 @@ def test_blocks_are_far_more_balanced_than_random_ones(kind: str) -> None:
     features = features_of(chars)
     rng = np.random.default_rng(0)
     everyone = np.arange(chars.num_sequences)
-    arranged = everyone[halving._sort_by_group(features, everyone, rng)]
+    arranged = everyone[halving.sort_by_group(features, everyone, rng)]
     halved = boundary_deviations(chars, halve(features, arranged, 3))
     random = boundary_deviations(chars, np.array_split(rng.permutation(everyone), 8))
     assert halved.max() < 0.35 * random.mean()
@@ -178,7 +178,7 @@ def test_rows_wider_than_what_a_walk_reads(monkeypatch: pytest.MonkeyPatch) -> N
     rng = np.random.default_rng(0)
     everyone = np.arange(chars.num_sequences)
     assert halving._covering_width(features, everyone) < np.diff(features.row_starts).max() / 4
-    arranged = everyone[halving._sort_by_group(features, everyone, rng)]
+    arranged = everyone[halving.sort_by_group(features, everyone, rng)]
     halved = boundary_deviations(chars, halve(features, arranged, 3))
     random = boundary_deviations(chars, np.array_split(rng.permutation(everyone), 8))
     assert halved.max() < 0.5 * random.mean()

@@ -1,0 +1,314 @@
+"""Measures of an order of counts in files: memory grows with a part of the order, not with the corpus.
+
+1. The order is read once; the pairs of sequence and position are divided by the part of the files with the sequence.
+2. The files are read once; the rows are spooled by the part of the order that has their position.
+3. The parts of the order are measured one after another. One vector of whole numbers per family, the sum of all earlier
+   counts, and the last rows, which belong to windows that go on, are carried from part to part.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from scipy.sparse import csr_array, vstack
+
+from jax_diversity.foundation.artifacts import NO_ARRAY
+from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_function, check_type
+from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.measures.floors import ideal_token_shuffle
+from jax_diversity.measures.prefixes import prefix_deviation
+from jax_diversity.measures.sliding import window_maximum, window_tv_all
+from jax_diversity.measures.windows import aligned_windows, blocks, cumulative_tokens, group_sums, row_sums
+from jax_diversity.schema import Characteristics
+from jax_diversity.schema.count_files import CountFiles
+from jax_diversity.schema.spool import Rows, Spool
+
+_TOGETHER = 1 << 20
+"""Number of sequences that are read, and of positions that are measured, at the same time."""
+
+
+def measure_files(
+    files: Any,
+    ordering: str | Path,
+    windows: Sequence[int] = (256,),
+    advance: Advance = ignore,
+    *,
+    every_start: bool = False,
+) -> dict[str, Any]:
+    """Measure an order of counts in files, without reading all counts into memory.
+
+    Temporary files beside the order need about 80 bytes for a sequence of ten counts.
+
+    Args:
+        files: as in `Characteristics.from_files`.
+        ordering: the .npy of `order_files` or `Ordering.save`, or another permutation.
+        windows: window sizes in sequences, each between 1 and the number of sequences.
+        advance: called with the number of positions done.
+        every_start: whether to also measure the window TV of all start positions.
+
+    Returns:
+        The values of `Balance.summary()`, without those of shifted windows, windows of equal tokens, groups per batch,
+        the bound, and gaps of documents. `repeats_mean` and `repeats_worst` exist if the files have documents.
+
+    Raises:
+        ValueError: files that `Characteristics.from_files` refuses; an array that is not a permutation of their
+            sequences; a window size out of range.
+
+    Example:
+        >>> chars.save("counts/part-00000.parquet")
+        >>> about = order_files("counts", "order.npy")
+        >>> measure_files("counts", "order.npy", (64,))["families"]["topic"]["windows"]["64"]["tv_mean"]
+        0.12
+    """
+    check_type("ordering", ordering, str | Path, "the path of a .npy file")
+    check_function("advance", advance)
+    opened = CountFiles.open(files)
+    path = Path(ordering)
+    indices = _opened(path, opened.num_sequences)
+    sizes = tuple(as_whole_number("every window size", size, 1, opened.num_sequences) for size in as_tuple(windows))
+    number = max(-(-opened.num_sequences // _TOGETHER), 1)
+    bounds = [opened.num_sequences * part // number for part in range(number + 1)]
+    with tempfile.TemporaryDirectory(dir=path.resolve().parent) as folder:
+        _divide(path, indices, bounds, Path(folder))
+        spool = Spool(Path(folder), number)
+        measures = _spool_by_position(opened, bounds, Path(folder), spool, sizes, every_start)
+        for part, (first, stop) in enumerate(itertools.pairwise(bounds)):
+            if first == stop:  # no sequences at all
+                break
+            rows = spool.read(part)
+            measures.add(rows.take(np.argsort(rows.numbers)))
+            advance(stop - first)
+    return measures.summary()
+
+
+def _opened(path: Path, num_sequences: int) -> np.memmap:
+    try:
+        indices = np.lib.format.open_memmap(path, mode="r")
+    except FileNotFoundError:
+        raise UserError(f"Expected an ordering at {path}, found no such file.") from None
+    except NO_ARRAY as error:
+        raise UserError(f"Expected an ordering (.npy) at {path}: {in_one_line(error)}") from None
+    if indices.shape != (num_sequences,) or indices.dtype.kind not in "iu":
+        raise UserError(
+            f"Expected an ordering of {num_sequences:,} sequences at {path}, found {indices.dtype} of the shape "
+            f"{indices.shape}; it was made for other files."
+        )
+    return indices
+
+
+def _divide(path: Path, indices: np.memmap, bounds: Sequence[int], folder: Path) -> None:
+    """Write the pairs (sequence, position) of every part of the files into a file."""
+    for first, stop in itertools.pairwise(bounds):
+        # The pages of a mapped file would count as this process's memory.
+        offset = indices.offset + first * indices.dtype.itemsize
+        sequences = np.fromfile(path, indices.dtype, stop - first, offset=offset).astype(np.int64)
+        part = np.searchsorted(bounds, sequences, side="right") - 1
+        if len(sequences) and not 0 <= part.min() <= part.max() < len(bounds) - 1:
+            raise UserError(f"Expected sequences 0 to {bounds[-1] - 1}, found {sequences.min()} .. {sequences.max()}.")
+        by_part = np.argsort(part, kind="stable")
+        pairs = np.stack([sequences, np.arange(first, stop)], axis=1)[by_part]
+        ends = np.searchsorted(part[by_part], np.arange(len(bounds)))
+        for number, (start, end) in enumerate(itertools.pairwise(ends)):
+            with (folder / f"pairs-{number}").open("ab") as file:
+                file.write(pairs[start:end].tobytes())
+
+
+def _spool_by_position(
+    files: CountFiles, bounds: Sequence[int], folder: Path, spool: Spool, sizes: tuple[int, ...], every_start: bool
+) -> _Measures:
+    """Spool all rows by position; return the measures, which know the shares and the mean norm of all sequences."""
+    totals = {family: np.zeros(number, np.int64) for family, number in files.num_groups.items()}
+    norms, has_documents = 0.0, False
+    for number, (first, stop) in enumerate(itertools.pairwise(bounds)):
+        block = files.read(first, stop)
+        chars = Characteristics.of_block(files, block)
+        pairs = np.fromfile(folder / f"pairs-{number}", np.int64).reshape(-1, 2)
+        times = np.bincount(pairs[:, 0] - first, minlength=stop - first)
+        if not (times == 1).all():
+            wrong = int(np.argmax(times != 1))
+            raise UserError(f"Expected each sequence once in the ordering, found {first + wrong} {times[wrong]} times.")
+        position = pairs[np.argsort(pairs[:, 0]), 1]
+        by_position = np.argsort(position)
+        rows = Rows(position, block).take(by_position)
+        ends = np.searchsorted(rows.numbers, bounds)
+        for part, (start, end) in enumerate(itertools.pairwise(ends)):
+            if start < end:
+                spool.append(part, rows.take(np.arange(start, end)))
+        for family, matrix in chars.counts.items():
+            for _, entries in blocks(matrix):
+                totals[family] += group_sums(entries, len(totals[family]))
+        norms += float(_norms(chars.counts[files.families[0]]).sum())
+        has_documents = block.documents is not None
+        (folder / f"pairs-{number}").unlink()
+    # For a corpus without tokens all shares are 0, not NaN.
+    targets = {family: total / max(float(total.sum()), 1.0) for family, total in totals.items()}
+    return _Measures(files, targets, norms / max(files.num_sequences, 1), sizes, every_start, has_documents)
+
+
+def _norms(counts: csr_array) -> Float64[np.ndarray, " row"]:
+    return np.sqrt(row_sums(counts, lambda block: block.tokens.astype(np.float64) ** 2))
+
+
+class _Measures:
+    """All measures; the rows are added in the order of the positions."""
+
+    def __init__(
+        self,
+        files: CountFiles,
+        targets: dict[str, Float64[np.ndarray, " group"]],
+        mean_norm: float,
+        sizes: tuple[int, ...],
+        every_start: bool,
+        has_documents: bool,
+    ) -> None:
+        length = files.sequence_length
+        self._files, self._sizes, self._mean_norm = files, sizes, mean_norm
+        self._families = {
+            family: _FamilyMeasures(target, sizes, length, files.num_sequences, every_start)
+            for family, target in targets.items()
+        }
+        self._drift, self._largest_drift = 0.0, 0.0
+        self._documents = {size: _Repeats(size) for size in sizes} if has_documents else {}
+
+    def add(self, rows: Rows) -> None:
+        """Measure the next positions."""
+        counts = rows.block.counts(self._files.num_groups)
+        for family, measures in self._families.items():
+            measures.add(counts[family])
+        drift = self._drift + np.cumsum(_norms(counts[self._files.families[0]]) - self._mean_norm)
+        self._drift = float(drift[-1])
+        self._largest_drift = max(self._largest_drift, float(np.abs(drift).max()))
+        if (documents := rows.block.documents) is not None:
+            for repeats in self._documents.values():
+                repeats.add(documents)
+
+    def summary(self) -> dict[str, Any]:
+        """Return all values, as plain numbers."""
+        found: dict[str, Any] = {
+            "families": {family: measures.summary() for family, measures in self._families.items()},
+            "norm_drift_max": self._largest_drift / self._files.sequence_length,
+        }
+        if self._documents:
+            repeats = {str(size): each.summary() for size, each in self._documents.items()}
+            found["documents"] = {"windows": repeats}
+        return found
+
+
+class _FamilyMeasures:
+    """The measures of one family."""
+
+    def __init__(
+        self,
+        target: Float64[np.ndarray, " group"],
+        sizes: tuple[int, ...],
+        sequence_length: int,
+        num_sequences: int,
+        every_start: bool,
+    ) -> None:
+        self._target, self._length, self._num_sequences = target, sequence_length, num_sequences
+        self._every_start = every_start
+        self._sums, self._total = np.zeros(len(target), np.int64), 0
+        self._prefix, self._num_entries = 0.0, 0
+        # The rows from `_first` on, which windows still need; the next aligned window and the next start of each size.
+        self._kept, self._first = csr_array((0, len(target)), dtype=np.int32), 0
+        self._next = {size: [0, 0] for size in sizes}
+        self._windows: dict[int, list[tuple[float, float, float, float]]] = {size: [] for size in sizes}
+        self._largest = dict.fromkeys(sizes, 0.0)
+        self._of_starts = {size: [0.0, 0.0] for size in sizes}
+        # The sum of the floors' excesses, and the largest of them, which are left out.
+        self._floors: dict[int, tuple[float, Float64[np.ndarray, " _largest"]]] = dict.fromkeys(
+            sizes, (0.0, np.zeros(0))
+        )
+
+    def add(self, placed: csr_array) -> None:
+        """Measure the next positions, whose counts are given."""
+        target, length = self._target, self._length
+        tokens = np.diff(cumulative_tokens(placed))
+        deviations = prefix_deviation(placed, tokens, target, length, before=(self._sums, self._total))
+        self._prefix = max(self._prefix, float(deviations.max(initial=0.0)))
+        for _, entries in blocks(placed):
+            self._sums = self._sums + group_sums(entries, len(target))
+        self._total += int(tokens.sum())
+        self._num_entries += len(placed.data)
+        rows = csr_array(vstack([self._kept, placed], format="csr")) if self._kept.shape[0] else placed
+        stop = self._first + rows.shape[0]
+        for size, places in self._next.items():
+            self._add_floor(placed, size)
+            aligned, start = places
+            found = aligned_windows(rows, target, size, aligned - self._first)
+            if len(found.tv):
+                values = found.tv.sum(), found.tv.min(), found.tv.max(), found.l2.max()
+                self._windows[size].append(tuple(map(float, values)))  # type: ignore[arg-type]
+            if stop - start >= size:
+                from_start = rows[start - self._first :]
+                self._largest[size] = max(self._largest[size], window_maximum(from_start, target, size))
+                if self._every_start:
+                    of_starts, sums = window_tv_all(from_start, target, size), self._of_starts[size]
+                    sums[0] += of_starts.mean * (stop - start - size + 1)
+                    sums[1] = max(sums[1], of_starts.worst)
+            places[:] = aligned + len(found.tv) * size, max(stop - size + 1, start)
+        first = min(min(places) for places in self._next.values()) if self._next else stop
+        self._kept, self._first = csr_array(rows[first - self._first :]), first
+
+    def _add_floor(self, placed: csr_array, size: int) -> None:
+        """Add the excess of every sequence; see `floors.window_floor`."""
+        tokens, target = size * self._length, self._target
+        excess = row_sums(placed, lambda block: np.maximum(0.0, block.tokens / tokens - target[block.group]))
+        total, largest = self._floors[size]
+        both = np.sort(np.append(largest, excess))
+        num_left_out = self._num_sequences % size
+        self._floors[size] = total + float(excess.sum()), both[len(both) - min(num_left_out, len(both)) :]
+
+    def summary(self) -> dict[str, Any]:
+        """Return the values of this family."""
+        windows = {}
+        for size, parts in self._windows.items():
+            sums, best, worst, l2 = zip(*parts, strict=True)
+            number, (total, largest) = self._num_sequences // size, self._floors[size]
+            windows[str(size)] = {
+                "tv_mean": sum(sums) / number,
+                "tv_best": min(best),
+                "tv_worst": max(worst),
+                "tv_floor": (total - float(largest.sum())) / number,
+                "tv_ideal_token_shuffle": ideal_token_shuffle(self._target, size, self._length),
+                "l2_worst": max(l2),
+                "max_share_deviation": self._largest[size],
+            }
+            if self._every_start:
+                of_starts = self._of_starts[size]
+                windows[str(size)]["tv_mean_every_start"] = of_starts[0] / (self._num_sequences - size + 1)
+                windows[str(size)]["tv_worst_every_start"] = of_starts[1]
+        return {
+            "prefix_l2_max": self._prefix,
+            "groups_per_sequence_mean": self._num_entries / max(self._num_sequences, 1),
+            "windows": windows,
+        }
+
+
+class _Repeats:
+    """The repeats of documents in aligned windows of one size; see `documents.DocumentSpread`."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._kept = size, np.zeros(0, np.int64)
+        self._sum, self._worst, self._number = 0, 0, 0
+
+    def add(self, documents: Int64[np.ndarray, " position"]) -> None:
+        """Count the next positions' repeats."""
+        documents = np.append(self._kept, documents)
+        number = len(documents) // self._size
+        self._kept = documents[number * self._size :]
+        whole = np.sort(documents[: number * self._size].reshape(number, self._size), axis=1)
+        repeats = ((np.diff(whole, axis=1) == 0) & (whole[:, 1:] >= 0)).sum(axis=1)
+        self._sum, self._number = self._sum + int(repeats.sum()), self._number + number
+        self._worst = max(self._worst, int(repeats.max(initial=0)))
+
+    def summary(self) -> dict[str, float]:
+        """Return the mean and the largest number of repeats of a window."""
+        return {"repeats_mean": self._sum / max(self._number, 1), "repeats_worst": float(self._worst)}

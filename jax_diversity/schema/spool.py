@@ -1,0 +1,116 @@
+"""A spool: temporary files, one for each part, to which rows are appended in any order of the parts.
+
+A *row* is a sequence with its token counts. Rows that are read in one order and needed in another are first spooled by
+part; then each part is read as a whole. Memory grows with a part, not with the corpus.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.schema.count_files import CountBlock
+
+_NUMBERS = "numbers"
+_HEADER, _DIGEST = 8, hashlib.sha256().digest_size
+
+
+class Rows(NamedTuple):
+    """Some sequences: their numbers (the index of a sequence, or a position), and their token counts."""
+
+    numbers: Int64[np.ndarray, " row"]
+    block: CountBlock
+
+    def take(self, rows: Int64[np.ndarray, " row"]) -> Rows:
+        """Return some rows, in the given order."""
+        return Rows(self.numbers[rows], self.block.take(rows))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all arrays by name; see `from_arrays`."""
+        return {_NUMBERS: self.numbers, **self.block.arrays()}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> Rows:
+        """Make the rows from the arrays of `arrays`."""
+        return cls(arrays[_NUMBERS], CountBlock.from_arrays({k: v for k, v in arrays.items() if k != _NUMBERS}))
+
+    @staticmethod
+    def joined(several: Sequence[Rows]) -> Rows:
+        """Return the rows of several, one after another."""
+        numbers = np.concatenate([each.numbers for each in several])
+        return Rows(numbers, CountBlock.joined([each.block for each in several]))
+
+
+class Spool:
+    """The files of a spool in a folder.
+
+    Every piece is a length, a hash and an .npz. A process that was killed may have appended more than it has noted;
+    `cut_back` removes what is beyond the noted sizes.
+    """
+
+    def __init__(self, folder: Path, num_parts: int) -> None:
+        self._paths = [folder / f"part-{number:06}.spool" for number in range(num_parts)]
+
+    def append(self, part: int, rows: Rows) -> None:
+        """Append rows to a part."""
+        packed = io.BytesIO()
+        np.savez(packed, allow_pickle=False, **rows.arrays())  # type: ignore[arg-type]
+        content = packed.getbuffer()
+        with self._paths[part].open("ab") as file:
+            file.write(len(content).to_bytes(_HEADER, "little"))
+            file.write(hashlib.sha256(content).digest())
+            file.write(content)
+
+    def read(self, part: int) -> Rows:
+        """Read all rows of a part, in the order in which they were appended.
+
+        Raises:
+            UserError: the file is absent, cut or changed, or the part has no rows.
+        """
+        found: list[Rows] = []
+        path = self._paths[part]
+        try:
+            with path.open("rb") as file:
+                while header := file.read(_HEADER):
+                    digest, size = file.read(_DIGEST), int.from_bytes(header, "little")
+                    content = file.read(min(size, os.fstat(file.fileno()).st_size))
+                    # We compare the hash before NumPy parses the piece: for damaged bytes, NumPy raises many errors.
+                    if hashlib.sha256(content).digest() != digest:
+                        raise ValueError("a piece that is cut or damaged")
+                    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+                        found.append(Rows.from_arrays({name: stored[name] for name in stored.files}))
+        except (OSError, ValueError) as error:
+            raise self._damaged(path, error) from None
+        if not found:
+            raise self._damaged(path, "no rows")
+        return Rows.joined(found)
+
+    def sizes(self) -> Int64[np.ndarray, " part"]:
+        """Return the sizes of all files in bytes; 0 for absent files."""
+        return np.array([path.stat().st_size if path.exists() else 0 for path in self._paths], np.int64)
+
+    def cut_back(self, sizes: Any) -> None:
+        """Remove what is beyond the given sizes.
+
+        Raises:
+            UserError: a file is smaller.
+        """
+        for path, size, found in zip(self._paths, sizes.tolist(), self.sizes().tolist(), strict=True):
+            if found < size:
+                raise self._damaged(path, f"{found:,} bytes in place of {size:,}")
+            if found > size:
+                os.truncate(path, size)
+
+    def _damaged(self, path: Path, reason: object) -> UserError:
+        return UserError(
+            f"Expected rows of counts in {path}, found: {in_one_line(reason)}; the file was changed: delete the folder "
+            f"{path.parent} and start again."
+        )

@@ -1,0 +1,128 @@
+"""Counts in Parquet files: what is written is read, in blocks of any size; bad files are one sentence."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jax_diversity import Characteristics, UserError
+from jax_diversity.schema.count_files import CountBlock, CountFiles
+
+
+def random_counts(num_sequences: int = 700, seed: int = 0, most: int = 9) -> Characteristics:
+    rng = np.random.default_rng(seed)
+    topics = rng.integers(0, most, (num_sequences, 40)) * (rng.random((num_sequences, 40)) < 0.2)
+    halves = np.stack([topics[:, :20].sum(axis=1), topics[:, 20:].sum(axis=1)], axis=1)
+    return Characteristics.from_counts(
+        {"topic": topics, "half": halves},
+        weights={"half": 0.5},
+        sequence_length=most * 60,
+        documents=rng.integers(-1, 90, num_sequences),
+        copies=np.sort(rng.integers(-1, 50, (num_sequences, 1)), axis=1),
+        batch_size=8,
+    )
+
+
+def save_in_files(chars: Characteristics, folder: Path, bounds: list[int]) -> None:
+    folder.mkdir()
+    for number, (first, stop) in enumerate(itertools.pairwise(bounds)):
+        chars.take(np.arange(first, stop)).save(folder / f"part-{number:05}.parquet")
+
+
+@pytest.mark.parametrize("bounds", [[0, 700], [0, 1, 300, 300, 700]])
+@pytest.mark.parametrize("most", [9, 70_000])
+def test_what_is_saved_is_read(bounds: list[int], most: int, tmp_path: Path) -> None:
+    chars = random_counts(most=most)
+    save_in_files(chars, tmp_path / "counts", bounds)
+    read = Characteristics.from_files(tmp_path / "counts")
+    assert read.fingerprint == chars.fingerprint
+    assert read.batch_size == 8
+    files = CountFiles.open(tmp_path / "counts")
+    assert files.num_sequences == 700
+    assert files.num_groups == {"topic": 40, "half": 2}
+    for first, stop in ((0, 1), (299, 302), (5, 700)):
+        rows = np.arange(first, stop)
+        block = files.read(first, stop)
+        assert Characteristics.of_block(files, block).fingerprint == chars.take(rows).fingerprint
+    assert len(files.read(5, 5)) == 0
+    assert files.read(3, 9).digest == CountBlock.joined([files.read(3, 4), files.read(4, 9)]).digest
+
+
+def test_rows_of_a_block(tmp_path: Path) -> None:
+    chars = random_counts()
+    rows = np.random.default_rng(1).permutation(700)[:99]
+    block = CountBlock.of(chars.counts, chars.documents, chars.copies).take(rows)
+    found = block.counts({"topic": 40, "half": 2})
+    for family, matrix in chars.take(rows).counts.items():
+        np.testing.assert_array_equal(found[family].toarray(), matrix.toarray())
+    again = CountBlock.from_arrays(block.arrays())
+    assert again.digest == block.digest
+    assert block.tokens["topic"].dtype == np.uint16
+
+
+def test_one_file_and_a_list_of_files(tmp_path: Path) -> None:
+    chars = random_counts(20)
+    save_in_files(chars, tmp_path / "counts", [0, 5, 20])
+    paths = sorted((tmp_path / "counts").iterdir())
+    assert Characteristics.from_files(paths[1]).num_sequences == 15
+    assert Characteristics.from_files(paths[::-1]).fingerprint == chars.take(np.r_[5:20, 0:5]).fingerprint
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    chars = random_counts(20)
+    path = tmp_path / "a.parquet"
+    with pytest.raises(UserError, match=r"ends in \.parquet"):
+        chars.save(tmp_path / "a.npz")
+    with pytest.raises(UserError, match="Expected a folder"):
+        chars.save(tmp_path / "absent" / "a.parquet")
+    for files, message in (
+        (tmp_path, "found none"),
+        (path, "no such file"),
+        ([], "found none"),
+        (5, "found int"),
+    ):
+        with pytest.raises(UserError, match=message):
+            Characteristics.from_files(files)
+    chars.save(path)
+    chars.with_weights({"half": 2.0}).save(tmp_path / "b.parquet")
+    with pytest.raises(UserError, match="equal families"):
+        Characteristics.from_files(tmp_path)
+    whole = path.read_bytes()
+    other = tmp_path / "other"
+    other.mkdir()
+    damaged = other / "a.parquet"
+    for size in (0, 3, len(whole) // 2, len(whole) - 1):
+        damaged.write_bytes(whole[:size])
+        with pytest.raises(UserError, match="Parquet"):
+            Characteristics.from_files(other)
+    place = len(whole) // 3
+    damaged.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    with pytest.raises(UserError, match="damaged or was changed"):
+        Characteristics.from_files(other)
+    pq.write_table(pa.table({"a": [1]}), damaged)
+    with pytest.raises(UserError, match="without a description"):
+        Characteristics.from_files(other)
+
+
+def test_bad_counts_in_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    Characteristics.from_counts({"topic": [[3, 1], [0, 4]], "half": [[4], [4]]}).save(path)
+    table = pq.read_table(path)
+    lists = pa.list_(pa.int64())
+    for name, values, message in (
+        ("topic.group", [[0, 2], [1]], "indices"),
+        ("topic.group", [[0, 1], []], "different lengths"),
+        ("topic.tokens", [[3, -1], [4]], "counts >= 0"),
+        ("topic.tokens", [[3, None], [4]], "null"),
+        ("topic.tokens", [None, [4]], "null"),
+        ("topic.tokens", [[3, 2], [4]], "count all tokens"),
+    ):
+        index = table.schema.get_field_index(name)
+        pq.write_table(table.set_column(index, name, pa.array(values, lists)), path)
+        with pytest.raises(UserError, match=message):
+            Characteristics.from_files(path)
