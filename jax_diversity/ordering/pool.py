@@ -19,7 +19,7 @@ import functools
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -484,8 +484,8 @@ def run_many(rule: GreedyRule, rows: Rows, stream: Stream, state: PoolState, num
 
     Every pool makes the same choices as alone: all sums of rounded numbers have a fixed order (`fixed_sum`).
     """
-    pools = Stream(*(0 for _ in stream))._replace(refresh_every=None, deferred_every=None)
-    over_pools = jax.vmap(functools.partial(_run_steps, axis=None), in_axes=(0, 0, pools, 0, None))
+    axes: dict[str, Any] = {**dict.fromkeys(Stream._fields, 0), "refresh_every": None, "deferred_every": None}
+    over_pools = jax.vmap(functools.partial(_run_steps, axis=None), in_axes=(0, 0, Stream(**axes), 0, None))
     return over_pools(rule, rows, stream, state, num_steps)
 
 
