@@ -12,7 +12,8 @@ sizes without an accelerator, to try the script.
   seconds of halving and of whole orders.
 - k-means: seconds per pass over 200,000 vectors of 384 numbers, 1,000 clusters.
 - embeddings: tokens per second of a model in the shape of Qwen3-Embedding-0.6B.
-- training: a GPT of 160 million parameters reads the loader: tokens per second, the share of its time that it waits.
+- training: a GPT of 160 million parameters reads the loader: tokens per second, and the share of its time that it waits;
+  the records per second that the loader alone brings to the device, with `decode="host"` and `decode="device"`.
 - runs: a shuffle and `balance`, the lab's GPT of the size `small`: the two losses, and seconds per run.
 """
 
@@ -134,11 +135,31 @@ def training(small: bool) -> dict[str, Any]:
         dataset = jd.open_dataset(root)
         run = train(dataset, config, Path(folder) / "run")
         seconds = float(np.median([step["step_seconds"] for step in run.steps[1:]]))
+        rates = {decode: loader_rate(dataset, config.batch_size, decode) for decode in ("host", "device")}
         return {
+            "loader_records_per_second": rates,
             "step_seconds": round(seconds, 4),
             "tokens_per_second": round(config.batch_size * dataset.sequence_length / seconds),
             "share_of_waiting": round(run.input_wait_share, 4),
         }
+
+
+def loader_rate(dataset: Any, batch_size: int, decode: str) -> int:
+    """Return the number of records per second that arrive on the device, without training."""
+    import jax
+
+    import jax_diversity as jd
+
+    loader = jd.make_loader(dataset, global_batch_size=batch_size, num_epochs=None, decode=decode)
+    batches = (jax.block_until_ready(jax.device_put(dict(batch))) for batch in loader)
+    for _ in range(3):  # compiles
+        next(batches)
+    start = time.perf_counter()
+    for _ in range(50):
+        next(batches)
+    seconds = time.perf_counter() - start
+    batches.close()
+    return round(50 * batch_size / seconds)
 
 
 def runs(small: bool) -> dict[str, Any]:
