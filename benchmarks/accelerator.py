@@ -12,7 +12,7 @@ sizes without an accelerator, to try the script.
   seconds of halving and of whole orders.
 - k-means: seconds per pass over 200,000 vectors of 384 numbers, 1,000 clusters.
 - embeddings: tokens per second of a model in the shape of Qwen3-Embedding-0.6B.
-- training: a GPT of 160 million parameters reads the loader: tokens per second, and the share of its time that it waits;
+- training: a GPT of 160 million parameters reads the loader: tokens per second, and the share of time that it waits;
   the records per second that the loader alone brings to the device, with `decode="host"` and `decode="device"`.
 - runs: a shuffle and `balance`, the lab's GPT of the size `small`: the two losses, and seconds per run.
 """
