@@ -30,6 +30,7 @@ from typing import Any
 import results_file
 
 from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.foundation.executors import Here
 from jax_diversity.schema import Document
 from jax_diversity.text.scripts import UNSPACED
 
@@ -106,7 +107,7 @@ def changed_letters(texts: Sequence[str], share: float, rng: random.Random) -> l
 
 def through(steps: list[tuple[str, dict[str, Any]]], texts: Sequence[str], language: str) -> dict[int, str]:
     documents = [Document(str(index), text, "texts", language) for index, text in enumerate(texts)]
-    return {int(document.id): document.text for document in Chain(steps, num_processes=1).through(documents)}
+    return {int(document.id): document.text for document in Chain(steps, Here()).through(documents)}
 
 
 def measure(language: str, text: str) -> dict[str, Any]:

@@ -40,6 +40,8 @@ _PARTIAL = ".partial"
 _TEMPORARY = ".tmp"
 _REMEMBERED = "earlier"
 _IS_TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.tmp\Z")
+RECORD = ".done.json"
+"""The ending of the records of jobs (see `jax_diversity.foundation.jobs`), which are not published."""
 CACHE = ".cache"
 """The folder in a dataset's folder for files that only save time."""
 _checked: dict[str, tuple[Any, ...]] = {}
@@ -161,6 +163,11 @@ def _open_temporary(path: Path) -> tuple[Path, int]:
         if os.fstat(lock).st_nlink:
             return temporary, lock
         os.close(lock)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a file has the name of an unfinished file."""
+    return path.name.endswith(_TEMPORARY)
 
 
 def remove_leftovers(folder: Path, name: str = "*") -> None:
@@ -383,26 +390,47 @@ class OutputFolder:
             if re.fullmatch(f"{re.escape(start)}-[0-9a-f]{{16}}", other.name) and (other != folder or not resume):
                 shutil.rmtree(other)
         folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.rglob(f"*{_TEMPORARY}"):
-            leftover.unlink()
+        for each in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+            remove_leftovers(each)  # a worker on another machine may be writing
         return folder
 
     def publish(
-        self, stage: str, partial: Path, destination: str, entry: Mapping[str, Any], *, owns_folder: bool
+        self,
+        stage: str,
+        partial: Path,
+        destination: str,
+        entry: Mapping[str, Any],
+        *,
+        owns_folder: bool,
+        known: Mapping[Path, Mapping[str, Any]] | None = None,
     ) -> None:
         """Put a finished partial folder in place and enter it in the manifest.
 
         The stage has no entry in the manifest while its files are replaced, so that a kill cannot leave a wrong entry.
         `entry` is the rest of the stage's entry in the manifest; `owns_folder` also removes the files of an unfinished
-        run, whose names differ from the new files' names only in numbers.
+        run, whose names differ from the new files' names only in numbers. `known` has the sizes and hashes of files
+        that jobs have written; these files are not hashed again.
+
+        Raises:
+            UserError: a file of a job is absent or has another size.
         """
         refuse_links(partial)
-        names = sorted(str(path.relative_to(partial)) for path in partial.rglob("*") if path.is_file())
+        paths = sorted(path for path in partial.rglob("*") if path.is_file() and not path.name.endswith(RECORD))
+        names = sorted(str(path.relative_to(partial)) for path in paths)
+        known = known or {}
+        for path, about in known.items():
+            found = path.stat().st_size if path.is_file() else None
+            if found != about["bytes"]:
+                raise UserError(
+                    f"Expected {about['bytes']} bytes in {path}, which a finished job wrote, found "
+                    f"{'no such file' if found is None else found}; run the same command again, which repeats this job."
+                )
         files = {}
         for name in names:
             path = partial / name
             _flush(path)
-            files[str(Path(destination) / name)] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+            about = known.get(path) or {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+            files[str(Path(destination) / name)] = dict(about)
         for name in (*files, *self.stages.get(stage, {"files": ()})["files"]):
             inside(self.root, name)
         # The previous artifact is complete up to this line. From here on the stage is unfinished.

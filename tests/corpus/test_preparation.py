@@ -30,6 +30,7 @@ from jax_diversity.corpus.passes.settings import StepConfig
 from jax_diversity.corpus.steps.base import METHODS
 from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.executors import Here
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig, PreparationConfig
 from jax_diversity.schema import Document
@@ -751,7 +752,7 @@ def test_memory_does_not_grow_with_the_documents(monkeypatch: pytest.MonkeyPatch
             events.append("read")
             yield Document(str(index), PROSE, "web")
 
-    chain = Chain([("words", {}), ("gopher", {}), ("repetition", {})], num_processes=1)
+    chain = Chain([("words", {}), ("gopher", {}), ("repetition", {})], Here())
     for _ in chain.through(documents()):
         events.append("stored")
         assert events.count("read") <= events.count("stored") // 10 * 10 + 20
