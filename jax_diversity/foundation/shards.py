@@ -35,7 +35,7 @@ _WORKING, _ENDED, _FAILED = "working", "ended", "failed"
 def parse_shard(text: str) -> tuple[int, int]:
     """Return the number of this host and the number of hosts, from `i/n` or `auto`.
 
-    `auto` takes them from Slurm (job arrays, or the tasks of a job) or from JAX.
+    `auto` takes them from Slurm (job arrays, or the tasks of a job), from GKE's TPU hosts, or from JAX.
 
     Raises:
         UserError: another form, a number out of range, or no numbers to take.
@@ -63,13 +63,15 @@ def _automatic_shard() -> tuple[int, int]:
         return parse_shard(f"{place // max(step, 1)}/{count}")
     if number("SLURM_NTASKS", 1) > 1:
         return parse_shard(f"{number('SLURM_PROCID')}/{number('SLURM_NTASKS')}")
+    if "TPU_WORKER_ID" in os.environ and (hosts := os.environ.get("TPU_WORKER_HOSTNAMES")):  # set by GKE
+        return parse_shard(f"{number('TPU_WORKER_ID')}/{len(hosts.split(','))}")
     import jax
 
     if jax.process_count() > 1:
         return jax.process_index(), jax.process_count()
     raise UserError(
-        "Expected the number of this host from Slurm (SLURM_ARRAY_TASK_ID or SLURM_PROCID) or from JAX "
-        "(jax.process_index() of several processes) for --shard auto, found none; give --shard i/n."
+        "Expected the number of this host from Slurm (SLURM_ARRAY_TASK_ID or SLURM_PROCID), from GKE (TPU_WORKER_ID) "
+        "or from JAX (jax.process_index() of several processes) for --shard auto, found none; give --shard i/n."
     )
 
 

@@ -27,7 +27,7 @@ class ExecutionConfig:
     others would cost more time than they save. Choose fewer if memory is short."""
     shard: str | None = None
     """The number of this host among n hosts that run the same command with a shared folder, as i/n: 0/8, 1/8 ... 7/8.
-    `auto` takes it from Slurm or from jax.process_index()."""
+    `auto` takes it from Slurm, from GKE or from jax.process_index()."""
     shard_minutes: float = 60.0
     """How long a shard waits for another one that has not started or gives no sign."""
     ray: bool = False

@@ -110,7 +110,7 @@ phases.write_part = counted(phases.write_part)
 tally.read_part = counted(tally.read_part)
 phases.NoteBook.write = counted(phases.NoteBook.write)
 duplicates.write_json = counted(duplicates.write_json)
-list(Chain(STEPS, Processes(int)(sys.argv[3])).through(made_documents(), Path(sys.argv[1])))
+list(Chain(STEPS, Processes(int(sys.argv[3]))).through(made_documents(), Path(sys.argv[1])))
 """
 
 

@@ -382,7 +382,7 @@ def test_an_own_embedder_has_options_of_its_own(config: BuildConfig) -> None:
 def test_the_documents_to_learn_from_are_drawn_by_the_seed(
     config: BuildConfig, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jax_diversity.embedding.stage.FIT_DOCUMENTS", 40)
+    monkeypatch.setattr("jax_diversity.embedding.files.FIT_DOCUMENTS", 40)
     run(with_embedding(config, method=f"{__name__}:average", options={}, seed=seed))
     chosen = np.random.default_rng(seed).choice(300, 40, replace=False)
     lengths = np.array(list(map(len, beginnings_of(config))))

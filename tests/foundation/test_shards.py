@@ -172,6 +172,12 @@ def test_a_number_out_of_range_is_one_sentence(text: str) -> None:
         parse_shard(text)
 
 
+def test_the_number_of_a_host_on_gke(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPU_WORKER_ID", "1")
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a.b,c.d,e.f")
+    assert parse_shard("auto") == (1, 3)
+
+
 def test_no_number_to_take_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"Expected the number of this host from Slurm .* give --shard i/n"):
         parse_shard("auto")

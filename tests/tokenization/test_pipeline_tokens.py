@@ -21,6 +21,7 @@ from jax_diversity.dataset import open_dataset
 from jax_diversity.foundation import artifacts
 from jax_diversity.foundation.artifacts import OutputFolder, signed
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.executors import Processes
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.run.inspection import Inspector
