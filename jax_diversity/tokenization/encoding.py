@@ -38,7 +38,7 @@ def encode_file(name: Path, dataset: Opened, number: int, folder: str, has_chats
         The numbers of documents, tokens, tokens that are unknown to the tokenizer, and, with a loss mask, tokens that
         count towards the loss.
     """
-    return encode(name, _tokenizer(folder), opened(dataset).file_of_documents(number).document_store, has_chats)
+    return encode(name, saved_tokenizer(folder), opened(dataset).file_of_documents(number).document_store, has_chats)
 
 
 def encode(name: Path, tokenizer: Tokenizer, documents: Any, has_chats: bool) -> dict[str, Any]:
@@ -64,7 +64,8 @@ def encode(name: Path, tokenizer: Tokenizer, documents: Any, has_chats: bool) ->
     return counts
 
 
-def _tokenizer(folder: str) -> Tokenizer:
+def saved_tokenizer(folder: str) -> Tokenizer:
+    """Load the tokenizer in a folder, once in a process, with as many threads as the process may use."""
     # In a worker, the variable says how many threads may run in its process.
     num_threads = int(os.environ["RAYON_NUM_THREADS"]) if processes.is_worker else None
     return _loaded(folder, os.stat(folder).st_ino, num_threads)
