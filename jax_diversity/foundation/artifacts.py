@@ -383,16 +383,22 @@ class OutputFolder:
 
         Folders of runs with other keys are removed. `resume` keeps the finished files of a run with the same key.
         """
-        start, partials = stage.replace("/", "-"), refuse_links(self.root, _PARTIAL)
-        folder = partials / f"{start}-{key[:16]}"
-        for other in partials.glob(f"{start}-*"):
-            # `order/long` and `order/long-2` have a common beginning, so the whole name is compared.
-            if re.fullmatch(f"{re.escape(start)}-[0-9a-f]{{16}}", other.name) and (other != folder or not resume):
-                shutil.rmtree(other)
+        folder = refuse_links(self.root, _PARTIAL) / f"{stage.replace('/', '-')}-{key[:16]}"
+        self.remove_partials(stage, folder if resume else None)
         folder.mkdir(parents=True, exist_ok=True)
         for each in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
             remove_leftovers(each)  # a worker on another machine may be writing
         return folder
+
+    def remove_partials(self, stage: str, kept: Path | None = None) -> None:
+        """Remove the partial folders of a stage, but for one."""
+        start, partials = stage.replace("/", "-"), refuse_links(self.root, _PARTIAL)
+        for other in partials.glob(f"{start}-*"):
+            # `order/long` and `order/long-2` have a common beginning, so the whole name is compared.
+            if re.fullmatch(f"{re.escape(start)}-[0-9a-f]{{16}}", other.name) and other != kept:
+                shutil.rmtree(other)
+        with suppress(OSError):  # there is none, or it has folders of other stages
+            partials.rmdir()
 
     def publish(
         self,
@@ -456,9 +462,8 @@ class OutputFolder:
             _flush(folder)  # the names reach the disk before the manifest that lists them
         self.manifest["stages"][stage] = {**entry, "files": files}
         self.write_manifest()
-        shutil.rmtree(partial, ignore_errors=True)
-        with suppress(OSError):
-            (self.root / _PARTIAL).rmdir()
+        with suppress(OSError):  # the stage is finished; the next build removes what is left
+            self.remove_partials(stage)
 
     def withdraw(self, stage: str, remembered: str = "") -> None:
         """Remove the files of a stage, then its entry: after a kill in between, `is_current` is False.

@@ -171,6 +171,7 @@ class Build:
         settings = stage.settings(context.config)
         stage_fingerprint = fingerprint(stage.name, stage.version, settings, inputs, stage.outside(context))
         if self.folder.is_current(stage.name, stage_fingerprint):
+            self.folder.remove_partials(stage.name)  # a kill may have left the records of its jobs
             counts = self.folder.stages[stage.name]["counts"]
             return StageResult(stage.name, True, 0.0, stage.summary(counts), counts)
         start = time.monotonic()
