@@ -36,6 +36,7 @@ from typing import Any
 import results_file
 
 from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.foundation.executors import Here
 from jax_diversity.schema import Document
 from jax_diversity.text.words import split_words, word_spans
 
@@ -115,7 +116,7 @@ def near_copies(language: str, text: str) -> dict[str, Any]:
 
     def left(step: str, texts: Sequence[str]) -> dict[int, str]:
         documents = [Document(str(index), text, "texts", language) for index, text in enumerate(texts)]
-        return {int(each.id): each.text for each in Chain([(step, {})], num_processes=1).through(documents)}
+        return {int(each.id): each.text for each in Chain([(step, {})], Here()).through(documents)}
 
     # Passages that are near copies of one another would be counted as found.
     originals = passages(text)
@@ -143,7 +144,7 @@ def removals(documents: Sequence[Document]) -> dict[str, Any]:
     """For every recipe, the share of documents that every rule removes, alone and in the order of the recipe."""
 
     def shares(steps: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, float]:
-        chain = Chain(steps, num_processes=1)
+        chain = Chain(steps, Here())
         left = len(list(chain.through(documents)))
         removed = {
             f"{each['step']}.{rule}": count for each in chain.funnel() for rule, count in each["removed"].items()

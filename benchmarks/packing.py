@@ -273,7 +273,7 @@ def measure_dataset(folder: Path, length: int | None) -> dict[str, Any]:
     length = length or dataset.sequence_length
     lengths = dataset.tokens.document_lengths
     clusters = np.load(folder / "clusters" / "assignments.npy")
-    vectors = np.load(folder / "embeddings" / "embeddings.npy", mmap_mode="r")
+    vectors = np.asarray(jd.open_dataset(folder).embeddings)
     corpus = Corpus(lengths, np.random.default_rng(0).permutation(len(lengths)), clusters, vectors)
     print(
         f"{len(lengths):,} documents of {lengths.sum():,} tokens, L = {length:,}, {clusters.max() + 1:,} clusters; "

@@ -112,7 +112,7 @@ def measure_dataset(folder: Path, sequence_lengths: list[int]) -> list[dict[str,
         "lengths": lengths,
         "order": np.random.default_rng(0).permutation(len(lengths)),
         "clusters": np.load(folder / "clusters" / "assignments.npy"),
-        "vectors": np.load(folder / "embeddings" / "embeddings.npy"),
+        "vectors": np.asarray(jd.open_dataset(folder).embeddings),
     }
     print("| L | method | clusters per sequence | largest cluster | cosine of neighbours | tokens lost | seconds |")
     print("|---|---|---|---|---|---|---|")

@@ -24,6 +24,7 @@ from typing import Any
 import results_file
 
 from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.foundation.executors import Here
 from jax_diversity.schema import Document
 from jax_diversity.text.sentences import split_sentences
 from jax_diversity.text.words import split_words
@@ -63,7 +64,7 @@ def read(paths: Sequence[str]) -> list[str]:
 
 def ours(steps: Steps, texts: Iterable[str]) -> tuple[float, set[int], Chain]:
     """Return seconds, the kept documents, and the chain with its counts."""
-    chain = Chain(steps, num_processes=1)
+    chain = Chain(steps, Here())
     documents = [Document(str(index), text, "") for index, text in enumerate(texts)]
     start = time.process_time()
     kept = {int(document.id) for document in chain.through(documents)}

@@ -30,6 +30,7 @@ import results_file
 
 from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.corpus.passes.settings import StepConfig
+from jax_diversity.foundation.executors import Here
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig, CorpusConfig, PreparationConfig
 from jax_diversity.schema import Document
@@ -154,7 +155,7 @@ def recall(texts: list[str], options: Mapping[str, Any]) -> dict[str, Any]:
     planted = rng.choice(candidates, PLANTED, replace=False)
     copies = [" ".join(edited(texts[place].split(" "), rng)) for place in planted]
     documents = [Document(str(index), text, "") for index, text in enumerate([*texts, *copies])]
-    chain = Chain([("minhash", {**options, "mark": True})], num_processes=1)
+    chain = Chain([("minhash", {**options, "mark": True})], Here())
     groups: dict[int, list[int]] = {}
     for document in chain.through(documents):
         if (group := document.metadata.get("minhash_group")) is not None:

@@ -22,6 +22,7 @@ import results_file
 
 from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.corpus.steps.base import METHODS, LearningStep
+from jax_diversity.foundation.executors import Here
 from jax_diversity.schema import Document
 
 
@@ -37,7 +38,7 @@ def read(paths: list[Path]) -> list[Document]:
 
 def measured(step: str, options: dict[str, Any], learning: float, documents: list[Document]) -> dict[str, Any]:
     """Apply a step that learned for some seconds to the documents."""
-    chain = Chain([(step, options)], num_processes=1)
+    chain = Chain([(step, options)], Here())
     start = time.process_time()
     left = list(chain.through(documents))
     seconds = time.process_time() - start - learning

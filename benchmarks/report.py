@@ -30,6 +30,7 @@ from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.dataset.dataset import open_dataset
 from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.foundation.artifacts import OutputFolder
+from jax_diversity.foundation.executors import Processes
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.stage import Context
 from jax_diversity.ordering.settings import OrderConfig
@@ -88,7 +89,7 @@ def report_figures(dataset: Path) -> dict[str, float]:
     # The report's libraries are loaded before its time is measured: in a build they are loaded, too.
     import pyarrow.parquet  # noqa: F401
 
-    context = Context(recorded_config(dataset), OutputFolder(dataset), Progress(quiet=True), open_dataset)
+    context = Context(recorded_config(dataset), OutputFolder(dataset), Progress(quiet=True), open_dataset, Processes())
     with tempfile.TemporaryDirectory() as folder:
         figures = timed(lambda: draw_report(context, Path(folder)))
         sizes = {name: (Path(folder) / f"report.{name}").stat().st_size for name in ("html", "json")}

@@ -35,9 +35,11 @@ from jax_diversity.corpus.readers.reading import read_documents
 from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.corpus.store import DocumentStore, write_documents
+from jax_diversity.foundation.executors import Executor, Here, Processes
+from jax_diversity.foundation.jobs import Job, work
 from jax_diversity.foundation.processes import num_cores
-from jax_diversity.tokenization import workers
-from jax_diversity.tokenization.factory import load_saved, make_tokenizer
+from jax_diversity.tokenization.encoding import encode, encode_file, saved_tokenizer
+from jax_diversity.tokenization.factory import make_tokenizer
 from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.tokenization.tokenizer_json import spread_texts
 
@@ -147,9 +149,24 @@ def best_seconds(run: Callable[[], object], repeats: int) -> float:
     return min(times)
 
 
+@work("tokenizing", at_a_time=encode_file.at_a_time)
+def encode_documents(name: Path, folder: str, path: str) -> dict[str, Any]:
+    """The work of the stage's job, for a file of documents without a dataset."""
+    return encode(name, saved_tokenizer(folder), DocumentStore((Path(path),)), False)
+
+
+def encode_files(folder: Path, kind: str, executor: Executor) -> None:
+    """Encode all files of documents; no file is finished yet."""
+    shutil.rmtree(folder / "tokens", ignore_errors=True)
+    (folder / "tokens").mkdir()
+    paths = DocumentStore.of_folder(folder / "documents").paths
+    jobs: list[Job] = [(str(folder / "tokens" / path.stem), (str(folder / kind), str(path))) for path in paths]
+    for _ in executor.map(encode_documents, jobs):
+        pass
+
+
 def measure(kind: str, folder: Path, texts: list[list[str]], cores: int, repeats: int) -> dict[str, float]:
     """MB/s of the bare library and of the stage, each in one process and in several."""
-    tokenizer = load_saved(folder / kind)
     num_bytes = sum(len(text.encode()) for chunk in texts for text in chunk)
     encode = bare(kind, folder, num_threads=cores)
     encode(texts[0][:10])
@@ -158,12 +175,8 @@ def measure(kind: str, folder: Path, texts: list[list[str]], cores: int, repeats
     with context.Pool(cores, start_worker, (kind, folder)) as pool:
         pool.map(encode_chunk, [0] * cores, chunksize=1)
         seconds["bare pool"] = best_seconds(lambda: pool.map(encode_chunk, range(len(texts)), chunksize=1), repeats)
-    documents = DocumentStore.of_folder(folder / "documents")
-    pairs = [(path, folder / "tokens" / path.stem) for path in documents.paths]
-    seconds["stage threads"] = best_seconds(lambda: workers.encode_here(documents.texts, tokenizer, pairs), repeats)
-    seconds["stage processes"] = best_seconds(
-        lambda: workers.encode_in_processes(documents.texts, folder / kind, pairs, cores), repeats
-    )
+    for name, executor in (("threads", Here()), ("processes", Processes(cores))):
+        seconds[f"stage {name}"] = best_seconds(lambda executor=executor: encode_files(folder, kind, executor), repeats)
     rates = {name: round(num_bytes / 1e6 / value, 2) for name, value in seconds.items()}
     fastest = max(rates["bare threads"], rates["bare pool"])
     return rates | {"ratio": round(max(rates["stage threads"], rates["stage processes"]) / fastest, 3)}

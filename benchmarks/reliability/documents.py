@@ -29,6 +29,7 @@ from jax_diversity.corpus.readers.reading import read_documents
 from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.executors import Here
 from jax_diversity.schema import Document
 
 _LIMIT, _CHARACTERS_A_LIMIT = 10, 1_000_000
@@ -49,7 +50,7 @@ def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) ->
     """`count` documents, each in one format and through some of the chains."""
     known, rng = chains(folder), np.random.default_rng(seed)
     for steps in known.values():  # loads models and libraries once, for all forks
-        list(Chain(steps, num_processes=1).through([Document("plain", PLAIN, "web", "en")] * 2))
+        list(Chain(steps, Here()).through([Document("plain", PLAIN, "web", "en")] * 2))
     campaign, names = _Campaign(Tally(seed), known, folder / "texts"), list[str]()
     for name, documents, extent in batches(count, _BATCH, rng):
         if len(names) < _CHAINS_EACH:
@@ -188,7 +189,7 @@ def _run(folder: Path, log: Path, name: str, texts: Sequence[str], stages: dict[
 
 
 def _through(steps: Steps, documents: Sequence[Document], folder: Path) -> Result:
-    chain = Chain(steps, num_processes=1)
+    chain = Chain(steps, Here())
     folder.mkdir()
     try:
         num_kept = sum(1 for _ in chain.through(documents, folder))

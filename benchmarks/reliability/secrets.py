@@ -27,6 +27,7 @@ from benchmarks.reliability.small import Place
 from benchmarks.reliability.tally import Tally
 from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.executors import Here
 from jax_diversity.schema import Document
 
 Rng = np.random.Generator
@@ -221,7 +222,7 @@ def attack(folder: Path, count: int, seed: int, dataset: Place | None = None) ->
     for text in map(str.strip, _NO_SECRETS.strip().splitlines()):
         tally.begin()
         document = Document("a", f"{PLAIN}{text}.\n{PLAIN}", "web", "en")
-        [kept] = Chain([("personal_data", {})], num_processes=1).through([document])
+        [kept] = Chain([("personal_data", {})], Here()).through([document])
         if kept.text != document.text:
             tally.fail("false_finds", text=text, stored=ascii(kept.text[len(PLAIN) : -len(PLAIN)]))
     for number in range(0, count, _BATCH):
@@ -268,7 +269,7 @@ def _prepare(folder: Path, steps: Steps, documents: Sequence[Document], with_tex
     """All that a chain writes, for a fork; with the documents that it stores, if they should be masked."""
     small.remove(folder)
     filler = [Document(f"plain {number}", f"{number} {PLAIN * 2}", "web", "en") for number in range(2)]
-    chain, kept = Chain(steps, num_processes=1), list[Document]()
+    chain, kept = Chain(steps, Here()), list[Document]()
     try:
         kept.extend(chain.through([*documents, *filler], folder))
     except UserError as error:

@@ -64,6 +64,7 @@ from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.settings import parse_yaml, read_settings
 from jax_diversity.foundation.stage import Stage
 from jax_diversity.foundation.terminal import show
+from jax_diversity.pipeline.execution import executing, follow_build
 from jax_diversity.pipeline.settings import BuildConfig, demo_config
 from jax_diversity.pipeline.stages import STAGES, all_stages
 
@@ -298,10 +299,22 @@ def _existing(out: str) -> str:
 def _run_stage(stage: Stage, options: StageOptions) -> None:
     from jax_diversity.pipeline.build import Build
 
-    build = Build(options.settings, Progress(options.quiet))
-    results = [build.run_stage(stage.name)]
+    if _follows(options):
+        return
+    with executing(options.settings, options) as executor:
+        build = Build(options.settings, Progress(options.quiet), executor)
+        results = [build.run_stage(stage.name)]
     show(build_table(results))
     _show_funnel(results, build.folder.root)
+
+
+def _follows(options: StageOptions | BuildOptions) -> bool:
+    """Whether another host runs the command; then this host has done its jobs now."""
+    index, count = options.place()
+    if index:
+        num_jobs = follow_build(options.settings, options)
+        show(f"shard {index} of {count}: {num_jobs} jobs done; shard 0 has finished.")
+    return index > 0
 
 
 def _run_prepare(stage: Stage, options: PrepareOptions) -> None:
@@ -374,9 +387,12 @@ def _run_build(options: BuildOptions, *, trains: bool = False) -> None:
     from jax_diversity.dataset import open_dataset
     from jax_diversity.pipeline.build import Build
 
+    if _follows(options):
+        return
     config, progress = options.settings, Progress(options.quiet)
-    build = Build(config, progress)
-    results = build.run_all()
+    with executing(config, options) as executor:
+        build = Build(config, progress, executor)
+        results = build.run_all()
     run = None
     if trains:
         from jax_diversity.lab.training import train_in_place

@@ -26,6 +26,7 @@ from jax_diversity.foundation.signatures import field_texts
 from jax_diversity.foundation.terminal import show
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.pipeline.execution import ExecutionConfig
 from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.run.settings import ScheduleConfig
 
@@ -53,7 +54,7 @@ class FromFile:
 
 
 @dataclass(frozen=True)
-class BuildOptions(FromFile, BuildConfig):
+class BuildOptions(FromFile, ExecutionConfig, BuildConfig):
     """A whole build."""
 
     open: bool = False
@@ -63,7 +64,7 @@ class BuildOptions(FromFile, BuildConfig):
 
 
 @dataclass(frozen=True)
-class StageOptions(FromFile, BuildConfig):
+class StageOptions(FromFile, ExecutionConfig, BuildConfig):
     """One stage of a build."""
 
 
@@ -316,6 +317,7 @@ SHOWN = (
     "characteristics.families",
     "features-from",
     "windows",
+    "shard",
     "config",
     "quiet",
     "open",

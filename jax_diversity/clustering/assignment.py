@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Float32, Int32, Int64
 
 from jax_diversity.clustering.lloyd import Passes, assign_rows, row_mesh
 from jax_diversity.clustering.rows import Rows, check_vectors, middle
+from jax_diversity.foundation.artifacts import read_array, write_array
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.jobs import Opened, opened, work
+from jax_diversity.foundation.progress import Advance, ignore, tell
 
 
 def assign(
@@ -58,6 +63,32 @@ def assign(
     # rows.
     origin = middle(centroids)
     return assign_rows(Rows(vectors, None, False, origin), centroids - origin, passes)
+
+
+@work("assigning documents", alone=True)
+def assign_file(name: Path, dataset: Opened, number: int, centroids: str, spherical: bool) -> int:
+    """Store the clusters of the documents of a file, and the squared distances, beside `name`; a job.
+
+    Args:
+        name: the path that the names of both files begin with.
+        dataset: the dataset of the vectors.
+        number: the number of the file of documents.
+        centroids: the file of the centroids.
+        spherical: see `assign`.
+
+    Returns:
+        The number of documents.
+    """
+    vectors = opened(dataset).file_of_documents(number).embeddings
+    found = assign(vectors, read_array(Path(centroids), "cluster"), tell, spherical=spherical, mesh=local_mesh())
+    for kind, values in zip(("clusters", "distances"), found, strict=True):
+        write_array(Path(f"{name}.{kind}.npy"), values)
+    return len(vectors)
+
+
+def local_mesh() -> Mesh:
+    """Return all devices of this process."""
+    return Mesh(np.array(jax.local_devices()), ("rows",))
 
 
 def nearest_documents(

@@ -14,6 +14,7 @@ from jaxtyping import Float32, Int32
 
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.stacked import Rows as AnyRows
 
 TWO_LEVELS_FROM = 10_000
 """Smallest number of clusters that are trained on two levels, unless the settings choose the number of levels."""
@@ -31,7 +32,7 @@ class Method(Protocol):
     """
 
     def __call__(
-        self, vectors: Float32[np.ndarray, "document feature"], num_clusters: int, *, train_documents: int, seed: int
+        self, vectors: Float32[AnyRows, "document feature"], num_clusters: int, *, train_documents: int, seed: int
     ) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
         """Return centroids of at most `train_documents` documents, drawn with the seed, and the number of passes."""
         ...
@@ -111,7 +112,7 @@ def cluster(
 
 
 def train_centroids(
-    vectors: Float32[np.ndarray, "document feature"], num_clusters: int, *, method: str = "kmeans", **given: Any
+    vectors: Float32[AnyRows, "document feature"], num_clusters: int, *, method: str = "kmeans", **given: Any
 ) -> tuple[Float32[np.ndarray, "cluster feature"], int]:
     """Return centroids and the number of passes; see `cluster` for the other arguments and the errors."""
     chosen = METHODS.find(method)

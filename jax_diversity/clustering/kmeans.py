@@ -31,6 +31,7 @@ from jax_diversity.clustering.lloyd import Passes, assign_rows, lloyd, padded_co
 from jax_diversity.clustering.rows import Rows, check_numbers, training_rows
 from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.stacked import Rows as AnyRows
 
 ROWS_PER_CLUSTER = 16
 """The starting centroids are drawn from about this many rows per cluster, if these are at least `LEAST_ROWS` rows."""
@@ -44,7 +45,7 @@ _BLOCK_ROWS = 2048
 
 
 def kmeans(
-    vectors: Float32[np.ndarray, "document feature"],
+    vectors: Float32[AnyRows, "document feature"],
     num_clusters: int,
     *,
     train_documents: int = 200_000,

@@ -9,10 +9,11 @@ from jaxtyping import Float32
 
 from jax_diversity.clustering.rows import check_numbers, training_rows, unit_rows
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.stacked import Rows as AnyRows
 
 
 def minibatch_kmeans(
-    vectors: Float32[np.ndarray, "document feature"],
+    vectors: Float32[AnyRows, "document feature"],
     num_clusters: int,
     *,
     train_documents: int = 200_000,

@@ -11,6 +11,7 @@ from jaxtyping import Float32, Int64
 
 from jax_diversity.foundation.checks import as_whole_number, check_seed
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.stacked import Rows as AnyRows
 
 LARGEST_SQUARE = 1e30
 """Bound of a vector's squared length: sums of ten million such vectors, each minus another vector, are finite in
@@ -24,7 +25,7 @@ _MIDDLE_ROWS = 4096
 class Rows:
     """Some or all rows of a matrix, which may be a memory map."""
 
-    vectors: Float32[np.ndarray, "document feature"]
+    vectors: Float32[AnyRows, "document feature"]
     chosen: Int64[np.ndarray, " row"] | None = None  # ascending; None means all rows
     spherical: bool = False  # rows are read with length one (rows of zeros stay zeros)
     origin: Float32[np.ndarray, " feature"] | None = None  # subtracted from rows when they are read
@@ -73,7 +74,7 @@ def unit_rows(rows: Float32[np.ndarray, "row feature"]) -> Float32[np.ndarray, "
     return scaled / np.where(lengths > 0, lengths, 1)
 
 
-def middle(vectors: Float32[np.ndarray, "row feature"]) -> Float32[np.ndarray, " feature"]:
+def middle(vectors: Float32[AnyRows, "row feature"]) -> Float32[np.ndarray, " feature"]:
     """Return the median of every feature over a few thousand rows at equal distances, a point near the rows.
 
     Distances are computed from products of rows and centroids, and the rounding errors of products grow with the square
@@ -84,7 +85,7 @@ def middle(vectors: Float32[np.ndarray, "row feature"]) -> Float32[np.ndarray, "
     return np.median(rows, axis=0, overwrite_input=True) if len(rows) else np.zeros(rows.shape[1], np.float32)
 
 
-def training_rows(vectors: np.ndarray, num_clusters: int, train_documents: int, seed: int, spherical: bool) -> Rows:
+def training_rows(vectors: AnyRows, num_clusters: int, train_documents: int, seed: int, spherical: bool) -> Rows:
     """Return the training rows: all rows, or `train_documents` random rows."""
     check_vectors(vectors)
     check_seed("cluster", seed)
@@ -118,7 +119,7 @@ def check_numbers(num_clusters: int, max_iterations: int = 1, coarse_clusters: i
 
 def check_vectors(vectors: Any) -> None:
     """Check that vectors are a matrix of finite float32 rows, not too long; a memory map is read block by block."""
-    if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or vectors.shape[1] == 0:
+    if not isinstance(vectors, AnyRows) or vectors.ndim != 2 or vectors.shape[1] == 0:
         raise UserError(
             f"Expected vectors of the shape (document, feature >= 1), found {np.shape(vectors)}; "
             "pass one row per document."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +23,8 @@ from jax_diversity.foundation.artifacts import (
     write_json,
 )
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.jobs import Job
+from jax_diversity.foundation.progress import reached
 from jax_diversity.foundation.settings import adopt_settings
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
@@ -37,6 +40,10 @@ _DESCRIBED = ("name", "top_terms", "position")
 _TRAINED = "trained.json"
 """File with the number of passes of each family's finished centroids; an interrupted build finds its centroids by
 it."""
+
+
+_ASSIGNED = "assigned"
+"""The folder of the jobs' files, each with the clusters of the documents of one file."""
 
 
 class _Labels(NamedTuple):
@@ -62,7 +69,8 @@ def cluster_documents(context: Context, partial: Path) -> Counts:
         described = _describe(context, family, clustering, counted[family])
         entries = _entries(clustering, nearest[family], described, titles, labels)
         write_json(partial / clusters_name(family), entries)
-    # This comes last: a build that is interrupted before this line finds its centroids again.
+    # This comes last: a build that is interrupted before this line finds its centroids and assignments again.
+    shutil.rmtree(partial / _ASSIGNED)
     (partial / _TRAINED).unlink(missing_ok=True)
     centroids = {family: file_hash(partial / centroids_name(family)) for family in made}
     spherical = bool(context.config.cluster.options.get("spherical", False))
@@ -97,14 +105,11 @@ def _make_clustering(
     context: Context, family: str, config: ClusterConfig, partial: Path
 ) -> tuple[Clustering, np.ndarray]:
     """Make and store centroids and assignments; also return the documents nearest to every centroid."""
-    import jax
-    from jax.sharding import Mesh
-
-    from jax_diversity.clustering.assignment import assign, nearest_documents
+    from jax_diversity.clustering.assignment import assign_file, local_mesh, nearest_documents
     from jax_diversity.clustering.base import Clustering, num_rows_passed, train_centroids
     from jax_diversity.clustering.naming import documents_per_cluster
 
-    vectors, mesh = context.dataset.embeddings, Mesh(np.array(jax.local_devices()), ("rows",))
+    vectors = context.dataset.embeddings
     options: Any = {"method": config.method, "train_documents": config.train_documents, **config.options}
     path, trained_path = partial / centroids_name(family), partial / _TRAINED
     trained = read_json(trained_path, "cluster") if trained_path.exists() else {}
@@ -114,17 +119,30 @@ def _make_clustering(
     with context.progress.task(f"{family}: {num_clusters:,} groups", total, "rows") as advance:
         if known is not None:
             centroids = known
-            # The rows of the finished training are reported as done, so that the progress bar ends at its total.
-            advance(total - len(vectors))
         else:
             centroids, trained[family] = train_centroids(
-                vectors, num_clusters, seed=config.seed, advance=advance, mesh=mesh, **options
+                vectors, num_clusters, seed=config.seed, advance=advance, mesh=local_mesh(), **options
             )
             # The array is written first: an entry in the list means that the array is complete.
             write_array(path, centroids)
             write_json(trained_path, trained)
+        # The rows of the finished training are reported as done, so that the progress bar ends at its total.
+        num_done = total - len(vectors)
+        reached(advance, num_done)
         spherical = bool(config.options.get("spherical", False))
-        assignments, distances = assign(vectors, centroids, advance, spherical=spherical, mesh=mesh)
+        folder = partial / _ASSIGNED
+        folder.mkdir(exist_ok=True)
+        jobs: list[Job] = [
+            (str(folder / f"{family}-{number:05d}"), (context.opened, number, str(path), spherical))
+            for number in range(context.dataset.num_document_files)
+        ]
+        for number in context.executor.map(assign_file, jobs):
+            num_done += number
+            reached(advance, num_done)
+    assignments, distances = (
+        np.concatenate([read_array(Path(f"{name}.{kind}.npy"), "cluster") for name, _ in jobs])
+        for kind in ("clusters", "distances")
+    )
     write_array(partial / assignments_name(family), assignments)
     inertia = float(distances.sum(dtype=np.float64))
     num_nearest = documents_per_cluster(len(centroids)) if context.reference is None else _NUM_TITLES

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 from array import array
 
+import numpy as np
+from jaxtyping import UInt64
+
 
 class IdRegistry:
     """A set of ids as 8-byte hashes in one table. It needs 16 to 32 bytes per id.
@@ -29,6 +32,11 @@ class IdRegistry:
         self._slots[slot] = value
         self._num_ids += 1
         return True
+
+    def hashes(self) -> UInt64[np.ndarray, " id"]:
+        """The hashes of all ids, in ascending order."""
+        slots = np.frombuffer(self._slots, np.uint64)
+        return np.sort(slots[slots > 0])
 
     def add_renamed(self, id: str) -> str:
         """Add `id#2`, or the id with the next free number, and return it."""

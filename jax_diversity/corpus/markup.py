@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
+from typing import Any
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Document
@@ -60,47 +61,78 @@ def markup_of(text: str) -> str | None:
     return None
 
 
-def without_markup(documents: Iterator[Document], keep: bool, counts: dict[str, int]) -> Iterator[Document]:
-    """Yield the documents; refuse a corpus of which a tenth is markup of one kind. Source code is not looked at.
+class MarkupCounts:
+    """Counts the documents that are markup, by kind, and refuses a corpus of which a tenth is markup of one kind.
 
-    With `keep`, nothing is refused. `counts` gets the number of documents of every kind that was found.
-
-    Raises:
-        UserError: after the first 1,000 documents, or at the end, a tenth of the documents is markup of one kind.
-
-    Warns:
-        UserWarning: a hundredth of the documents is markup of one kind.
+    Args:
+        keep: refuse nothing.
+        found: the numbers of documents by kind, of all documents, and the first ids of each kind, as `plain` returns.
     """
-    found, number, first = Counter[str](), 0, dict[str, list[str]]()
-    for document in documents:
-        number += 1
-        if not (document.language or "").startswith("code:") and (kind := markup_of(document.text)):
-            found[kind] += 1
-            first.setdefault(kind, []).extend([document.id] if found[kind] <= _NAMED else [])
-        if number == _CHECKED and not keep:
-            _check(found, number, first, "of the first {:,} documents")
-        yield document
-    if not keep:
-        _check(found, number, first, "of {:,} documents")
-        for kind, times in found.items():
-            if times >= _SHOWN * number:
-                warnings.warn(
-                    f"{times:,} of {number:,} documents are {kind} (such as {' and '.join(first[kind])}), whose tags "
-                    f"become tokens; {_advice(kind)}, or set corpus.keep_markup.",
-                    stacklevel=2,
+
+    def __init__(self, keep: bool, found: Sequence[Any] = ((), 0, ())) -> None:
+        self._keep = keep
+        self._found, self._number, self._first = Counter[str](dict(found[0])), int(found[1]), dict(found[2])
+
+    def looked_at(self, documents: Iterable[Document], is_beginning: bool) -> Iterator[Document]:
+        """Yield the documents and count them; source code is not looked at.
+
+        `is_beginning`: whether they are the first documents of the corpus.
+
+        Raises:
+            UserError: of the first 1,000 documents of the corpus, a tenth is markup of one kind.
+        """
+        for document in documents:
+            self._number += 1
+            if not (document.language or "").startswith("code:") and (kind := markup_of(document.text)):
+                self._found[kind] += 1
+                self._first.setdefault(kind, []).extend([document.id] if self._found[kind] <= _NAMED else [])
+            if is_beginning and self._number == _CHECKED and not self._keep:
+                self._check("of the first {:,} documents")
+            yield document
+
+    def plain(self) -> list[Any]:
+        """The counts as JSON values."""
+        return [[*self._found.items()], self._number, [*self._first.items()]]
+
+    def add(self, other: MarkupCounts) -> None:
+        """Add the counts of the documents that follow."""
+        self._found.update(other._found)
+        self._number += other._number
+        for kind, ids in other._first.items():
+            self._first[kind] = [*self._first.get(kind, ()), *ids][:_NAMED]
+
+    def check(self) -> dict[str, int]:
+        """Check the whole corpus; returns the numbers of documents for the counts of the stage.
+
+        Raises:
+            UserError: a tenth of the documents is markup of one kind.
+
+        Warns:
+            UserWarning: a hundredth of the documents is markup of one kind.
+        """
+        if not self._keep:
+            self._check("of {:,} documents")
+            for kind, times in self._found.items():
+                if times >= _SHOWN * self._number:
+                    warnings.warn(
+                        f"{times:,} of {self._number:,} documents are {kind} (such as {self._names(kind)}), whose tags "
+                        f"become tokens; {_advice(kind)}, or set corpus.keep_markup.",
+                        stacklevel=2,
+                    )
+        return {KINDS[kind]: times for kind, times in self._found.items()}
+
+    def _check(self, among: str) -> None:
+        for kind, times in self._found.most_common(1):
+            if times >= _REFUSED * self._number:
+                raise UserError(
+                    f"Expected documents of text, found that {times:,} {among.format(self._number)} are {kind} (such "
+                    f"as {self._names(kind)}); {_advice(kind)}, or keep it with --corpus.keep-markup."
                 )
-    counts.update({KINDS[kind]: times for kind, times in found.items()})
+
+    def _names(self, kind: str) -> str:
+        return " and ".join(self._first[kind])
 
 
 def _advice(kind: str) -> str:
     needed = kind == "HTML" and find_spec("trafilatura") is None
     return _ADVICE[kind] + (" after pip install 'jax-diversity[preparation]'" if needed else "")
-
-
-def _check(found: Counter[str], number: int, first: dict[str, list[str]], among: str) -> None:
-    for kind, times in found.most_common(1):
-        if times >= _REFUSED * number:
-            raise UserError(
-                f"Expected documents of text, found that {times:,} {among.format(number)} are {kind} (such as "
-                f"{' and '.join(first[kind])}); {_advice(kind)}, or keep it with --corpus.keep-markup."
-            )

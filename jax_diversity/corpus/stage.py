@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from jax_diversity.corpus.markup import KINDS, without_markup
+import numpy as np
+
+from jax_diversity.corpus.markup import KINDS
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.stored import DOCUMENTS, DUPLICATE_GROUPS, PREPARATION
-from jax_diversity.foundation.artifacts import CACHE, fingerprint, write_array
+from jax_diversity.foundation.artifacts import CACHE, fingerprint, read_array, write_array
 from jax_diversity.foundation.attempts import time_limit
 from jax_diversity.foundation.folders import inside
+from jax_diversity.foundation.jobs import Job, gather, read_done
+from jax_diversity.foundation.progress import reached
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
+if TYPE_CHECKING:
+    from jax_diversity.corpus.passes.chain import Chain
+    from jax_diversity.corpus.store import StoredCorpus
+
+_WORK = "work"
+"""The folder of the jobs' files until the stage has finished."""
 # Counts of records that gave no document.
 _SKIPPED = (
     *("num_empty_documents", "num_broken_records", "num_without_text", "num_text_not_string", "num_invalid_utf8"),
@@ -27,30 +41,52 @@ _FEW = 0.2
 
 def prepare(context: Context, partial: Path) -> Counts:
     """Read the corpus, store its documents, and group copies of one text."""
-    from jax_diversity.corpus.readers.chat import with_loss_spans
-    from jax_diversity.corpus.readers.reading import input_size, read_documents
-    from jax_diversity.corpus.readers.records import ReadReport
-    from jax_diversity.corpus.store import DocumentStore, write_documents
+    from jax_diversity.corpus.passes.decisions import decisions_file
+    from jax_diversity.corpus.passes.groups import decision_files, document_files, read_into_parts, store_group
+    from jax_diversity.corpus.readers.reading import Reading, groups_of_files, input_size
+    from jax_diversity.corpus.store import DocumentStore, document_file
 
-    config: CorpusConfig = context.config.corpus
-    chain = context.config.preparation.chain()  # None means that there are no steps
-    folder = partial / DOCUMENTS
-    further: dict[str, int] = {}
-    report = ReadReport()  # its counts grow while the documents are written; we never make a list of all documents
-    limit = time_limit(context.config.preparation.seconds_per_document)
-    with limit, context.progress.task("prepare documents", input_size(config), "bytes") as advance:
-        documents = read_documents(config, report, advance)
-        if chain is not None:
-            documents = chain.through(documents, partial / PREPARATION, context.progress.task)
-        if config.format == "chat":
-            documents = with_loss_spans(documents, config, further)
-        if config.format not in ("megatron", "tokens"):
-            documents = without_markup(documents, config.keep_markup, further)
-        stored = write_documents(documents, folder, config.file_bytes)
+    all_documents = str(partial / DOCUMENTS / "all")
+    work = partial / _WORK
+    if (done := read_done(all_documents)) is not None:  # an earlier run ended before its files were published
+        shutil.rmtree(work, ignore_errors=True)
+        return done.result
+    config, seconds = context.config.corpus, context.config.preparation.seconds_per_document
+    chain = context.config.preparation.chain(context.executor)  # None means that there are no steps
+    corpus, groups, reading = dataclasses.asdict(config), groups_of_files(config), Reading(config)
+    work.mkdir(exist_ok=True)
+    names = [work / f"read-{number:05d}" for number in range(len(groups))]
+    jobs: list[Job] = [
+        (str(name), (corpus, list(group), seconds, *([number == 0] if chain is None else [])))
+        for number, (name, group) in enumerate(zip(names, groups, strict=True))
+    ]
+    results, num_bytes = list[dict[str, Any]](), 0
+    with context.progress.task("prepare documents", input_size(config), "bytes") as advance:
+        for result in context.executor.map(store_group if chain is None else read_into_parts, jobs):
+            reading.add(result["reading"])
+            num_bytes += result["num_bytes"]
+            reached(advance, num_bytes)
+            results.append(result)
+    _check_ids(config, names)
+    reading.check()
+    if chain is not None:
+        names, results = _run_steps(context, chain, work, names, results)
+    stored, further = _join(config, results)
+    files = [
+        path
+        for name, each in zip(names, results, strict=True)
+        for path in document_files(name, each["stored"]["num_files"])
+    ]
+    if chain is not None:
+        decisions = [path for name in names for path in decision_files(name)]
+        folder = partial / PREPARATION / "decisions"
+        gather(str(folder / "all"), None, {path: folder / decisions_file(n) for n, path in enumerate(decisions)})
+        chain.finish(work, partial / PREPARATION)
     # We store the groups here, so that other stages do not have to read the hashes of all texts.
-    groups = DocumentStore.of_folder(folder).group_duplicates(() if chain is None else chain.group_fields)
+    groups_of_copies = DocumentStore(tuple(files)).group_duplicates(() if chain is None else chain.group_fields)
     (partial / DUPLICATE_GROUPS).parent.mkdir(exist_ok=True)
-    write_array(partial / DUPLICATE_GROUPS, groups)
+    write_array(partial / DUPLICATE_GROUPS, groups_of_copies)
+    report = reading.report
     if report.num_documents == 1:
         warnings.warn(
             "The corpus is one document, so that no order can mix documents; if the file has several, name the lines "
@@ -58,11 +94,69 @@ def prepare(context: Context, partial: Path) -> Counts:
             stacklevel=2,
         )
     counts = dataclasses.asdict(report) | dataclasses.asdict(stored) | further
-    if chain is None:
-        return counts
-    counts |= chain.counts()
-    _warn_of_few(counts["num_documents"], counts["preparation"])
+    if chain is not None:
+        counts |= chain.counts()
+        _warn_of_few(counts["num_documents"], counts["preparation"])
+    renamed = {path: partial / DOCUMENTS / document_file(number) for number, path in enumerate(files)}
+    gather(all_documents, counts, renamed)
+    shutil.rmtree(work)
     return counts
+
+
+def _check_ids(config: CorpusConfig, names: Sequence[Path]) -> None:
+    """Check that no two groups of files have documents with the same id; each job has checked its own group."""
+    from jax_diversity.corpus.passes.groups import IDS
+    from jax_diversity.corpus.readers.reading import read_documents
+    from jax_diversity.corpus.readers.records import ReadReport
+
+    if len(names) == 1:
+        return
+    hashes = np.sort(np.concatenate([read_array(Path(f"{name}{IDS}"), "prepare") for name in names]))
+    if (hashes[1:] == hashes[:-1]).any():
+        # Reading the corpus again finds the two documents, or that two different ids have the same hash.
+        for _ in read_documents(config, ReadReport()):
+            pass
+
+
+def _run_steps(
+    context: Context, chain: Chain, work: Path, names: Sequence[Path], results: Sequence[dict[str, Any]]
+) -> tuple[list[Path], list[dict[str, Any]]]:
+    """Run the steps on the parts that were read, and store the documents and decisions of every group of files.
+
+    Returns the names of the jobs that stored the documents, and their results.
+    """
+    from jax_diversity.corpus.passes.groups import TALLY, raw_part, store_parts
+    from jax_diversity.corpus.passes.tally import Tally
+
+    corpus, num_parts = dataclasses.asdict(context.config.corpus), [each["num_parts"] for each in results]
+    parts = [raw_part(name, part) for name, number in zip(names, num_parts, strict=True) for part in range(number)]
+    last = chain.run(work, parts, context.progress.task)
+    names = [work / f"store-{number:05d}" for number in range(len(names))]
+    bounds = np.cumsum([0, *num_parts]).tolist()
+    jobs: list[Job] = [
+        (str(name), (corpus, str(work), chain.num_steps, last, start, stop, start == 0))
+        for name, (start, stop) in zip(names, pairwise(bounds), strict=True)
+    ]
+    with context.progress.task("prepare: store documents", len(jobs), "groups of files") as advance:
+        stored = []
+        for result in context.executor.map(store_parts, jobs):
+            stored.append(result)
+            advance(1)
+    for name in names:
+        chain.add(Tally.read(Path(f"{name}{TALLY}")))
+    return [*names], stored
+
+
+def _join(config: CorpusConfig, results: Sequence[dict[str, Any]]) -> tuple[StoredCorpus, dict[str, int]]:
+    """Join the counts of the groups of files, and check that the corpus is not markup."""
+    from jax_diversity.corpus.markup import MarkupCounts
+    from jax_diversity.corpus.store import StoredCorpus
+
+    further, markup = Counter[str](), MarkupCounts(config.keep_markup)
+    for result in results:
+        further.update(result["further"])
+        markup.add(MarkupCounts(config.keep_markup, result["markup"]))
+    return StoredCorpus.joined([StoredCorpus(**each["stored"]) for each in results]), dict(further) | markup.check()
 
 
 def _warn_of_few(num_kept: int, preparation: Counts) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,29 +55,48 @@ class StoredCorpus:
     has_text: bool
     metadata_fields: dict[str, int]  # the first ten thousand by name
 
+    @classmethod
+    def joined(cls, parts: Sequence[StoredCorpus]) -> StoredCorpus:
+        """Return the counts of several stored parts of a corpus together."""
+        fields = Counter[str]()
+        for part in parts:
+            fields.update(part.metadata_fields)
+        return cls(sum(part.num_files for part in parts), all(part.has_text for part in parts), _first_fields(fields))
 
-def write_documents(documents: Iterable[Document], folder: Path, file_bytes: int) -> StoredCorpus:
+
+def _first_fields(fields: Counter[str]) -> dict[str, int]:
+    return {name: fields[name] for name in sorted(fields)[:_MOST_FIELDS]}
+
+
+def document_file(number: int) -> str:
+    """Return the name of the file of documents of this number."""
+    return f"documents-{number:05d}.parquet"
+
+
+def write_documents(
+    documents: Iterable[Document], folder: Path, file_bytes: int, name: Callable[[int], str] = document_file
+) -> StoredCorpus:
     """Store documents in order. At most about 4 MB of text (or one document) are in memory.
 
-    A file has at most `file_bytes` bytes of text. A longer document gets its own file.
+    A file has at most `file_bytes` bytes of text. A longer document gets its own file. `name` gives the files' names.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as open_file:
-        writer = _Writer(folder, file_bytes, open_file)
+        writer = _Writer(folder, file_bytes, open_file, name)
         for document in documents:
             writer.add(document)
         writer.close_file()
-    fields = {name: writer.fields[name] for name in sorted(writer.fields)[:_MOST_FIELDS]}
-    return StoredCorpus(writer.num_files, writer.has_text, fields)
+    return StoredCorpus(writer.num_files, writer.has_text, _first_fields(writer.fields))
 
 
 class _Writer:
     """The current file and the rows of its next row group."""
 
-    def __init__(self, folder: Path, file_bytes: int, open_file: ExitStack) -> None:
+    def __init__(self, folder: Path, file_bytes: int, open_file: ExitStack, name: Callable[[int], str]) -> None:
         self.num_files, self.has_text, self.fields = 0, True, Counter[str]()
         # `open_file` contains the temporary path and the writer, so that the file is removed after an error.
         self._folder, self._most_file_bytes, self._open_file = folder, file_bytes, open_file
+        self._name = name
         self._rows: list[tuple] = []
         self._group_bytes, self._file_bytes = 0, 0
         self._parquet: pq.ParquetWriter | None = None
@@ -120,7 +139,7 @@ class _Writer:
 
     def _write_group(self) -> None:
         if self._parquet is None:
-            path = self._folder / f"documents-{self.num_files:05d}.parquet"
+            path = self._folder / self._name(self.num_files)
             temporary = self._open_file.enter_context(atomic_path(path))
             parquet = pq.ParquetWriter(
                 temporary,

@@ -33,10 +33,17 @@ def read_documents(stored: StoredStages) -> pyarrow.dataset.Dataset:
     return pyarrow.dataset.dataset([str(path) for path in _document_files(stored)], format="parquet")
 
 
-def open_document_store(stored: StoredStages) -> DocumentStore:
-    """Return the documents' files, which can be read in small batches or by columns."""
+def num_document_files(stored: StoredStages) -> int:
+    """Return the number of files of documents."""
+    return len(stored.names("prepare", f"{DOCUMENTS}/"))
+
+
+def open_document_store(stored: StoredStages, number: int | None = None) -> DocumentStore:
+    """Return the documents' files, or the file of this number, which can be read in small batches or by columns."""
     from jax_diversity.corpus.store import DocumentStore
 
+    if number is not None:
+        return DocumentStore((stored.file("prepare", stored.names("prepare", f"{DOCUMENTS}/")[number]),))
     return DocumentStore(tuple(_document_files(stored)))
 
 

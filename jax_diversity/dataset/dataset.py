@@ -28,6 +28,7 @@ from jax_diversity.figures.figure import Figure
 from jax_diversity.foundation.artifacts import Fault, fingerprint
 from jax_diversity.foundation.checks import as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.stacked import Rows
 from jax_diversity.foundation.stored import StoredStages
 from jax_diversity.foundation.tables import as_html
 from jax_diversity.measures import stored as measured
@@ -212,6 +213,15 @@ class Dataset:
         """The tokens of the documents, memory-mapped."""
         return tokenized.open_tokens(self.stored)
 
+    @property
+    def num_document_files(self) -> int:
+        """Number of stored files of documents."""
+        return prepared.num_document_files(self.stored)
+
+    def file_of_documents(self, number: int) -> Dataset:
+        """One stored file of documents and its tokens, like a dataset of its own; only these files are checked."""
+        return FilePart(self, number)
+
     def beginnings(self, max_characters: int) -> Beginnings:
         """The first characters of the documents."""
         from jax_diversity.dataset.beginnings import Beginnings
@@ -226,8 +236,8 @@ class Dataset:
         )
 
     @cached_property
-    def embeddings(self) -> Float32[np.ndarray, "document feature"]:
-        """The embedding vectors of the documents, memory-mapped."""
+    def embeddings(self) -> Float32[Rows, "document feature"]:
+        """The embedding vectors of the documents, memory-mapped; with several files a `StackedRows`."""
         return embedded.read_embeddings(self.stored)
 
     def assignments(self, family: str = "cluster") -> Int32[np.ndarray, " document"]:
@@ -543,6 +553,37 @@ class Dataset:
             layout=None if layout is None else ordered.ordering_path(self.stored, layout),
             memory_map=self._memory_map,
         )
+
+
+class FilePart(Dataset):
+    """One file of a dataset's documents, and the file of its tokens."""
+
+    def __init__(self, whole: Dataset, number: int) -> None:
+        self.root, self.remote, self._memory_map = whole.root, whole.remote, whole._memory_map
+        self.stored, self._whole, self._number = whole.stored, whole, number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._whole, self._number)
+
+    @cached_property
+    def document_store(self) -> DocumentStore:
+        """The file of the documents."""
+        return prepared.open_document_store(self.stored, self._number)
+
+    @cached_property
+    def embeddings(self) -> Float32[np.ndarray, "document feature"]:
+        """The vectors of the documents."""
+        return np.asarray(embedded.read_embeddings(self.stored, self._number))
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer of the whole dataset."""
+        return self._whole.tokenizer
+
+    @cached_property
+    def tokens(self) -> TokenStore:
+        """The tokens of the documents."""
+        return tokenized.open_tokens(self.stored, self._number)
 
 
 class ValidationPart(Dataset):

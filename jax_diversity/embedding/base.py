@@ -171,6 +171,11 @@ def brings_vectors(method: str) -> bool:
     return ":" not in method and METHODS.takes(method, "document_ids")
 
 
+def runs_alone(method: str) -> bool:
+    """Return whether an embedder uses all cores or accelerators, as one of a user may."""
+    return ":" in method or METHODS[method] == "qwen3"
+
+
 def check_embedded(vectors: Any, num_texts: int, dimensions: int, name_document: Callable[[int], str]) -> None:
     """Check that there is one finite float32 row per text; `name_document` gives the document of a row for errors."""
     shape = (num_texts, dimensions)

@@ -3,41 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jax_diversity.embedding.files import FIT_DOCUMENTS
 from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.embedding.stored import EMBEDDINGS, FITTED, VECTORS, fitted_file
-from jax_diversity.foundation.artifacts import (
-    CACHE,
-    HashMemory,
-    atomic_path,
-    copy_file,
-    file_hash,
-    fingerprint,
-    read_array,
-    write_array,
-)
+from jax_diversity.embedding.stored import EMBEDDINGS, FITTED, fitted_file, vectors_name
+from jax_diversity.foundation.artifacts import CACHE, HashMemory, atomic_path, copy_file, file_hash, fingerprint
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import inside
-from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.jobs import Job
+from jax_diversity.foundation.progress import Advance, ignore, reached
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
 if TYPE_CHECKING:
-    from jax_diversity.embedding.base import Embedder
-
-FIT_DOCUMENTS = 20_000
-"""Largest number of documents that an embedder is fitted on."""
-_BLOCK_ROWS = 65_536
+    from jax_diversity.embedding.precomputed import PrecomputedVectors
 
 
 def embed(context: Context, partial: Path) -> Counts:
     """Make a vector for every document from its beginning; with `embedding.method=precomputed`, copy it from files."""
-    from jax_diversity.embedding.base import CHARACTERS_PER_TOKEN, learns, make_embedder
+    from jax_diversity.embedding.base import CHARACTERS_PER_TOKEN, learns
+    from jax_diversity.embedding.files import forget_embedder, make_once
     from jax_diversity.embedding.precomputed import PrecomputedVectors
 
     config, dataset = context.config.embedding, context.dataset
@@ -48,30 +38,41 @@ def embed(context: Context, partial: Path) -> Counts:
     num_fitted = min(FIT_DOCUMENTS, beginnings.num_documents)
     fits = learns(config.method, config.options) and context.reference is None
     shown = context.progress.task("fit embedding", num_fitted, "documents") if fits else nullcontext(ignore)
-    with shown as advance:
-        made = make_embedder(
-            config.method,
-            config.options,
-            max_tokens=config.max_tokens,
-            seed=config.seed,
-            texts=lambda: _drawn_texts(beginnings, config, advance),
-            stored=stored,
-            document_ids=lambda: dataset.document_store.columns(["id"])["id"],
-        )
-    target = partial / VECTORS
-    about: Counts = {"features": _features(context, int(made.dimensions), stored)}
-    if isinstance(made, PrecomputedVectors):
-        about["num_unused_vectors"] = made.num_unused
-        with context.progress.task("copy vectors", beginnings.num_documents, "documents") as advance:
-            _write_vectors(target, (beginnings.num_documents, made.dimensions), made.blocks(), advance)
-    else:
-        _embed_documents(context, made, beginnings, target)
-    # We count in the file, a block at a time, so that the vectors of an earlier run are included.
-    vectors = np.load(target, mmap_mode="r")
-    num_documents, dimensions = vectors.shape
-    blocks = (vectors[start : start + _BLOCK_ROWS] for start in range(0, num_documents, _BLOCK_ROWS))
-    num_zero_vectors = sum(int((~block.any(axis=1)).sum()) for block in blocks)
-    return about | {"num_documents": num_documents, "dimensions": dimensions, "num_zero_vectors": num_zero_vectors}
+    try:
+        with shown as advance:
+            made = make_once(context.opened, dataclasses.asdict(config), str(stored), advance)
+        about: Counts = {"features": _features(context, int(made.dimensions), stored)}
+        copies = isinstance(made, PrecomputedVectors)
+        name = "copy vectors" if copies else "embed documents"
+        with context.progress.task(name, beginnings.num_documents, "documents") as advance:
+            if copies:
+                about["num_unused_vectors"] = made.num_unused
+                num_zero_vectors = _write_vectors(partial, beginnings, made, advance)
+            else:
+                num_zero_vectors = _embed_documents(context, beginnings, partial, stored, advance)
+    finally:
+        forget_embedder()
+    counts = {"num_documents": beginnings.num_documents, "dimensions": int(made.dimensions)}
+    return about | counts | {"num_zero_vectors": num_zero_vectors}
+
+
+def _embed_documents(context: Context, beginnings: Any, partial: Path, stored: Path, advance: Advance) -> int:
+    """Embed every file of documents; returns the number of vectors of zeros."""
+    from jax_diversity.embedding.base import runs_alone
+    from jax_diversity.embedding.files import embed_file, embed_file_alone
+
+    settings = dataclasses.asdict(context.config.embedding)
+    jobs: list[Job] = []
+    for number, path in enumerate(beginnings.paths):
+        arguments = (context.opened, number, beginnings.first_document(path), settings, str(stored))
+        jobs.append((str(partial / vectors_name(number).removesuffix(".npy")), arguments))
+    num_zero_vectors = num_documents = 0
+    work = embed_file_alone if runs_alone(context.config.embedding.method) else embed_file
+    for number, zeros in context.executor.map(work, jobs):
+        num_documents += number
+        num_zero_vectors += zeros
+        reached(advance, num_documents)
+    return num_zero_vectors
 
 
 def _take_learnt(reference: Any, config: EmbeddingConfig, stored: Path) -> None:
@@ -133,70 +134,26 @@ def _hash_inputs(context: Context) -> str:
     return fingerprint(hashes)
 
 
-def _embed_documents(context: Context, embedder: Embedder, beginnings: Any, target: Path) -> None:
-    """Embed all documents, one file of vectors per stored file of documents; at the end, join the files of vectors."""
-    parts = [target.with_name(f"part-{index:05d}.npy") for index in range(len(beginnings.paths))]
-    with context.progress.task("embed documents", beginnings.num_documents, "documents") as advance:
-        for path, part in zip(beginnings.paths, parts, strict=True):
-            # A file of an earlier run is complete, because it got its name only when it was finished.
-            if part.exists():
-                advance(len(read_array(part, "embed", mmap=True)))
-            else:
-                write_array(part, _embed_file(context, embedder, beginnings, path, advance))
-
-    def blocks() -> Iterator[tuple[slice, np.ndarray]]:
-        for path, part in zip(beginnings.paths, parts, strict=True):
-            first, rows = beginnings.first_document(path), read_array(part, "embed", mmap=True)
-            yield slice(first, first + len(rows)), rows
-
-    _write_vectors(target, (beginnings.num_documents, int(embedder.dimensions)), blocks())
-    for part in parts:
-        part.unlink()
-
-
-def _embed_file(context: Context, embedder: Embedder, beginnings: Any, path: Path, advance: Advance) -> np.ndarray:
-    from jax_diversity.embedding.base import check_embedded, own_code
-
-    def name_document(row: int) -> str:
-        index = first + row
-        [document] = context.dataset.document_store.rows(np.array([index]), ["id"])
-        return f"document {document['id']!r} (number {index})"
-
-    vectors = []
-    first = beginnings.first_document(path)
-    for texts in beginnings.of_file(path):
-        with own_code(context.config.embedding.method):
-            vectors.append(embedder.embed(texts))
-        check_embedded(vectors[-1], len(texts), int(embedder.dimensions), name_document)
-        first += len(texts)
-        advance(len(texts))
-    return np.concatenate(vectors)
-
-
-def _drawn_texts(beginnings: Any, config: EmbeddingConfig, advance: Advance) -> list[str]:
-    """Draw the documents that the embedder is fitted on, and return their beginnings in stored order."""
-    # We use a mask, not a list of indices, because files of documents are read in their order, and each needs its part.
-    wanted = np.zeros(beginnings.num_documents, bool)
-    count = min(FIT_DOCUMENTS, len(wanted))
-    wanted[np.random.default_rng(config.seed).choice(len(wanted), count, replace=False)] = True
-    drawn: list[str] = []
-    for path in beginnings.paths:
-        for texts in beginnings.of_file(path, wanted):
-            drawn += texts
-            advance(len(texts))
-    return drawn
-
-
-def _write_vectors(
-    target: Path, shape: tuple[int, int], blocks: Iterable[tuple[Any, np.ndarray]], advance: Advance = ignore
-) -> None:
-    """Write blocks of vectors, each with the indices or slice of its documents; memory contains one block at a time."""
-    with atomic_path(target) as temporary:
-        vectors = np.lib.format.open_memmap(temporary, "w+", np.dtype(np.float32), shape)
-        for documents, rows in blocks:
-            vectors[documents] = rows
+def _write_vectors(partial: Path, beginnings: Any, made: PrecomputedVectors, advance: Advance) -> int:
+    """Copy given vectors, which have any order, a block at a time; returns the number of vectors of zeros."""
+    starts = [beginnings.first_document(path) for path in beginnings.paths] + [beginnings.num_documents]
+    num_zero_vectors = 0
+    with ExitStack() as files:
+        arrays = []
+        for number, (start, stop) in enumerate(pairwise(starts)):
+            temporary = files.enter_context(atomic_path(partial / vectors_name(number)))
+            shape = stop - start, int(made.dimensions)
+            arrays.append(np.lib.format.open_memmap(temporary, "w+", np.dtype(np.float32), shape))
+        for documents, rows in made.blocks():
+            owners = np.searchsorted(starts, documents, "right") - 1
+            for number in np.unique(owners):
+                own = owners == number
+                arrays[number][documents[own] - starts[number]] = rows[own]
+            num_zero_vectors += int((~rows.any(axis=1)).sum())
             advance(len(rows))
-        vectors.flush()  # POSIX does not guarantee that the fsync of `atomic_path` writes the pages of a map
+        for array in arrays:
+            array.flush()  # POSIX does not guarantee that the fsync of `atomic_path` writes the pages of a map
+    return num_zero_vectors
 
 
 def summary(counts: Counts) -> str:

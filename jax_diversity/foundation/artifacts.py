@@ -43,6 +43,8 @@ _IS_TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.tmp\Z")
 PIECE_BYTES = 2**23
 """The size of a piece of a large array: 2^20 positions of an ordering. The manifest has a SHA-256 of every piece, so
 that a process that reads a part of the array checks this part alone."""
+RECORD = ".done.json"
+"""The ending of the records of jobs (see `jax_diversity.foundation.jobs`), which are not published."""
 CACHE = ".cache"
 """The folder in a dataset's folder for files that only save time."""
 _checked: dict[str, tuple[Any, ...]] = {}
@@ -175,6 +177,11 @@ def _open_temporary(path: Path) -> tuple[Path, int]:
         if os.fstat(lock).st_nlink:
             return temporary, lock
         os.close(lock)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a file has the name of an unfinished file."""
+    return path.name.endswith(_TEMPORARY)
 
 
 def remove_leftovers(folder: Path, name: str = "*") -> None:
@@ -394,33 +401,59 @@ class OutputFolder:
 
         Folders of runs with other keys are removed. `resume` keeps the finished files of a run with the same key.
         """
-        start, partials = stage.replace("/", "-"), refuse_links(self.root, _PARTIAL)
-        folder = partials / f"{start}-{key[:16]}"
-        for other in partials.glob(f"{start}-*"):
-            # `order/long` and `order/long-2` have a common beginning, so the whole name is compared.
-            if re.fullmatch(f"{re.escape(start)}-[0-9a-f]{{16}}", other.name) and (other != folder or not resume):
-                shutil.rmtree(other)
+        folder = refuse_links(self.root, _PARTIAL) / f"{stage.replace('/', '-')}-{key[:16]}"
+        self.remove_partials(stage, folder if resume else None)
         folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.rglob(f"*{_TEMPORARY}"):
-            leftover.unlink()
+        for each in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+            remove_leftovers(each)  # a worker on another machine may be writing
         return folder
 
+    def remove_partials(self, stage: str, kept: Path | None = None) -> None:
+        """Remove the partial folders of a stage, but for one."""
+        start, partials = stage.replace("/", "-"), refuse_links(self.root, _PARTIAL)
+        for other in partials.glob(f"{start}-*"):
+            # `order/long` and `order/long-2` have a common beginning, so the whole name is compared.
+            if re.fullmatch(f"{re.escape(start)}-[0-9a-f]{{16}}", other.name) and other != kept:
+                shutil.rmtree(other)
+        with suppress(OSError):  # there is none, or it has folders of other stages
+            partials.rmdir()
+
     def publish(
-        self, stage: str, partial: Path, destination: str, entry: Mapping[str, Any], *, owns_folder: bool
+        self,
+        stage: str,
+        partial: Path,
+        destination: str,
+        entry: Mapping[str, Any],
+        *,
+        owns_folder: bool,
+        known: Mapping[Path, Mapping[str, Any]] | None = None,
     ) -> None:
         """Put a finished partial folder in place and enter it in the manifest.
 
         The stage has no entry in the manifest while its files are replaced, so that a kill cannot leave a wrong entry.
         `entry` is the rest of the stage's entry in the manifest; `owns_folder` also removes the files of an unfinished
-        run, whose names differ from the new files' names only in numbers.
+        run, whose names differ from the new files' names only in numbers. `known` has the sizes and hashes of files
+        that jobs have written; these files are not hashed again.
+
+        Raises:
+            UserError: a file of a job is absent or has another size.
         """
         refuse_links(partial)
-        names = sorted(str(path.relative_to(partial)) for path in partial.rglob("*") if path.is_file())
+        paths = sorted(path for path in partial.rglob("*") if path.is_file() and not path.name.endswith(RECORD))
+        names = sorted(str(path.relative_to(partial)) for path in paths)
+        known = known or {}
+        for path, about in known.items():
+            found = path.stat().st_size if path.is_file() else None
+            if found != about["bytes"]:
+                raise UserError(
+                    f"Expected {about['bytes']} bytes in {path}, which a finished job wrote, found "
+                    f"{'no such file' if found is None else found}; run the same command again, which repeats this job."
+                )
         files = {}
         for name in names:
             path = partial / name
             _flush(path)
-            files[str(Path(destination) / name)] = describe_file(path)
+            files[str(Path(destination) / name)] = dict(known.get(path) or describe_file(path))
         for name in (*files, *self.stages.get(stage, {"files": ()})["files"]):
             inside(self.root, name)
         # The previous artifact is complete up to this line. From here on the stage is unfinished.
@@ -446,9 +479,8 @@ class OutputFolder:
             _flush(folder)  # the names reach the disk before the manifest that lists them
         self.manifest["stages"][stage] = {**entry, "files": files}
         self.write_manifest()
-        shutil.rmtree(partial, ignore_errors=True)
-        with suppress(OSError):
-            (self.root / _PARTIAL).rmdir()
+        with suppress(OSError):  # the stage is finished; the next build removes what is left
+            self.remove_partials(stage)
 
     def withdraw(self, stage: str, remembered: str = "") -> None:
         """Remove the files of a stage, then its entry: after a kill in between, `is_current` is False.

@@ -71,8 +71,8 @@ def inside(root: Path, *names: str) -> Path:
         UserError: a part is a link or a device, or the names lead to a place outside the folder.
 
     Example:
-        >>> inside(Path("dataset"), "embeddings/embeddings.npy")
-        PosixPath('dataset/embeddings/embeddings.npy')
+        >>> inside(Path("dataset"), "embeddings/embeddings-00000.npy")
+        PosixPath('dataset/embeddings/embeddings-00000.npy')
     """
     parts = PurePath(*names).parts
     if PurePath(*names).is_absolute() or ".." in parts:

@@ -23,6 +23,8 @@ from jax_diversity.foundation.errors import UserError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+is_worker = False
+"""Whether this process works for another one, which goes on if this process ends."""
 _JOBS_A_PROCESS = 3
 """Submitted jobs per process without a taken result: so slow jobs do not stop other processes."""
 
@@ -63,7 +65,7 @@ def map_in_processes(
         jobs: arguments that can be pickled; the iterable is read while results are taken.
         num_processes: the number of processes.
         what: the work of the processes, for the message if one is killed.
-        setting: the setting that holds `num_processes`, for the same message.
+        setting: what to make smaller if memory is short, for the same message.
         environment: environment variables for the workers.
         restarts: asked after the end of a worker; True if the unfinished jobs start again in new workers.
 

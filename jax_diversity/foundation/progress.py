@@ -37,6 +37,35 @@ def compiling(advance: Advance) -> None:
         advance.compiles()
 
 
+def tell(amount: int) -> None:
+    """Add to the task that this thread's work is a part of; without a visible task this shows nothing.
+
+    Raises:
+        KeyboardInterrupt: this thread is to stop, see `stopped_by`.
+    """
+    stops = _stops.get()
+    if stops is not None and stops.is_set():
+        raise KeyboardInterrupt  # ends the thread; the error that set the event is reported
+    if (shown := _shown.get()) is not None:
+        shown(amount)
+
+
+def reached(advance: Advance, amount: int) -> None:
+    """Show that the work has reached `amount` units: work in this process has told a part of them, others have not."""
+    if isinstance(advance, _TaskAdvance):
+        advance.reaches(amount)
+
+
+@contextmanager
+def stopped_by(event: threading.Event) -> Iterator[None]:
+    """In this block, `tell` ends the work when the event is set."""
+    before = _stops.set(event)
+    try:
+        yield
+    finally:
+        _stops.reset(before)
+
+
 @contextmanager
 def compilation() -> Iterator[None]:
     """Show `compiling` in this thread's task while the block runs; this time is not part of the rate."""
@@ -56,6 +85,7 @@ class _TaskAdvance:
     """The `advance` function of a visible task."""
 
     tell: Advance
+    reaches: Advance
     compiles: Callable[[], None]
     compiled: Callable[[], None]
 
@@ -64,6 +94,7 @@ class _TaskAdvance:
 
 
 _shown: ContextVar[_TaskAdvance | None] = ContextVar("shown", default=None)
+_stops: ContextVar[threading.Event | None] = ContextVar("stops", default=None)
 
 
 class Progress:
@@ -128,6 +159,10 @@ class Progress:
                     seconds_of_last_line = seconds
                     _print_line(task, unit, compiled, total)
 
+        def reach(amount: int) -> None:
+            if amount > task.completed:
+                advance(amount - int(task.completed))
+
         def begin_compiling() -> None:
             nonlocal compiles, compiling_since
             with lock:
@@ -144,7 +179,7 @@ class Progress:
                 compiles = False
 
         with display:
-            shown = _TaskAdvance(advance, begin_compiling, end_compiling)
+            shown = _TaskAdvance(advance, reach, begin_compiling, end_compiling)
             before = _shown.set(shown)
             try:
                 yield shown

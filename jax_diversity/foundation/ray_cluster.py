@@ -1,57 +1,70 @@
-"""Run jobs on the machines of a Ray cluster; results have the order of the jobs."""
+"""Run the jobs of a stage on the machines of a Ray cluster, which share the file system of the dataset's folder."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.executors import run_in_worker, thread_limits
+from jax_diversity.foundation.jobs import Job, Work
 from jax_diversity.foundation.libraries import optional
 
-Result = TypeVar("Result")
-_JOBS_A_PROCESS = 3
+_JOBS_A_CORE = 3
+"""Submitted jobs per core of the cluster without a taken result."""
 _RETRIES = 20
-"""Twice as many as the documents of a part that may end their process."""
+"""Twice as many as the documents of a part that may end their process; machines that may be taken away also need it."""
 
 
-def map_in_ray(work: Callable[..., Result], jobs: Iterable[tuple], num_processes: int = 0) -> Iterator[Result]:
-    """Yield the results of `work(*job)` in the order of the jobs; a few jobs are started in advance.
+class RayCluster:
+    """Runs jobs as tasks of the Ray cluster in RAY_ADDRESS, or of one that is started on this machine."""
 
-    Args:
-        work: a function of a module that all machines have. It must be safe to run twice: if a machine is lost, its
-            tasks run again.
-        jobs: arguments that can be pickled; the iterable is read while results are taken.
-        num_processes: the number of tasks that run at the same time; 0 means the number of cores of the cluster.
+    def map(self, work: Work, jobs: Sequence[Job]) -> Iterator[Any]:
+        """See `Executor.map`."""
+        ray = optional("ray", "ray")
+        from ray.exceptions import RayError, RayTaskError
 
-    Raises:
-        UserError: Ray is not installed, its cluster cannot be reached, or a task was lost several times.
-    """
-    ray = optional("ray", "ray")
-    from ray.exceptions import RayTaskError, WorkerCrashedError
-
-    if not ray.is_initialized():
+        self._connect(ray)
+        task: Any = ray.remote(run_in_worker)
+        options: dict[str, Any] = {"max_retries": _RETRIES, "runtime_env": {"env_vars": thread_limits(1)}}
+        if work.alone:  # one task a machine
+            options = {
+                "max_retries": _RETRIES,
+                "num_cpus": self._smallest_machine(ray),
+                "scheduling_strategy": "SPREAD",
+            }
+        task = task.options(**options)
+        begun: deque = deque()
         try:
-            # Connects to the cluster in RAY_ADDRESS, or starts one on this machine.
-            ray.init(log_to_driver=False, include_dashboard=False)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise UserError(f"Expected a Ray cluster, found none: {in_one_line(error)}.") from None
-    task: Any = ray.remote(max_retries=_RETRIES)(work)
-    most = _JOBS_A_PROCESS * (num_processes or int(ray.cluster_resources().get("CPU", 1)))
-    begun: deque = deque()
-    try:
-        for job in jobs:
-            begun.append(task.remote(*job))
-            if len(begun) >= most:
+            for name, arguments in jobs:
+                begun.append(task.remote(work.reference, name, arguments))
+                # The number of cores is read again, because machines may join or leave.
+                if len(begun) >= _JOBS_A_CORE * max(int(ray.cluster_resources().get("CPU", 1)), 1):
+                    yield ray.get(begun.popleft())
+            while begun:
                 yield ray.get(begun.popleft())
-        while begun:
-            yield ray.get(begun.popleft())
-    except RayTaskError as error:
-        if isinstance(error.cause, UserError):
-            raise error.cause from None
-        raise
-    except WorkerCrashedError as error:
-        raise UserError(
-            f"Expected the tasks of Ray to finish, found a task that was lost {_RETRIES + 1} times "
-            f"({in_one_line(error)}); run it again, which keeps finished work."
-        ) from None
+        except RayTaskError as error:
+            if isinstance(error.cause, UserError):
+                raise error.cause from None
+            raise
+        except RayError as error:
+            raise UserError(
+                f"Expected the {work.what} tasks of Ray to finish, found a task that was lost {_RETRIES + 1} times, "
+                f"such as by the loss of its machine or by a lack of memory ({in_one_line(error)}); run it again, "
+                "which keeps finished work."
+            ) from None
+
+    def _connect(self, ray: Any) -> None:
+        if ray.is_initialized():
+            return
+        try:
+            ray.init(log_to_driver=False, include_dashboard=False)
+        except Exception as error:  # Ray raises many kinds, such as for a wrong token of authentication
+            raise UserError(
+                f"Expected a Ray cluster (RAY_ADDRESS names one), found none that can be used: {in_one_line(error)}."
+            ) from None
+
+    def _smallest_machine(self, ray: Any) -> int:
+        cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+        return min((number for number in cores if number), default=1)

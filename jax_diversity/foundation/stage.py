@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from jax_diversity.foundation.artifacts import OutputFolder
+from jax_diversity.foundation.executors import Executor
+from jax_diversity.foundation.jobs import Opened
 from jax_diversity.foundation.progress import Progress
 
 Counts = dict[str, Any]
@@ -27,6 +29,7 @@ class Context:
         folder: the dataset's folder and its manifest.
         progress: shows the progress of the work.
         open_dataset: opens the dataset in a folder; it is an argument because `dataset` imports the foundation.
+        executor: runs the jobs of the stage, in this process or elsewhere.
         reference: the open dataset of `features_from`; None if that setting is empty.
     """
 
@@ -34,6 +37,7 @@ class Context:
     folder: OutputFolder
     progress: Progress
     open_dataset: Callable[[Path], Any]
+    executor: Executor
     reference: Any = None
 
     @property
@@ -45,6 +49,11 @@ class Context:
     def dataset(self) -> Any:
         """The finished stages, as a `jax_diversity.dataset.Dataset`: the only way to other stages' artifacts."""
         return self.open_dataset(self.root)
+
+    @property
+    def opened(self) -> Opened:
+        """The argument of jobs that read the finished stages, see `jax_diversity.foundation.jobs.opened`."""
+        return [f"{self.open_dataset.__module__}:{self.open_dataset.__qualname__}", str(self.root)]
 
     def counts(self, stage: str) -> Counts:
         """The counts of a finished stage."""

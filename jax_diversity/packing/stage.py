@@ -147,7 +147,7 @@ def _packed(
     if METHODS.takes(config.method, "clusters"):
         arguments["clusters"] = dataset.assignments("cluster")
     if METHODS.takes(config.method, "vectors"):
-        arguments["vectors"] = dataset.embeddings
+        arguments["vectors"] = np.asarray(dataset.embeddings)  # in memory if it has several files
     return pack(
         lengths,
         config.sequence_length,

@@ -18,7 +18,9 @@ from jax_diversity import __version__
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import FORMAT_VERSION, OutputFolder, fingerprint
 from jax_diversity.foundation.errors import UserError, quoted
+from jax_diversity.foundation.executors import Executor, Processes
 from jax_diversity.foundation.folders import inside, open_to_append
+from jax_diversity.foundation.jobs import recorded_files
 from jax_diversity.foundation.own_functions import only_given
 from jax_diversity.foundation.progress import Progress, peak_bytes
 from jax_diversity.foundation.settings import settings_from_plain
@@ -47,8 +49,9 @@ class StageResult:
 class Build:
     """A dataset's folder and the settings that it is built with; the folder is locked while stages run."""
 
-    def __init__(self, config: BuildConfig, progress: Progress | None = None) -> None:
+    def __init__(self, config: BuildConfig, progress: Progress | None = None, executor: Executor | None = None) -> None:
         self.config = config
+        self.executor = executor or Processes()
         self.folder = OutputFolder(config.out)
         # The result of `features_from`: the dataset and sections of the settings.
         self._reference: Dataset | None = None
@@ -91,7 +94,7 @@ class Build:
 
     @property
     def _context(self) -> Context:
-        return Context(self._settings, self.folder, self.progress, open_dataset, self._reference)
+        return Context(self._settings, self.folder, self.progress, open_dataset, self.executor, self._reference)
 
     @property
     def _settings(self) -> BuildConfig:
@@ -168,6 +171,7 @@ class Build:
         self._check_inputs(stage)
         inputs, settings, stage_fingerprint = self._identity(stage)
         if self.folder.is_current(stage.name, stage_fingerprint):
+            self.folder.remove_partials(stage.name)  # a kill may have left the records of its jobs
             counts = self.folder.stages[stage.name]["counts"]
             return StageResult(stage.name, True, 0.0, stage.summary(counts), counts)
         start = time.monotonic()
@@ -198,7 +202,8 @@ class Build:
             "summary": stage.summary(counts),
             "versions": {"jax-diversity": __version__} | versions,
         }
-        self.folder.publish(stage.name, partial, stage.destination, entry, owns_folder=stage.owns_folder)
+        known = dict(recorded_files(partial))
+        self.folder.publish(stage.name, partial, stage.destination, entry, owns_folder=stage.owns_folder, known=known)
         seconds = time.monotonic() - start
         self._log(stage.name, seconds)
         return StageResult(stage.name, False, seconds, entry["summary"], counts)
@@ -214,8 +219,8 @@ class Build:
         """Check that the finished stages that this stage reads have the current settings."""
         known = stages_by_name()
         for other in (name for name in stage.inputs(self._context) if name in self.folder.stages and name in known):
-            asked = _flat(known[other].settings(self._settings))
-            for setting, value in _flat(self.folder.stages[other]["config"]).items():
+            asked = flat(known[other].settings(self._settings))
+            for setting, value in flat(self.folder.stages[other]["config"]).items():
                 if setting in asked and asked[setting] != value:
                     raise UserError(
                         f"Expected settings of stage {stage.name!r}, or those with which {self.folder.root} was made, "
@@ -310,14 +315,14 @@ class Build:
 
 def _without_files(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of the documents but for the corpus's files and how much of them is read."""
-    return {name: value for name, value in _flat(settings).items() if name not in ("corpus.paths", "corpus.max_bytes")}
+    return {name: value for name, value in flat(settings).items() if name not in ("corpus.paths", "corpus.max_bytes")}
 
 
-def _flat(settings: Any, where: str = "") -> dict[str, Any]:
+def flat(settings: Any, where: str = "") -> dict[str, Any]:
     """Nested settings as a flat mapping from dotted names to values, as read from a manifest's JSON."""
     if not isinstance(settings, dict) or not settings:
         return {where: json.loads(json.dumps(settings))}  # tuples become lists
-    parts = (_flat(value, f"{where}.{key}" if where else str(key)) for key, value in settings.items())
+    parts = (flat(value, f"{where}.{key}" if where else str(key)) for key, value in settings.items())
     return {name: value for part in parts for name, value in part.items()}
 
 

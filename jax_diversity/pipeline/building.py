@@ -13,6 +13,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.settings import settings_from_plain
 from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.execution import ExecutionConfig, executing, follow_build
 from jax_diversity.pipeline.settings import BuildConfig
 
 
@@ -23,6 +24,9 @@ def build(
     batch_size: int | None = None,
     sequence_length: int | None = None,
     quiet: bool = False,
+    processes: int = 0,
+    shard: str | None = None,
+    ray: bool = False,
     **settings: Any,
 ) -> Dataset:
     """Make a dataset with its orderings and its report, as `jax-diversity build` does.
@@ -35,6 +39,9 @@ def build(
         batch_size: the global batch size of your training, in sequences over all hosts.
         sequence_length: L, the number of tokens in a sequence; None means the default, 512.
         quiet: show no progress.
+        processes: the number of processes; 0 means one per core, if they save time.
+        shard: the number of this host among several that make the same call, such as `0/8`, or `auto`.
+        ray: whether the work runs on a Ray cluster.
         settings: the other sections of the settings, as in a YAML file: mappings such as
             `tokenizer={"vocab_size": 32_768}`, or the settings' own classes.
 
@@ -58,7 +65,12 @@ def build(
             raise UserError(f"Expected {section} to be a mapping of settings, found {type(held).__name__}.")
         plain[section] = {**held, name: value}
     plain |= {"out": os.fspath(out)} | ({} if batch_size is None else {"batch_size": batch_size})
-    Build(settings_from_plain(BuildConfig, plain), Progress(quiet)).run_all()
+    config, execution = settings_from_plain(BuildConfig, plain), ExecutionConfig(processes, shard, ray=ray)
+    if execution.place()[0]:
+        follow_build(config, execution)
+    else:
+        with executing(config, execution) as executor:
+            Build(config, Progress(quiet), executor).run_all()
     return open_dataset(out)
 
 

@@ -93,6 +93,11 @@ class TokenWriter:
         """Number of documents added so far."""
         return len(self._lengths)
 
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens added so far."""
+        return self._num_tokens
+
     def add_document(self, tokens: Integer[np.ndarray, " token"]) -> None:
         """Append one document; it may have no tokens."""
         self.add_documents([tokens])

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Int32, Int64
 
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.jobs import Job, Opened, opened, work
+from jax_diversity.foundation.progress import reached, tell
 from jax_diversity.foundation.stage import Context, Counts
 from jax_diversity.token_store.megatron import TokenStore, TokenWriter
 from jax_diversity.tokenization.base import token_dtype
 from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.tokenization.stored import tokenizer_file
-from jax_diversity.tokenization.workers import Pair, is_finished
 
 if TYPE_CHECKING:
     from jax_diversity.tokenization.tokenizer_json import JsonTokenizer
@@ -28,35 +29,64 @@ if TYPE_CHECKING:
 _LEAST_SHARE_THAT_ENDS = 0.99
 _MOST_SHARE_INSIDE = 0.01
 
-TokenLists = Callable[..., Iterator[tuple[Int32[np.ndarray, " token"], Int64[np.ndarray, " document"]]]]
-"""Reads one file of documents, or all files: the documents' tokens end to end and their lengths, a few documents at a
-time."""
+
+@work("looking at token ids", patience=10.0)
+def look_at_ids(name: Path, dataset: Opened, number: int) -> dict[str, Any]:
+    """Return the largest token id of a file of documents, and how many of its documents end with each id."""
+    largest_id, last_ids, num_documents = 0, Counter[int](), 0
+    for tokens, lengths in opened(dataset).file_of_documents(number).document_store.token_lists():
+        ids, times = np.unique(tokens[np.cumsum(lengths) - 1], return_counts=True)
+        last_ids.update(dict(zip(ids.tolist(), times.tolist(), strict=True)))
+        largest_id = max(largest_id, int(tokens.max()))
+        num_documents += len(lengths)
+        tell(len(lengths))
+    return {"largest_id": largest_id, "last_ids": [*last_ids.items()], "num_documents": num_documents}
 
 
-def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -> Counts:
+@work("looking for end tokens", patience=10.0)
+def count_inside(name: Path, dataset: Opened, number: int, end_id: int) -> int:
+    """Return how often an id occurs in the documents of a file, other than at their ends."""
+    num_inside = 0
+    for tokens, lengths in opened(dataset).file_of_documents(number).document_store.token_lists():
+        found = tokens == end_id
+        num_inside += int(np.count_nonzero(found)) - int(np.count_nonzero(found[np.cumsum(lengths) - 1]))
+    return num_inside
+
+
+@work("storing tokens", patience=10.0)
+def store_file(name: Path, dataset: Opened, number: int, end_id: int, dtype: str) -> int:
+    """Store the tokens of a file of documents, each document with its end token; returns the number of documents."""
+    with TokenWriter(name, np.dtype(dtype)) as writer:
+        for tokens, lengths in opened(dataset).file_of_documents(number).document_store.token_lists():
+            writer.add_runs(*_with_ends(tokens, lengths, end_id))
+            tell(len(lengths))
+    return writer.num_documents
+
+
+def store_given_tokens(context: Context, partial: Path, prefixes: Sequence[Path]) -> Counts:
     """Write the token ids of the corpus, one file pair per document file, and a given tokenizer in the same folder."""
     config = _of_reference(context)
     prepared = context.counts("prepare")
-    token_lists: TokenLists = context.dataset.document_store.token_lists
-    largest_id, last_ids = 0, Counter[int]()
+    largest_id, last_ids, num_documents = 0, Counter[int](), 0
+    numbers = range(len(prefixes))
     with context.progress.task("look at token ids", prepared["num_documents"], "documents") as advance:
-        for tokens, lengths in token_lists():
-            ids, times = np.unique(tokens[np.cumsum(lengths) - 1], return_counts=True)
-            last_ids.update(dict(zip(ids.tolist(), times.tolist(), strict=True)))
-            largest_id = max(largest_id, int(tokens.max()))
-            advance(len(lengths))
-    end_id, num_inside = _end_id(config, token_lists, last_ids)
+        jobs: list[Job] = [(str(partial / f"ids-{number:05d}"), (context.opened, number)) for number in numbers]
+        for found in context.executor.map(look_at_ids, jobs):
+            last_ids.update(dict(found["last_ids"]))
+            largest_id = max(largest_id, found["largest_id"])
+            num_documents += found["num_documents"]
+            reached(advance, num_documents)
+    end_id, num_inside = _end_id(context, config, partial, numbers, last_ids)
     tokenizer = _given_tokenizer(config, end_id, largest_id)
     vocab_size = max(largest_id, end_id) + 1 if tokenizer is None else tokenizer.vocab_size
     dtype = token_dtype(vocab_size)
     # The largest of all ids determines the type of the tokens, so writing begins after all ids have been read.
     with context.progress.task("store tokens", prepared["num_documents"], "documents") as advance:
-        for path, prefix in pairs:
-            if not is_finished(prefix):
-                with TokenWriter(prefix, dtype) as writer:
-                    for tokens, lengths in token_lists(path):
-                        writer.add_runs(*_with_ends(tokens, lengths, end_id))
-            advance(TokenStore([prefix]).num_documents)
+        jobs = [(str(prefixes[number]), (context.opened, number, end_id, str(dtype))) for number in numbers]
+        num_stored = 0
+        for number_of_file in context.executor.map(store_file, jobs):
+            num_stored += number_of_file
+            reached(advance, num_stored)
     if tokenizer is not None:
         tokenizer.save(partial)
     return {
@@ -68,7 +98,7 @@ def store_given_tokens(context: Context, partial: Path, pairs: Sequence[Pair]) -
         "token_dtype": str(dtype),
         "implementation": "stored",
         "features": fingerprint("end", end_id) if tokenizer is None else tokenizer.fingerprint,
-        "num_ends_appended": TokenStore([prefix for _, prefix in pairs]).num_tokens - prepared["num_tokens"],
+        "num_ends_appended": TokenStore(prefixes).num_tokens - prepared["num_tokens"],
         "num_ends_inside": num_inside,
     }
 
@@ -82,7 +112,9 @@ def _of_reference(context: Context) -> TokenizerConfig:
     return dataclasses.replace(config, path=path, end_id=reference.end_id)
 
 
-def _end_id(config: TokenizerConfig, token_lists: TokenLists, last_ids: Counter[int]) -> tuple[int, int]:
+def _end_id(
+    context: Context, config: TokenizerConfig, partial: Path, numbers: Sequence[int], last_ids: Counter[int]
+) -> tuple[int, int]:
     """Return the id that ends documents, and how often it occurs elsewhere in the documents.
 
     It is the id of the settings, or the id that ends nearly all documents. An id that also occurs inside many
@@ -102,10 +134,8 @@ def _end_id(config: TokenizerConfig, token_lists: TokenLists, last_ids: Counter[
             f"Expected documents that end with one token, found documents without an end token: the most frequent "
             f"last id, {end_id}, ends {100 * share:.1f} % of them; {how}."
         )
-    num_inside = 0
-    for tokens, lengths in token_lists():
-        found = tokens == end_id
-        num_inside += int(np.count_nonzero(found)) - int(np.count_nonzero(found[np.cumsum(lengths) - 1]))
+    jobs: list[Job] = [(str(partial / f"ends-{number:05d}"), (context.opened, number, end_id)) for number in numbers]
+    num_inside = sum(context.executor.map(count_inside, jobs))
     if given is None and num_inside > _MOST_SHARE_INSIDE * last_ids.total():
         raise UserError(
             f"Expected an end token that occurs only at documents' ends, found documents without an end token: "

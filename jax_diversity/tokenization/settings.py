@@ -81,9 +81,6 @@ class TokenizerConfig:
     cut_at: Literal["blanks", "sentences"] = _only_for(_MODEL_KINDS, "blanks", "leave the setting out")
     """Where long texts are cut into pieces (SentencePiece models): before a blank (a space), or after a sentence.
     tensorflow-text finds the sentences."""
-    num_processes: int = 0
-    """Number of processes that tokenize. 0 means one process per core, or only the build's own process if starting
-    others would cost more time than it saves. The result is the same."""
 
     def kind_for(self, corpus_format: str) -> Kind:
         """Return the kind, which follows from the corpus and from `path` if it is `bpe`, the default.
@@ -104,7 +101,6 @@ class TokenizerConfig:
         `reads_files` is False if the tokenizer comes from another dataset: then the file in `path` need not exist.
         """
         check_at_least(1, "tokenizer", self, "train_bytes")
-        check_at_least(0, "tokenizer", self, "num_processes")
         for setting in fields(self):
             # A default value is accepted with every kind, because settings do not record whether a value was given.
             kinds, value = setting.metadata.get("kinds", (self.kind,)), getattr(self, setting.name)
@@ -156,7 +152,7 @@ class TokenizerConfig:
                     "use the documents' tokens, or build that dataset with tokenizer.path."
                 )
             other = replace(other, kind="file", end_id=None)
-        return adopt_settings("tokenizer", self, other, own=("num_processes",))
+        return adopt_settings("tokenizer", self, other)
 
     def check_corpus(self, corpus_format: str, has_environment: bool) -> None:
         """Check that the kind is `stored` if, and only if, the corpus contains tokens."""

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jax_diversity.foundation.artifacts import file_hash, fingerprint
-from jax_diversity.foundation.processes import num_cores
-from jax_diversity.foundation.progress import Advance
+from jax_diversity.foundation.jobs import Job
+from jax_diversity.foundation.progress import Advance, reached
 from jax_diversity.foundation.stage import Context, Counts, Stage
-from jax_diversity.tokenization import workers
+from jax_diversity.tokenization.encoding import encode_file
 from jax_diversity.tokenization.settings import TokenizerConfig, tokenizer_files
 from jax_diversity.tokenization.stored import TOKENS
 
@@ -20,25 +20,20 @@ if TYPE_CHECKING:
     from jax_diversity.token_store.megatron import TokenStore
     from jax_diversity.tokenization.base import Tokenizer
 
-# For less text than this, starting processes would cost more time than it saves: the libraries use all cores through
-# threads anyway.
-_POOL_BYTES = 256 * 2**20
-_POOL_BYTES_TENSORFLOW = 2**30  # in every process, its import takes ten seconds and 600 MB
-
 
 def tokenize(context: Context, partial: Path) -> Counts:
     """Write the tokens of every document, one file pair per document file, and the tokenizer that made them."""
     from jax_diversity.token_store.megatron import TokenStore
 
-    paths = context.dataset.document_store.paths
-    pairs = [(path, partial / f"tokens-{index:05d}") for index, path in enumerate(paths)]
+    prefixes = [partial / f"tokens-{number:05d}" for number in range(context.dataset.num_document_files)]
+    prepared = context.counts("prepare")
     if context.config.tokenizer.kind == "stored":
         from jax_diversity.tokenization.given import store_given_tokens
 
-        counts, unknown_id = store_given_tokens(context, partial, pairs), None
+        counts, of_files = store_given_tokens(context, partial, prefixes), []
     else:
-        tokenizer = _encode(context, partial, pairs)
-        unknown_id = tokenizer.unknown_id
+        tokenizer = _tokenizer(context, partial, prepared["text_bytes"])
+        of_files = _encode(context, partial, prefixes)
         counts = {
             "vocab_size": tokenizer.vocab_size,
             "end_id": tokenizer.end_id,
@@ -49,31 +44,23 @@ def tokenize(context: Context, partial: Path) -> Counts:
             "implementation": tokenizer.implementation,
             "features": tokenizer.fingerprint,
         }
-    prepared = context.counts("prepare")
     text_bytes = prepared["text_bytes"] if prepared["has_text"] else 0
-    return counts | _statistics(TokenStore([prefix for _, prefix in pairs]), text_bytes, unknown_id)
+    return counts | _statistics(TokenStore(prefixes), text_bytes, of_files)
 
 
-def _encode(context: Context, partial: Path, pairs: list[workers.Pair]) -> Tokenizer:
-    """Train or load the tokenizer, and encode the files that an earlier run has not finished."""
-    from jax_diversity.token_store.megatron import TokenStore
-
-    prepared = context.counts("prepare")
-    tokenizer = _tokenizer(context, partial, prepared["text_bytes"])
-    waiting = [pair for pair in pairs if not workers.is_finished(pair[1])]
-    finished = [prefix for _, prefix in pairs if workers.is_finished(prefix)]
-    documents = context.dataset.document_store
-    read_spans = documents.chat_spans if "num_chats" in prepared else None
+def _encode(context: Context, folder: Path, prefixes: list[Path]) -> list[dict[str, int]]:
+    """Encode the files of documents with the tokenizer in a folder; returns the counts of every file."""
+    prepared, of_files, num_documents = context.counts("prepare"), [], 0
+    jobs: list[Job] = [
+        (str(prefix), (context.opened, number, str(folder), "num_chats" in prepared))
+        for number, prefix in enumerate(prefixes)
+    ]
     with context.progress.task("tokenize", prepared["num_documents"], "documents") as advance:
-        advance(TokenStore(finished).num_documents if finished else 0)
-        num_processes = _num_processes(context.config.tokenizer, prepared["text_bytes"], len(waiting))
-        if num_processes > 1:
-            workers.encode_in_processes(
-                documents.texts, partial, waiting, num_processes, advance, read_spans=read_spans
-            )
-        else:
-            workers.encode_here(documents.texts, tokenizer, waiting, advance, read_spans=read_spans)
-    return tokenizer
+        for counts in context.executor.map(encode_file, jobs):
+            of_files.append(counts)
+            num_documents += counts["num_documents"]
+            reached(advance, num_documents)
+    return of_files
 
 
 def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
@@ -106,21 +93,15 @@ def _training_texts(context: Context, text_bytes: int, advance: Advance) -> Iter
         yield text
 
 
-def _num_processes(config: TokenizerConfig, text_bytes: int, num_files: int) -> int:
-    """Return the number of processes that tokenize; 1 means only this process."""
-    uses_tensorflow = config.kind == "tensorflow-text" or config.normalization != "none" or config.cut_at == "sentences"
-    worthwhile = text_bytes >= (_POOL_BYTES_TENSORFLOW if uses_tensorflow else _POOL_BYTES)
-    wanted = config.num_processes or (num_cores() if worthwhile else 1)
-    return min(wanted, num_files)
+def _statistics(store: TokenStore, text_bytes: int, of_files: list[dict[str, int]]) -> Counts:
+    """Count all tokens, start and end tokens included; counts that need text exist only if there is text.
 
-
-def _statistics(store: TokenStore, text_bytes: int, unknown_id: int | None) -> Counts:
-    """Count all tokens, start and end tokens included; counts that need text exist only if there is text."""
+    `of_files` has the counts of the jobs that encoded texts.
+    """
     import numpy as np
 
     num_tokens, lengths = store.num_tokens, store.document_lengths
-    files = () if unknown_id is None else store.files
-    unknown = sum(int(np.count_nonzero(file.tokens == unknown_id)) for file in files)
+    unknown = sum(counts["num_unknown"] for counts in of_files)
     counts: Counts = {
         "num_documents": store.num_documents,
         "num_tokens": num_tokens,
@@ -131,8 +112,8 @@ def _statistics(store: TokenStore, text_bytes: int, unknown_id: int | None) -> C
         },
         "unknown_share": _rounded(unknown / num_tokens),
     }
-    if store.has_loss_mask:
-        counts["num_loss_tokens"] = store.num_loss_tokens
+    if of_files and "num_loss_tokens" in of_files[0]:
+        counts["num_loss_tokens"] = sum(each["num_loss_tokens"] for each in of_files)
     if text_bytes:
         counts["text_bytes"] = text_bytes
         counts["bytes_per_token"] = _rounded(text_bytes / num_tokens)
@@ -142,12 +123,6 @@ def _statistics(store: TokenStore, text_bytes: int, unknown_id: int | None) -> C
 
 def _rounded(value: float) -> float:
     return float(f"{value:.6g}")  # six digits, for people who read the manifest
-
-
-def _settings(config: Any) -> dict[str, Any]:
-    settings = dataclasses.asdict(config.tokenizer)
-    del settings["num_processes"]  # any number of processes makes the same tokens
-    return {"tokenizer": settings}
 
 
 def _tokenizer_fingerprint(context: Context) -> str:
@@ -180,7 +155,7 @@ TOKENIZE = Stage(
     destination=TOKENS,
     run=tokenize,
     summary=summary,
-    settings=_settings,
+    settings=lambda config: {"tokenizer": dataclasses.asdict(config.tokenizer)},
     inputs=lambda context: ("prepare",),
     outside=_tokenizer_fingerprint,
     adopt=lambda config, other: config.tokenizer.adopt(other, config.corpus.format),

@@ -13,14 +13,17 @@ if TYPE_CHECKING:
 TOKENS = "tokens"
 
 
-def open_tokens(stored: StoredStages) -> TokenStore:
-    """Open the tokens of the documents as memory maps."""
+def open_tokens(stored: StoredStages, number: int | None = None) -> TokenStore:
+    """Open the tokens of the documents, or of the file of documents of this number, as memory maps."""
     from jax_diversity.token_store.megatron import LOSS_MASK, TokenStore
 
+    names = stored.names("tokenize", f"{TOKENS}/", ".idx")
+    prefixes = [name.removesuffix(".idx") for name in (names if number is None else [names[number]])]
     # All files with these endings are fetched and checked; the store needs the names without endings.
-    for suffix in (".bin", LOSS_MASK):
-        stored.files("tokenize", f"{TOKENS}/", suffix)
-    return TokenStore([path.with_suffix("") for path in stored.files("tokenize", f"{TOKENS}/", ".idx")])
+    start = f"{TOKENS}/" if number is None else f"{prefixes[0]}."
+    for suffix in (".idx", ".bin", LOSS_MASK):
+        stored.files("tokenize", start, suffix)
+    return TokenStore([stored.root / prefix for prefix in prefixes])
 
 
 def read_tokenizer(stored: StoredStages) -> Tokenizer | None:

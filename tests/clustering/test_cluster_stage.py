@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import jax_diversity as jd
 from jax_diversity import UserError
 from jax_diversity.clustering import base
 from jax_diversity.clustering.assignment import assign
@@ -44,7 +45,7 @@ def test_several_clusterings_at_once(config: BuildConfig) -> None:
     assert counts["clusterings"] == {"cluster": 5, "cluster_2": 2, "cluster_9": 9}
     for ending, number in (("", 5), ("_2", 2), ("_9", 9)):
         centroids = np.load(folder / f"centroids{ending}.npy")
-        vectors = np.load(folder.parent / "embeddings" / "embeddings.npy")
+        vectors = np.asarray(jd.open_dataset(folder.parent).embeddings)
         assignments = np.load(folder / f"assignments{ending}.npy")
         np.testing.assert_array_equal(assignments, assign(vectors, centroids)[0])
         entries = json.loads((folder / f"clusters{ending}.json").read_text())
@@ -153,14 +154,16 @@ def test_too_many_clusters_are_refused_before_any_is_made(
 
 @pytest.mark.parametrize("damage", ["header", "magic", "shape", "type"])
 def test_damaged_vectors_of_the_right_size(config: BuildConfig, damage: str) -> None:
-    path = Path(config.out) / "embeddings" / "embeddings.npy"
+    path = Path(config.out) / "embeddings" / "embeddings-00000.npy"
     whole = path.read_bytes()
-    places = {"header": "descr desxr", "magic": "NUMPY NUMPZ", "type": "<f4 <i4", "shape": "(400, (401,"}
+    rows = len(np.load(path))
+    shape = f"({rows}, ({rows + 1},"
+    places = {"header": "descr desxr", "magic": "NUMPY NUMPZ", "type": "<f4 <i4", "shape": shape}
     former, broken = places[damage].encode().split()
     assert whole.count(former) == 1
     path.write_bytes(whole.replace(former, broken))
     try:
-        with pytest.raises(UserError, match=r"embeddings\.npy is damaged.*run `jax-diversity embed` again"):
+        with pytest.raises(UserError, match=r"embeddings-00000\.npy is damaged.*run `jax-diversity embed` again"):
             clustered(config, seed=77)
     finally:
         path.write_bytes(whole)

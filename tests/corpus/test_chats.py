@@ -43,10 +43,10 @@ from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.records.decoding import FIELDS
 from jax_diversity.schema import Document, Segments
 from jax_diversity.token_store.megatron import TokenStore, TokenWriter
+from jax_diversity.tokenization.encoding import encode as encode_documents
 from jax_diversity.tokenization.factory import make_tokenizer
 from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.tokenization.tokenizer_json import JsonTokenizer, byte_tokenizer, train_bpe
-from jax_diversity.tokenization.workers import _encode_in_worker, encode_here
 from tests.conftest import MakeFolder
 from tests.support.sentencepiece_models import train_model
 from tests.support.tiny_dataset import write_tiny_dataset
@@ -368,9 +368,10 @@ def encode(folder: Path, tokenizer: Any, documents: list[Document]) -> tuple[Tok
     """The stored tokens of some documents, and the texts of each one's runs of tokens in the loss."""
     write_documents(documents, folder / "documents", 4000)
     store = DocumentStore.of_folder(folder / "documents")
-    pairs = [(path, folder / f"tokens-{index:05d}") for index, path in enumerate(store.paths)]
-    encode_here(store.texts, tokenizer, pairs, read_spans=store.chat_spans)
-    tokens = TokenStore([prefix for _, prefix in pairs])
+    prefixes = [folder / f"tokens-{index:05d}" for index in range(len(store.paths))]
+    for path, prefix in zip(store.paths, prefixes, strict=True):
+        encode_documents(prefix, tokenizer, DocumentStore((path,)), has_chats=True)
+    tokens = TokenStore(prefixes)
     return tokens, [decoded_runs(tokens, tokenizer, index) for index in range(tokens.num_documents)]
 
 
@@ -444,19 +445,6 @@ def test_texts_among_chats_count_as_a_whole(tmp_path: Path) -> None:
     documents = [Document("a", "a text", "s"), chat, Document("b", "another", "s"), Document("c", "more", "s")]
     _, runs = encode(tmp_path, byte_tokenizer(), documents)
     assert runs == [["a text<end>"], ["So.<|im_end|><end>"], ["another<end>"], ["more<end>"]]
-
-
-def test_worker_processes_write_the_same_files(tmp_path: Path) -> None:
-    documents, _ = prepared(tmp_path, [], *itertools.starmap(as_record, enumerate(random_chats(9))))
-    tokenizer = byte_tokenizer()
-    encode(tmp_path, tokenizer, documents)
-    tokenizer.save(tmp_path)
-    store = DocumentStore.of_folder(tmp_path / "documents")
-    for index, path in enumerate(store.paths):
-        _encode_in_worker(store.texts, store.chat_spans, tmp_path, 1, path, tmp_path / f"again-{index:05d}")
-        for ending in (".bin", ".idx", ".loss_mask.npy"):
-            again = tmp_path / f"again-{index:05d}{ending}"
-            assert again.read_bytes() == (tmp_path / f"tokens-{index:05d}{ending}").read_bytes()
 
 
 def test_marks_are_special_tokens_where_the_tokenizer_has_them(tmp_path: Path) -> None:

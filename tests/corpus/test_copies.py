@@ -15,6 +15,7 @@ from jax_diversity.corpus.passes import parts
 from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.corpus.steps import repeats
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.executors import Here, Processes
 from jax_diversity.schema import Document
 from jax_diversity.text.sentences import split_sentences
 from jax_diversity.text.words import split_words
@@ -156,9 +157,9 @@ def test_parts_and_blocks_change_nothing(whole, tmp_path: Path, monkeypatch: pyt
 
 def test_processes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     documents = [Document(str(index), text, "web") for index, text in enumerate(random_texts(4, 60))]
-    alone = list(Chain(EVERY[:1], num_processes=1).through(documents))
+    alone = list(Chain(EVERY[:1], Here()).through(documents))
     monkeypatch.setattr(parts, "_PART_DOCUMENTS", 31)
-    assert list(Chain(EVERY[:1], num_processes=2).through(documents)) == alone
+    assert list(Chain(EVERY[:1], Processes(2)).through(documents)) == alone
 
 
 def test_a_run_that_was_cut_off_between_the_passes_goes_on(

@@ -31,6 +31,7 @@ from jax_diversity.corpus.steps.exact_duplicates import ExactDuplicates
 from jax_diversity.corpus.steps.words import Words
 from jax_diversity.foundation.attempts import time_limit
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.executors import Here, Processes
 from jax_diversity.schema import Document
 from tests.support.faulty import FAULTS, PUMPED, SECRET, raising
 
@@ -49,9 +50,7 @@ def documents_with(*faults: str, number: int = 40) -> list[Document]:
 
 def run(folder: Path, documents: list[Document], num_processes: int, seconds: float = 1.0, steps: Any = None) -> Any:
     own = ("python", {"function": ACT})
-    chain = Chain(
-        steps or [("words", {"least": 1}), own, ("exact_duplicates", {})], "processes", num_processes, seconds
-    )
+    chain = Chain(steps or [("words", {"least": 1}), own, ("exact_duplicates", {})], Processes(num_processes), seconds)
     left = list(chain.through(documents, folder))
     return left, json.loads((folder / "funnel.json").read_text())
 
@@ -127,8 +126,7 @@ def test_a_continued_run_knows_the_documents_that_took_too_long(tmp_path: Path) 
     run(tmp_path / "whole", documents, 2)
     generator = Chain(
         [("words", {"least": 1}), ("python", {"function": ACT}), ("exact_duplicates", {})],
-        "processes",
-        2,
+        Processes(2),
         1.0,
     ).through(documents, tmp_path / "parts")
     next(generator)
@@ -292,7 +290,7 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def surveyed() -> Chain:
-    return Chain([("words", {"least": 1}), ("exact_duplicates", {})], num_processes=1)
+    return Chain([("words", {"least": 1}), ("exact_duplicates", {})], Here())
 
 
 class Attack:
@@ -320,9 +318,9 @@ def damaged(content: bytes, kind: str, mark: Path) -> bytes:
 @pytest.mark.parametrize("kind", ["pickle", "flipped", "cut off", "huge", "empty"])
 def test_a_damaged_part_is_an_error(unfinished: Path, tmp_path: Path, kind: str) -> None:
     shutil.copytree(unfinished, tmp_path / "run")
-    part = sorted((tmp_path / "run" / "work").glob("part-*"))[-1]
+    part = sorted((tmp_path / "run" / "work").glob("*.part"))[-1]
     part.write_bytes(damaged(part.read_bytes(), kind, tmp_path / "mark"))
-    with pytest.raises(UserError, match=r"unfinished preparation at .*part-.*delete the folder .*work, and run"):
+    with pytest.raises(UserError, match=r"unfinished preparation at .*\.part.*delete the folder .*work, and run"):
         list(surveyed().through(documents_with(), tmp_path / "run"))
     assert not (tmp_path / "mark").exists()
 

@@ -17,6 +17,7 @@ from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.store import write_documents
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.executors import Processes
 from jax_diversity.pipeline.build import Build
 from jax_diversity.schema import Document
 from tests.support.tiny_corpus import tiny_config, write_corpus
@@ -111,7 +112,7 @@ def test_removed_documents_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         Document("e", "f", "web", None, None, {"k": "v"}),
     ]
     steps = [("words", {"least": 3}), ("exact_duplicates", {}), ("words", {"least": 9})]
-    chain = Chain(steps, num_processes=num_processes, keep_removed=True)
+    chain = Chain(steps, Processes(num_processes), keep_removed=True)
     assert [document.id for document in chain.through(documents, tmp_path)] == ["c"]
     files = sorted(path.name for path in (tmp_path / "removed").iterdir())
     assert files == ["exact_duplicates.duplicate.parquet", "words.words.parquet", "words_2.words.parquet"]

@@ -77,7 +77,7 @@ def test_little_markup_gives_a_warning_and_source_code_none(tmp_path: Path, caps
 
 
 def test_a_large_corpus_of_markup_is_refused_at_its_beginning() -> None:
-    from jax_diversity.corpus.markup import without_markup
+    from jax_diversity.corpus.markup import MarkupCounts
 
     read = []
 
@@ -87,7 +87,7 @@ def test_a_large_corpus_of_markup_is_refused_at_its_beginning() -> None:
             yield Document(str(number), POST, "web")
 
     with pytest.raises(UserError, match="1,000 of the first 1,000 documents are HTML"):
-        list(without_markup(documents(), False, {}))
+        list(MarkupCounts(False).looked_at(documents(), is_beginning=True))
     assert len(read) == 1000
 
 

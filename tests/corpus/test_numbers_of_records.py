@@ -13,6 +13,7 @@ from jax_diversity.corpus.readers.python_environment import record_rows
 from jax_diversity.corpus.readers.reading import read_documents
 from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig
+from jax_diversity.foundation.executors import Here
 from jax_diversity.schema import Document
 
 NUMBERS = ["9" * 5000, "9" * 41, "\u0661\u0662", "\uff11\uff12", "1_2", "nan"]
@@ -90,7 +91,7 @@ def test_a_type_of_any_value_is_no_page(value: Any) -> None:
         ("stack_exchange", {}),
     ]
     document = Document("a", "the text", "web", metadata={"media_type": value, "score": 10**400})
-    chain = Chain(steps, num_processes=1)
+    chain = Chain(steps, Here())
     assert [each.text for each in chain.through([document])] == ["the text"]
 
 
@@ -99,6 +100,6 @@ def test_a_score_beyond_all_floats_is_a_row(tmp_path: Path) -> None:
     about = {"media_type": "text/x-stack-exchange", "site": "stackoverflow.com"}
     texts = [("a", 10**40), ("b", 10**400), ("c", 3), ("d", -(10**40))]
     documents = [Document(id, "<h1>t</h1>\n<p>q</p>", "s", metadata=about | {"score": score}) for id, score in texts]
-    chain = Chain([("stack_exchange", {})], num_processes=1)
+    chain = Chain([("stack_exchange", {})], Here())
     assert [document.id for document in chain.through(documents, tmp_path)] == ["a", "c"]
     assert chain.funnel()[0]["removed"] == {"raised": 1, "least_score": 1}

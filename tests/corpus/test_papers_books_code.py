@@ -21,6 +21,7 @@ from jax_diversity.corpus.readers.records import ReadReport
 from jax_diversity.corpus.settings import CorpusConfig, Format
 from jax_diversity.corpus.steps.macros import expand_macros
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.executors import Here
 from jax_diversity.pipeline.settings import PreparationConfig
 from jax_diversity.schema import Document
 from jax_diversity.text.licences import is_permitted, licence_named, licence_of_source, licence_of_text
@@ -74,7 +75,7 @@ def run(
     """What a step makes of each text, what it counts, and what its rules remove."""
     given = [text if isinstance(text, Document) else Document("", text, "made") for text in texts]
     named = [Document(str(i), d.text, d.source, d.language, d.title, d.metadata) for i, d in enumerate(given)]
-    chain = Chain([(step, options)], num_processes=1)
+    chain = Chain([(step, options)], Here())
     left = {document.id: document for document in chain.through(named)}
     (account,) = chain.funnel()
     return [left.get(str(index)) for index in range(len(given))], account["found"], account["removed"]

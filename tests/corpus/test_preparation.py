@@ -23,13 +23,16 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
+from jax_diversity.corpus.passes import chain as chains
 from jax_diversity.corpus.passes import parts as preparation_parts
+from jax_diversity.corpus.passes import tally
 from jax_diversity.corpus.passes.account import Account
 from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.corpus.passes.settings import StepConfig
 from jax_diversity.corpus.steps.base import METHODS
 from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.executors import Here
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig, PreparationConfig
 from jax_diversity.schema import Document
@@ -742,20 +745,32 @@ def test_nothing_listed_changes_nothing(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_documents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part is done with before the next but one is read."""
+    """A part is written before the next one is read, and read again when the documents are taken."""
     monkeypatch.setattr(preparation_parts, "_PART_DOCUMENTS", 10)
     events: list[str] = []
+
+    def counted(name: str, function: Any) -> Any:
+        def call(*given: Any) -> Any:
+            events.append(name)
+            return function(*given)
+
+        return call
 
     def documents() -> Iterator[Document]:
         for index in range(100):
             events.append("read")
             yield Document(str(index), PROSE, "web")
 
-    chain = Chain([("words", {}), ("gopher", {}), ("repetition", {})], num_processes=1)
-    for _ in chain.through(documents()):
-        events.append("stored")
-        assert events.count("read") <= events.count("stored") // 10 * 10 + 20
-    assert events.count("stored") == 100
+    monkeypatch.setattr(chains, "write_documents_part", counted("written", chains.write_documents_part))
+    monkeypatch.setattr(tally, "read_part", counted("taken", tally.read_part))
+    chain = Chain([("words", {}), ("gopher", {}), ("repetition", {})], Here())
+    events.extend("stored" for _ in chain.through(documents()))
+    counts = Counter[str]()
+    for event in events:
+        counts[event] += 1
+        assert counts["read"] <= 10 * counts["written"] + 10
+        assert 10 * counts["taken"] <= counts["stored"] + 10
+    assert counts == {"read": 100, "written": 10, "taken": 10, "stored": 100}
 
 
 def test_a_lost_document_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,8 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from jax_diversity.corpus.passes import parts
-from jax_diversity.corpus.passes.chain import Chain, Engine
+from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.executors import Executor, Here, Processes
+from jax_diversity.foundation.ray_cluster import RayCluster
 from jax_diversity.schema import Document
 from tests.support.prepared_parts import STEPS, made_documents
 
@@ -28,8 +28,8 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def prepared(folder: Path, engine: Engine = "processes", num_processes: int = 1) -> tuple[list[Document], dict]:
-    chain = Chain(STEPS, engine, num_processes)
+def prepared(folder: Path, executor: Executor | None = None) -> tuple[list[Document], dict]:
+    chain = Chain(STEPS, executor or Here())
     return list(chain.through(made_documents(), folder)), contents(folder)
 
 
@@ -67,7 +67,7 @@ def test_parts_change_nothing(whole, part_documents: int, tmp_path: Path, monkey
 
 def test_processes_change_nothing(whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "_PART_DOCUMENTS", 37)
-    assert prepared(tmp_path, num_processes=2) == whole
+    assert prepared(tmp_path, Processes(2)) == whole
 
 
 def test_a_cluster_changes_nothing(whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,9 +75,9 @@ def test_a_cluster_changes_nothing(whole, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(parts, "_PART_DOCUMENTS", 100)
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
-        assert prepared(tmp_path, "ray") == whole
+        assert prepared(tmp_path, RayCluster()) == whole
         slow = [Document("a", "kept", "web"), Document("b", "deaf", "web"), Document("c", "kept", "web")]
-        chain = Chain([("python", {"function": "tests.support.faulty:act"})], "ray", seconds_per_document=2.0)
+        chain = Chain([("python", {"function": "tests.support.faulty:act"})], RayCluster(), seconds_per_document=2.0)
         assert [document.id for document in chain.through(slow)] == ["a", "c"]
         assert chain.funnel()[0]["removed"] == {"took_too_long": 1}
     finally:
@@ -90,7 +90,8 @@ from pathlib import Path
 from jax_diversity.corpus.passes import parts
 from tests.support.prepared_parts import STEPS, made_documents
 from jax_diversity.corpus.passes.chain import Chain
-from jax_diversity.corpus.passes import chain, phases
+from jax_diversity.foundation.executors import Processes
+from jax_diversity.corpus.passes import phases, tally
 from jax_diversity.corpus.steps import duplicates
 
 parts._PART_DOCUMENTS = 37
@@ -106,10 +107,10 @@ def counted(function):
     return call
 
 phases.write_part = counted(phases.write_part)
-chain.read_part = counted(chain.read_part)
+tally.read_part = counted(tally.read_part)
 phases.NoteBook.write = counted(phases.NoteBook.write)
 duplicates.write_json = counted(duplicates.write_json)
-list(Chain(STEPS, num_processes=int(sys.argv[3])).through(made_documents(), Path(sys.argv[1])))
+list(Chain(STEPS, Processes(int(sys.argv[3]))).through(made_documents(), Path(sys.argv[1])))
 """
 
 
@@ -121,7 +122,7 @@ def test_a_killed_run_goes_on(whole, num_processes: int, tmp_path: Path) -> None
         arguments = [sys.executable, "-c", KILLED, str(tmp_path), str(moment), str(num_processes)]
         done = subprocess.run(arguments, check=False, env=os.environ | {"PYTHONPATH": os.getcwd()})
         assert done.returncode == -signal.SIGKILL
-    finished = len(list((tmp_path / "work").glob("part-*")))
+    finished = len(list((tmp_path / "work").glob("*.part")))
     assert finished > 3
     assert not (tmp_path / "funnel.json").exists()
     with pytest.MonkeyPatch.context() as patch:
@@ -133,8 +134,8 @@ def test_a_killed_run_goes_on(whole, num_processes: int, tmp_path: Path) -> None
 
 def test_a_killed_worker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "_PART_DOCUMENTS", 37)
-    chain = Chain([("python", {"function": "tests.corpus.test_preparation_parts:die"})], num_processes=2)
-    with pytest.raises(UserError, match=r"2 preparing processes .* smaller preparation\.num_processes"):
+    chain = Chain([("python", {"function": "tests.corpus.test_preparation_parts:die"})], Processes(2))
+    with pytest.raises(UserError, match=r"2 preparing processes .* smaller number of processes \(--processes\)"):
         list(chain.through(made_documents(), tmp_path))
 
 
@@ -206,13 +207,3 @@ def test_edited_lines_are_shown(tmp_path: Path) -> None:
 def documents_of(texts: list[str]) -> Iterator[Document]:
     for index, text in enumerate(texts):
         yield Document(f"d{index}", text, "web")
-
-
-def test_other_settings_do_not_go_on_from_these(tmp_path: Path) -> None:
-    """Engine and number of processes are not part of what a dataset is made of."""
-    from jax_diversity.corpus.passes.settings import PreparationConfig, StepConfig
-
-    config = PreparationConfig(steps=(StepConfig("words", {"least": 3}),))
-    assert config.made_of() == dataclasses.replace(config, engine="ray", num_processes=5).made_of()
-    with pytest.raises(UserError, match=re.escape("preparation.num_processes")):
-        dataclasses.replace(config, num_processes=-1).check()

@@ -17,6 +17,7 @@ from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.corpus.steps.addresses import Addresses
 from jax_diversity.corpus.steps.base import Candidate
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.executors import Here
 from jax_diversity.schema import Document
 from tests.support.web_records import compressed, record
 
@@ -222,7 +223,7 @@ def test_broken_pages_do_no_harm(extractor: str) -> None:
         "\x01\x02" * 50,
         "<html><frameset></html>",
     ]
-    chain = Chain([("html", {"extractor": extractor})], num_processes=1)
+    chain = Chain([("html", {"extractor": extractor})], Here())
     left = list(chain.through(documents_of(*pages)))
     (funnel,) = chain.funnel()
     assert funnel["documents_in"] == len(pages) == len(left) + sum(funnel["removed"].values())
@@ -244,7 +245,7 @@ def test_one_extractor_reads_a_page_of_many_elements(
     given: list[bool] = []
     monkeypatch.setattr(trafilatura, "extract", lambda page, *, fast, **options: given.append(fast) or "a text")
     document = Document("a", "<li>a</li>" * number, "web", metadata={"media_type": "text/html"})
-    assert [each.text for each in Chain([("html", {})], num_processes=1).through([document])] == ["a text"]
+    assert [each.text for each in Chain([("html", {})], Here()).through([document])] == ["a text"]
     assert given == [is_large]
 
 

@@ -127,7 +127,7 @@ def run(config: BuildConfig) -> StageResult:
 
 
 def vectors_of(config: BuildConfig) -> np.ndarray:
-    return np.load(Path(config.out) / "embeddings" / "embeddings.npy")
+    return np.asarray(jd.open_dataset(config.out).embeddings)
 
 
 def texts_of(config: BuildConfig) -> list[str]:
@@ -203,7 +203,9 @@ def test_vectors_are_the_embedders_own(config: BuildConfig, method: str) -> None
         embedder = make_embedder(config.embedding.method, config.embedding.options, max_tokens=10, texts=lambda: texts)
     np.testing.assert_array_equal(vectors, embedder.embed(texts))
     learns = method.endswith(("svd", "average"))
-    assert set(files_of(config)) == {"embeddings.npy"} | ({"embedding.npz"} if learns else set())
+    parts = {f"embeddings-{number:05d}.npy" for number in range(jd.open_dataset(config.out).num_document_files)}
+    assert len(parts) > 1
+    assert set(files_of(config)) == parts | ({"embedding.npz"} if learns else set())
 
 
 @pytest.mark.parametrize("method", ["tfidf_svd", f"{__name__}:average"])
@@ -225,7 +227,7 @@ def test_a_build_that_was_cut_off_ends_like_one_that_was_not(
     with pytest.raises(KeyboardInterrupt):
         run(other)
     left = {path.name for path in (tmp_path / "other" / ".partial").rglob("*") if path.is_file()}
-    assert {"embedding.npz", "part-00000.npy", "part-00001.npy"} <= left
+    assert {"embedding.npz", "embeddings-00000.npy", "embeddings-00001.npy"} <= left
     Average.num_fits = 0
     fit = TfidfSvd.fit
     # Settings are checked with no texts; what was learnt is loaded.
@@ -380,7 +382,7 @@ def test_an_own_embedder_has_options_of_its_own(config: BuildConfig) -> None:
 def test_the_documents_to_learn_from_are_drawn_by_the_seed(
     config: BuildConfig, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jax_diversity.embedding.stage.FIT_DOCUMENTS", 40)
+    monkeypatch.setattr("jax_diversity.embedding.files.FIT_DOCUMENTS", 40)
     run(with_embedding(config, method=f"{__name__}:average", options={}, seed=seed))
     chosen = np.random.default_rng(seed).choice(300, 40, replace=False)
     lengths = np.array(list(map(len, beginnings_of(config))))

@@ -25,7 +25,7 @@ def test_the_embed_stage_runs_a_checkpoint_and_knows_when_it_changed(tmp_path: P
     for stage in ("prepare", "tokenize", "embed", "cluster"):
         result = build.run_stage(stage)
     assert result.counts["num_clusters"] == 4
-    vectors = np.load(tmp_path / "out" / "embeddings" / "embeddings.npy")
+    vectors = np.asarray(jd.open_dataset(tmp_path / "out").embeddings)
     texts = build.run_stage("embed").kept and _texts(tmp_path / "out")
     assert vectors.shape == (24, 48)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
@@ -36,7 +36,7 @@ def test_the_embed_stage_runs_a_checkpoint_and_knows_when_it_changed(tmp_path: P
     make_checkpoint(tmp_path / "checkpoint", seed=1)
     again = Build(config).run_stage("embed")
     assert not again.kept
-    assert np.abs(np.load(tmp_path / "out" / "embeddings" / "embeddings.npy") - vectors).max() > 0.01
+    assert np.abs(np.asarray(jd.open_dataset(tmp_path / "out").embeddings) - vectors).max() > 0.01
 
 
 def _texts(out: Path) -> list[str]:

@@ -49,7 +49,7 @@ READS: list[tuple[str, Callable[[jd.Dataset], object]]] = [
     ("tokens/tokens-00000.idx", lambda dataset: dataset.tokens),
     ("tokens/tokenizer.json", lambda dataset: dataset.tokenizer),
     ("tokens/tokenizer.meta.json", lambda dataset: dataset.tokenizer),
-    ("embeddings/embeddings.npy", lambda dataset: dataset.embeddings),
+    ("embeddings/embeddings-00000.npy", lambda dataset: dataset.embeddings),
     ("clusters/assignments.npy", lambda dataset: dataset.assignments()),
     ("clusters/clusters.json", lambda dataset: dataset.clusters()),
     ("sequences/segments.parquet", lambda dataset: dataset.segments),
@@ -78,7 +78,7 @@ def test_no_attribute_reads_a_damaged_file(dataset: Path) -> None:
     ("stage", "name"),
     [
         ("tokenize", "documents/documents-00000.parquet"),
-        ("cluster", "embeddings/embeddings.npy"),
+        ("cluster", "embeddings/embeddings-00000.npy"),
         ("pack", "tokens/tokens-00001.idx"),
         ("characterize", "clusters/assignments.npy"),
         ("characterize", "sequences/segments.parquet"),

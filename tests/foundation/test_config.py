@@ -227,7 +227,6 @@ def test_settings_survive_json(config: BuildConfig) -> None:
         ("tokenizer: {kind: sentencepiece}", "tokenizer.path .*kind=sentencepiece, found nothing; name a Sentence"),
         ("tokenizer: {kind: tensorflow-text, path: absent.model}", "found no file at absent.model"),
         ("tokenizer: {kind: bytes, cut_at: sentences}", "tokenizer.cut_at with .* found 'sentences' with bytes"),
-        ("tokenizer: {num_processes: -1}", "tokenizer.num_processes >= 0, found -1"),
         (
             "tokenizer: {kind: file, path: absent.json}",
             "a tokenizer.json or vocab.json, found no file at absent.json",

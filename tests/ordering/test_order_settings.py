@@ -88,9 +88,7 @@ def from_yaml(tiny_dataset: Path, make_once: MakeFolder) -> Path:
     def fill(out: Path) -> None:
         shutil.copytree(tiny_dataset, out)
         config = out.parent / "orders.yaml"
-        config.write_text(
-            json.dumps({"orders": [{**order, "name": name} for name, order in ORDERS.items()]})
-        )
+        config.write_text(json.dumps({"orders": [{**order, "name": name} for name, order in ORDERS.items()]}))
         build = Build(read_settings(config, recorded_config(out)))
         with pytest.warns(UserWarning, match="Ordering 'constant': The targets ask for"):
             build._run([stage for order in build.config.orders for stage in ordering_stages(order)])

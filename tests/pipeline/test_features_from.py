@@ -112,7 +112,7 @@ def stored(dataset: Path) -> dict[str, str]:
 
 
 def test_documents_get_the_nearest_of_the_other_datasets_centroids(folder: Path) -> None:
-    vectors = np.load(folder / "new" / "embeddings" / "embeddings.npy").astype(np.float64)
+    vectors = np.asarray(jd.open_dataset(folder / "new").embeddings).astype(np.float64)
     assert len(vectors) == 90
     theirs, new = jd.open_dataset(folder / "reference"), jd.open_dataset(folder / "new")
     for family, ending in (("cluster", ""), ("cluster_2", "_2")):
@@ -311,7 +311,6 @@ def test_settings_that_agree_or_concern_the_new_documents_are_taken(
     config = dataclasses.replace(
         same,
         features_from=str(folder / "reference"),
-        tokenizer=dataclasses.replace(same.tokenizer, num_processes=1),
         cluster=dataclasses.replace(same.cluster, label_field="kind"),
     )
     monkeypatch.setattr("jax_diversity.characteristics.stage.MAX_GROUPS", 2)
@@ -437,7 +436,7 @@ def test_vectors_of_ones_own_have_to_be_as_wide(folder: Path, tmp_path: Path) ->
     with pytest.raises(jd.UserError, match=r"Expected vectors of 5 dimensions, as in .*, found 6"):
         run(dataclasses.replace(new, embedding=given("wide")))
     run(dataclasses.replace(new, embedding=dataclasses.replace(given("ours"), method="tfidf_svd")))
-    vectors = np.load(tmp_path / "new" / "embeddings" / "embeddings.npy")
+    vectors = np.asarray(jd.open_dataset(tmp_path / "new").embeddings)
     np.testing.assert_array_equal(vectors, np.load(tmp_path / "ours.npy"))
     assert len({jd.open_dataset(tmp_path / name).feature_space for name in ("first", "new")}) == 1
 

@@ -175,12 +175,12 @@ def test_a_damaged_file_is_not_repacked(
     if not linked:
         monkeypatch.setattr("os.link", refuse)
     first = Path(shutil.copytree(folder / "first", tmp_path / "first"))
-    name = "embeddings/embeddings.npy"
+    name = "embeddings/embeddings-00000.npy"
     content = bytearray(sound := (first / name).read_bytes())
     content[len(content) // 2] ^= 4
     (first / name).write_bytes(content)
     with pytest.raises(
-        jd.UserError, match=r"first/embeddings/embeddings.npy is damaged: its SHA-256 differs from the mani"
+        jd.UserError, match=r"first/embeddings/embeddings-00000.npy is damaged: its SHA-256 differs from the mani"
     ):
         jd.repack(first, tmp_path / "again", seed=5)
     assert not (tmp_path / "again" / name).exists()

@@ -25,6 +25,7 @@ from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
 from jax_diversity.corpus.steps.base import METHODS
 from jax_diversity.corpus.steps.quality import MODEL, Quality
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.executors import Here
 from jax_diversity.schema import Document
 from tests.support.pumped import Pumped
 from tests.support.web_records import record
@@ -109,7 +110,7 @@ def _judge(step: str, options: Mapping[str, Any], text: str) -> None:
     """The text is a document, the beginning of a second one, and the title and a field of both."""
     metadata = {"licence": text, "license": text}
     documents = [Document(name, text + name, "web", title=text, metadata=metadata) for name in "ab"]
-    for _ in Chain([(step, options)], num_processes=1).through(documents):
+    for _ in Chain([(step, options)], Here()).through(documents):
         pass
 
 

@@ -98,7 +98,7 @@ def name_command(root: Path, victim: Path, *, method: str = "os:system") -> None
 
 LINKS = (
     *("manifest.json", "build.log", ".lock", ".partial", ".cache", "training", "report.html"),
-    *("embeddings", "embeddings/extra", "embeddings/embeddings.npy", "orderings", "orderings/again.npy"),
+    *("embeddings", "embeddings/extra", "embeddings/embeddings-00000.npy", "orderings", "orderings/again.npy"),
     *("documents/documents-00000.parquet", "preparation", "training/balance", ".cache/embedding.json"),
 )
 """Places in a dataset's folder where a link may be planted."""

@@ -5,13 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import multiprocessing
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,16 +17,15 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 import jax_diversity as jd
-from jax_diversity.corpus.store import DocumentStore
 from jax_diversity.dataset import open_dataset
 from jax_diversity.foundation import artifacts
 from jax_diversity.foundation.artifacts import OutputFolder, signed
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.processes import num_cores
+from jax_diversity.foundation.executors import Processes
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.run.inspection import Inspector
-from jax_diversity.tokenization import tensorflow_text, workers
+from jax_diversity.tokenization import tensorflow_text
 from jax_diversity.tokenization.factory import load_saved, load_unchanged
 from jax_diversity.tokenization.settings import TokenizerConfig
 from jax_diversity.tokenization.tokenizer_json import byte_tokenizer
@@ -77,134 +71,14 @@ def test_any_number_of_processes_writes_the_same_bytes(config: BuildConfig, tmp_
     found = []
     for number in (1, 2):
         out = tmp_path / f"out-{number}"
-        numbered = dataclasses.replace(with_tokenizer(config, num_processes=number), out=str(out))
+        numbered, executor = dataclasses.replace(config, out=str(out)), Processes(number)
         Build(numbered).run_stage("prepare")
-        result = Build(numbered).run_stage("tokenize")
+        result = Build(numbered, executor=executor).run_stage("tokenize")
         found.append((stored_tokens(str(out)), result.counts, OutputFolder(out).stages["tokenize"]["fingerprint"]))
     assert len(found[0][0]) > 8
     assert found[0] == found[1]
-    again = Build(dataclasses.replace(with_tokenizer(config, num_processes=3), out=str(tmp_path / "out-1")))
+    again = Build(dataclasses.replace(config, out=str(tmp_path / "out-1")), executor=Processes(3))
     assert again.run_stage("tokenize").kept
-
-
-def fifo_pairs(folder: Path, number: int = 2) -> list[tuple[Path, Path]]:
-    """Files of documents that a reader waits for without end."""
-    byte_tokenizer().save(folder)
-    pairs = [(folder / f"documents-{index:05d}.parquet", folder / f"tokens-{index:05d}") for index in range(number)]
-    for path, _ in pairs:
-        os.mkfifo(path)
-    return pairs
-
-
-@pytest.mark.parametrize(("which", "delay"), [(0, 0.0), (1, 1.0)])
-def test_a_killed_worker_is_an_error_at_once(tmp_path: Path, which: int, delay: float) -> None:
-    pairs = fifo_pairs(tmp_path)
-    errors: list[BaseException] = []
-
-    def encode() -> None:
-        try:
-            workers.encode_in_processes(DocumentStore(()).texts, tmp_path, pairs, 2)
-        except UserError as error:
-            errors.append(error)
-
-    before = set(multiprocessing.active_children())
-    thread = threading.Thread(target=encode)
-    thread.start()
-    wait_for(lambda: len(set(multiprocessing.active_children()) - before) == 2)
-    time.sleep(delay)
-    worker = sorted(set(multiprocessing.active_children()) - before, key=lambda child: child.name)[which]
-    assert worker.pid is not None
-    os.kill(worker.pid, signal.SIGKILL)
-    thread.join(120)
-    assert not thread.is_alive()
-    assert "ended from outside" in str(errors[0])
-    wait_for(lambda: not set(multiprocessing.active_children()) - before)
-
-
-def test_what_a_worker_finds_wrong_arrives_as_it_is(config: BuildConfig, tmp_path: Path) -> None:
-    documents = sorted(Path(config.out, "documents").glob("documents-*"))
-    pairs = [(path, tmp_path / path.stem) for path in documents[:3]]
-    documents[1].write_bytes(b"PAR1 nothing PAR1")
-    byte_tokenizer().save(tmp_path)
-    with pytest.raises(UserError, match=r"documents-00001\.parquet is damaged"):
-        workers.encode_in_processes(DocumentStore(()).texts, tmp_path, pairs, 2)
-    with pytest.raises(UserError, match=r"documents-00001\.parquet is damaged"):
-        workers.encode_here(DocumentStore(()).texts, byte_tokenizer(), pairs)
-
-
-_UNGUARDED = """
-import sys
-from pathlib import Path
-from jax_diversity.corpus.store import DocumentStore
-from jax_diversity.tokenization import workers
-
-folder = Path(sys.argv[1])
-workers.encode_in_processes(DocumentStore(()).texts, folder, [(folder / "a.parquet", folder / "a")], 2)
-"""
-
-
-def test_a_script_without_its_guard_is_told_so(tmp_path: Path) -> None:
-    byte_tokenizer().save(tmp_path)
-    (tmp_path / "script.py").write_text(_UNGUARDED)
-    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    last = done.stderr.strip().splitlines()[-1]
-    assert done.returncode == 1
-    assert "UserError" in last
-    assert "a script that starts processes without `if __name__ == '__main__':`" in last
-
-
-_INTERRUPTED = """
-import signal
-import sys
-from pathlib import Path
-from jax_diversity.corpus.store import DocumentStore
-from jax_diversity.tokenization import workers
-
-if __name__ == "__main__":
-    # A job that a shell put in the background ignores interrupts; this one is to hear them.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    folder = Path(sys.argv[1])
-    pairs = [(path, folder / path.stem) for path in sorted(folder.glob("documents-*"))]
-    workers.encode_in_processes(DocumentStore(()).texts, folder, pairs, 2)
-"""
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_however_it_ends_no_process_is_left(tmp_path: Path, how: signal.Signals) -> None:
-    fifo_pairs(tmp_path)
-    script = tmp_path / "script.py"
-    script.write_text(_INTERRUPTED)
-    main = subprocess.Popen([sys.executable, str(script), str(tmp_path)], stderr=subprocess.PIPE)
-    wait_for(lambda: len(children(main.pid)) == 3)  # two workers, and what counts multiprocessing's resources
-    processes = children(main.pid)
-    time.sleep(1)  # so that they have begun
-    main.send_signal(how)
-    main.communicate(timeout=120)
-    assert main.returncode == (-signal.SIGKILL if how == signal.SIGKILL else -signal.SIGINT)
-    wait_for(lambda: not any(map(is_alive, processes)))
-
-
-def test_small_corpora_and_single_files_start_no_processes() -> None:
-    from jax_diversity.tokenization.stage import _num_processes
-
-    cores = num_cores()
-    assert _num_processes(TokenizerConfig(), 2**20, 50) == 1
-    assert _num_processes(TokenizerConfig(), 2**30, 1) == 1
-    assert _num_processes(TokenizerConfig(), 2**40, 500) == cores
-    assert _num_processes(TokenizerConfig(num_processes=3), 1, 500) == 3
-    assert _num_processes(TokenizerConfig(kind="tensorflow-text"), 2**29, 500) == 1
 
 
 # Going on
@@ -223,17 +97,17 @@ def store(out: str, path: Path, content: bytes) -> None:
 def test_a_build_that_was_cut_off_goes_on_with_what_is_finished(
     config: BuildConfig, monkeypatch: pytest.MonkeyPatch, num_processes: int
 ) -> None:
-    config = with_tokenizer(config, kind="bytes", num_processes=num_processes)  # reads no text before it encodes
+    config, executor = with_tokenizer(config, kind="bytes"), Processes(num_processes)  # reads no text before it encodes
     documents = sorted(Path(config.out, "documents").glob("documents-*"))
     whole = documents[-1].read_bytes()
     store(config.out, documents[-1], whole[:-50] + bytes(50))
     with pytest.raises(UserError, match="is damaged"):
-        Build(config).run_stage("tokenize")
+        Build(config, executor=executor).run_stage("tokenize")
     (partial,) = Path(config.out, ".partial").iterdir()
     finished = {path: path.stat().st_mtime_ns for path in partial.glob("*.bin")}
     assert 0 < len(finished) < len(documents)
     store(config.out, documents[-1], whole)
-    result = Build(config).run_stage("tokenize")
+    result = Build(config, executor=executor).run_stage("tokenize")
     for path, time_ns in finished.items():
         assert Path(config.out, "tokens", path.name).stat().st_mtime_ns == time_ns
     expected = dataclasses.replace(config, out=config.out + "-fresh")
@@ -269,7 +143,7 @@ def test_killed_at_any_file_a_build_ends_the_same(
     """Also between the tokenizer's file and its settings, where a tokenizer of other settings must not be read."""
     monkeypatch.setattr(tensorflow_text, "normalize_texts", lambda texts, form: [text.upper() for text in texts])
     monkeypatch.setattr(tensorflow_text, "implementation", lambda: "a library 1.0")
-    config = with_tokenizer(config, kind="bytes", normalization="NFKC", num_processes=1)
+    config = with_tokenizer(config, kind="bytes", normalization="NFKC")
     config = dataclasses.replace(config, corpus=dataclasses.replace(config.corpus, file_bytes=30_000))
     Build(config).run_stage("prepare")
     expected = Build(config).run_stage("tokenize").counts

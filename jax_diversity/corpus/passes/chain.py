@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import secrets
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from jax_diversity.corpus.passes.account import Account
 from jax_diversity.corpus.passes.notes import gather
-from jax_diversity.corpus.passes.parts import read_part, split
+from jax_diversity.corpus.passes.parts import split, write_documents_part
 from jax_diversity.corpus.passes.phases import (
     Phases,
+    job_name,
     labelled,
     learned_folder,
     notes_path,
@@ -24,19 +23,20 @@ from jax_diversity.corpus.passes.phases import (
     removed_path,
     resolved_folder,
     run_phase,
+    write_steps,
 )
 from jax_diversity.corpus.passes.removed import REMOVED, gather_removed
-from jax_diversity.corpus.passes.tracking import ended_files
+from jax_diversity.corpus.passes.tally import Tally
 from jax_diversity.corpus.settings import SECONDS_PER_DOCUMENT
 from jax_diversity.corpus.steps.base import Candidate, LearningStep, Step
 from jax_diversity.foundation.artifacts import atomic_folder, copy_file, read_json, write_json
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.executors import Executor, Processes
+from jax_diversity.foundation.jobs import Job, read_done
 from jax_diversity.foundation.libraries import MissingLibrary, together
-from jax_diversity.foundation.processes import map_in_processes, num_cores
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.schema import Document
 
-Engine = Literal["processes", "ray"]
 Task = Callable[[str, int | None, str], AbstractContextManager[Advance]]
 """A function that shows progress. Its arguments are the name, size and unit of the work."""
 
@@ -46,10 +46,8 @@ class Chain:
 
     Args:
         steps: names and options, in their order. Every step has the option `only`, such as `{"language": ["en"]}`.
-        engine: processes of this machine, or tasks of a Ray cluster.
-        num_processes: number of parts that are processed at a time; 0 means the number of cores. With the engine
-            `processes`, a corpus of one part is processed in the calling process. The result does not depend on this
-            number.
+        executor: processes the parts of the corpus; the result does not depend on it. None means processes of this
+            machine; then a corpus of one part is processed in the calling process.
         seconds_per_document: the time limit of a step for a document; 0 means no limit.
         keep_removed: whether `through` writes the removed documents in full to `removed/STEP.RULE.parquet`.
 
@@ -68,8 +66,7 @@ class Chain:
     def __init__(
         self,
         steps: Sequence[tuple[str, Mapping[str, Any]]],
-        engine: Engine = "processes",
-        num_processes: int = 0,
+        executor: Executor | None = None,
         seconds_per_document: float = SECONDS_PER_DOCUMENT,
         keep_removed: bool = False,
     ) -> None:
@@ -83,9 +80,9 @@ class Chain:
                     missing.append(error)
                 except UserError as error:
                     raise UserError(f"preparation.steps[{index}]: {error}") from None
-        self._engine, self._num_processes, self._seconds = engine, num_processes, seconds_per_document
+        self._executor, self._seconds = executor or Processes(), seconds_per_document
         self._keep_removed = keep_removed
-        self._forget()
+        self._tally, self._num_parts = Tally(len(self._specs)), 0
 
     @property
     def group_fields(self) -> tuple[str, ...]:
@@ -93,16 +90,21 @@ class Chain:
         pairs = zip(self._specs, self._steps, strict=True)
         return tuple(f"{spec.label}_group" for spec, step in pairs if getattr(step, "mark", False))
 
+    @property
+    def num_steps(self) -> int:
+        """Number of steps."""
+        return len(self._steps)
+
+    @property
+    def num_kept(self) -> int:
+        """Number of documents that are kept."""
+        return self._tally.num_kept
+
     def identities(self) -> list[tuple[str, Any]]:
         """Return pairs (name of the step, input) for the inputs that are not options, such as hashes of files."""
         pairs = zip(self._specs, self._steps, strict=True)
         found = ((spec.name, step.identity()) for spec, step in pairs)
         return [(name, identity) for name, identity in found if identity is not None]
-
-    def _forget(self) -> None:
-        self._accounts = [Account() for _ in self._specs]
-        self._fields = set[str]()
-        self.num_read = self.num_kept = self.kept_bytes = self._num_parts = 0
 
     def through(
         self, documents: Iterable[Document], folder: Path | None = None, task: Task | None = None
@@ -114,16 +116,16 @@ class Chain:
             folder: the folder for `decisions/*.parquet` (one row for each document read), `funnel.json`,
                 `examples.json`, with `keep_removed` `removed/*.parquet`, and, during the run, finished parts; None
                 writes nothing.
-            task: shows the progress of passes after the first.
+            task: shows the progress of the phases.
 
         Raises:
             UserError: no document is kept (only checked with `folder`); a worker process was killed.
         """
-        self._forget()
+        self._tally = Tally(len(self._specs))
         if folder is None:
             with tempfile.TemporaryDirectory(prefix="preparation-") as work:
-                for candidate in self._passes(documents, Path(work), task):
-                    if self._is_kept(candidate):
+                for candidate in self._candidates(documents, Path(work), task):
+                    if candidate.removed is None:
                         yield candidate.finished()
             self._check_account()
             return
@@ -132,24 +134,47 @@ class Chain:
         work = folder.absolute() / "work"
         work.mkdir(parents=True, exist_ok=True)
         with decisions_writer(folder / "decisions") as write:
-            for candidate in self._passes(documents, work, task):
+            for candidate in self._candidates(documents, work, task):
                 write(candidate)
-                if self._is_kept(candidate):
+                if candidate.removed is None:
                     yield candidate.finished()
+        self.finish(work, folder)
+        shutil.rmtree(work)
+
+    def _candidates(self, documents: Iterable[Document], work: Path, task: Task | None) -> Iterator[Candidate]:
+        """Write the documents to parts, run all phases on the parts, and yield the candidates of the last phase."""
+        sources = []
+        for index, part in enumerate(split(documents)):
+            sources.append(work / f"read.{index:06d}")
+            # A continued run reads the documents again, but does not store the documents of finished parts.
+            if not self._is_begun(work, index):
+                write_documents_part(sources[-1], part)
+        last = self.run(work, sources, task)
+        yield from self._tally.of_parts(work, last, range(len(sources)))
+
+    def add(self, of_group: Tally) -> None:
+        """Add the counts of the parts that follow."""
+        self._tally.add(of_group)
+
+    def finish(self, work: Path, folder: Path) -> None:
+        """Check the counts, and write the results of a run other than documents and decisions.
+
+        Raises:
+            UserError: no document is kept.
+        """
         self._check_account()
         if self._keep_removed:
             phases = range(1 + sum(step.compares_documents for step in self._steps))
             paths = (removed_path(work, phase, index) for index in range(self._num_parts) for phase in phases)
             gather_removed(paths, folder / REMOVED)
-        if not self.num_kept:
+        if not self._tally.num_kept:
             raise UserError(
-                f"Expected the steps of preparation to keep a document, found that they removed all {self.num_read} "
-                f"({self._removed_in_words()}); look at `jax-diversity prepare --dry-run`."
+                f"Expected the steps of preparation to keep a document, found that they removed all "
+                f"{self._tally.num_read} ({self._removed_in_words()}); look at `jax-diversity prepare --dry-run`."
             )
         write_json(folder / "funnel.json", self.account())
         write_json(folder / "examples.json", self.examples())
         self._keep_learned(work, folder / "learned")
-        shutil.rmtree(work)
 
     def _keep_learned(self, work: Path, folder: Path) -> None:
         """Copy the `kept_files` of every step."""
@@ -160,75 +185,41 @@ class Chain:
                     (folder / spec.label).mkdir(parents=True, exist_ok=True)
                     copy_file(path, folder / spec.label / path.name)
 
-    def _is_kept(self, candidate: Candidate) -> bool:
-        if candidate.removed is not None:
-            return False
-        self.num_kept += 1
-        self._fields.update(candidate.scores)
-        self.kept_bytes += candidate.size[1]
-        return True
+    def run(self, work: Path, sources: Sequence[Path], task: Task | None = None) -> int:
+        """Run all phases on parts that were read. Returns the number of the last phase, whose parts remain.
 
-    def _passes(self, documents: Iterable[Document], work: Path, task: Task | None) -> Iterator[Candidate]:
-        """Run all phases on all parts, and yield the candidates of the last phase."""
+        Args:
+            work: the folder of the run's files.
+            sources: the files of the parts, which are deleted when they are not needed any more.
+            task: shows the progress of the phases.
+        """
         for spec, step in zip(self._specs, self._steps, strict=True):
             learned = learned_folder(work, spec.label)
             if isinstance(step, LearningStep) and not learned.exists():
                 with atomic_folder(learned) as partial:
                     step.learn(partial)
-        phases = Phases(self._specs, work, self._seconds, self._keep_removed)
-        jobs = self._first_jobs(documents, phases, work)
+        write_steps(work, self._specs, self._seconds, self._keep_removed)
+        phases, run = Phases(self._specs, work, self._seconds, self._keep_removed), secrets.token_hex(4)
+        self._num_parts, starts = len(sources), [0] * len(sources)
         for phase in range(phases.last + 1):
-            shown = nullcontext(ignore)
-            if phase > 0:
-                label = phases.survey_labels[phase - 1]
+            label = phases.survey_labels[phase - 1] if phase else "steps"
+            if phase:
                 starts = self._resolve(phases, phase - 1, work)
-                jobs = ((phase, index, [], start) for index, start in enumerate(starts[:-1]))
-                shown = shown if task is None else task(f"prepare: {label}", self._num_parts, "parts")
-            with shown as advance:
-                for index in self._run(phases, work, jobs):
+                sources = [part_path(work, phase - 1, index) for index in range(len(sources))]
+            jobs: list[Job] = [
+                (job_name(work, phase, index), (str(work), run, phase, index, str(source), start))
+                for index, (source, start) in enumerate(zip(sources, starts, strict=False))
+                if not self._is_begun(work, index, phase + 1)  # a continued run may have finished later phases
+            ]
+            with nullcontext(ignore) if task is None else task(f"prepare: {label}", len(jobs), "parts") as advance:
+                for _ in self._executor.map(run_phase, jobs):
                     advance(1)
-                    if phase == phases.last:
-                        accounts, candidates = read_part(part_path(work, phase, index))
-                        for known, of_part in zip(self._accounts, accounts, strict=True):
-                            known.merge(of_part)
-                        yield from candidates
+        return phases.last
 
-    def _first_jobs(self, documents: Iterable[Document], phases: Phases, work: Path) -> Iterator[tuple]:
-        # A continued run reads the documents again, but does not send the documents of finished parts.
-        for index, part in enumerate(split(documents)):
-            self.num_read += len(part)
-            self._num_parts += 1
-            is_finished = any(part_path(work, phase, index).exists() for phase in range(phases.last + 1))
-            yield 0, index, [] if is_finished else part, 0
-
-    def _run(self, phases: Phases, work: Path, jobs: Iterator[tuple]) -> Iterator[int]:
-        """Run a phase on parts, and yield the parts' numbers in order."""
-        first = [*islice(jobs, 2)]
-        jobs = chain(first, jobs)
-        specs = json.dumps(self._specs)
-        jobs_of_workers = ((specs, work, self._seconds, self._keep_removed, *job) for job in jobs)
-        if self._engine == "ray":
-            from jax_diversity.foundation.ray_cluster import map_in_ray
-
-            return map_in_ray(run_phase, jobs_of_workers, self._num_processes)
-        num_processes = self._num_processes or num_cores()
-        if len(first) < 2 or num_processes == 1:
-            return (phases.run(*job) for job in jobs)
-        known = set(ended_files(work))
-
-        def ended_at_a_document() -> bool:
-            new = set(ended_files(work)) - known
-            known.update(new)
-            return bool(new)
-
-        return map_in_processes(
-            run_phase,
-            jobs_of_workers,
-            num_processes,
-            what="preparing",
-            setting="preparation.num_processes",
-            restarts=ended_at_a_document,
-        )
+    def _is_begun(self, work: Path, index: int, phase: int = 0) -> bool:
+        """Whether this phase of a part, or a later one, is finished."""
+        last = sum(step.compares_documents for step in self._steps)
+        return any(read_done(job_name(work, each, index)) is not None for each in range(phase, last + 1))
 
     def _resolve(self, phases: Phases, phase: int, work: Path) -> list[int]:
         """Resolve the notes of a survey. Return, for every part, the number of its first document in the survey."""
@@ -246,16 +237,19 @@ class Chain:
     def funnel(self) -> list[dict[str, Any]]:
         """Return, for every step: documents, words and bytes in and out, removals by rule, and other counts."""
         return [
-            {"step": spec.label, **account.total()} for spec, account in zip(self._specs, self._accounts, strict=True)
+            {"step": spec.label, **account.total()}
+            for spec, account in zip(self._specs, self._tally.accounts, strict=True)
         ]
 
     def account(self) -> dict[str, Any]:
         """Return the funnel, for all documents, by source and by language."""
         parts = {
-            name: {spec.label: account.by(part) for spec, account in zip(self._specs, self._accounts, strict=True)}
+            name: {
+                spec.label: account.by(part) for spec, account in zip(self._specs, self._tally.accounts, strict=True)
+            }
             for part, name in enumerate(("source", "language"))
         }
-        return {"read": self.num_read, "kept": self.num_kept, "steps": self.funnel(), **parts}
+        return {"read": self._tally.num_read, "kept": self._tally.num_kept, "steps": self.funnel(), **parts}
 
     def examples(self) -> dict[str, Any]:
         """Return up to ten removed documents for each rule, and up to ten edited documents for each step.
@@ -265,7 +259,7 @@ class Chain:
         has lines with a sign, which is a space (kept), - (removed) or + (added).
         """
         removed, edited = {}, {}
-        for spec, account in zip(self._specs, self._accounts, strict=True):
+        for spec, account in zip(self._specs, self._tally.accounts, strict=True):
             for rule, examples in account.removed_examples().items():
                 removed[f"{spec.label}.{rule}"] = examples
             if examples := account.edited_examples():
@@ -274,9 +268,9 @@ class Chain:
 
     def counts(self) -> dict[str, Any]:
         """Return the counts of the stage: the stored documents, the fields that steps added, and the funnel."""
-        fields = sorted(self._fields)
-        preparation = {"num_documents_read": self.num_read, "fields": fields, "steps": self.funnel()}
-        return {"num_documents": self.num_kept, "text_bytes": self.kept_bytes, "preparation": preparation}
+        fields = sorted(self._tally.fields)
+        preparation = {"num_documents_read": self._tally.num_read, "fields": fields, "steps": self.funnel()}
+        return {"num_documents": self._tally.num_kept, "text_bytes": self._tally.kept_bytes, "preparation": preparation}
 
     def _removed_in_words(self) -> str:
         removed = Counter[str]()
@@ -288,13 +282,13 @@ class Chain:
 
     def _check_account(self) -> None:
         """Check that documents read = kept + removed, at every step and in total."""
-        flowing = self.num_read
+        flowing = self._tally.num_read
         for step in self.funnel():
             entered, left = step["documents_in"], step["documents_out"]
             if entered != flowing or entered != left + sum(step["removed"].values()):
                 raise RuntimeError(f"Documents are lost: {flowing} before {step['step']}, which counted {step}.")
             flowing = left
-        if flowing != self.num_kept:
-            raise RuntimeError(f"Documents are lost: {flowing} left the last step, {self.num_kept} were kept.")
+        if flowing != self._tally.num_kept:
+            raise RuntimeError(f"Documents are lost: {flowing} left the last step, {self._tally.num_kept} were kept.")
         for step, total in zip(self._steps, self.funnel(), strict=True):
             step.check_account(total)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -41,9 +41,17 @@ class _Write(Protocol):
     def __call__(self, candidate: Candidate) -> None: ...
 
 
+def decisions_file(number: int) -> str:
+    """Return the name of the file of decisions of this number."""
+    return f"decisions-{number:05d}.parquet"
+
+
 @contextmanager
-def decisions_writer(folder: Path) -> Iterator[_Write]:
-    """Yield a function that stores the decision on one document. Up to ten thousand rows are in memory."""
+def decisions_writer(folder: Path, name: Callable[[int], str] = decisions_file) -> Iterator[_Write]:
+    """Yield a function that stores the decision on one document. Up to ten thousand rows are in memory.
+
+    `name` gives the files' names.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[tuple] = []
     num_rows = 0
@@ -53,7 +61,7 @@ def decisions_writer(folder: Path) -> Iterator[_Write]:
         def write_group() -> None:
             nonlocal parquet, num_rows
             if parquet is None:
-                path = folder / f"decisions-{num_rows // _FILE_ROWS:05d}.parquet"
+                path = folder / name(num_rows // _FILE_ROWS)
                 temporary = open_file.enter_context(atomic_path(path))
                 words = ["source", "language", "step", "rule"]
                 writer = pq.ParquetWriter(temporary, SCHEMA, compression="zstd", use_dictionary=words)  # type: ignore[arg-type]

@@ -36,6 +36,11 @@ def split(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield part
 
 
+def write_documents_part(path: Path, documents: Sequence[Document]) -> None:
+    """Store a part as it was read, before the first phase."""
+    write_part(path, [], [Candidate(document, document.language) for document in documents])
+
+
 def write_part(path: Path, accounts: Sequence[Account], candidates: Sequence[Candidate]) -> None:
     """Store a part, without the texts of removed documents."""
     rules: dict[tuple[str, ...], int] = {}  # most documents of a part were measured by the same rules

@@ -12,12 +12,11 @@ long, the document is removed (rules `raised` and `took_too_long`).
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ from jax_diversity.corpus.passes.notes import NoteBook
 from jax_diversity.corpus.passes.parts import read_part, write_part
 from jax_diversity.corpus.passes.removed import Row, removed_row, write_removed
 from jax_diversity.corpus.passes.scope import Scope, is_in_scope, parse_scope
-from jax_diversity.corpus.passes.tracking import Tracker, forget, tracking
+from jax_diversity.corpus.passes.tracking import Tracker, ended_files, forget, tracking
 from jax_diversity.corpus.steps.base import (
     METHODS,
     OUT_OF_SCOPE,
@@ -37,9 +36,14 @@ from jax_diversity.corpus.steps.base import (
     Survey,
     at_least,
 )
+from jax_diversity.foundation import processes
+from jax_diversity.foundation.artifacts import read_json, write_json
 from jax_diversity.foundation.attempts import Failure, attempt, time_limit
 from jax_diversity.foundation.errors import UserError, quoted
-from jax_diversity.schema import Document
+from jax_diversity.foundation.jobs import work as work_of_jobs
+
+_STEPS = "steps.json"
+"""The file of the steps in the folder of a run's files."""
 
 
 class StepSpec(NamedTuple):
@@ -100,19 +104,24 @@ def resolved_folder(work: Path, label: str) -> Path:
     return work / f"resolved-{label}"
 
 
+def job_name(work: Path, phase: int, index: int) -> str:
+    """Return the name of the job of a part in a phase; the names of its files begin with it."""
+    return str(work / f"{phase}-{index:06d}")
+
+
 def part_path(work: Path, phase: int, index: int) -> Path:
     """Return the file of a part after a phase."""
-    return work / f"part-{phase}-{index:06d}"
+    return Path(f"{job_name(work, phase, index)}.part")
 
 
 def removed_path(work: Path, phase: int, index: int) -> Path:
     """Return the file of the documents of a part that a phase removed."""
-    return work / f"removed-{phase}-{index:06d}"
+    return Path(f"{job_name(work, phase, index)}.removed")
 
 
 def notes_path(work: Path, phase: int, index: int) -> Path:
     """Return the file of the notes that the survey of a phase made on a part."""
-    return work / f"notes-{phase}-{index:06d}"
+    return Path(f"{job_name(work, phase, index)}.notes")
 
 
 class Phases:
@@ -123,19 +132,10 @@ class Phases:
         work: the folder of the run's files.
         seconds: the time limit of a step for a document; 0 means no limit.
         keep_removed: whether removed documents are stored in full.
-        is_worker: whether another process repeats a part after the end of this one.
     """
 
-    def __init__(
-        self,
-        specs: Sequence[StepSpec],
-        work: Path,
-        seconds: float,
-        keep_removed: bool = False,
-        *,
-        is_worker: bool = False,
-    ) -> None:
-        self._specs, self._work, self._seconds, self._is_worker = specs, work, seconds, is_worker
+    def __init__(self, specs: Sequence[StepSpec], work: Path, seconds: float, keep_removed: bool = False) -> None:
+        self._specs, self._work, self._seconds = specs, work, seconds
         self._removed: list[Row] | None = [] if keep_removed else None
         self._steps = [spec.make() for spec in specs]
         for spec, step in zip(specs, self._steps, strict=True):
@@ -148,45 +148,35 @@ class Phases:
         self.last = len(surveys)
         self._resolved_phase = 0
 
-    def run(self, phase: int, index: int, documents: Sequence[Document], first_number: int) -> int:
-        """Run a phase on a part, unless its result exists. Return the part's index.
+    def run(self, phase: int, index: int, source: Path, first_number: int) -> None:
+        """Run a phase on a part.
 
         Args:
             phase: the phase.
             index: the part's number.
-            documents: in the first phase, the documents of the part; empty if this part was already written.
+            source: the file of the part before this phase.
             first_number: in later phases, the number of the part's first document among all documents of the survey.
         """
         result = part_path(self._work, phase, index)
-        before = part_path(self._work, phase - 1, index)
-        # A continued run may have finished later phases of this part.
-        is_finished = any(part_path(self._work, done, index).exists() for done in range(phase, self.last + 1))
-        if is_finished or (phase == 0 and not documents):
-            before.unlink(missing_ok=True)
-            return index
-        if phase == 0:
-            accounts = [Account() for _ in self._specs]
-            candidates = [Candidate(document, document.language) for document in documents]
-        else:
-            accounts, candidates = read_part(before)
+        accounts, candidates = read_part(source)
+        accounts = accounts or [Account() for _ in self._specs]  # there are no accounts before the first phase
         if phase and self._resolved_phase != phase:  # once in a process
             self.surveys[phase - 1].load_resolved(resolved_folder(self._work, self.survey_labels[phase - 1]))
             self._resolved_phase = phase
         notes = NoteBook() if phase < self.last else None
-        tracked = tracking(result, self._seconds) if self._is_worker else nullcontext(Tracker())
+        # The process that this one works for repeats a part after the end of this process.
+        tracked = tracking(result, self._seconds) if processes.is_worker else nullcontext(Tracker())
         if self._removed is not None:
             self._removed.clear()
         with tracked as tracker, time_limit(self._seconds):
             self._pass(phase, candidates, accounts, first_number, notes, tracker)
         if notes is not None:
             notes.write(notes_path(self._work, phase, index))
-        if self._removed:  # before the result, which ends the work on the part
+        if self._removed:
             write_removed(removed_path(self._work, phase, index), self._removed)
         write_part(result, accounts, candidates)
-        before.unlink(missing_ok=True)
-        if self._is_worker:
+        if processes.is_worker:
             forget(result)
-        return index
 
     def _pass(
         self,
@@ -273,11 +263,31 @@ def _mark(candidate: Candidate, step: Step, text: str) -> None:
     candidate.restore(text, is_edited)
 
 
-@cache
-def _phases(specs: str, work: Path, seconds: float, keep_removed: bool) -> Phases:
-    return Phases([StepSpec(*spec) for spec in json.loads(specs)], work, seconds, keep_removed, is_worker=True)
+def write_steps(work: Path, specs: Sequence[StepSpec], seconds: float, keep_removed: bool) -> None:
+    """Write the steps for the processes that run them."""
+    write_json(work / _STEPS, [[list(spec) for spec in specs], seconds, keep_removed])
 
 
-def run_phase(specs: str, work: Path, seconds: float, keep_removed: bool, *job: Any) -> int:
-    """Call `Phases.run` in a process that makes the steps only once. `specs` is the JSON of the steps."""
-    return _phases(specs, work, seconds, keep_removed).run(*job)
+def _traces(names: Sequence[str]) -> set[Path]:
+    return {path for folder in {Path(name).parent for name in names} for path in ended_files(folder)}
+
+
+@work_of_jobs(
+    "preparing", is_passing=True, sources=lambda work, run, phase, index, source, first: [source], traces=_traces
+)
+def run_phase(name: Path, work: str, run: str, phase: int, index: int, source: str, first_number: int) -> None:
+    """Run a phase on a part; the steps are made once in a process.
+
+    Args:
+        name: see `job_name`.
+        work: the folder of the run's files.
+        run: differs for every run.
+        phase: see `Phases.run`, also for the other arguments.
+    """
+    _phases(work, run).run(phase, index, Path(source), first_number)
+
+
+@lru_cache(1)
+def _phases(work: str, run: str) -> Phases:
+    specs, seconds, keep_removed = read_json(Path(work) / _STEPS, "prepare")
+    return Phases([StepSpec(*spec) for spec in specs], Path(work), seconds, keep_removed)

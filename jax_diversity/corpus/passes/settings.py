@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from jax_diversity.corpus.settings import SECONDS_PER_DOCUMENT
 from jax_diversity.foundation.artifacts import fingerprint
-from jax_diversity.foundation.checks import as_weight, check_at_least
+from jax_diversity.foundation.checks import as_weight
 from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
 from jax_diversity.foundation.libraries import MissingLibrary
 from jax_diversity.foundation.settings import parse_yaml, settings_from_plain
 
 if TYPE_CHECKING:
     from jax_diversity.corpus.passes.chain import Chain
+    from jax_diversity.foundation.executors import Executor
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 """The folder of the recipes: settings whose `preparation` lists the steps."""
@@ -53,11 +54,6 @@ class PreparationConfig:
     """Options that replace the options in `steps` or in the recipe, as STEP.OPTION, such as `perplexity.reference
     wiki.txt`. Lists and mappings are YAML, such as `perplexity.thirds '[head, middle]'`. The second use of a step is
     STEP_2. STEP.only sets the step's `only`."""
-    engine: Literal["processes", "ray"] = "processes"
-    """`processes` of this machine, or tasks of a `ray` cluster; its machines must share the file system of `out`."""
-    num_processes: int = 0
-    """Number of parts of the corpus that are processed at a time; 0 means the number of cores. A corpus of a few
-    megabytes is a single part, which this process handles itself. The result does not depend on this number."""
     seconds_per_document: float = SECONDS_PER_DOCUMENT
     """Time limit for reading a document, and for every step of a document; 0 means no limit. A slower document is left
     out: the counts of reading contain it, or the rule `took_too_long` of the step removes it. A step that calls a large
@@ -73,7 +69,6 @@ class PreparationConfig:
             raise UserError(
                 f"Expected preparation.steps or preparation.recipe, found both (recipe {self.recipe}); leave one out."
             )
-        check_at_least(0, "preparation", self, "num_processes")
         as_weight("preparation.seconds_per_document", self.seconds_per_document)
         self.chain()
 
@@ -128,8 +123,8 @@ class PreparationConfig:
         identities = [] if chain is None else chain.identities()
         return fingerprint(corpus, identities) if identities else corpus
 
-    def chain(self) -> Chain | None:
-        """Return the steps, ready to run; None if there are no steps."""
+    def chain(self, executor: Executor | None = None) -> Chain | None:
+        """Return the steps, ready to run by an executor; None if there are no steps."""
         steps = self.listed()
         if not steps:
             return None
@@ -137,7 +132,7 @@ class PreparationConfig:
 
         try:
             options = [(each.step, each.all_options()) for each in steps]
-            return Chain(options, self.engine, self.num_processes, self.seconds_per_document, self.keep_removed)
+            return Chain(options, executor, self.seconds_per_document, self.keep_removed)
         except MissingLibrary:
             raise
         except UserError as error:

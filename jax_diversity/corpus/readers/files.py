@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -90,6 +90,28 @@ class InputFile:
                 raise OSError("a named pipe")
             return open(self.address, "rb")
         return io.BufferedReader(self.filesystem.open(self.address, "rb"))
+
+    @property
+    def plain(self) -> list[str]:
+        """The address and the name, from which `of_plain` makes the file again."""
+        return [self.address, self.name]
+
+    @classmethod
+    def of_plain(cls, plain: Sequence[str]) -> InputFile:
+        """Make a file from the result of `plain`."""
+        address, name = plain
+        if "://" not in address and "::" not in address:
+            return cls(address, name)
+        import fsspec
+
+        return cls(address, name, fsspec.core.url_to_fs(address)[0])
+
+    def stamp(self) -> Any:
+        """A value that changes when the file is written or replaced; None for a file on another machine."""
+        if self.filesystem is not None:
+            return None
+        status = os.stat(self.address)
+        return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
     def size(self) -> int:
         """Number of stored bytes."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from jax_diversity.corpus.identity import IdRegistry
 from jax_diversity.corpus.readers.array_record import read_array_records
@@ -24,7 +25,16 @@ from jax_diversity.corpus.readers.mediawiki import read_mediawiki
 from jax_diversity.corpus.readers.megatron import read_megatron
 from jax_diversity.corpus.readers.parquet import read_parquet
 from jax_diversity.corpus.readers.python_environment import find_packages, read_python_environment, select_documents
-from jax_diversity.corpus.readers.records import TEXT, TOKENS, Found, Place, Problem, ReadReport, TokenDocument
+from jax_diversity.corpus.readers.records import (
+    MAX_PROBLEMS,
+    TEXT,
+    TOKENS,
+    Found,
+    Place,
+    Problem,
+    ReadReport,
+    TokenDocument,
+)
 from jax_diversity.corpus.readers.stack_exchange import read_stack_exchange
 from jax_diversity.corpus.readers.text import read_text
 from jax_diversity.corpus.readers.web import read_html, read_warc
@@ -43,6 +53,8 @@ _READERS: dict[str, Callable[[InputFile, Advance], Found]] = {
     "warc": read_warc,
 }
 """The readers of files without configurable fields."""
+_MOST_FIELDS = 20  # number of fields in an error
+_GROUP_BYTES = 64 * 2**20
 _TOKEN_BYTES = 4  # number of bytes of a stored token
 _REMOTE_TAGS = ("ETag", "etag", "md5Hash", "content_md5", "crc32c", "generation")
 
@@ -53,7 +65,43 @@ def read_documents(config: CorpusConfig, report: ReadReport, advance: Advance = 
     Give a new `report`; the counts are written into it. `advance` is called with numbers of stored bytes; their sum is
     about `input_size(config)`.
     """
-    yield from _documents(_read_sources(config, report, advance), config, report)
+    reading = Reading(config, report)
+    yield from reading.documents(_read_sources(config, report, advance))
+    reading.check()
+
+
+def groups_of_files(config: CorpusConfig) -> list[Group]:
+    """Divide the files of a corpus into groups that can be read independently, in the order of reading.
+
+    A group has consecutive files of together about 64 MB, or one larger file. The Python environment is the last group.
+    The settings `max_bytes` and `duplicate_ids=rename` depend on all earlier documents: with them there is one group.
+    """
+    files = find_files(config)
+    has_environment = PYTHON_ENVIRONMENT in config.paths
+    if config.max_bytes is not None or config.duplicate_ids == "rename":
+        return [Group([file.plain for file in files], has_environment)]
+    groups, size = [Group([], False)], 0
+    for file in files:
+        groups[-1].files.append(file.plain)
+        with reading_faults(file):
+            size += file.size()
+        if size >= _GROUP_BYTES:
+            groups.append(Group([], False))
+            size = 0
+    if has_environment:
+        groups.append(Group([], True))
+    return [group for group in groups if group.files or group.has_environment]
+
+
+def read_group(group: Group, reading: Reading, advance: Advance = ignore) -> Iterator[Document]:
+    """Read the documents of a group of files. `reading` gets the counts, and checks them afterwards.
+
+    Raises:
+        UserError: see `read_documents`; or a file changed while it was read.
+    """
+    files = [InputFile.of_plain(plain) for plain in group.files]
+    found = _read_files(files, group.has_environment, reading.config, reading.report, advance)
+    yield from reading.documents(found)
 
 
 def sample_documents(
@@ -81,42 +129,74 @@ def sample_documents(
             else:
                 yield from islice(read_python_environment(config.max_bytes, advance), each)
 
-    yield from _documents(found(), config, report)
+    reading = Reading(config, report)
+    yield from reading.documents(found())
+    reading.check()
 
 
-def _documents(readings: Found, config: CorpusConfig, report: ReadReport) -> Iterator[Document]:
-    """Yield the documents, with unique ids. Other records are counted."""
-    ids, named = IdRegistry(), _NamedFields(config)
-    # `_read_sources` compares `max_bytes` with the counts of this loop. They are up to date there because a generator
-    # runs only when the next value is requested.
-    for place, found in readings:
-        try:
-            text_bytes = len(found.text.encode()) if isinstance(found, Document) else 0
-        except UnicodeEncodeError as error:
-            text_bytes, found = 0, Problem.of_unicode(error)
-        if isinstance(found, Problem):
-            if config.strict:
-                raise UserError(
-                    f"{place}: {found.what}; correct the record, or read without corpus.strict to skip such records."
-                )
-            report.skip(place, found)
-            continue
-        if _is_empty(found):
-            report.num_empty_documents += 1
-            continue
-        document = found if ids.add(found.id) else _with_other_id(found, place, ids, config, report)
-        named.add(place, document)
-        report.num_documents += 1
-        report.text_bytes += text_bytes
-        report.num_tokens += len(document.tokens) if isinstance(document, TokenDocument) else 0
-        yield document
-    if not report.num_documents:
-        first = f"; the first problem: {report.problems[0]}" if report.problems else ""
-        raise UserError(
-            f"Expected at least one document that is not empty in {', '.join(config.paths)}, found "
-            f"{report.num_problems} broken and {report.num_empty_documents} empty ones{first}."
-        )
-    named.check()
+class Group(NamedTuple):
+    """Files that one job reads, as `InputFile.plain`, and whether it also reads the Python environment."""
+
+    files: list[list[str]]
+    has_environment: bool
+
+
+class Reading:
+    """The counts of a corpus, or of a group of its files, while it is read; `check` is for the whole corpus."""
+
+    def __init__(self, config: CorpusConfig, report: ReadReport | None = None) -> None:
+        self.config, self.report = config, report or ReadReport()
+        self.ids, self._named = IdRegistry(), _NamedFields(config)
+
+    def documents(self, readings: Found) -> Iterator[Document]:
+        """Yield the documents, with unique ids. Other records are counted."""
+        config, report = self.config, self.report
+        # `_read_files` compares `max_bytes` with the counts of this loop. They are up to date there because a generator
+        # runs only when the next value is requested.
+        for place, found in readings:
+            try:
+                text_bytes = len(found.text.encode()) if isinstance(found, Document) else 0
+            except UnicodeEncodeError as error:
+                text_bytes, found = 0, Problem.of_unicode(error)
+            if isinstance(found, Problem):
+                if config.strict:
+                    raise UserError(
+                        f"{place}: {found.what}; correct the record, or read without corpus.strict to skip such "
+                        "records."
+                    )
+                report.skip(place, found)
+                continue
+            if _is_empty(found):
+                report.num_empty_documents += 1
+                continue
+            document = found if self.ids.add(found.id) else _with_other_id(found, place, self.ids, config, report)
+            self._named.add(place, document)
+            report.num_documents += 1
+            report.text_bytes += text_bytes
+            report.num_tokens += len(document.tokens) if isinstance(document, TokenDocument) else 0
+            yield document
+
+    def plain(self) -> dict[str, Any]:
+        """The counts as JSON values, without the ids."""
+        return {"report": dataclasses.asdict(self.report), "named": self._named.plain()}
+
+    def add(self, other: Mapping[str, Any]) -> None:
+        """Add the counts of the group of files that follows, as `plain` returns."""
+        for name, value in other["report"].items():
+            both = getattr(self.report, name) + value
+            setattr(self.report, name, both[:MAX_PROBLEMS] if name == "problems" else both)
+        self._named.join(*other["named"])
+
+    def check(self) -> None:
+        """Raise a `UserError` if the corpus has no documents, or no record with a field that the settings name."""
+        report = self.report
+        if not report.num_documents:
+            first = f"; the first problem: {report.problems[0]}" if report.problems else ""
+            raise UserError(
+                f"Expected at least one document that is not empty in {', '.join(self.config.paths)}, found "
+                f"{report.num_problems} broken and {report.num_empty_documents} empty ones{first}."
+            )
+        self._named.check()
 
 
 class _NamedFields:
@@ -145,13 +225,23 @@ class _NamedFields:
         self._fields.update(dict.fromkeys([content, *taken, *document.metadata]))
         self._absent = {name: value for name, value in self._absent.items() if not found[name]}
 
+    def plain(self) -> list[Any]:
+        """The absent fields, the number of records, and the first other fields, as JSON values."""
+        return [self._absent, self._num_records, [*self._fields][:_MOST_FIELDS]]
+
+    def join(self, absent: Mapping[str, Any], num_records: int, fields: Sequence[str]) -> None:
+        """Add what `plain` returned for the documents that follow."""
+        self._absent = {name: value for name, value in self._absent.items() if name in absent}
+        self._num_records += num_records
+        self._fields.update(dict.fromkeys(fields))
+
     def check(self) -> None:
         """Raise a `UserError` for a named field that no record had."""
         for name, value in self._absent.items() if self._num_records else ():
             near = did_you_mean(value, self._fields).removesuffix(".")
             raise UserError(
                 f"Expected a text or number in the field {value!r} of a record (corpus.{name}), found none in "
-                f"{self._num_records:,} records, whose fields are {', '.join([*self._fields][:20])}"
+                f"{self._num_records:,} records, whose fields are {', '.join([*self._fields][:_MOST_FIELDS])}"
                 f"{near or f'; name one of them, or leave corpus.{name} out.'} Fields within fields cannot be named."
             )
 
@@ -193,15 +283,29 @@ def input_fingerprint(config: CorpusConfig, cache: Path | None = None, advance: 
 
 
 def _read_sources(config: CorpusConfig, report: ReadReport, advance: Advance) -> Found:
+    return _read_files(find_files(config), PYTHON_ENVIRONMENT in config.paths, config, report, advance)
+
+
+def _read_files(
+    files: Sequence[InputFile], has_environment: bool, config: CorpusConfig, report: ReadReport, advance: Advance
+) -> Found:
     licences = Licences()
-    for file in find_files(config):
+    for file in files:
+        with reading_faults(file):
+            stamp = file.stamp()
         for place, found in _read_file(file, config, licences, advance):
             read_bytes = report.text_bytes + _TOKEN_BYTES * report.num_tokens
             # Only documents are checked: skipped records do not count towards the limit.
             if isinstance(found, Document) and config.max_bytes is not None and read_bytes >= config.max_bytes:
                 return
             yield place, found
-    if PYTHON_ENVIRONMENT in config.paths:
+        with reading_faults(file):
+            if file.stamp() != stamp:
+                raise UserError(
+                    f"Expected {file.address} to stay as it is while it is read, found that it changed; finish writing "
+                    "the files of the corpus, then run the same command again."
+                )
+    if has_environment:
         # The documents of packages are chosen by hash before reading. They may have the remaining bytes of the limit.
         remaining = None if config.max_bytes is None else config.max_bytes - report.text_bytes
         yield from read_python_environment(remaining, advance)
