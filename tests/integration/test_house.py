@@ -108,7 +108,7 @@ def test_a_new_stage_needs_its_folder_and_two_lines(
     assert (out / "shouted" / "shouted.txt").read_text(encoding="utf-8").count("!") == 1200
     assert json.loads((out / "manifest.json").read_text())["settings"]["shout"] == {"num_marks": 3}
     assert main(["shout", "--out", str(out), "--quiet", "--shout.num-marks", "0"]) == 2
-    assert "Expected shout.num_marks >= 1, found 0" in capsys.readouterr().err
+    assert "Expected --shout.num-marks >= 1, found 0" in capsys.readouterr().err
     # What it reads is made again: so is it, and its former output goes.
     changed = dataclasses.replace(config.corpus, file_bytes=10**6)
     Build(dataclasses.replace(config, corpus=changed)).run_stage("prepare")
