@@ -276,7 +276,7 @@ class Build:
             if entry["fingerprint"] == new_fingerprint:
                 continue
             for lost in sorted(self._outdated(stage.name) & followed.keys()):
-                before, after = _flat(entry["config"]), _flat(settings)
+                before, after = flat(entry["config"]), flat(settings)
                 changes = [
                     f"{setting} {after.get(setting)} (it was {before.get(setting)})"
                     for setting in sorted(before.keys() | after.keys())
