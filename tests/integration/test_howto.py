@@ -227,9 +227,8 @@ def test_flax_nnx_and_a_restart(here: Path, capsys: pytest.CaptureFixture) -> No
     exec(compile(first.replace("num_steps = 20", "num_steps = 22"), "flax-nnx.md", "exec"), restarted)
     assert capsys.readouterr().out.splitlines()[0] == "continued from step 20"
     assert restarted["batches"].position == 22 * 16
-    for batch in (next(names["batches"]) for _ in range(2)):
-        loss = names["train_step"](names["model"], names["optimizer"], batch)
-    np.testing.assert_allclose(restarted["loss"], loss, rtol=1e-5)
+    losses = [names["train_step"](names["model"], names["optimizer"], next(names["batches"])) for _ in range(2)]
+    np.testing.assert_allclose(restarted["loss"], losses[-1], rtol=1e-5)
     exec(compile(second, "flax-nnx.md", "exec"), names)
     assert [step for step, _ in names["seen"]] == [0, 1, 2]
 
