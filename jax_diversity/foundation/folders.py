@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -141,6 +142,23 @@ def locked(folder: Path) -> Iterator[None]:
             path.unlink()  # before the release, because the file of the next lock has the same name
         _open_locks.discard(handle)
         os.close(handle)
+
+
+@contextmanager
+def space_for(folder: Path) -> Iterator[None]:
+    """Turn the errors of a full disk into one sentence.
+
+    Raises:
+        UserError: there is no space for the files in the folder.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise UserError(
+            f"Expected space for the files in {folder}, found {error.strerror}; free some space and repeat the call."
+        ) from None
 
 
 def is_locked(folder: Path) -> bool:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from scipy.sparse import csr_array, vstack
 from jax_diversity.foundation.artifacts import NO_ARRAY
 from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_function, check_type
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.folders import locked, space_for
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.floors import ideal_token_shuffle
 from jax_diversity.measures.prefixes import prefix_deviation
@@ -30,6 +31,7 @@ from jax_diversity.schema import Characteristics
 from jax_diversity.schema.count_files import CountFiles
 from jax_diversity.schema.spool import Rows, Spool
 
+_FOLDER, _PAIRS = ".measuring", "pairs-"
 _TOGETHER = 1 << 20
 """Number of sequences that are read, and of positions that are measured, at the same time."""
 
@@ -75,16 +77,23 @@ def measure_files(
     sizes = tuple(as_whole_number("every window size", size, 1, opened.num_sequences) for size in as_tuple(windows))
     number = max(-(-opened.num_sequences // _TOGETHER), 1)
     bounds = [opened.num_sequences * part // number for part in range(number + 1)]
-    with tempfile.TemporaryDirectory(dir=path.resolve().parent) as folder:
-        _divide(path, indices, bounds, Path(folder))
-        spool = Spool(Path(folder), number)
-        measures = _spool_by_position(opened, bounds, Path(folder), spool, sizes, every_start)
-        for part, (first, stop) in enumerate(itertools.pairwise(bounds)):
-            if first == stop:  # no sequences at all
-                break
-            rows = spool.read(part)
-            measures.add(rows.take(np.argsort(rows.numbers)))
-            advance(stop - first)
+    # The name is fixed, so that the next call removes what a killed one has left.
+    folder = path.with_name(path.name + _FOLDER)
+    with locked(folder), space_for(folder):
+        for left in [*folder.glob(f"{_PAIRS}*"), *folder.glob("*.spool")]:
+            left.unlink()
+        try:
+            _divide(path, indices, bounds, folder)
+            spool = Spool(folder, number)
+            measures = _spool_by_position(opened, bounds, folder, spool, sizes, every_start)
+            for part, (first, stop) in enumerate(itertools.pairwise(bounds)):
+                if first == stop:  # no sequences at all
+                    break
+                rows = spool.read(part)
+                measures.add(rows.take(np.argsort(rows.numbers)))
+                advance(stop - first)
+        finally:
+            shutil.rmtree(folder)  # before the lock is released
     return measures.summary()
 
 
@@ -116,7 +125,7 @@ def _divide(path: Path, indices: np.memmap, bounds: Sequence[int], folder: Path)
         pairs = np.stack([sequences, np.arange(first, stop)], axis=1)[by_part]
         ends = np.searchsorted(part[by_part], np.arange(len(bounds)))
         for number, (start, end) in enumerate(itertools.pairwise(ends)):
-            with (folder / f"pairs-{number}").open("ab") as file:
+            with (folder / f"{_PAIRS}{number}").open("ab") as file:
                 file.write(pairs[start:end].tobytes())
 
 
@@ -129,7 +138,7 @@ def _spool_by_position(
     for number, (first, stop) in enumerate(itertools.pairwise(bounds)):
         block = files.read(first, stop)
         chars = Characteristics.of_block(files, block)
-        pairs = np.fromfile(folder / f"pairs-{number}", np.int64).reshape(-1, 2)
+        pairs = np.fromfile(folder / f"{_PAIRS}{number}", np.int64).reshape(-1, 2)
         times = np.bincount(pairs[:, 0] - first, minlength=stop - first)
         if not (times == 1).all():
             wrong = int(np.argmax(times != 1))
@@ -146,7 +155,7 @@ def _spool_by_position(
                 totals[family] += group_sums(entries, len(totals[family]))
         norms += float(_norms(chars.counts[files.families[0]]).sum())
         has_documents = block.documents is not None
-        (folder / f"pairs-{number}").unlink()
+        (folder / f"{_PAIRS}{number}").unlink()
     # For a corpus without tokens all shares are 0, not NaN.
     targets = {family: total / max(float(total.sum()), 1.0) for family, total in totals.items()}
     return _Measures(files, targets, norms / max(files.num_sequences, 1), sizes, every_start, has_documents)

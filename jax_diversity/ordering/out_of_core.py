@@ -14,13 +14,11 @@ part, and ends with the same bytes.
 from __future__ import annotations
 
 import dataclasses
-import errno
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +29,7 @@ from jaxtyping import Float64, Int64
 from jax_diversity.foundation.artifacts import fingerprint, write_text
 from jax_diversity.foundation.checks import as_whole_number, check_function, check_type
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import locked
+from jax_diversity.foundation.folders import locked, space_for
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.balance import check_options, order_stream
 from jax_diversity.ordering.base import METHODS
@@ -109,7 +107,7 @@ def order_files(
     objective.check_families(opened.families)
     objective.check_method(_METHOD)
     folder = path.with_name(path.name + _FOLDER)
-    with locked(folder), _disk_full(folder):
+    with locked(folder), space_for(folder):
         run = _Run(opened, folder, seed, objective, size, options)
         run.totals()
         run.halve()
@@ -259,6 +257,7 @@ class _Run:
             for part, members in enumerate(rows):
                 if len(members):
                     spool.append(part, of_chunk.take(members))
+            spool.sync()
             state.save(_as_arrays({**sums._asdict(), "sizes": spool.sizes(), "num_chunks": chunk + 1}))
         if not digests:
             state.save(_as_arrays({**sums._asdict(), "sizes": sizes, "num_chunks": 0}))
@@ -436,17 +435,3 @@ def _check_and_hash(path: Path, num_sequences: int) -> str:
             f"Expected each of {num_sequences:,} sequences once in {path}; delete its folder and start again."
         )
     return digest.hexdigest()
-
-
-@contextmanager
-def _disk_full(folder: Path) -> Iterator[None]:
-    """Turn the errors of a full disk into one sentence."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        raise UserError(
-            f"Expected space for the files in {folder}, found {error.strerror}; free some space and repeat the call, "
-            "which continues."
-        ) from None

@@ -34,8 +34,9 @@ from jax_diversity.ordering.running import Checkpoint, drive
 
 REACH = 8192
 """Number of sequences on each side of a cut that may be exchanged."""
-_MOST_PARTS, _MOST_ENTRIES = 256, 2**32
-"""Number of parts that an accelerator orders at once, and number of entries of all their pools' tables (8 GiB)."""
+_MOST_PARTS, _MOST_BYTES = 256, 2**32
+"""Number of parts that an accelerator orders at once, and bytes of all their pools' tables. The arrays of a call need
+about three times as many bytes."""
 _LEAST_GAIN = 1e-3
 """Exchanges stop when one lowers `||D||²` by less than this share of a sequence's mean `||v||²`."""
 
@@ -202,7 +203,7 @@ def select_in_parts(
         if len(started) == 1:
             placed = [drive(*started[0], advance, Checkpoint())]
         else:
-            run_together([selector for selector, _ in started], max(len(parts[number]) for number in numbers), advance)
+            run_together([selector for selector, _ in started], [len(parts[number]) for number in numbers], advance)
             placed = [selector.placed()[len(own.consumed) :] for selector, own in started]
         return [
             parts[number][own[: len(parts[number])] - len(known_before[number])]
@@ -236,8 +237,9 @@ def select_in_parts(
 
 
 def _most_at_once(features: Features, sizes: PoolSizes) -> int:
-    """Return the number of parts that an accelerator orders at the same time: as many as its memory surely holds."""
-    return max(min(_MOST_ENTRIES // (sizes.num_slots * len(features.targets)), _MOST_PARTS), 1)
+    """Return the number of parts that an accelerator orders at the same time."""
+    table = sizes.num_slots * len(features.targets) * np.dtype(sizes.table_type).itemsize
+    return max(min(_MOST_BYTES // table, _MOST_PARTS), 1)
 
 
 OrderParts = Callable[[Sequence[int], Advance], list[Int64[np.ndarray, " _part"]]]

@@ -418,18 +418,20 @@ class PoolSelector:
         self._start(restored_deviation(self.rule, self._plan, saved), placed, taken[~np.isin(taken, placed)], num_taken)
 
 
-def run_together(selectors: Sequence[PoolSelector], num_steps: int, advance: Advance) -> None:
-    """Place `num_steps` sequences by each of several pools of equal sizes, all pools at the same time on one device.
+def run_together(selectors: Sequence[PoolSelector], num_steps: Sequence[int], advance: Advance) -> None:
+    """Place all sequences of several pools of equal sizes, all pools at the same time on one device.
 
     On an accelerator, a step takes nearly as long for many small pools as for one: the time is in the starts of its
-    programs. A pool whose sequences are all placed before `num_steps` keeps its order.
+    programs. `num_steps` are the pools' numbers of sequences; a pool whose sequences are all placed keeps its order.
     """
     rule, rows, stream, state = stack(selectors)
-    for first in range(0, num_steps, STEPS_PER_CALL):
-        steps = min(STEPS_PER_CALL, num_steps - first)
+    for selector in selectors:  # the memory of the device has room for the joined arrays, not for both
+        del selector.rows, selector.state
+    for first in range(0, max(num_steps), STEPS_PER_CALL):
+        steps = min(STEPS_PER_CALL, max(num_steps) - first)
         state = call(run_many, rule, rows, stream, state, np.int32(steps))
         jax.block_until_ready(state.num_placed)
-        advance(steps * len(selectors))
+        advance(int(np.clip(np.subtract(num_steps, first), 0, steps).sum()))
     for number, selector in enumerate(selectors):
         selector.state = jax.tree.map(operator.itemgetter(number), state)
 

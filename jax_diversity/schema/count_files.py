@@ -372,8 +372,12 @@ def _read_row_group(path: Path, number: int, num_rows: int, families: Sequence[s
                 counted, tokens[name] = _flat(table[f"{name}.tokens"])
                 if not np.array_equal(counted, lengths[name]):
                     raise ValueError(f"the columns {name}.group and {name}.tokens have lists of different lengths")
+                _check_canonical(name, lengths[name], groups[name], tokens[name])
             if _DOCUMENT in table.column_names:
-                documents = table[_DOCUMENT].to_numpy().astype(np.int64)
+                column = table[_DOCUMENT]
+                if column.null_count or not pa.types.is_integer(column.type):
+                    raise ValueError(f"documents of the type {column.type}, {column.null_count} of them null")
+                documents = column.to_numpy().astype(np.int64)
             if _COPIES in table.column_names:
                 sizes, members = _flat(table[_COPIES])
                 copies = np.full((len(sizes), int(sizes.max(initial=0))), -1)
@@ -388,8 +392,23 @@ def _read_row_group(path: Path, number: int, num_rows: int, families: Sequence[s
     return CountBlock(lengths, groups, tokens, documents, copies)
 
 
+def _check_canonical(name: str, lengths: np.ndarray, groups: np.ndarray, tokens: np.ndarray) -> None:
+    """Check that every row has ascending groups with tokens: other lists of the same counts would be another corpus."""
+    ascends = np.diff(groups.astype(np.int64)) > 0
+    ends = np.cumsum(lengths, dtype=np.int64)[:-1]
+    ascends[ends[(ends > 0) & (ends < len(groups))] - 1] = True  # the next row begins with any group
+    if not ascends.all():
+        raise ValueError(f"a sequence whose groups in {name}.group do not ascend")
+    if (tokens == 0).any():
+        raise ValueError(f"a group with 0 tokens in {name}.tokens")
+
+
 def _flat(column: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the lengths and the values of a column of lists."""
+    import pyarrow as pa
+
+    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+        raise ValueError(f"a column of the type {column.type} in place of lists")
     lists = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if column.null_count:
         raise ValueError("lists that are null")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from jax_diversity import Characteristics, UserError, measure
 from jax_diversity.measures import files as measured
 from jax_diversity.measures.files import measure_files
+from jax_diversity.schema.spool import Spool
 
 NUM, WINDOWS = 500, (1, 7, 64, 230)
 
@@ -74,3 +76,23 @@ def test_bad_orders_and_windows(counts: Path) -> None:
     for size in (0, NUM + 1):
         with pytest.raises(UserError, match="window size"):
             measure_files(counts, path, (size,))
+
+
+def test_a_killed_call_and_a_full_disk(counts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a killed call left is not read; after a full disk nothing is left."""
+    order = counts.parent / "order.npy"
+    np.save(order, np.random.default_rng(1).permutation(NUM))
+    expected = measure_files(counts, order, (64,))
+    folder = order.with_name("order.npy.measuring")
+    folder.mkdir()
+    (folder / "part-000000.spool").write_bytes(b"left by a killed call")
+    (folder / "pairs-0").write_bytes(b"12345678" * 2)
+    assert measure_files(counts, order, (64,)) == expected
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Spool, "append", full)
+    with pytest.raises(UserError, match="free some space"):
+        measure_files(counts, order, (64,))
+    assert not folder.exists()

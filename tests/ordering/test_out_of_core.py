@@ -169,7 +169,7 @@ def test_a_full_disk_is_one_sentence(
     with monkeypatch.context() as patch:
         full = OSError(28, "No space left on device")
         patch.setattr(spool.Spool, "append", fails_after(spool.Spool.append, 5, full))
-        with pytest.raises(UserError, match="free some space and repeat the call, which continues"):
+        with pytest.raises(UserError, match="free some space and repeat the call"):
             order_files(folder / "counts", tmp_path / FOUND, **SMALL)
     order_files(folder / "counts", tmp_path / FOUND, **SMALL)
     assert content(tmp_path) == content(folder)

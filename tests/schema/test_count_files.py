@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -126,3 +127,25 @@ def test_bad_counts_in_files(tmp_path: Path) -> None:
         pq.write_table(table.set_column(index, name, pa.array(values, lists)), path)
         with pytest.raises(UserError, match=message):
             Characteristics.from_files(path)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("topic.group", [[1, 0], [2]], "do not ascend"),
+        ("topic.group", [[1, 1], [2]], "do not ascend"),
+        ("topic.tokens", [[3, 0], [2]], "0 tokens"),
+        ("topic.tokens", [3, 2], "int64 in place of lists"),
+        ("document", [1.5, 2.0], "documents of the type double"),
+        ("document", [1, None], "1 of them null"),
+    ],
+)
+def test_other_forms_of_the_same_counts_are_refused(column: str, values: Any, message: str, tmp_path: Path) -> None:
+    """Files of others: lists in another order or with repeated groups would give other orders of the same counts."""
+    path = tmp_path / "a.parquet"
+    Characteristics.from_counts({"topic": [[1, 2, 0], [0, 0, 4]]}, documents=np.array([0, 1])).save(path)
+    table = pq.read_table(path)
+    place = table.column_names.index(column)
+    pq.write_table(table.set_column(place, column, pa.array(values)), path)
+    with pytest.raises(UserError, match=message):
+        Characteristics.from_files(path)
