@@ -421,8 +421,8 @@ class PoolSelector:
 def run_together(selectors: Sequence[PoolSelector], num_steps: int, advance: Advance) -> None:
     """Place `num_steps` sequences by each of several pools of equal sizes, all pools at the same time on one device.
 
-    On an accelerator, a step takes nearly as long for many small pools as for one: the time is in the starts of its
-    programs. A pool whose sequences are all placed before `num_steps` keeps its order.
+    On an accelerator, a step takes nearly as long for many small pools as for one, because starting its programs takes
+    most of the time. A pool whose sequences are all placed before `num_steps` keeps its order.
     """
     rule, rows, stream, state = stack(selectors)
     for first in range(0, num_steps, STEPS_PER_CALL):
