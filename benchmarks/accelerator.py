@@ -2,10 +2,10 @@
 
     python benchmarks/accelerator.py [--sections orders k-means ...] [--on-processor] [--write]
 
-`make accelerator` runs all of it with `--write`, in less than ten minutes, with the Python of the machine and its
-libraries; nothing is installed or fetched. The results are in `results/accelerator-DEVICE.json`. A section whose
-libraries are missing, or that takes longer than its limit, says so, and the others go on. `--on-processor` runs small
-sizes without an accelerator, to try the script.
+`make accelerator` runs all sections with `--write`, in less than ten minutes, with the Python of the machine and its
+libraries; nothing is installed or fetched. The results are in `results/accelerator-DEVICE.json`. If the libraries of a
+section are missing, or if it takes longer than its limit, its result contains the reason, and the other sections run.
+`--on-processor` tries the script with small sizes on a machine without an accelerator.
 
 - tests: the tests marked `accelerator`: the device makes the choices that processors make.
 - orders: sequences per second of one to many pools that advance together (`pool.run_many`), without compilation; the
@@ -32,7 +32,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 SECONDS = {"tests": 100, "orders": 150, "k-means": 30, "embeddings": 70, "training": 100, "runs": 150}
-"""The longest time of each section."""
+"""The longest time of each section, in seconds."""
 POOLS = (1, 4, 16, 64, 256, 1024)
 PART_SIZE = 32_768
 
@@ -163,7 +163,7 @@ def loader_rate(dataset: Any, batch_size: int, decode: str) -> int:
 
 
 def runs(small: bool) -> dict[str, Any]:
-    """Train a pair of the lab's models on the installed packages' texts: the same weights, another order."""
+    """Train two of the lab's models on the installed packages' texts, with the same weights and different orders."""
     import yaml
 
     from jax_diversity.lab.experiments.results import read_rows
@@ -200,7 +200,7 @@ SECTIONS: dict[str, Callable[[bool], dict[str, Any]]] = {
 
 
 def run_section(name: str, small: bool) -> dict[str, Any]:
-    """Run one section in a process of its own, so that its memory on the device is free afterwards."""
+    """Run one section in its own process, so that its memory on the device is free afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
         command = [sys.executable, __file__, "--section", name, "--to", str(path)]
@@ -221,7 +221,7 @@ def run_section(name: str, small: bool) -> dict[str, Any]:
 
 
 def device() -> dict[str, Any]:
-    """The device that JAX starts, asked in another process: this one must not take the device's memory."""
+    """Return the device that JAX starts. Another process asks JAX, so that this one takes no memory of the device."""
     code = "import jax, json; d = jax.devices(); print(json.dumps([d[0].platform, d[0].device_kind, len(d)]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:

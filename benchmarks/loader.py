@@ -7,7 +7,8 @@ order. All data are in the page cache. "Stock Grain" is `grain.DataLoader` over 
 default read options or none, whichever is faster; it stacks token rows and decodes nothing else.
 
 `for decoding on devices` is the host's part of `decode="device"`: records are read and checked, tokens and bits are
-copied (4.4 KB a record), and nothing is decoded. JAX's first device then makes the arrays; its time is printed apart.
+copied (4.4 KB a record), and nothing is decoded. JAX's first device then makes the arrays; its time is printed
+separately.
 
 Two of our rows do the same work: token rows (as stored; the checksum, number and build of every record are checked) and
 `inputs` (the whole loader, int32). All six arrays have 48 KiB per record, 12 times as much as is read: making them
@@ -112,7 +113,7 @@ def raw_rows(path: Path, order: np.ndarray, *, in_sequence: bool = False) -> Ite
 
 
 def stored(path: Path, order: np.ndarray) -> Iterator[np.ndarray]:
-    """What the host does with `decode="device"` before the transfer: read, check and copy tokens and bits."""
+    """Do the host's part of `decode="device"` before the transfer: read, check and copy tokens and bits."""
     reader = opened(path, len(order), in_sequence=True)
     for start in range(0, len(order) - B + 1, B):
         rows = order[start : start + B]
@@ -120,7 +121,7 @@ def stored(path: Path, order: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def expansion_seconds(path: Path, num_records: int) -> float:
-    """Seconds for 1,000 records to make the six arrays on JAX's first device, without transfer and compilation."""
+    """Return the seconds that JAX's first device needs for 1,000 records, without transfer and compilation."""
     batch = opened(path, num_records, in_sequence=True).read_stored(np.arange(B), dtype=np.dtype("uint16"))
     rows, best = jax.device_put(batch, jax.devices()[0]), float("inf")
     jax.block_until_ready(expand(**rows))

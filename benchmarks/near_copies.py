@@ -5,8 +5,8 @@
 The files `FOLDER/*.jsonl.gz` have the fields `text`, `source` and `language`. A file should contain the same texts in
 every language, because the languages of a source are compared.
 
-**Near copies.** The texts of a language are joined and cut into passages of 200 words and
-punctuation marks; in scripts without spaces, a word is one character. Every passage gets five copies of each kind:
+**Near copies.** The texts of a language are joined and cut into passages of 200 words and punctuation marks; in scripts
+without spaces, a word is one character. Every passage gets five copies of each kind:
 
 - `words 1%`: this share of the words is replaced by other words of the same language, so about this share of the
   characters changes.
@@ -19,7 +19,8 @@ cuts out at least a third.
 
 **Removed documents.** Every document passes through the steps of the recipes `fineweb` and `skywork` that judge texts,
 with all languages allowed. `quality` is left out, because it depends on the user's texts. For every source, language
-and rule: the share of documents that the rule removes, alone (each step gets all documents) and in the recipe's order.
+and rule, the result has the share of the documents that the rule removes, alone (each step gets all documents) and in
+the recipe's order.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ RECIPES: dict[str, list[tuple[str, dict[str, Any]]]] = {
 
 
 def read(folder: Path) -> Mapping[str, list[Document]]:
-    """The documents of every language."""
+    """Return the documents of every language."""
     of_name = {name: language for language, names in LANGUAGES.items() for name in names}
     documents: dict[str, list[Document]] = {language: [] for language in LANGUAGES}
     for path in sorted(folder.glob("*.jsonl.gz")):
@@ -112,7 +113,7 @@ def changed_letters(texts: Sequence[str], share: float, rng: random.Random) -> l
 
 
 def near_copies(language: str, text: str) -> dict[str, Any]:
-    """The shares of the copies that are found."""
+    """Return the shares of the copies that are found."""
 
     def left(step: str, texts: Sequence[str]) -> dict[int, str]:
         documents = [Document(str(index), text, "texts", language) for index, text in enumerate(texts)]
@@ -141,7 +142,7 @@ def near_copies(language: str, text: str) -> dict[str, Any]:
 
 
 def removals(documents: Sequence[Document]) -> dict[str, Any]:
-    """For every recipe, the share of documents that every rule removes, alone and in the order of the recipe."""
+    """Return, for every recipe and rule, the share of removed documents, alone and in the order of the recipe."""
 
     def shares(steps: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, float]:
         chain = Chain(steps, Here())

@@ -1,13 +1,14 @@
-"""Orders of counts in files: seconds and peak memory, from a million sequences to a hundred million.
+"""Measure orders of counts in files: seconds and peak memory, for a million to a hundred million sequences.
 
     python benchmarks/out_of_core.py [--sequences 1000000] [--folder FOLDER] [--keep] [--write]
     python benchmarks/out_of_core.py --sequences 100000000 --folder /large/disk --write
 
 Files of 2^20 sequences with ten non-zero counts each (1,000 clusters by Zipf, 100 length bins, 2,048 tokens, documents
 of log-normal length) are made one after another. They are ordered in one child process and measured in another, so that
-the peak memory of each is known. Files that were made before in the folder are used again, and an order that was killed
-continues. Seconds are of the clock and of the processors; on a machine with other work they differ. The quality is that
-of windows of 64, 256 and 1,024 positions: at all starts of a sample of ranges, and around the joints of the parts.
+the peak memory of each is known. Files that already exist in the folder are used again, and an order that was killed
+continues. Both the elapsed seconds and the seconds of processor time are stored; they differ on a machine with other
+work. The quality is measured in windows of 64, 256 and 1,024 positions, at all starts of some random ranges and of
+ranges around the joints of the parts.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def make_file(path: Path, number: int, num_sequences: int) -> None:
 
 
 def make_files(folder: Path, num_sequences: int) -> None:
-    """Make the files that the folder lacks, each in this process."""
+    """Make the files that do not exist in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(-(-num_sequences // FILE)):
         path = folder / f"part-{number:05}.parquet"
@@ -92,7 +93,7 @@ def _measured(work: Callable[..., dict[str, Any]], arguments: tuple[Any, ...], p
 
 
 def in_child(work: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """Run in a new process; the result has its seconds and its peak of resident memory."""
+    """Run a function in a new process. The result includes its seconds and its peak of resident memory."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_measured, args=(work, arguments, theirs))

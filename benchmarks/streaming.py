@@ -2,10 +2,10 @@
 
     python benchmarks/streaming.py [--num-sequences 10000000] [--num-records 100000] [--write]
 
-Opening: a dataset of ten million sequences in files of 65,536, in the packed layout read through a random ordering
-and in the ordered layout, each in a separate process that has imported everything: the time until the first batch
-of 64, and the largest growth of the process's resident memory. Record files that the batches do not read are sparse
-files of full size. With a cold cache, add the disk's time to read 80 MB.
+Opening: a dataset of ten million sequences in files of 65,536, in the packed layout read through a random ordering and
+in the ordered layout, each in a separate process that has imported everything: the time until the first batch of 64,
+and the largest growth of the process's resident memory. Record files that the batches do not read are sparse files of
+full size. With a cold cache, add the disk's time to read the pieces of the ordering (8 MiB each) that the batch needs.
 
 Streaming: records of 2,048 uint16 tokens (4 KiB) in files of 16,384, in the ordered layout, batches of 64, all in
 the page cache. For comparison, NumPy gathers whole batches from a memory map of the tokens alone, in the same
@@ -13,12 +13,12 @@ sequence (little more than a copy) and in random order. `token rows` do the same
 and the numbers of their sequences are checked. The object store is fsspec's memory file system: this measures
 the cost of the requests without a network.
 
-Ranges of bytes (with obstore): a server on the loopback interface, in a process of its own, gives the same records. We
-count its bytes for 1, 2, 4 and 8 hosts, without failures and with one failure in 20 requests (503, half a body, a
-closed connection). The share of a host is the size of its records. Then requests take 50 ms, one in 100 takes 1 s, and
-a consumer uses 1,000,000 tokens per second: how often it waits more than 10 ms for a batch, after the first one, and
-how many bytes are there in advance at most. The same consumer with files of this machine shows how long it waits for
-processors alone.
+Ranges of bytes (with obstore): a server on the loopback interface, in its own process, sends the same records. We count
+its bytes for 1, 2, 4 and 8 hosts, without failures and with one failure in 20 requests (503, half a body, a closed
+connection). The share of a host is the size of its records. Then requests take 50 ms, one in 100 takes 1 s, and a
+consumer uses 1,000,000 tokens per second. We count the batches after the first one for which it waits more than 10 ms,
+and the largest number of bytes that were fetched in advance. The same consumer with files of this machine shows how
+long it waits for processors alone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ B = 64
 SHORT, LONG = 16, 2048
 PER_FILE, PER_STREAMED_FILE = 65_536, 16_384
 IDENTITY = "5a" * 32
-NUM_WAITS = 1000  # batches of the consumer behind slow requests
+NUM_WAITS = 1000  # batches of the consumer with slow requests
 
 
 def make_dataset(
@@ -226,7 +226,7 @@ def measure_streaming(folder: Path, num_records: int) -> dict[str, float]:
 
 @contextmanager
 def served(root: Path, *options: str) -> Iterator[tuple[str, Callable[[], dict[str, int]]]]:
-    """Serve a dataset from another process: its address, and a function that returns the server's counts."""
+    """Serve a dataset from another process. Yields the address, and a function that returns the server's counts."""
     command = [sys.executable, "-m", "tests.support.range_server", str(root), *options]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -243,7 +243,7 @@ def served(root: Path, *options: str) -> Iterator[tuple[str, Callable[[], dict[s
 
 
 def waits(batches: Iterable[Any], ahead: Callable[[int], float] = lambda step: 0.0) -> dict[str, float]:
-    """Waits of a consumer of 1,000,000 tokens per second after the first batch."""
+    """Measure how long a consumer of 1,000,000 tokens per second waits after the first batch."""
     iterator, seconds, most = iter(batches), [], 0.0
     for step in range(NUM_WAITS + 1):
         asked = time.perf_counter()
@@ -265,7 +265,7 @@ def waits(batches: Iterable[Any], ahead: Callable[[int], float] = lambda step: 0
 
 
 def measure_ranges(root: Path, cache: Path, num_batches: int) -> dict[str, Any]:
-    """Bytes fetched, relative to the share of the hosts; and the waits of a consumer behind slow requests."""
+    """Measure the fetched bytes relative to the share of the hosts, and the waits of a consumer with slow requests."""
     record_bytes = jd.open_dataset(root).records.record_bytes
     share = num_batches * B * record_bytes
     found: dict[str, Any] = {"batches": num_batches, "fetched_by_share": {}, "requests_by_batch_and_host": {}}

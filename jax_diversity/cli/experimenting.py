@@ -1,4 +1,4 @@
-"""The commands `lab run` and `lab show`: they do the training runs of an experiment, and print their results."""
+"""The commands `lab run` and `lab show`, which train the models of an experiment and print the results."""
 
 from __future__ import annotations
 

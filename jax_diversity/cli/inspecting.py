@@ -84,7 +84,7 @@ def _in_percent(share: float) -> str:
 
 
 def _names_of_groups(dataset: Dataset, families: Collection[str]) -> dict[str, dict[str, str]]:
-    """Family -> number of a group -> its name: the terms of a cluster's documents, the text of a token."""
+    """Return family -> number of a group -> its name: the terms of a cluster's documents, or the text of a token."""
     clusterings = dataset.counts("cluster").get("clusterings", {}) if "cluster" in dataset.stored.stages else {}
     names = {
         family: {str(number): cluster["name"] for number, cluster in enumerate(dataset.clusters(family))}
@@ -98,7 +98,7 @@ def _names_of_groups(dataset: Dataset, families: Collection[str]) -> dict[str, d
 
 
 def _texts_of_tokens(dataset: Dataset) -> dict[str, str]:
-    """Number of a group of token ids -> the text of its first token; a + means that the group has more ids."""
+    """Return number of a group of token ids -> the text of its first token; a + means that the group has more ids."""
     if dataset.tokenizer is None:
         return {}
     groups = dataset.group_names[TOKENS]

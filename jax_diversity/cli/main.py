@@ -581,7 +581,7 @@ def _run_inspect(options: InspectOptions) -> None:
 
     if options.document is not None and not _is_run(options.out):
         dataset = open_dataset(_existing(options.out))
-        if not dataset.orderings:  # not further than preparation or packing: there is no run yet
+        if not dataset.orderings:  # the build has not reached the stage `order`, so a run does not exist yet
             document = valid_name(options.document)
             history = document_history(dataset, document)
             if history.decision is None and not history.is_stored:

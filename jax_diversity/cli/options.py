@@ -335,7 +335,7 @@ ALIASES = {
 }
 """Short names of settings, in the commands that have the setting and no option of the short name."""
 _MEANT = {"--batch-size": "--windows"}
-"""Options of other commands, and what has their meaning in a command that lacks them."""
+"""Options of other commands -> the option with the same meaning in a command that lacks them."""
 
 
 def with_full_names(arguments: Sequence[str], known: Collection[str]) -> list[str]:
@@ -544,13 +544,13 @@ def _unknown(verb: str, words: Sequence[str], known: Collection[str]) -> str:
 
 
 def _begins(option: str, known: str) -> bool:
-    """Whether the words of an option begin the words of a known one, as in --seq-len and --sequence-length."""
+    """Return whether every word of an option begins a word of a known option, as --seq-len and --sequence-length."""
     given, full = (re.split("[-_]", name.strip("-").rpartition(".")[2]) for name in (option, known))
     return len(given) == len(full) and all(there.startswith(here) for here, there in zip(given, full, strict=True))
 
 
 def as_typed(sentence: str) -> str:
-    """A sentence in which settings, such as corpus.text_field, have the names of their options."""
+    """Return a sentence in which settings, such as corpus.text_field, have the names of their options."""
     short = {full: name for name, full in ALIASES.items()}
     names = {name.removeprefix("--").replace("-", "_"): name for name, _, _, _ in list_options(BuildConfig())}
 

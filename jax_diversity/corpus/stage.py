@@ -160,7 +160,7 @@ def _join(config: CorpusConfig, results: Sequence[dict[str, Any]]) -> tuple[Stor
 
 
 def _warn_of_few(num_kept: int, preparation: Counts) -> None:
-    """Warn if the steps kept a small share of the documents, and name the rule that removed most."""
+    """Warn if the steps kept a small share of the documents, and name the rule that removed most of them."""
     num_read = preparation["num_documents_read"]
     removed = {
         (step["step"], rule): number for step in preparation["steps"] for rule, number in step["removed"].items()

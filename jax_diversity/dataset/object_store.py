@@ -1,6 +1,6 @@
-"""Read ranges of bytes from the objects of a store: by obstore if it is installed, otherwise by fsspec.
+"""Read ranges of bytes from the objects of a store, with obstore if it is installed, otherwise with fsspec.
 
-obstore needs no other library, and it refuses an object that another one has replaced meanwhile (`If-Match`). fsspec
+obstore needs no other library, and it refuses an object that was replaced after its first read (`If-Match`). fsspec
 supports more stores, and reads settings from `~/.config/fsspec`. If there are settings for a protocol, fsspec reads it.
 """
 
@@ -19,8 +19,8 @@ from jax_diversity.foundation.libraries import missing_driver
 
 _BY_OBSTORE = ("gs", "s3", "az", "abfs", "abfss", "http", "https")
 _TRIES = 6
-_FIRST_WAIT_SECONDS = 0.1  # twice as long before each further try: at most 3.1 seconds in all
-_REQUEST_SECONDS = 30  # a request without an answer is given up
+_FIRST_WAIT_SECONDS = 0.1  # doubled before each further try: at most 3.1 seconds in total
+_REQUEST_SECONDS = 30  # the time after which a request without an answer has failed
 
 
 class ObjectStore:
@@ -37,7 +37,7 @@ class ObjectStore:
     def read(self, name: str, start: int | None = None, stop: int | None = None) -> bytes | memoryview:
         """Return the bytes of an object, from `start` to `stop` or all.
 
-        Raises the exceptions of the library. `describe` makes a sentence of them.
+        Raises the exceptions of the library; `describe` turns them into a sentence.
         """
         client, path, get = self._client
         if get is None:
@@ -64,7 +64,7 @@ class ObjectStore:
             wait: waits for some seconds before a further try; True ends the work with an `InterruptedError`.
 
         Raises:
-            UserError: there is no such object, it may not be read, it was replaced, or all tries failed.
+            UserError: the object does not exist, may not be read or was replaced, or all tries failed.
         """
         seconds = _FIRST_WAIT_SECONDS
         for number in range(_TRIES):
@@ -115,7 +115,7 @@ class ObjectStore:
 
 
 def lasting_fault(error: Exception) -> bool:
-    """Return whether a further try cannot succeed: no such object, no permission, or a replaced object."""
+    """Return whether a further try cannot succeed: the object is absent, forbidden or replaced."""
     lasting = (UserError, FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
     return isinstance(error, lasting) or type(error).__name__ in _LASTING
 
@@ -125,7 +125,7 @@ _LASTING = ("NotFoundError", "PermissionDeniedError", "UnauthenticatedError", "P
 
 
 def describe(error: Exception, where: str, what: str, tries: str = "") -> UserError:
-    """Make a `UserError` of one sentence of an exception of a library."""
+    """Turn an exception of a library into a `UserError` of one sentence."""
     if isinstance(error, UserError):
         return error
     name = type(error).__name__
@@ -141,6 +141,6 @@ def describe(error: Exception, where: str, what: str, tries: str = "") -> UserEr
             f"Expected {what} at {where}, but the store refused to give it to this user; set the credentials of the "
             "store, or ask its owner for the right to read."
         )
-    # obstore's messages go on with a Rust representation after the first line.
+    # After the first line, obstore's messages continue with a Rust representation.
     reason = " ".join(str(error).split("\n\n")[0].split()) or repr(error)
     return UserError(f"Expected {what} at {where}, but it could not be read{tries}: {reason}.")

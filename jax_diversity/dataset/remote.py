@@ -6,7 +6,7 @@ contains:
 
     files/SHA256                a fetched file, shared by all datasets, always complete and checked
     datasets/KEY/               the folder of a dataset, one folder for each manifest: links to the fetched files
-    pieces/SHA256               a large array, of which only the pieces that were read are there
+    pieces/SHA256               a large array; the file contains only the pieces that were read
     streams/                    files that `loader.stream_batches` reads once and removes
 
 If a stage was made again, only the files of this stage are fetched again. Any number of processes may share a cache.

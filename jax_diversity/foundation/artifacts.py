@@ -69,7 +69,7 @@ def file_hash(path: Path, advance: Callable[[int], None] | None = None) -> str:
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """Return a file's entry in the manifest: its size, its SHA-256, and those of the pieces of a large array."""
+    """Return a file's entry in the manifest: its size, its SHA-256, and the SHA-256 of each piece of a large array."""
     digest, pieces = hashlib.sha256(), list[str]()
     with path.open("rb") as file:
         while piece := file.read(PIECE_BYTES):
@@ -296,7 +296,7 @@ def parse_manifest(content: bytes, where: str) -> dict[str, Any]:
                 pieces = about.get("pieces", [])
                 num_pieces = -(-about["bytes"] // PIECE_BYTES)
                 if pieces and (len(pieces) != num_pieces or not all(re.fullmatch("[0-9a-f]{64}", it) for it in pieces)):
-                    raise ValueError(f"it has not the SHA-256 of every piece of {name!r}")
+                    raise ValueError(f"it does not have the SHA-256 of every piece of {name!r}")
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else in_one_line(error)
         raise UserError(

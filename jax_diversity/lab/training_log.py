@@ -118,7 +118,7 @@ class TrainingLog:
         """Write values of a step, counted from 0. A value is a number, or a JAX array of one number.
 
         Raises:
-            UserError: the log is closed; the step is no whole number; a value is no number.
+            UserError: the log is closed; the step is not a whole number; a value is not a number.
         """
         step = as_whole_number("step", step)
         check_mapping("values", values, "of names to numbers")

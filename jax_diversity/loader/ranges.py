@@ -26,14 +26,14 @@ LARGEST_GAP = 16_384
 """Bytes between two ranges up to which they are one request. Larger gaps would fetch the rows of other hosts."""
 MOST_AHEAD_BYTES = 64 * 2**20
 """The bytes that are requested in advance."""
-_MOST_AHEAD_BATCHES = 32  # a second of a slow request passes without a wait if eight batches are used in a second
+_MOST_AHEAD_BATCHES = 32  # a slow request of one second causes no wait if eight batches are used per second
 _NUM_THREADS = 16  # requests at a time
-_LOOK_SECONDS = 0.5  # after this time, a thread that waits looks whether the stream was closed
+_LOOK_SECONDS = 0.5  # how often a waiting thread checks whether the stream was closed
 _NUM_KEPT = 16  # batches before the current one that slower threads may still read
 
 
 class Range(NamedTuple):
-    """Neighbouring records of one file: the rows of the batch, and where in the file their records begin."""
+    """Neighbouring records of one file: their rows in the batch, and where they begin in the file."""
 
     file: int
     start: int
@@ -55,7 +55,7 @@ def ranges_of(records: RecordReader, places: Rows) -> Iterator[Range]:
 
 
 class StreamedRanges:
-    """Fetches the records of batches, and in advance those of the next batches. `reader` reads them.
+    """Fetches the records of batches, and in advance the records of the next batches. `reader` reads them.
 
     The threads end when this object is closed or freed.
 
@@ -88,7 +88,7 @@ class StreamedRanges:
         """Begin to fetch the batch at some positions and the batches after it, as far as the limits allow."""
         first = int(positions[0])
         with self._lock:
-            # What a thread may still need stays. Other requests belong to a position that the iterator has left.
+            # Requests that a thread may still need stay. Other requests belong to positions that the iterator has left.
             near = range(first - _NUM_KEPT * self._step, first + _MOST_AHEAD_BATCHES * self._step)
             for key in [key for key, request in self._requests.items() if request.position not in near]:
                 _cancel(self._requests.pop(key))

@@ -66,7 +66,7 @@ class LoaderSettings:
     decode: Literal["host", "device"] = "host"
     """Where the arrays are made. `device`: the stored tokens and one bit for each place are transferred, about a tenth
     of the bytes, and the devices make the arrays from them. Batches are then `jax.Array`s; without `sharding` they are
-    on the first device of the process. Meant for GPUs and TPUs: on a CPU `host` is faster."""
+    on the first device of the process. It is meant for GPUs and TPUs: on a CPU `host` is faster."""
     num_prefetch: int = 2
     """Number of batches that are made in advance in the background; 0 makes each batch on request."""
     num_threads: int = 1

@@ -1,9 +1,9 @@
-"""Measures of an order of counts in files: memory grows with a part of the order, not with the corpus.
+"""Measure an order of counts in files. Memory grows with a part of the order, not with the corpus.
 
 1. The order is read once; the pairs of sequence and position are divided by the part of the files with the sequence.
 2. The files are read once; the rows are spooled by the part of the order that has their position.
 3. The parts of the order are measured one after another. One vector of whole numbers per family, the sum of all earlier
-   counts, and the last rows, which belong to windows that go on, are carried from part to part.
+   counts, and the rows of unfinished windows are carried from part to part.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _SMALLEST_GAP = 1e-4
 LEGEND = "TV: share of a window's tokens in a wrong group; no order is below the floor."
 """What the table shows, in one line."""
 _LEAST_WINDOWS = 4
-"""The number of windows from which an order is judged without a reservation."""
+"""The smallest number of windows for which a verdict has no reservation."""
 _MOST_NAMED = 2
 """The largest number of comparisons that a sentence names."""
 
@@ -130,7 +130,7 @@ class Verdict:
 
 
 def too_few(num_positions: int, window: int | None) -> str:
-    """Return the sentence about an order with too few windows to be judged; empty if there are enough, or none."""
+    """Return a sentence if an order has too few windows to be judged; empty if it has enough, or none."""
     number = 0 if window is None else num_positions // window
     if not 0 < number < _LEAST_WINDOWS:
         return ""

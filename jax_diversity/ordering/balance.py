@@ -78,7 +78,7 @@ def balance(
 
 
 def check_options(pool_size: int | None, aging: float, ties: str, part_size: int) -> None:
-    """Raise an error for options of `balance` that it refuses."""
+    """Raise an error if an option of `balance` is invalid."""
     check_pool_size(pool_size)
     as_whole_number("part_size", part_size, 1)
     as_weight("aging", aging)
@@ -98,7 +98,7 @@ def order_stream(
     checkpoint: Checkpoint | None = None,
     mesh: Mesh | None = None,
 ) -> Int64[np.ndarray, " remaining"]:
-    """Order a balanced stream by a pool, or in parts by several; see `pool.select_from_pool`."""
+    """Order a balanced stream by one pool, or in parts by several pools; see `pool.select_from_pool`."""
     if num_parts == 1:
         return select_from_pool(plan, objective, stream, numbers, pool_size, aging, advance, checkpoint, mesh)
     return select_in_parts(plan, objective, stream, numbers, num_parts, pool_size, aging, advance, checkpoint, mesh)

@@ -373,7 +373,7 @@ def add_compensated(total: Compensated, addend: Float32[Array, "..."]) -> Compen
 
 
 def fixed_sum(values: Float32[Array, " number"]) -> Float32[Array, ""]:
-    """Sum numbers in an order of additions that does not depend on the device and on other sums in the same program."""
+    """Sum numbers in an order of additions that does not depend on the device or on other sums in the program."""
     # A compiler adds the numbers of `jnp.sum` in an order of its choice: on processors, on accelerators and for many
     # sums at the same time (`vmap`) the rounding differs. Here each pass adds the rows of a matrix, element by element.
     while (size := values.shape[0]) > 1:

@@ -259,8 +259,8 @@ def _halve_level(
 ) -> tuple[Int32[np.ndarray, "half half_member"], Float32[np.ndarray, "new_boundary column"]]:
     """Halve every block; return the halves and the deviations at their boundaries (before each block, at the end).
 
-    The blocks come with the deviations at their boundaries, and with `2 E_middle - E_start - E_end` of what was there
-    before: E is the deviation of the sequences of other calls.
+    `given` has the blocks, the deviations at their boundaries, and `2 E_middle - E_start - E_end`, where E is the
+    deviation of the sequences of other calls.
     """
     blocks, boundaries, bends = given
     num_blocks, size = blocks.shape
@@ -286,7 +286,7 @@ def _halve_level(
     left_first = np.asarray(signs).T.reshape(num_blocks, lanes * steps)[:, :num_pairs] > 0
     first, second = np.moveaxis(blocks.reshape(num_blocks, num_pairs, 2), 2, 0)
     halves = np.stack([np.where(left_first, first, second), np.where(left_first, second, first)], axis=1)
-    # Of these sequences alone, d_middle = (d_start + d_end + S) / 2. With D = d + E this gives the formula below. Only
+    # For these sequences alone, d_middle = (d_start + d_end + S) / 2. With D = d + E this gives the formula below. Only
     # the walk uses the rounded start.
     middles = (boundaries[:-1] + boundaries[1:] + bends.astype(np.float32) + np.asarray(walked)[:num_blocks]) / 2
     ends = np.empty((2 * num_blocks + 1, boundaries.shape[1]), np.float32)

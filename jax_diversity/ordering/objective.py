@@ -360,7 +360,7 @@ class Features:
         return csr_array((values, groups - columns.start, row_starts), shape=shape)
 
     def heaviest(self, columns: slice) -> tuple[Int32[np.ndarray, " sequence"], Int64[np.ndarray, " sequence"]]:
-        """Return the group of a family with the most tokens of every sequence, as `heaviest_groups`, and these tokens.
+        """Return every sequence's group with the most tokens in a family, as `heaviest_groups`, and these tokens.
 
         `columns` are the family's columns.
         """
@@ -487,7 +487,7 @@ def check_index_range(num_sequences: int, num_nonzeros: int) -> None:
     if max(num_sequences, num_nonzeros) >= limit:
         raise UserError(
             f"Expected fewer than {limit:,} sequences and non-zero counts that are ordered together, found "
-            f"{num_sequences:,} and {num_nonzeros:,}; use the method 'balance', which orders parts."
+            f"{num_sequences:,} and {num_nonzeros:,}; use the method 'balance' (in parts) or `jd.order_files`."
         )
 
 

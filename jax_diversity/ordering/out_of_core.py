@@ -69,8 +69,8 @@ def order_files(
         seed: an integer >= 0.
         objective: as in `jd.order`; None means `Objective()`, with the batch size of the files, if they have one, as
             its window.
-        sequences_in_memory: about how many sequences are in memory at the same time. They decide the memory (a million
-            sequences of ten counts need about a gigabyte) and, together with the counts, the order.
+        sequences_in_memory: about how many sequences are in memory at the same time. The number determines the memory
+            (a million sequences of ten counts need about a gigabyte) and, together with the counts, the order.
         advance: called with the number of positions filled since its last call.
         options: the options of the method `balance`, without `mesh`.
 
@@ -119,7 +119,7 @@ def order_files(
 
 
 class _Sums(NamedTuple):
-    """Sums over sequences: of the counts of every column, of the tokens, of the norms, and their number."""
+    """Sums over sequences: the counts of every column, the tokens and the norms; and the number of sequences."""
 
     columns: Int64[np.ndarray, "*parts column"]
     tokens: Int64[np.ndarray, "*parts"]
@@ -143,7 +143,7 @@ class _Sums(NamedTuple):
 
 @dataclass(frozen=True)
 class _Run:
-    """One order, and what is known of it so far in its folder."""
+    """One order, whose state is in its folder."""
 
     files: CountFiles
     folder: Path
@@ -165,7 +165,7 @@ class _Run:
 
     @property
     def info(self) -> dict[str, Any]:
-        """The description of the order, without what is only known at the end."""
+        """The description of the order, without the values that are known only at the end."""
         return {
             "method": _METHOD,
             "seed": self.seed,
@@ -375,7 +375,7 @@ class _Run:
         content = json.dumps(_loaded(self._state("totals"))["digests"].tolist())
         about = {**self.info, "counts": hashlib.sha256(content.encode()).hexdigest()}
         about |= {"num_sequences": self.files.num_sequences}
-        if array.exists():  # a run that was killed after the last step below has moved it
+        if array.exists():  # otherwise a run that was killed after the last step below has already moved it
             about["fingerprint"] = _check_and_hash(array, self.files.num_sequences)
             text = json.dumps(about, indent=2, sort_keys=True) + "\n"
             write_text(path.with_suffix(".json"), text)
@@ -389,7 +389,7 @@ def _reach(sums: _Sums) -> int:
 
 
 def _every_other(number: int, reach: int, first: int) -> Int64[np.ndarray, " row"]:
-    """Return `reach` evenly spread rows; those of `first` 0 and 1 are different."""
+    """Return `reach` evenly spread rows; `first` = 0 and `first` = 1 have no row in common."""
     return (2 * np.arange(reach) + first) * number // max(2 * reach, 1)
 
 

@@ -421,8 +421,9 @@ class PoolSelector:
 def run_together(selectors: Sequence[PoolSelector], num_steps: Sequence[int], advance: Advance) -> None:
     """Place all sequences of several pools of equal sizes, all pools at the same time on one device.
 
-    On an accelerator, a step takes nearly as long for many small pools as for one: the time is in the starts of its
-    programs. `num_steps` are the pools' numbers of sequences; a pool whose sequences are all placed keeps its order.
+    On an accelerator, a step takes nearly as long for many small pools as for one, because starting its programs takes
+    most of the time. `num_steps` are the pools' numbers of sequences; a pool whose sequences are all placed keeps its
+    order.
     """
     rule, rows, stream, state = stack(selectors)
     for selector in selectors:  # the memory of the device has room for the joined arrays, not for both

@@ -209,7 +209,7 @@ class Build:
         return StageResult(stage.name, False, seconds, entry["summary"], counts)
 
     def _identity(self, stage: Stage) -> tuple[dict[str, str], dict[str, Any], str]:
-        """The inputs' fingerprints and the settings of a stage, and the fingerprint of its result."""
+        """Return the fingerprints of a stage's inputs, its settings, and the fingerprint of its result."""
         context = self._context
         inputs = {need: self.folder.stages[need]["fingerprint"] for need in stage.inputs(context)}
         settings = stage.settings(context.config)
@@ -250,7 +250,7 @@ class Build:
             )
 
     def _outdated(self, name: str) -> set[str]:
-        """A stage and all stages that were made, directly or indirectly, from its output."""
+        """Return a stage and all stages that were made, directly or indirectly, from its output."""
         # `reached` are the new stages of the last round; the loop ends because each stage is found once.
         outdated, reached = set[str](), {name}
         while reached:
@@ -261,7 +261,7 @@ class Build:
         return outdated
 
     def _keep_orderings_of_runs(self, stages: Sequence[Stage]) -> None:
-        """Refuse, before any work, to replace an ordering that a training run follows: it could not be continued."""
+        """Refuse, before any work, to replace the ordering of a training run: the run could not be continued."""
         followed = {}
         for ordering, path in logs_of_runs(self.folder.root).items():
             header, steps = read_log(path)

@@ -1,8 +1,8 @@
 """Make the arrays for training on a device, from the rows of `decoding.stored_rows`.
 
 They equal the arrays of `decoding.decode`. A row of 2,048 tokens of two bytes takes 4.4 KB; its six int32 arrays take
-48 KB. So the transfer to a device is a tenth, and the host only copies. Every row is independent of the others: there
-is no communication between devices.
+48 KB. So about a tenth of the bytes is transferred to a device, and the host only copies. Every row is independent of
+the others: there is no communication between devices.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """One ArrayRecord file of `write_records`: the places of its records, and their bytes from a memory map.
 
-An ArrayRecord file is a Riegeli file. Chunks follow one another, interrupted by a block header of 24 bytes at every
-64 KiB. `write_records` puts one uncompressed record into each chunk. The chunk has 40 bytes of header, a zero (not
+An ArrayRecord file is a Riegeli file. Chunks follow one another, interrupted by a block header of 24 bytes at every 64
+KiB. `write_records` puts one uncompressed record into each chunk. The chunk has 40 bytes of header, a zero (not
 compressed), the length of the length (one byte), the length, and the record. A footer near the file's end gives the
 size of every record, and the last block has the footer's place. We read nothing else. Every record has a checksum
 (`records.codec`), so this module only ensures that we read no byte outside the file. The last record of a file has
-another content than the others, and is not read here.
+another kind of content, and is not read here.
 
 Sources: github.com/google/riegeli/blob/master/doc/riegeli_records_file_format.md,
 github.com/google/array_record/blob/main/cpp/layout.proto.
@@ -149,7 +149,7 @@ def gather_records(
     content: UInt8[np.ndarray, " size"], starts: Int64[np.ndarray, " row"], num_bytes: int, origin: int = 0
 ) -> UInt8[np.ndarray, "row byte"]:
     """Copy the records that begin at some places of a file. `content` has the bytes of the file from `origin` on."""
-    # We make a view of the file in which row i has the bytes from byte i on. To gather rows of this view copies each
+    # We make a view of the file in which row i has the bytes from byte i on. Gathering rows of this view copies each
     # record once. NumPy acquires the interpreter's lock only once per batch, so other threads continue while pages are
     # read from the disk.
     shape = len(content) - num_bytes + 1, num_bytes
@@ -162,7 +162,7 @@ def gather_records(
 
 
 def _parts(row: UInt8[np.ndarray, " byte"], start: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Divide a record that begins at a place of the file by block headers: its parts, and where they begin."""
+    """Divide a record at the file's block headers. Yields its parts in `row`, and where they begin in the file."""
     done, end = 0, _BLOCK - start % _BLOCK
     while done < len(row):
         end = min(end, len(row))

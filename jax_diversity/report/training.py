@@ -47,7 +47,7 @@ def training_runs(context: Context, orderings: Iterable[str]) -> dict[str, Steps
 
 
 def logs_of_others(context: Context, orderings: Iterable[str]) -> list[str]:
-    """The orderings whose folder of training has a log of an earlier dataset or ordering, which is not shown."""
+    """Return the orderings whose training folder has a log of an earlier dataset or ordering, which is not shown."""
     logs, shown = logs_of_runs(context.root), training_runs(context, orderings)
     return [name for name in orderings if name in logs and name not in shown and read_log(logs[name])[1]]
 

@@ -160,7 +160,7 @@ def with_summary(
 ) -> dict[str, Any]:
     """Add the head of the page to the values; it judges one ordering at one window size.
 
-    `left_out` are sentences on what the page does not show.
+    `left_out` are sentences about runs that the page does not show.
     """
     corpus, packing, clusters = values["corpus"], values["packing"], values["clusters"]
     documents, tokens = words.compact(corpus["num_documents"]), words.compact(corpus["num_tokens"])

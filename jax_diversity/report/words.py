@@ -161,7 +161,7 @@ def nothing_to_compare(values: Mapping[str, Any]) -> str:
 
 
 def left_out_sentence(ordering: str) -> str:
-    """Why a training run is not on the page."""
+    """Return the sentence that explains why a training run is not on the page."""
     return (
         f"Left out: the log in `training/{ordering}` is of another dataset or ordering, which was replaced since; "
         "build with the settings of that run to see it again."

@@ -291,7 +291,7 @@ def find_document(dataset: Dataset, document: str) -> int | None:
 
 
 def unknown_document(datasets: Sequence[Dataset], document: str) -> UserError:
-    """The error for an id that no dataset knows; it suggests an id that a path may mean."""
+    """Return the error for an id that is in no dataset. It suggests an id that the given path may mean."""
     import pyarrow.compute as pc
 
     base = document.rsplit("/", 1)[-1]
@@ -312,7 +312,7 @@ def unknown_document(datasets: Sequence[Dataset], document: str) -> UserError:
 
 
 def _ids(dataset: Dataset) -> Any:
-    """The ids of all documents, as an Arrow column: a hundred million Python strings would need many gigabytes."""
+    """Return the ids of all documents as an Arrow column; a hundred million Python strings need many gigabytes."""
     import pyarrow.parquet as pq
 
     if "characterize" not in dataset.stored.stages:

@@ -100,7 +100,7 @@ class SequenceSource:
 
     def __getitem__(self, sequence_index: Any) -> dict[str, np.ndarray]:
         index = as_index(sequence_index, len(self))
-        # Other libraries warn of read-only arrays, and rows are small.
+        # Other libraries warn about read-only arrays, and rows are small.
         return {field: row[0] if row.flags.writeable else row[0].copy() for field, row in self.read(index).items()}
 
     def __repr__(self) -> str:  # Grain's checkpoints compare it
@@ -140,7 +140,7 @@ class SequenceSource:
         return batch | {"dataset_index": dataset.astype(np.int32), "sequence_index": within}
 
     def no_rows(self, length: int) -> Mapping[str, np.ndarray]:
-        """The arrays of a batch without rows, for sequences of L = `length`."""
+        """Return the arrays of a batch without rows, for sequences of L = `length` tokens."""
         rows = {field: np.zeros((0, length), np.int32) for field in self.fields}
         if self._stored is not None:
             rows = {"tokens": np.zeros((0, length + 1), self._stored["dtype"])}
@@ -149,14 +149,14 @@ class SequenceSource:
         return rows | {field: np.zeros(0, dtype) for field, dtype in self.origins.items()}
 
     def _rows(self, reader: RecordReader, sequences: Rows, places: Rows | None = None) -> Mapping[str, np.ndarray]:
-        """The arrays of some sequences of one dataset, whose places in the files may be known."""
+        """Return the arrays of some sequences of one dataset, whose places in the files may be known."""
         places = reader.places_of(sequences) if places is None else places
         if self._stored is not None:
             return reader.read_stored(places, expected=sequences, **self._stored)
         return reader.read_batch(places, expected=sequences, **self._options)
 
     def for_iterator(self, step: int, end: int) -> SequenceSource:
-        """The source for one iterator, which closes it. Batches begin every `step` positions, up to the `end`."""
+        """Return the source for one iterator, which closes it. Batches begin every `step` positions, before `end`."""
         return self
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class SequenceSource:
 
 
 def open_layout(dataset: Dataset) -> OrderingFile | None:
-    """The ordering of the records; None for the packed layout."""
+    """Return the ordering of the records; None for the packed layout."""
     name = dataset.layout_ordering
     return None if name is None else dataset.open_ordering(name)
 

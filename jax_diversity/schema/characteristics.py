@@ -173,7 +173,7 @@ class Characteristics:
 
     @classmethod
     def from_files(cls, files: Any) -> Characteristics:
-        """Read counts that `save` wrote into memory. `jd.order_files` orders them without reading all at once.
+        """Read into memory the counts that `save` wrote. `jd.order_files` orders them without reading all at once.
 
         Args:
             files: a folder (its *.parquet, in the order of their names), a file, or several files in the given order.
@@ -190,7 +190,7 @@ class Characteristics:
         """
         opened = CountFiles.open(files)
         blocks = []
-        # Every block is checked like a user's counts. Until all are read, they have a few bytes for every count.
+        # Every block is checked like a user's counts. Until all blocks are read, each count takes only a few bytes.
         for first in range(0, opened.num_sequences, ROWS_PER_GROUP):
             block = opened.read(first, min(first + ROWS_PER_GROUP, opened.num_sequences))
             cls.of_block(opened, block)
@@ -210,8 +210,8 @@ class Characteristics:
     def save(self, path: str | Path) -> None:
         """Write the counts, weights, documents and copies into a Parquet file, atomically; turns are left out.
 
-        A large corpus has several files: make the characteristics of some sequences, save them, and go on with the next
-        sequences. All files need the same families, numbers of groups, weights, sequence length and batch size.
+        A large corpus has several files: make the characteristics of some sequences, save them, and continue with the
+        next sequences. All files need the same families, numbers of groups, weights, sequence length and batch size.
 
         Args:
             path: a name that ends in .parquet.
@@ -363,7 +363,7 @@ def _as_counts(name: str, matrix: Any) -> csr_array:
 
 
 def _bound_of_row_sums(entries: Any) -> float:
-    """Return a number of tokens that no row exceeds; it is the exact maximum unless it is far below 2^31."""
+    """Return a number of tokens that no row exceeds; the exact maximum if a simple bound is 2^31 or more."""
     widths = np.diff(entries.indptr) if entries.format == "csr" else np.bincount(entries.row, minlength=1)
     widest = int(widths.max(initial=0))
     bound = widest * float(entries.data.max(initial=0))

@@ -135,7 +135,7 @@ class CountBlock:
         """A hash of the block, which does not depend on the types of its arrays."""
         found = hashlib.sha256()
         for name, values in self.arrays().items():
-            # A block of 2^20 sequences has few megabytes an array.
+            # An array of a block of 2^20 sequences has only some megabytes.
             wide = values.astype(np.int64 if name in (_DOCUMENT, _COPIES) else np.uint32)
             found.update(f"{name} {wide.shape}".encode() + wide.tobytes())
         return found.hexdigest()
@@ -190,7 +190,7 @@ class CountFiles:
 
     @cached_property
     def _places(self) -> list[tuple[Path, int, int]]:
-        """The file, the number in the file and the number of sequences of every row group."""
+        """Return the file, the number in the file and the number of sequences of every row group."""
         found = []
         for path in self.paths:
             with _opened(path) as file:
@@ -205,7 +205,7 @@ class CountFiles:
 
     @property
     def num_nonzeros(self) -> int:
-        """Number of counts above zero of all files and families, from the files' own metadata."""
+        """Number of counts above zero in all files and families, from the metadata of the files."""
         total = 0
         for path in self.paths:
             with _opened(path) as file:
@@ -274,7 +274,7 @@ def write_counts(
         columns[_COPIES] = _lists(held.sum(axis=1), block.copies[held])
     table = pa.table(columns).replace_schema_metadata({_ABOUT: json.dumps(about).encode()})
     with atomic_path(path) as temporary:
-        # Dictionaries store a count in 10 to 12 bits; a compression of these saves 8 % and doubles the time of reading.
+        # Dictionaries store a count in 10 to 12 bits; compressing them saves 8 % and doubles the time of reading.
         pq.write_table(
             table,
             temporary,

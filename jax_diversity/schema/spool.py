@@ -1,7 +1,7 @@
 """A spool: temporary files, one for each part, to which rows are appended in any order of the parts.
 
-A *row* is a sequence with its token counts. Rows that are read in one order and needed in another are first spooled by
-part; then each part is read as a whole. Memory grows with a part, not with the corpus.
+A *row* is a sequence with its token counts. Rows that are read in one order and needed in another order are first
+spooled by part. Then each part is read as a whole. Memory grows with a part, not with the corpus.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Rows(NamedTuple):
 class Spool:
     """The files of a spool in a folder.
 
-    Every piece is a length, a hash and an .npz. A process that was killed may have appended more than it has noted;
-    `cut_back` removes what is beyond the noted sizes.
+    Every piece is a length, a hash and an .npz. A process that was killed may have appended pieces after it stored the
+    sizes; `cut_back` removes these pieces.
     """
 
     def __init__(self, folder: Path, num_parts: int) -> None:
@@ -105,7 +105,7 @@ class Spool:
                     os.fsync(file.fileno())
 
     def cut_back(self, sizes: Any) -> None:
-        """Remove what is beyond the given sizes.
+        """Cut the files back to the given sizes in bytes.
 
         Raises:
             UserError: a file is smaller.

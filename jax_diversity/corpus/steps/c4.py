@@ -48,7 +48,7 @@ class C4(Step):
         """Choose the lines, then count the sentences."""
         kept, num_sentences, has_marks = [], 0, True
         longest_word, least_words = self.thresholds["longest_word"], self.thresholds["least_words_a_line"]
-        # Looked up once: a text has many lines.
+        # A text has many lines, so the rules are looked up once per text.
         names = ("terminal_punctuation", "citations", "javascript", "policy")
         needs_mark, cuts_citations, no_javascript, no_policy = map(self._on.__contains__, names)
         split = split_spaced if candidate.is_unspaced else str.split

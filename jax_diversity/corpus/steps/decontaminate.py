@@ -42,12 +42,12 @@ class Decontaminate(Step):
 
     `files` names evaluation files: JSON Lines or text, plain or compressed. An example is a record (the texts of
     `fields`, or of all fields) or a paragraph of text. Case, punctuation and spaces are ignored; in scripts without
-    spaces, each character is a word. Shorter examples with
-    at least `shortest` words are searched as a whole. A document is removed if more than `most_share` of its words
-    belong to such runs. With `cut`, the runs and 200 characters on both sides are cut out. Remaining pieces below 200
-    characters are cut out too. A document that is split into more than ten pieces is removed. The counts
-    `found` list the examples (`file:line`) with the number of documents that contain them. Common runs of words, such
-    as the sentences of a licence, are found, too: leave out fields with such texts.
+    spaces, each character is a word. Shorter examples with at least `shortest` words are searched as a whole. A
+    document is removed if more than `most_share` of its words belong to such runs. With `cut`, the runs and 200
+    characters on both sides are cut out. Remaining pieces below 200 characters are cut out too. A document that is
+    split into more than ten pieces is removed. The counts `found` list the examples (`file:line`) with the number of
+    documents that contain them. Common runs of words, such as the sentences of a licence, are found, too: leave out
+    fields with such texts.
     """
 
     PHRASES: ClassVar[Mapping[str, str]] = {

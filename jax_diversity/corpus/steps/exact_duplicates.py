@@ -22,9 +22,9 @@ class ExactDuplicates(HashedGroups):
 
     The kept document is from the source that comes first in `precedence`, such as `[wikipedia, web]`; otherwise it is
     the document that was read first. `mark` removes no document and sets the field `exact_duplicates_group`. Texts are
-    compared by hashes of 128 bits. `keep_signatures` stores the hashes of the kept documents
-    in `preparation/learned/STEP/signatures.parquet`; `against` names datasets with such hashes, of which copies are
-    removed, too.
+    compared by hashes of 128 bits. `keep_signatures` stores the hashes of the kept documents in
+    `preparation/learned/STEP/signatures.parquet`; `against` names datasets with such hashes, and copies of their
+    documents are removed, too.
     """
 
     STEP: ClassVar[str] = "exact_duplicates"

@@ -29,7 +29,7 @@ _ASCII_MARKS = str.maketrans(
         **dict.fromkeys(map(chr, (*range(32), *range(127, 160))), ""),
     }
 )
-"""CCNet's table; control characters are removed, also line ends."""
+"""The table of CCNet. It also removes control characters and line ends."""
 
 
 def normalised(text: str) -> str:
@@ -46,7 +46,7 @@ def normalised(text: str) -> str:
 
 
 class KenlmModel:
-    """A loaded model.
+    """A loaded language model of KenLM.
 
     Args:
         model: a file of KenLM, binary or ARPA.
@@ -66,7 +66,7 @@ class KenlmModel:
 
     def perplexity(self, text: str) -> float:
         """Return 10 to the power of the mean negative log10-probability of a piece; the end of the text is a piece."""
-        line = normalised(text).encode(errors="replace").decode()  # a lone surrogate has no form in UTF-8
+        line = normalised(text).encode(errors="replace").decode()  # UTF-8 cannot encode a lone surrogate
         if self._pieces is not None:
             line = " ".join(self._pieces.encode(line, out_type=str))
         mean = self._model.score(line) / (len(line.split()) + 1)

@@ -22,9 +22,9 @@ class Lines(Repeats):
     """Removes lines that occur in at least two documents, except from the first of these documents.
 
     Case, spaces and punctuation are ignored, and all digits are equal. With `keep_marks`, spaces within a line and
-    ASCII punctuation marks count, as in CCNet's code. Lines with fewer than `least_letters` letters and digits stay:
-    in code, plays and lists, repeated short lines such as `import math` are no boilerplate, and 20 keeps them.
-    With `everywhere`, as in CCNet, lines are also removed from the first document, and repeated lines within one
+    ASCII punctuation marks count, as in CCNet's code. Lines with fewer than `least_letters` letters and digits stay: in
+    code, plays and lists, repeated short lines such as `import math` are not boilerplate, and `least_letters: 20` keeps
+    them. With `everywhere`, as in CCNet, lines are also removed from the first document, and repeated lines within one
     document are removed. A document is removed if the remaining share of its words is below `least_left`. The first
     document is from the source that comes first in `precedence`; otherwise it is the document that was read first.
     `mark` changes no text: documents get the share of words in such lines as the field `repeated_lines_share`.

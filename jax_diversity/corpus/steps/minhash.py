@@ -46,14 +46,14 @@ class Minhash(SignedGroups):
     There are `bands` times `rows` hash functions. 14 times 8 functions find half of the pairs with similarity .68, 92 %
     of the pairs with .8, and .1 % of the pairs with .3 (1 - (1 - s^8)^14). If 5 % of the words of a text were edited,
     the similarity is about .63: 14 times 8 functions find 37 % of such copies, and `bands: 28, rows: 4, similarity:
-    0.5` finds 96 %. With `similarity`, the documents of a pair must also agree in
-    this share of all functions. Then you can use more bands with fewer rows: they find more pairs, and false pairs are
-    removed. Case, accents, punctuation and digits are ignored. In scripts without spaces, each character is a word.
-    Groups are the connected components of all pairs. Documents with fewer than `run` words have no duplicates. The kept
-    document is from the source that comes first in `precedence`; otherwise it is the document that was read first.
-    `mark` keeps all documents and sets the field `minhash_group`. `keep_signatures` stores the signatures; `against`
-    names datasets with signatures of the same form. Near copies of their documents are removed, too. Exact and near
-    copies of a million documents (2.8 GB) took 190 s on two cores and .7 GB of memory, with reading and storing.
+    0.5` finds 96 %. With `similarity`, the documents of a pair must also agree in this share of all functions. Then you
+    can use more bands with fewer rows: they find more pairs, and false pairs are removed. Case, accents, punctuation
+    and digits are ignored. In scripts without spaces, each character is a word. Groups are the connected components of
+    all pairs. Documents with fewer than `run` words have no duplicates. The kept document is from the source that comes
+    first in `precedence`; otherwise it is the document that was read first. `mark` keeps all documents and sets the
+    field `minhash_group`. `keep_signatures` stores the signatures; `against` names datasets with signatures of the same
+    form. Near copies of their documents are removed, too. Exact and near copies of a million documents (2.8 GB) took
+    190 s on two cores and .7 GB of memory, with reading and storing.
     """
 
     bands: int = 14

@@ -48,12 +48,12 @@ class Perplexity(LearningStep, Survey):
     The perplexity is e to the power of the mean negative log-probability of a word. It becomes the field `perplexity`.
     The model learns the first ten million words of the reference, in n-grams of at most five words. With `languages`,
     such as `[en, de]`, documents of other languages pass and are not measured. `thirds`, such as `[head, middle]`,
-    compares all documents of a language and keeps these thirds: the head has the lowest perplexities, then follow
-    middle and tail. The name of a document's third becomes the field `perplexity_third`.
+    compares all documents of a language and keeps these thirds: the head has the lowest perplexities, the middle has
+    higher ones, and the tail has the highest. The name of a document's third becomes the field `perplexity_third`.
 
     `model` is a file of KenLM that replaces `reference`, such as CCNet's en.arpa.bin, with `pieces`, the SentencePiece
     model en.sp.model; without `pieces` it is a model of words (`pip install kenlm sentencepiece`). Texts are then
-    normalised as in CCNet, and the perplexity is that of a piece, as in CCNet.
+    normalised as in CCNet, and the perplexity is computed per piece, as in CCNet.
     """
 
     PHRASES: ClassVar[Mapping[str, str]] = {

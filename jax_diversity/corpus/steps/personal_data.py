@@ -99,13 +99,13 @@ class PersonalData(Step):
     - `ip`: versions 4 and 6. Numbers after words such as *version*, *section* or *Firefox* stay, and so do numbers
       after `name==`, `name-` or `name/`, small numbers after a name, and addresses whose first two numbers are below
       10, unless a word such as *host* is before them.
-    - `national_id`: if other numbers can have the same form and checksum, only after a word such as *PESEL*.
+    - `national_id`: a number whose form and checksum are common needs a word such as *PESEL* before it.
     - `secret`: keys of 43 services, private keys (PEM), JSON web tokens, passwords in addresses, headers such as
       `Authorization: Bearer`, and values of names such as `api_key` or `DB_PASSWORD=`.
 
     The search ignores invisible characters, converts the spaces, dashes and digits of all scripts to ASCII, and
-    resolves `%40` and `&#64;`. Numbers with a line break between their digits are found, except in tables. Most
-    addresses of version 4 are found; .7 % of those that are planted anywhere look like versions.
+    resolves `%40` and `&#64;`. Numbers with a line break between their digits are found, except in tables. Of planted
+    addresses of version 4, .7 % look like version numbers and are not found.
     """
 
     is_filter = False

@@ -53,8 +53,8 @@ class Semantic(Groups):
     `semantic_group`.
 
     Terms find editions of a poem that differ in some characters, but also texts that differ only in a name;
-    `similarity: 0.8` also finds lists of the same pattern. Of 760 documents of `mixed` that are removed, `minhash` does
-    not find 365. Use `mark` first, and look at the groups.
+    `similarity: 0.8` also finds lists of the same pattern. The step removes 760 documents of `mixed`, and `minhash`
+    does not find 365 of them. Use `mark` first, and look at the groups.
     """
 
     similarity: float = 0.9

@@ -19,10 +19,10 @@ class Sentences(Repeats):
     """Removes runs of `run` neighbouring sentences that occur earlier, in the same document or another document.
 
     The comparison ignores case, spaces and punctuation, and all digits are equal. Sentences without letters and digits
-    are ignored. The full stop after `Mr` also ends a sentence. A document is removed if less than
-    the share `least_left` of its words is left. The documents of the sources named in `precedence` come first, then all
-    others in the order of reading. With `mark`, no text changes: each document gets the field
-    `repeated_sentences_share`, the share of its words in such runs.
+    are ignored. The full stop after `Mr` also ends a sentence. A document is removed if less than the share
+    `least_left` of its words is left. The documents of the sources named in `precedence` come first, then all others in
+    the order of reading. With `mark`, no text changes: each document gets the field `repeated_sentences_share`, the
+    share of its words in such runs.
     """
 
     kind: ClassVar[str] = "sentences"

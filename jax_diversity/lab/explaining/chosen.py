@@ -1,4 +1,4 @@
-"""Which checkpoint and which sequences are explained. This needs no JAX, so that mistakes appear at once."""
+"""Choose the checkpoint and the sequences that are explained. JAX is not imported, so that mistakes appear at once."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def choose_sequences(dataset: Dataset, num_sequences: int, batch_size: int) -> I
     """Return random training sequences, ascending, so that records are read almost in the order of the files.
 
     Raises:
-        UserError: the sequences are fewer than a batch, of too few documents, or too few for their groups.
+        UserError: there are too few sequences for a batch or for their groups, or they have too few documents.
     """
     number = min(as_whole_number("num_sequences", num_sequences, 2), dataset.num_sequences)
     chosen = np.sort(np.random.default_rng(0).permutation(dataset.num_sequences)[:number])
     check_batch(batch_size, number)
     characteristics = dataset.characteristics.take(chosen)
     document_blocks(characteristics)
-    # With enough sequences for any counts, the bases (seconds of work) need not be computed to check them.
+    # The bases take seconds. They are computed only if the number of sequences may be too small for these counts.
     if number < enough_sequences(sum(counts.shape[1] for counts in characteristics.counts.values())):
         family_bases(characteristics)
     return chosen
@@ -80,7 +80,7 @@ def family_bases(characteristics: Characteristics) -> dict[str, Basis]:
 
 
 def document_blocks(characteristics: Characteristics) -> np.ndarray:
-    """A block of every sequence; sequences of one document have one block, so that blocks are independent.
+    """Return the block of every sequence. Sequences of one document have one block, so that blocks are independent.
 
     Raises:
         UserError: there are fewer documents than blocks.

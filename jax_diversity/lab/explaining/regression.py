@@ -75,7 +75,7 @@ def basis_of(features: Num[np.ndarray, "sequence group"], name: str) -> Basis:
 
 
 def enough_sequences(num_groups: int) -> int:
-    """The number of sequences that leaves enough of them free, whatever their counts of so many groups are."""
+    """Return a number of sequences that leaves enough degrees of freedom with so many groups, for any counts."""
     return (num_groups + 1) * _LEAST_FREE // (_LEAST_FREE - 1) + 1
 
 
