@@ -843,7 +843,7 @@ def test_settings_that_do_not_fit_together(corpus: Path, tmp_path: Path, capsys:
     recipe = ("--preparation.recipe", "gopher")
     assert "did you mean 'fineweb'?" in refused("--preparation.recipe", "finewb")
     assert "found both (recipe gopher)" in refused(*recipe, "--preparation.steps", "[{step: words}]")
-    assert "found corpus.format tokens" in refused(*recipe, "--corpus.format", "tokens", "--tokenizer.kind", "stored")
+    assert "found --corpus.format tokens" in refused(*recipe, "--corpus.format", "tokens", "--tokenizer.kind", "stored")
     assert "Expected steps to try, found no steps" in refused("--dry-run")
     assert "Expected --sample to be a whole number >= 1, found 0" in refused("--dry-run", "--sample", "0")
     assert "Expected --sample only together with --dry-run" in refused("--sample", "3")

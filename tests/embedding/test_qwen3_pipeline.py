@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+import jax_diversity as jd
 from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.pipeline.build import Build
 from tests.support.tiny_corpus import tiny_config, write_corpus
@@ -40,6 +41,4 @@ def test_the_embed_stage_runs_a_checkpoint_and_knows_when_it_changed(tmp_path: P
 
 
 def _texts(out: Path) -> list[str]:
-    import jax_diversity as jd
-
     return jd.open_dataset(out).documents.to_table(columns=["text"])["text"].to_pylist()
