@@ -319,7 +319,7 @@ def of_schedules(root: Path) -> Iterator[Case]:
         {"loader": ((None, 5, "abc", [loader]), "loader")},
     )
     records = jd.open_dataset(root / "dataset").records
-    for read in (records.read, records.read_batch, records.read_tokens, records.sequences_at):
+    for read in (records.read_segments, records.read_batch, records.read_tokens, records.sequences_at):
         yield read, {"places": [1, 0]}, {"places": ((*NO_INTEGERS, -1), "places")}
     for read in (records.read_sequences, records.places_of):
         yield read, {"sequences": [1, 0]}, {"sequences": ((*NO_INTEGERS, -1), "sequences")}
