@@ -94,7 +94,7 @@ class RemoteFolder:
             with locked(stored):
                 if not is_good(stored, about):
                     remove_leftovers(stored.parent, stored.name)
-                    with _writing(stored), atomic_path(stored) as temporary:
+                    with writing(stored), atomic_path(stored) as temporary:
                         self.download(name, temporary)
                 # The stored file is locked, not the link: waiting threads find the link afterwards.
                 if not _is_there(path, about):
@@ -112,7 +112,7 @@ class RemoteFolder:
         path = self.cache_folder / "pieces" / about["sha256"]
         with locked(path):
             if not _is_there(path, about):
-                with _writing(path), atomic_path(path) as temporary:
+                with writing(path), atomic_path(path) as temporary:
                     os.truncate(temporary, about["bytes"])
         return path
 
@@ -217,7 +217,8 @@ def _faults(where: str, what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
+    """Convert failures to write a file of the cache to a `UserError` of one sentence."""
     try:
         yield
     except OSError as error:
@@ -229,7 +230,7 @@ def _writing(path: Path) -> Iterator[None]:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Lock the place of a file in the cache; the lock is released at the latest when the process ends."""
-    with _writing(path):
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_name(f"{path.name}.lock").open("a")
     # The lock file is not removed. Otherwise one process could lock the removed file, and another process a new file.
