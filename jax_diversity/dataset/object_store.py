@@ -7,6 +7,7 @@ supports more stores, and reads settings from `~/.config/fsspec`. If there are s
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from functools import cached_property
 from importlib import import_module
@@ -21,6 +22,12 @@ _BY_OBSTORE = ("gs", "s3", "az", "abfs", "abfss", "http", "https")
 _TRIES = 6
 _FIRST_WAIT_SECONDS = 0.1  # twice as long before each further try: at most 3.1 seconds in all
 _REQUEST_SECONDS = 30  # a request without an answer is given up
+
+
+def sleep(seconds: float) -> bool:
+    """Wait before a further try of work that nobody ends."""
+    time.sleep(seconds)
+    return False
 
 
 class ObjectStore:
@@ -53,32 +60,39 @@ class ObjectStore:
         return content
 
     def read_surely(
-        self, name: str, start: int, stop: int, wait: Callable[[float], bool] = lambda seconds: False
+        self,
+        name: str,
+        start: int | None = None,
+        stop: int | None = None,
+        wait: Callable[[float], bool] = sleep,
+        what: str = "",
     ) -> memoryview | bytes:
-        """Return a range of an object; failures that may pass are tried again, up to five times.
+        """Return the bytes of an object as `read` does; failures that may pass are tried again, up to five times.
 
         Args:
             name: the name of the object.
             start: the first byte.
-            stop: the byte after the last.
+            stop: the byte after the last; None for the whole object.
             wait: waits for some seconds before a further try; True ends the work with an `InterruptedError`.
+            what: the name of the bytes in errors.
 
         Raises:
             UserError: there is no such object, it may not be read, it was replaced, or all tries failed.
         """
+        size = None if stop is None else stop - (start or 0)
         seconds = _FIRST_WAIT_SECONDS
         for number in range(_TRIES):
             error: Exception
             try:
                 content = self.read(name, start, stop)
-                if len(content) == stop - start:
+                if size in (None, len(content)):
                     return content
-                error = EOFError(f"{len(content)} of {stop - start} bytes came")
+                error = EOFError(f"{len(content)} of {size} bytes came; if this stays so, upload the object again")
             except Exception as raised:
                 error = raised
             lasting = lasting_fault(error)
             if lasting or number == _TRIES - 1:
-                what = f"{stop - start} bytes from byte {start} on"
+                what = what or f"{size} bytes from byte {start} on"
                 tries = "" if lasting else f" (tried {_TRIES} times)"
                 raise describe(error, f"{self.address}/{name}", what, tries) from None
             # Hosts that failed together do not try again together.

@@ -338,8 +338,8 @@ class StreamedFiles:
             for file in (*files.needed, *files.ahead):
                 if file not in self._fetches:
                     self._fetches[file] = future = Future[None]()
-                    path, is_stopped = self.reader.paths[file], self._stopping.is_set
-                    self._tasks.put((future, partial(self._remote.download, self._names[file], path, is_stopped)))
+                    path, wait = self.reader.paths[file], self._stopping.wait
+                    self._tasks.put((future, partial(self._remote.download, self._names[file], path, wait)))
             known = {*files.needed, *files.ahead, *files.kept}
             for file in [file for file in self._fetches if file not in known and not self._in_use[file]]:
                 self._drop(file)
