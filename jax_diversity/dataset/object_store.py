@@ -6,8 +6,10 @@ supports more stores, and reads settings from `~/.config/fsspec`. If there are s
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from functools import cached_property
 from importlib import import_module
@@ -47,7 +49,15 @@ class ObjectStore:
         Raises the exceptions of the library. `describe` makes a sentence of them.
         """
         client, path, get = self._client
-        if get is None:
+        if get is not None:
+            if _PROCESSES and os.getpid() not in _PROCESSES:
+                raise UserError(
+                    f"Expected {self.address} to be read by the process that read from an object store first, found a "
+                    'fork of it; start its processes by the method "spawn", for example '
+                    'DataLoader(..., multiprocessing_context="spawn").'
+                )
+            _PROCESSES.add(os.getpid())
+        else:
             return bytes(client.cat_file(f"{path}/{name}", **({} if stop is None else {"start": start, "end": stop})))
         options: dict[str, Any] = {} if stop is None else {"range": (start, stop)}
         if (tag := self._tags.get(name)) is not None:
@@ -114,6 +124,7 @@ class ObjectStore:
                 # We try again ourselves, because a try must end when a stream is closed.
                 retries = {"max_retries": 0}
                 store = library.store.from_url(self.address, client_options=options, retry_config=retries)
+                _STORES.add(self)
                 return store, "", library.get
             except ImportError:
                 pass
@@ -126,6 +137,14 @@ class ObjectStore:
         except ValueError as error:
             raise UserError(f"Expected an address that fsspec supports, found {self.address}: {error}.") from None
         return filesystem, path.rstrip("/"), None
+
+
+# A forked process has none of obstore's threads, so that a request would wait for ever. It shares the connections of
+# its parent: if it freed them, requests of the parent would fail.
+_PROCESSES: set[int] = set()  # this process after its first request, and the processes from which it was forked
+_STORES: weakref.WeakSet[ObjectStore] = weakref.WeakSet()
+_INHERITED: list[ObjectStore] = []  # never freed
+os.register_at_fork(after_in_child=lambda: _INHERITED.extend(_STORES))
 
 
 def lasting_fault(error: Exception) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +25,7 @@ from jax_diversity.records.codec import body_bytes
 from jax_diversity.records.files import RecordFile, record_range
 from jax_diversity.records.reading import RecordReader
 from jax_diversity.records.writing import write_array_record
+from jax_diversity.run.source import SequenceSource
 from tests.support.range_server import Behaviour, serve
 from tests.support.remote_datasets import Reads, upload
 from tests.support.tiny_dataset import TinyDataset, write_tiny_dataset
@@ -226,6 +229,34 @@ def test_a_stream_that_is_closed_ends_its_tries(server, tmp_path, monkeypatch) -
     while (left := _ours(before)) and time.monotonic() < end:
         time.sleep(0.02)
     assert not left
+
+
+def test_a_forked_process_is_told_to_be_spawned_and_its_parent_goes_on(server, ordered, tmp_path) -> None:
+    address, _ = server
+    source = SequenceSource(jd.open_dataset(address, cache_folder=tmp_path))
+    first = source[0]["inputs"]
+    said, say = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this process has threads
+        child = os.fork()
+    if not child:
+        signal.alarm(20)
+        for read in (lambda: source[len(source) - 1], lambda: jd.open_dataset(address, cache_folder=tmp_path)):
+            try:
+                read()
+            except UserError as error:
+                os.write(say, str(error).encode())
+        os.write(say, b"; a file in the cache: %d" % (source[0]["inputs"] == first).all())
+        os._exit(0)
+    os.close(say)
+    assert os.waitpid(child, 0)[1] == 0
+    with open(said, encoding="utf-8") as file:
+        text = file.read()
+    assert text.count('found a fork of it; start its processes by the method "spawn"') == 2
+    assert text.endswith("a file in the cache: 1")
+    expected = SequenceSource(ordered.root)
+    for row in range(0, len(source), 20):
+        np.testing.assert_array_equal(source[row]["inputs"], expected[row]["inputs"])
 
 
 def _ours(before: set[threading.Thread]) -> list[threading.Thread]:
