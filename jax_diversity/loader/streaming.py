@@ -327,7 +327,9 @@ class StreamedFiles:
         self._stopping = threading.Event()
         # A daemon thread is used, not an executor: at exit Python waits for the threads of executors, here for whole
         # files. The thread does not refer to this object, so that a deleted object is freed and then ends the thread.
-        threading.Thread(target=work, args=(self._tasks,), name="jax-diversity-stream", daemon=True).start()
+        threading.Thread(
+            target=work, args=(self._tasks, self._stopping), name="jax-diversity-stream", daemon=True
+        ).start()
         self.close = weakref.finalize(self, _end, self._tasks, self._stopping, folder, lock)
 
     @contextmanager

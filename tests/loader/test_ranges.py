@@ -142,6 +142,32 @@ def test_an_iterator_may_be_moved_and_shared_by_threads(server, ordered, tmp_pat
     assert_same(read(address, tmp_path, num_epochs=3, num_threads=4, num_prefetch=8), expected)
 
 
+@pytest.mark.parametrize("num_threads", [2, 8])
+def test_threads_request_every_batch_once(ordered, tmp_path, monkeypatch, num_threads: int) -> None:
+    address = upload(ordered.root, "memory://ranges/threads")
+    expected, reads = read(ordered.root, tmp_path, global_batch_size=3, num_epochs=2), Reads(monkeypatch)
+    choices = {"global_batch_size": 3, "num_epochs": 2, "num_threads": num_threads, "num_prefetch": num_threads}
+    assert_same(read(address, tmp_path, **choices), expected)
+    fetched = [each for each in reads.ranges if each[0].endswith(".array_record")]
+    assert len(fetched) == 2 * len(set(fetched))  # once per epoch
+
+
+def test_an_iterator_that_went_back_requests_in_advance_again(ordered, tmp_path, monkeypatch) -> None:
+    address = upload(ordered.root, "memory://ranges/back")
+    iterator = iter(jd.stream_batches(address, global_batch_size=2, num_prefetch=0, cache_folder=tmp_path))
+    state = iterator.get_state()
+    for _ in range(12):
+        next(iterator)
+    iterator.set_state(state)
+    reads = Reads(monkeypatch)
+    next(iterator)
+    end = time.monotonic() + 10
+    while len(reads.ranges) < 12 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert len(reads.ranges) >= 12
+    iterator.close()
+
+
 # What goes wrong
 
 
@@ -229,6 +255,18 @@ def test_a_stream_that_is_closed_ends_its_tries(server, tmp_path, monkeypatch) -
     while (left := _ours(before)) and time.monotonic() < end:
         time.sleep(0.02)
     assert not left
+
+
+def test_a_stream_that_is_closed_begins_no_request(server, tmp_path) -> None:
+    address, behaviour = server
+    iterator = iter(jd.stream_batches(address, global_batch_size=2, cache_folder=tmp_path))
+    behaviour.delay = 0.3
+    iterator.start_prefetch()
+    time.sleep(0.1)
+    iterator.close()
+    before = behaviour.counts()["requests"]
+    time.sleep(0.6)
+    assert behaviour.counts()["requests"] == before <= 16
 
 
 def test_a_forked_process_is_told_to_be_spawned_and_its_parent_goes_on(server, ordered, tmp_path) -> None:
