@@ -2,6 +2,7 @@
 
 obstore needs no other library, and it refuses an object that another one has replaced meanwhile (`If-Match`). fsspec
 supports more stores, and reads settings from `~/.config/fsspec`. If there are settings for a protocol, fsspec reads it.
+The same holds for `s3` if the credentials are in the files of AWS, which obstore does not read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import weakref
 from collections.abc import Callable
 from functools import cached_property
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.libraries import missing_driver
 
 _BY_OBSTORE = ("gs", "s3", "az", "abfs", "abfss", "http", "https")
+_ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 _TRIES = 6
 _FIRST_WAIT_SECONDS = 0.1  # twice as long before each further try: at most 3.1 seconds in all
 _REQUEST_SECONDS = 30  # a request without an answer is given up
@@ -117,10 +121,15 @@ class ObjectStore:
         import fsspec.config
 
         protocol = self.address.partition("://")[0]
-        if protocol in _BY_OBSTORE and protocol not in fsspec.config.conf:
+        has_settings = protocol in fsspec.config.conf or (protocol == "s3" and _has_aws_profile())
+        if protocol in _BY_OBSTORE and not has_settings:
             try:
                 library: Any = import_module("obstore")
-                options = {"timeout": f"{_REQUEST_SECONDS}s", "allow_http": protocol == "http"}
+                options: dict[str, Any] = {"timeout": f"{_REQUEST_SECONDS}s"}
+                # Beside other options obstore ignores AWS_ALLOW_HTTP. An endpoint's address shows what is wanted.
+                endpoints = [os.environ.get(name, "") for name in _ENDPOINTS] if protocol == "s3" else []
+                if protocol == "http" or any(each.startswith("http://") for each in endpoints):
+                    options["allow_http"] = True
                 # We try again ourselves, because a try must end when a stream is closed.
                 retries = {"max_retries": 0}
                 store = library.store.from_url(self.address, client_options=options, retry_config=retries)
@@ -137,6 +146,14 @@ class ObjectStore:
         except ValueError as error:
             raise UserError(f"Expected an address that fsspec supports, found {self.address}: {error}.") from None
         return filesystem, path.rstrip("/"), None
+
+
+def _has_aws_profile() -> bool:
+    """Return whether s3fs finds credentials in the files of AWS, and obstore finds none in the environment."""
+    if {"AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"} & os.environ.keys() or find_spec("s3fs") is None:
+        return False
+    files = {"AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials", "AWS_CONFIG_FILE": "~/.aws/config"}
+    return any(Path(os.environ.get(name, path)).expanduser().is_file() for name, path in files.items())
 
 
 # A forked process has none of obstore's threads, so that a request would wait for ever. It shares the connections of
@@ -172,7 +189,7 @@ def describe(error: Exception, where: str, what: str, tries: str = "") -> UserEr
     if name in ("PermissionDeniedError", "UnauthenticatedError") or isinstance(error, PermissionError):
         return UserError(
             f"Expected {what} at {where}, but the store refused to give it to this user; set the credentials of the "
-            "store, or ask its owner for the right to read."
+            "store (docs/loading.md, Object stores), or ask its owner for the right to read."
         )
     # obstore's messages go on with a Rust representation after the first line.
     reason = " ".join(str(error).split("\n\n")[0].split()) or repr(error)
