@@ -105,9 +105,11 @@ class RemoteFolder:
     def pieces_path(self, name: str) -> Path:
         """Return the local path of a large array of which only the pieces that are read are fetched.
 
-        The file is made here, without content; see `OrderingFile`.
+        It is the whole file, if that was fetched. Otherwise a file is made here, without content; see `OrderingFile`.
         """
         about = self.files[name]
+        if _is_there(whole := self.cache_folder / "files" / about["sha256"], about):
+            return whole
         path = self.cache_folder / "pieces" / about["sha256"]
         with locked(path):
             if not _is_there(path, about):

@@ -284,6 +284,14 @@ def test_a_large_ordering_is_fetched_in_pieces_and_each_once(tmp_path, memory, m
     assert sorted(ranges()) == list(range(0, 128 + 8 * len(order), 256))
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(again)).indices, order)
 
+    folder = RemoteFolder(where, cache)
+    whole = folder.fetch("orderings/balance.npy").resolve()
+    assert folder.pieces_path("orderings/balance.npy") == whole
+    before = len(ranges())
+    whole_again = jd.open_dataset(where, cache_folder=cache).open_ordering("balance")
+    np.testing.assert_array_equal(whole_again.indices, order)
+    assert len(ranges()) == before
+
     content = bytearray(memory.cat_file(name))
     content[300] ^= 1
     memory.pipe_file(name, bytes(content))
