@@ -2,14 +2,20 @@
 
 obstore needs no other library, and it refuses an object that was replaced after its first read (`If-Match`). fsspec
 supports more stores, and reads settings from `~/.config/fsspec`. If there are settings for a protocol, fsspec reads it.
+The same holds for `s3` if the credentials are in the files of AWS, which obstore does not read.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from functools import cached_property
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +24,16 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.libraries import missing_driver
 
 _BY_OBSTORE = ("gs", "s3", "az", "abfs", "abfss", "http", "https")
+_ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 _TRIES = 6
 _FIRST_WAIT_SECONDS = 0.1  # doubled before each further try: at most 3.1 seconds in total
 _REQUEST_SECONDS = 30  # the time after which a request without an answer has failed
+
+
+def sleep(seconds: float) -> bool:
+    """Wait before a further try of work that nobody ends."""
+    time.sleep(seconds)
+    return False
 
 
 class ObjectStore:
@@ -40,7 +53,15 @@ class ObjectStore:
         Raises the exceptions of the library; `describe` turns them into a sentence.
         """
         client, path, get = self._client
-        if get is None:
+        if get is not None:
+            if _PROCESSES and os.getpid() not in _PROCESSES:
+                raise UserError(
+                    f"Expected {self.address} to be read by the process that read from an object store first, found a "
+                    'fork of it; start its processes by the method "spawn", for example '
+                    'DataLoader(..., multiprocessing_context="spawn").'
+                )
+            _PROCESSES.add(os.getpid())
+        else:
             return bytes(client.cat_file(f"{path}/{name}", **({} if stop is None else {"start": start, "end": stop})))
         options: dict[str, Any] = {} if stop is None else {"range": (start, stop)}
         if (tag := self._tags.get(name)) is not None:
@@ -53,32 +74,39 @@ class ObjectStore:
         return content
 
     def read_surely(
-        self, name: str, start: int, stop: int, wait: Callable[[float], bool] = lambda seconds: False
+        self,
+        name: str,
+        start: int | None = None,
+        stop: int | None = None,
+        wait: Callable[[float], bool] = sleep,
+        what: str = "",
     ) -> memoryview | bytes:
-        """Return a range of an object; failures that may pass are tried again, up to five times.
+        """Return the bytes of an object as `read` does; failures that may pass are tried again, up to five times.
 
         Args:
             name: the name of the object.
             start: the first byte.
-            stop: the byte after the last.
+            stop: the byte after the last; None for the whole object.
             wait: waits for some seconds before a further try; True ends the work with an `InterruptedError`.
+            what: the name of the bytes in errors.
 
         Raises:
             UserError: the object does not exist, may not be read or was replaced, or all tries failed.
         """
+        size = None if stop is None else stop - (start or 0)
         seconds = _FIRST_WAIT_SECONDS
         for number in range(_TRIES):
             error: Exception
             try:
                 content = self.read(name, start, stop)
-                if len(content) == stop - start:
+                if size in (None, len(content)):
                     return content
-                error = EOFError(f"{len(content)} of {stop - start} bytes came")
+                error = EOFError(f"{len(content)} of {size} bytes came; if this stays so, upload the object again")
             except Exception as raised:
                 error = raised
             lasting = lasting_fault(error)
             if lasting or number == _TRIES - 1:
-                what = f"{stop - start} bytes from byte {start} on"
+                what = what or f"{size} bytes from byte {start} on"
                 tries = "" if lasting else f" (tried {_TRIES} times)"
                 raise describe(error, f"{self.address}/{name}", what, tries) from None
             # Hosts that failed together do not try again together.
@@ -93,13 +121,19 @@ class ObjectStore:
         import fsspec.config
 
         protocol = self.address.partition("://")[0]
-        if protocol in _BY_OBSTORE and protocol not in fsspec.config.conf:
+        has_settings = protocol in fsspec.config.conf or (protocol == "s3" and _has_aws_profile())
+        if protocol in _BY_OBSTORE and not has_settings:
             try:
                 library: Any = import_module("obstore")
-                options = {"timeout": f"{_REQUEST_SECONDS}s", "allow_http": protocol == "http"}
+                options: dict[str, Any] = {"timeout": f"{_REQUEST_SECONDS}s"}
+                # Beside other options obstore ignores AWS_ALLOW_HTTP. An endpoint's address shows what is wanted.
+                endpoints = [os.environ.get(name, "") for name in _ENDPOINTS] if protocol == "s3" else []
+                if protocol == "http" or any(each.startswith("http://") for each in endpoints):
+                    options["allow_http"] = True
                 # We try again ourselves, because a try must end when a stream is closed.
                 retries = {"max_retries": 0}
                 store = library.store.from_url(self.address, client_options=options, retry_config=retries)
+                _STORES.add(self)
                 return store, "", library.get
             except ImportError:
                 pass
@@ -112,6 +146,22 @@ class ObjectStore:
         except ValueError as error:
             raise UserError(f"Expected an address that fsspec supports, found {self.address}: {error}.") from None
         return filesystem, path.rstrip("/"), None
+
+
+def _has_aws_profile() -> bool:
+    """Return whether s3fs finds credentials in the files of AWS, and obstore finds none in the environment."""
+    if {"AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"} & os.environ.keys() or find_spec("s3fs") is None:
+        return False
+    files = {"AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials", "AWS_CONFIG_FILE": "~/.aws/config"}
+    return any(Path(os.environ.get(name, path)).expanduser().is_file() for name, path in files.items())
+
+
+# A forked process has none of obstore's threads, so that a request would wait for ever. It shares the connections of
+# its parent: if it freed them, requests of the parent would fail.
+_PROCESSES: set[int] = set()  # this process after its first request, and the processes from which it was forked
+_STORES: weakref.WeakSet[ObjectStore] = weakref.WeakSet()
+_INHERITED: list[ObjectStore] = []  # never freed
+os.register_at_fork(after_in_child=lambda: _INHERITED.extend(_STORES))
 
 
 def lasting_fault(error: Exception) -> bool:
@@ -139,7 +189,7 @@ def describe(error: Exception, where: str, what: str, tries: str = "") -> UserEr
     if name in ("PermissionDeniedError", "UnauthenticatedError") or isinstance(error, PermissionError):
         return UserError(
             f"Expected {what} at {where}, but the store refused to give it to this user; set the credentials of the "
-            "store, or ask its owner for the right to read."
+            "store (docs/loading.md, Object stores), or ask its owner for the right to read."
         )
     # After the first line, obstore's messages continue with a Rust representation.
     reason = " ".join(str(error).split("\n\n")[0].split()) or repr(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.dataset.remote import writing
 from jax_diversity.foundation.artifacts import NO_ARRAY, PIECE_BYTES
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.ordering.stored import ORDERINGS
@@ -153,13 +155,31 @@ class OrderingFile:
         for piece in pieces[~self._is_checked[pieces]].tolist():
             expected, place = self._pieces[piece], piece * PIECE_BYTES
             # The bytes are read from the file, because pages of a map count as memory of the process.
-            content = os.pread(self._file.fileno(), PIECE_BYTES, place)
-            if hashlib.sha256(content).hexdigest() != expected and self._fetch_piece is not None:
+            found = self._hash_at(place)
+            if found != expected and self._fetch_piece is not None:
                 content = self._fetch_piece(piece)
-                os.pwrite(self._file.fileno(), content, place)
-            if (found := hashlib.sha256(content).hexdigest()) != expected:
+                found = hashlib.sha256(content).hexdigest()
+                if found == expected:
+                    with writing(self._path):
+                        _write_at(self._file.fileno(), content, place)
+                    # The map shows what lies in the file, so this is what must have the hash.
+                    found = self._hash_at(place)
+            if found != expected:
                 raise changed_ordering(self._path, self.fingerprint, f"a part (piece {piece}) with {found[:16]}")
             self._is_checked[piece] = True
+
+    def _hash_at(self, place: int) -> str:
+        return hashlib.sha256(os.pread(self._file.fileno(), PIECE_BYTES, place)).hexdigest()
+
+
+def _write_at(descriptor: int, content: bytes, place: int) -> None:
+    """Write all bytes at a place of a file; one call may write fewer, for example on a full disk."""
+    rest = memoryview(content)
+    while rest:
+        count = os.pwrite(descriptor, rest, place)
+        if not count:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        rest, place = rest[count:], place + count
 
 
 def _status(file: Any) -> tuple[int, int]:

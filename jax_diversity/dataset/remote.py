@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.dataset.object_store import ObjectStore, describe
+from jax_diversity.dataset.object_store import ObjectStore, sleep
 from jax_diversity.foundation.artifacts import (
     PIECE_BYTES,
     Fault,
@@ -65,8 +65,7 @@ class RemoteFolder:
         self.address = address.rstrip("/")
         self.store = ObjectStore(self.address)
         self.cache_folder = user_cache() if cache_folder is None else Path(cache_folder).absolute()
-        with _faults(f"{self.address}/manifest.json", "a dataset's manifest"):
-            manifest = bytes(self.store.read("manifest.json"))
+        manifest = bytes(self.store.read_surely("manifest.json", what="a dataset's manifest"))
         # One folder for every manifest: a new build does not change an open dataset.
         key = hashlib.sha256(self.address.encode() + b"\n" + manifest).hexdigest()[:32]
         self.root = self.cache_folder / "datasets" / key
@@ -94,7 +93,7 @@ class RemoteFolder:
             with locked(stored):
                 if not is_good(stored, about):
                     remove_leftovers(stored.parent, stored.name)
-                    with _writing(stored), atomic_path(stored) as temporary:
+                    with writing(stored), atomic_path(stored) as temporary:
                         self.download(name, temporary)
                 # The stored file is locked, not the link: waiting threads find the link afterwards.
                 if not _is_there(path, about):
@@ -106,39 +105,42 @@ class RemoteFolder:
     def pieces_path(self, name: str) -> Path:
         """Return the local path of a large array of which only the pieces that are read are fetched.
 
-        The file is made here, without content; see `OrderingFile`.
+        It is the whole file, if that was fetched. Otherwise a file is made here, without content; see `OrderingFile`.
         """
         about = self.files[name]
+        if _is_there(whole := self.cache_folder / "files" / about["sha256"], about):
+            return whole
         path = self.cache_folder / "pieces" / about["sha256"]
         with locked(path):
             if not _is_there(path, about):
-                with _writing(path), atomic_path(path) as temporary:
+                with writing(path), atomic_path(path) as temporary:
                     os.truncate(temporary, about["bytes"])
         return path
 
     def fetch_piece(self, name: str, piece: int) -> bytes:
         """Return a piece of a file of the manifest, unchecked."""
         start = piece * PIECE_BYTES
-        return self._piece(name, start, min(start + PIECE_BYTES, self.files[name]["bytes"]))
+        return bytes(self.store.read_surely(name, start, min(start + PIECE_BYTES, self.files[name]["bytes"])))
 
     def fetch_path(self, path: Path) -> None:
         """Fetch the file that belongs at a path of the local folder, comparing its size only."""
         self.fetch(path.relative_to(self.root).as_posix(), checked=False)
 
-    def download(self, name: str, path: Path, is_stopped: Callable[[], bool] = lambda: False) -> None:
+    def download(self, name: str, path: Path, wait: Callable[[float], bool] = sleep) -> None:
         """Write a file of the manifest to a path, and check it; its pieces are fetched in parallel.
 
-        `is_stopped` is called between pieces; True ends the work with `InterruptedError` and leaves an incomplete file.
+        `wait` waits for some seconds before a further try, and for none between pieces. If it returns True, the work
+        ends with `InterruptedError` and leaves an incomplete file.
         """
 
         def write(piece: bytes) -> None:
             file.write(piece)
-            if is_stopped():
+            if wait(0):
                 raise InterruptedError
 
         expected = self.files[name]["sha256"]
         with path.open("wb") as file:
-            found = self._hash(name, write)
+            found = self._hash(name, write, wait)
         if found != expected:
             raise UserError(
                 f"Expected the file with SHA-256 {expected[:16]} at {self.address}/{name}, found one with "
@@ -159,39 +161,30 @@ class RemoteFolder:
                     faults.append(Fault(name, f"sha256 {about['sha256']}", f"sha256 {found}"))
         return faults
 
-    def _hash(self, name: str, use: Callable[[bytes], Any]) -> str:
+    def _hash(self, name: str, use: Callable[[bytes], Any], wait: Callable[[float], bool] = sleep) -> str:
         """Return the SHA-256 of a file at the address; `use` is called with the pieces of the file in order."""
         digest = hashlib.sha256()
-        for piece in self._pieces(name):
+        for piece in self._pieces(name, wait):
             digest.update(piece)
             use(piece)
         return digest.hexdigest()
 
-    def _pieces(self, name: str) -> Iterator[bytes]:
+    def _pieces(self, name: str, wait: Callable[[float], bool]) -> Iterator[bytes]:
         """Yield the bytes of a file in order; the next pieces are fetched while a piece is used."""
         size = self.files[name]["bytes"]
         starts = deque(range(0, size, PIECE_BYTES))
-        coming: deque[Future[bytes]] = deque()  # in the file's order: the hash is computed piece by piece
+        coming: deque[Future[Any]] = deque()  # in the file's order: the hash is computed piece by piece
         # One connection rarely uses the whole bandwidth. A few parallel pieces use it, with bounded memory.
         with ThreadPoolExecutor(_PIECES_AT_A_TIME, thread_name_prefix="jax-diversity-fetch") as threads:
             try:
                 while starts or coming:
                     while starts and len(coming) < _PIECES_AT_A_TIME:
                         start = starts.popleft()
-                        coming.append(threads.submit(self._piece, name, start, min(start + PIECE_BYTES, size)))
-                    yield coming.popleft().result()
+                        stop = min(start + PIECE_BYTES, size)
+                        coming.append(threads.submit(self.store.read_surely, name, start, stop, wait))
+                    yield bytes(coming.popleft().result())
             finally:  # also runs if the reader stops early: pieces whose download has not begun are not fetched
                 threads.shutdown(wait=False, cancel_futures=True)
-
-    def _piece(self, name: str, start: int, stop: int) -> bytes:
-        with _faults(f"{self.address}/{name}", f"{stop - start} bytes from byte {start} on"):
-            piece = bytes(self.store.read(name, start, stop))
-        if len(piece) != stop - start:
-            raise UserError(
-                f"Expected {self.files[name]['bytes']} bytes at {self.address}/{name}, found {start + len(piece)}; "
-                "upload the file again."
-            )
-        return piece
 
 
 def _is_there(path: Path, about: Mapping[str, Any]) -> bool:
@@ -208,16 +201,8 @@ def _is_whole(path: Path, about: Mapping[str, Any]) -> bool:
 
 
 @contextmanager
-def _faults(where: str, what: str) -> Iterator[None]:
-    """Convert all exceptions of the drivers to a `UserError` of one sentence."""
-    try:
-        yield
-    except Exception as error:
-        raise describe(error, where, what) from None
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
+    """Convert failures to write a file of the cache to a `UserError` of one sentence."""
     try:
         yield
     except OSError as error:
@@ -229,7 +214,7 @@ def _writing(path: Path) -> Iterator[None]:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Lock the place of a file in the cache; the lock is released at the latest when the process ends."""
-    with _writing(path):
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_name(f"{path.name}.lock").open("a")
     # The lock file is not removed. Otherwise one process could lock the removed file, and another process a new file.

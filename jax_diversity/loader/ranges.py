@@ -28,8 +28,8 @@ MOST_AHEAD_BYTES = 64 * 2**20
 """The bytes that are requested in advance."""
 _MOST_AHEAD_BATCHES = 32  # a slow request of one second causes no wait if eight batches are used per second
 _NUM_THREADS = 16  # requests at a time
-_LOOK_SECONDS = 0.5  # how often a waiting thread checks whether the stream was closed
-_NUM_KEPT = 16  # batches before the current one that slower threads may still read
+_LOOK_SECONDS = 0.5  # after this time, a thread that waits looks whether the stream was closed
+_NUM_KEPT = 16  # batches by which threads may be apart
 
 
 class Range(NamedTuple):
@@ -73,7 +73,8 @@ class StreamedRanges:
         self._store, self._places, self._step, self._end = remote.store, places, step, end
         self._names = [path.relative_to(remote.root).as_posix() for path in records.paths]
         self.reader = records.moved([f"{remote.address}/{name}" for name in self._names], self._read)
-        # The lock guards the requests: the ranges of each batch by its first place and its number of rows.
+        # The lock guards the requests: the ranges of each batch by its first place and its number of rows. A batch that
+        # was read stays without ranges, because a slower thread would request it again.
         self._lock = threading.Lock()
         self._requests: dict[tuple[int, int], _Request] = {}
         self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
@@ -81,17 +82,21 @@ class StreamedRanges:
         # Daemon threads: at exit Python waits for the threads of executors, here for requests that may hang. They do
         # not refer to this object, so that a deleted object is freed and then ends them.
         for _ in range(_NUM_THREADS):
-            threading.Thread(target=work, args=(self._tasks,), name="jax-diversity-stream", daemon=True).start()
+            threading.Thread(
+                target=work, args=(self._tasks, self._stopping), name="jax-diversity-stream", daemon=True
+            ).start()
         self.close = weakref.finalize(self, _end, self._tasks, self._stopping)
 
     def request(self, positions: Rows) -> None:
         """Begin to fetch the batch at some positions and the batches after it, as far as the limits allow."""
         first = int(positions[0])
         with self._lock:
-            # Requests that a thread may still need stay. Other requests belong to positions that the iterator has left.
-            near = range(first - _NUM_KEPT * self._step, first + _MOST_AHEAD_BATCHES * self._step)
+            # What slower and faster threads may need stays. Other requests belong to a position that the iterator left.
+            near = range(first - _NUM_KEPT * self._step, first + (_MOST_AHEAD_BATCHES + _NUM_KEPT) * self._step)
             for key in [key for key, request in self._requests.items() if request.position not in near]:
                 _cancel(self._requests.pop(key))
+            if self._was_read(self._places(positions), first):  # the iterator went back
+                self._requests = {key: request for key, request in self._requests.items() if request.parts}
             size = sum(request.size for request in self._requests.values())
             for number in range(_MOST_AHEAD_BATCHES):
                 batch = positions + number * self._step
@@ -99,9 +104,14 @@ class StreamedRanges:
                 if not len(batch) or (number and size > MOST_AHEAD_BYTES):
                     break
                 places = self._places(batch)
-                if _key(places) not in self._requests:
+                former = self._requests.get(_key(places))
+                if former is None or not (former.parts or former.position == int(batch[0])):
                     request = self._requests[_key(places)] = self._begun(places, int(batch[0]))
                     size += request.size
+
+    def _was_read(self, places: Rows, position: int) -> bool:
+        request = self._requests.get(_key(places))
+        return request is not None and not request.parts and request.position == position
 
     def _begun(self, places: Rows, position: int) -> _Request:
         parts = []
@@ -116,7 +126,11 @@ class StreamedRanges:
         """Return the records at some places."""
         with self._lock:
             # After an error the batch is requested again.
-            request = self._requests.pop(_key(places), None) or self._begun(places, 0)
+            request = self._requests.get(_key(places))
+            if request is None or not request.parts:
+                request = self._begun(places, 0)
+            else:
+                self._requests[_key(places)] = _Request(request.position, 0, [])
         rows = np.empty((len(places), self.reader.record_bytes), np.uint8)
         for part, future in request.parts:
             content = np.frombuffer(self._wait(future), np.uint8)
@@ -134,7 +148,7 @@ class StreamedRanges:
 
 class _Request(NamedTuple):
     position: int
-    size: int  # bytes
+    size: int  # bytes that were requested and not read yet
     parts: list[tuple[Range, Future[Any]]]
 
 
@@ -153,12 +167,14 @@ def _end(tasks: SimpleQueue[Any], stopping: threading.Event) -> None:
         tasks.put(None)
 
 
-def work(tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
-    """Run tasks until None comes: the main function of a thread."""
+def work(tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None], stopping: threading.Event) -> None:
+    """Run tasks until None comes: the main function of a thread. When `stopping` is set, they are not begun."""
     while (task := tasks.get()) is not None:
         future, function = task
         if future.set_running_or_notify_cancel():
             try:
+                if stopping.is_set():
+                    raise InterruptedError
                 future.set_result(function())
             except BaseException as error:
                 future.set_exception(error)

@@ -327,7 +327,9 @@ class StreamedFiles:
         self._stopping = threading.Event()
         # A daemon thread is used, not an executor: at exit Python waits for the threads of executors, here for whole
         # files. The thread does not refer to this object, so that a deleted object is freed and then ends the thread.
-        threading.Thread(target=work, args=(self._tasks,), name="jax-diversity-stream", daemon=True).start()
+        threading.Thread(
+            target=work, args=(self._tasks, self._stopping), name="jax-diversity-stream", daemon=True
+        ).start()
         self.close = weakref.finalize(self, _end, self._tasks, self._stopping, folder, lock)
 
     @contextmanager
@@ -338,8 +340,8 @@ class StreamedFiles:
             for file in (*files.needed, *files.ahead):
                 if file not in self._fetches:
                     self._fetches[file] = future = Future[None]()
-                    path, is_stopped = self.reader.paths[file], self._stopping.is_set
-                    self._tasks.put((future, partial(self._remote.download, self._names[file], path, is_stopped)))
+                    path, wait = self.reader.paths[file], self._stopping.wait
+                    self._tasks.put((future, partial(self._remote.download, self._names[file], path, wait)))
             known = {*files.needed, *files.ahead, *files.kept}
             for file in [file for file in self._fetches if file not in known and not self._in_use[file]]:
                 self._drop(file)

@@ -207,7 +207,10 @@ def _num_sequences(path: Path, *, sequence_length: int, dtype: np.dtype, identit
     # supports only one layout: if a later version of ArrayRecord writes another layout, the error is raised now and not
     # in training.
     try:
-        file = RecordFile(path, max(num_records(path) - 1, 0), body_bytes(sequence_length, dtype, has_loss_mask))
+        count = num_records(path) - 1  # the last record has the documents
+        if count < 1:
+            return 0
+        file = RecordFile(path, count, body_bytes(sequence_length, dtype, has_loss_mask))
         body = file.bodies(np.zeros(1, np.int64))
         check_bodies(body, sequence_length, dtype, identity=identity, has_loss_mask=has_loss_mask)
     except (CorruptRecordError, UserError):

@@ -27,7 +27,7 @@ class SequenceSource:
 
     The sequences of several datasets are numbered end to end. A row is read with one range read, whose
     time does not depend on the size of the file. Any number of threads may read rows. A pickle contains only names. A
-    forked process opens the files again.
+    forked process opens the files again. It cannot fetch files by obstore if its parent has: this is a `UserError`.
 
     With several datasets, and with stored runs, rows also have `dataset_index` (int32) and `sequence_index` (int64),
     the number of the sequence within its dataset.

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import pickle
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -218,3 +222,37 @@ def test_every_array_of_several_pieces_gets_their_hashes(tmp_path, monkeypatch) 
         large_array = name.endswith(".npy") and about["bytes"] > 256
         assert len(about.get("pieces", [])) == (-(-about["bytes"] // 256) if large_array else 0)
     assert jd.open_dataset(root).verify() == []
+
+
+def test_a_piece_that_is_not_written_whole_is_not_read(large, tmp_path, monkeypatch) -> None:
+    path, ordering = large
+    about, content = describe_file(path), path.read_bytes()
+    positions = np.arange(SEVERAL_PIECES - 9, SEVERAL_PIECES)
+
+    def opened(name: str) -> OrderingFile:
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, len(content))
+        pieces = [content[start : start + PIECE_BYTES] for start in range(0, len(content), PIECE_BYTES)]
+        return OrderingFile(
+            tmp_path / name, ordering.fingerprint, SEVERAL_PIECES, about["pieces"], lambda piece: pieces[piece]
+        )
+
+    write, full = os.pwrite, opened("full")
+    monkeypatch.setattr(os, "pwrite", lambda file, rest, place: write(file, rest[: -(-len(rest) // 2)], place))
+    np.testing.assert_array_equal(opened("halves").at(positions), ordering[positions])
+    for failing in (lambda file, rest, place: 0, fail(OSError(errno.EFBIG, "File too large"))):
+        monkeypatch.setattr(os, "pwrite", failing)
+        with pytest.raises(UserError, match=r"Could not write .*full: .*; free space or choose another cache_folder"):
+            full.at(positions)
+    monkeypatch.setattr(os, "pwrite", lambda file, rest, place: len(rest))  # a disk that loses bytes
+    with pytest.raises(UserError, match=r"found a part \(piece 2\)"):
+        full.at(positions)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(full.at(positions), ordering[positions])
+
+
+def fail(error: Exception) -> Callable[..., Any]:
+    def failing(*_: Any) -> Any:
+        raise error
+
+    return failing

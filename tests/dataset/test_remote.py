@@ -147,8 +147,8 @@ def test_what_is_cut_off_or_lost_in_the_cache_is_fetched_again(tiny, address, tm
     folder = RemoteFolder(address, tmp_path)
     name = next(name for name in folder.files if "train-00001" in name)
     reads = Reads(monkeypatch)
-    reads.fail_next = ConnectionError("lost")
-    with pytest.raises(UserError, match=r"memory://bucket/tiny/records/train-00001.*lost"):
+    reads.fail_next = PermissionError("no right")
+    with pytest.raises(UserError, match=r"memory://bucket/tiny/records/train-00001.*refused to give it"):
         folder.fetch(name)
     assert [path for path in (tmp_path / "files").iterdir() if path.suffix != ".lock"] == []
     stored = folder.fetch(name).resolve()
@@ -158,7 +158,8 @@ def test_what_is_cut_off_or_lost_in_the_cache_is_fetched_again(tiny, address, tm
     assert folder.fetch(name).read_bytes() == (tiny.root / name).read_bytes()
 
 
-def test_verify_names_every_object_that_is_wrong(address, memory, tmp_path):
+def test_verify_names_every_object_that_is_wrong(address, memory, tmp_path, monkeypatch):
+    monkeypatch.setattr("jax_diversity.dataset.object_store._FIRST_WAIT_SECONDS", 0.001)
     names = [path for path in memory.find("/bucket/tiny") if "train-0000" in path]
     memory.rm(names[0])
     memory.pipe_file(names[1], memory.cat_file(names[1])[:-1])
@@ -171,6 +172,30 @@ def test_verify_names_every_object_that_is_wrong(address, memory, tmp_path):
     assert sum(done) > 1000
 
 
+def test_every_read_is_tried_again(tiny, tmp_path, memory, monkeypatch):
+    monkeypatch.setattr("jax_diversity.dataset.object_store._FIRST_WAIT_SECONDS", 0.001)
+    for module in ("foundation.artifacts", "dataset.orderings", "dataset.remote"):
+        monkeypatch.setattr(f"jax_diversity.{module}.PIECE_BYTES", 1024)
+    root = write_tiny_dataset(tmp_path / "out", layout="ordered").root
+    where = upload(root, "memory://bucket/failing")
+    failed, read = set(), type(memory).cat_file
+
+    def cat_file(filesystem, path, start=None, end=None):
+        if (path, start, end) not in failed:
+            failed.add((path, start, end))
+            raise ConnectionError("lost")
+        return read(filesystem, path, start=start, end=end)
+
+    monkeypatch.setattr(type(memory), "cat_file", cat_file)
+    for number, loader in enumerate((jd.make_loader, jd.stream_batches)):
+        more = {"shuffle_buffer": 8} if loader is jd.stream_batches else {}
+        found = loader(where, global_batch_size=8, cache_folder=tmp_path / str(number), **more)
+        for mine, other in zip(found, loader(root, global_batch_size=8, **more), strict=True):
+            np.testing.assert_array_equal(mine["inputs"], other["inputs"])
+        failed.clear()
+    assert jd.open_dataset(where, cache_folder=tmp_path / "verified").verify() == []
+
+
 @pytest.mark.parametrize("missing", ["manifest.json", "orderings/balance.npy"])
 def test_missing_objects_are_named(address, memory, tmp_path, missing):
     memory.rm(f"/bucket/tiny/{missing}")
@@ -178,10 +203,11 @@ def test_missing_objects_are_named(address, memory, tmp_path, missing):
         jd.make_loader(address, global_batch_size=4, cache_folder=tmp_path)
 
 
-def test_changed_and_cut_objects_are_refused_and_not_kept(address, memory, tmp_path):
+def test_changed_and_cut_objects_are_refused_and_not_kept(address, memory, tmp_path, monkeypatch):
+    monkeypatch.setattr("jax_diversity.dataset.object_store._FIRST_WAIT_SECONDS", 0.001)
     content = memory.cat_file("/bucket/tiny/orderings/balance.npy")
     for changed, sentence in (
-        (content[:-8], r"Expected \d+ bytes at .*balance\.npy, found"),
+        (content[:-8], r"balance\.npy, but it could not be read \(tried 6 times\): \d+ of \d+ bytes came.*upload"),
         (content[:200] + b"\1" + content[201:], "SHA-256"),
     ):
         memory.pipe_file("/bucket/tiny/orderings/balance.npy", changed)
@@ -257,6 +283,14 @@ def test_a_large_ordering_is_fetched_in_pieces_and_each_once(tmp_path, memory, m
     np.testing.assert_array_equal(again.indices, order)
     assert sorted(ranges()) == list(range(0, 128 + 8 * len(order), 256))
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(again)).indices, order)
+
+    folder = RemoteFolder(where, cache)
+    whole = folder.fetch("orderings/balance.npy").resolve()
+    assert folder.pieces_path("orderings/balance.npy") == whole
+    before = len(ranges())
+    whole_again = jd.open_dataset(where, cache_folder=cache).open_ordering("balance")
+    np.testing.assert_array_equal(whole_again.indices, order)
+    assert len(ranges()) == before
 
     content = bytearray(memory.cat_file(name))
     content[300] ^= 1

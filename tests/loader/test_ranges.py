@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +25,7 @@ from jax_diversity.records.codec import body_bytes
 from jax_diversity.records.files import RecordFile, record_range
 from jax_diversity.records.reading import RecordReader
 from jax_diversity.records.writing import write_array_record
+from jax_diversity.run.source import SequenceSource
 from tests.support.range_server import Behaviour, serve
 from tests.support.remote_datasets import Reads, upload
 from tests.support.tiny_dataset import TinyDataset, write_tiny_dataset
@@ -139,6 +142,32 @@ def test_an_iterator_may_be_moved_and_shared_by_threads(server, ordered, tmp_pat
     assert_same(read(address, tmp_path, num_epochs=3, num_threads=4, num_prefetch=8), expected)
 
 
+@pytest.mark.parametrize("num_threads", [2, 8])
+def test_threads_request_every_batch_once(ordered, tmp_path, monkeypatch, num_threads: int) -> None:
+    address = upload(ordered.root, "memory://ranges/threads")
+    expected, reads = read(ordered.root, tmp_path, global_batch_size=3, num_epochs=2), Reads(monkeypatch)
+    choices = {"global_batch_size": 3, "num_epochs": 2, "num_threads": num_threads, "num_prefetch": num_threads}
+    assert_same(read(address, tmp_path, **choices), expected)
+    fetched = [each for each in reads.ranges if each[0].endswith(".array_record")]
+    assert len(fetched) == 2 * len(set(fetched))  # once per epoch
+
+
+def test_an_iterator_that_went_back_requests_in_advance_again(ordered, tmp_path, monkeypatch) -> None:
+    address = upload(ordered.root, "memory://ranges/back")
+    iterator = iter(jd.stream_batches(address, global_batch_size=2, num_prefetch=0, cache_folder=tmp_path))
+    state = iterator.get_state()
+    for _ in range(12):
+        next(iterator)
+    iterator.set_state(state)
+    reads = Reads(monkeypatch)
+    next(iterator)
+    end = time.monotonic() + 10
+    while len(reads.ranges) < 12 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert len(reads.ranges) >= 12
+    iterator.close()
+
+
 # What goes wrong
 
 
@@ -226,6 +255,46 @@ def test_a_stream_that_is_closed_ends_its_tries(server, tmp_path, monkeypatch) -
     while (left := _ours(before)) and time.monotonic() < end:
         time.sleep(0.02)
     assert not left
+
+
+def test_a_stream_that_is_closed_begins_no_request(server, tmp_path) -> None:
+    address, behaviour = server
+    iterator = iter(jd.stream_batches(address, global_batch_size=2, cache_folder=tmp_path))
+    behaviour.delay = 0.3
+    iterator.start_prefetch()
+    time.sleep(0.1)
+    iterator.close()
+    before = behaviour.counts()["requests"]
+    time.sleep(0.6)
+    assert behaviour.counts()["requests"] == before <= 16
+
+
+def test_a_forked_process_is_told_to_be_spawned_and_its_parent_goes_on(server, ordered, tmp_path) -> None:
+    address, _ = server
+    source = SequenceSource(jd.open_dataset(address, cache_folder=tmp_path))
+    first = source[0]["inputs"]
+    said, say = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this process has threads
+        child = os.fork()
+    if not child:
+        signal.alarm(20)
+        for read in (lambda: source[len(source) - 1], lambda: jd.open_dataset(address, cache_folder=tmp_path)):
+            try:
+                read()
+            except UserError as error:
+                os.write(say, str(error).encode())
+        os.write(say, b"; a file in the cache: %d" % (source[0]["inputs"] == first).all())
+        os._exit(0)
+    os.close(say)
+    assert os.waitpid(child, 0)[1] == 0
+    with open(said, encoding="utf-8") as file:
+        text = file.read()
+    assert text.count('found a fork of it; start its processes by the method "spawn"') == 2
+    assert text.endswith("a file in the cache: 1")
+    expected = SequenceSource(ordered.root)
+    for row in range(0, len(source), 20):
+        np.testing.assert_array_equal(source[row]["inputs"], expected[row]["inputs"])
 
 
 def _ours(before: set[threading.Thread]) -> list[threading.Thread]:

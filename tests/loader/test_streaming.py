@@ -302,21 +302,22 @@ def test_a_fault_names_the_object_and_the_next_try_goes_on(ordered, address, tmp
     expected = list(jd.stream_batches(ordered.root, **choices))
     iterator = iter(jd.stream_batches(address, read_ahead_files=0, num_prefetch=0, cache_folder=tmp_path, **choices))
     found = [next(iterator)]
-    reads.fail_next = ConnectionError("reset by peer")
-    with pytest.raises(UserError, match=r"memory://streams/ordered/records/train-000.*reset by peer"):
+    reads.fail_next = PermissionError("no right")
+    with pytest.raises(UserError, match=r"memory://streams/ordered/records/train-000.*refused to give it"):
         next(iterator)
     found += iterator
     assert_same_batches(found, expected)
 
 
 @pytest.mark.parametrize("num_prefetch", [0, 2])
-def test_changed_cut_and_missing_objects_are_named(ordered, tmp_path, num_prefetch):
+def test_changed_cut_and_missing_objects_are_named(ordered, tmp_path, monkeypatch, num_prefetch):
     import fsspec
 
+    monkeypatch.setattr("jax_diversity.dataset.object_store._FIRST_WAIT_SECONDS", 0.001)
     memory = fsspec.filesystem("memory")
     changes = {
         "SHA-256": lambda content: content[:99] + bytes([content[99] ^ 1]) + content[100:],
-        "bytes at": lambda content: content[:-5],
+        "bytes came; if this stays so, upload": lambda content: content[:-5],
         "no such object": None,
     }
     for sentence, change in changes.items():
@@ -376,7 +377,7 @@ def test_threads_that_wait_for_one_failed_fetch_all_get_its_error(ordered, tmp_p
     root = upload(ordered.root, "memory://streams/raced")
     dataset = jd.open_dataset(root, cache_folder=tmp_path)
     files = StreamedFiles(dataset.remote, dataset.records)
-    Reads(monkeypatch).fail_next = ConnectionError("reset by peer")
+    Reads(monkeypatch).fail_next = PermissionError("no right")
     both_asked, first_is_done, wait = threading.Barrier(2), threading.Event(), files._wait
 
     def in_turn(file, *rest):
@@ -405,4 +406,4 @@ def test_threads_that_wait_for_one_failed_fetch_all_get_its_error(ordered, tmp_p
         thread.join(timeout=60)
     files.close()
     assert [type(error) for error in errors] == [UserError, UserError], errors
-    assert all("reset by peer" in str(error) for error in errors)
+    assert all("refused to give it" in str(error) for error in errors)

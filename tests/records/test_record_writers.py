@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.records.writing import write_records
+from jax_diversity.records import writing
+from jax_diversity.records.writing import write_array_record, write_records
 from jax_diversity.schema import Segments
 from tests.support.tiny_dataset import ListStore, pack
 
@@ -90,3 +91,12 @@ def test_writers_killed_at_random_moments(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=root)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 5
+
+
+def test_a_file_without_sequences_is_not_of_this_build(tmp_path) -> None:
+    path = tmp_path / "one.array_record"
+    write_array_record(path, [[b"documents"]], 1, "group_size:1,uncompressed")
+    about = {"sequence_length": 16, "dtype": np.dtype("uint16"), "identity": "", "has_loss_mask": False}
+    assert writing._num_sequences(path, **about) == 0
+    path.write_bytes(b"")
+    assert writing._num_sequences(path, **about) == 0
