@@ -268,6 +268,7 @@ class Build:
             entry = self.folder.stages.get(f"order/{ordering}")
             if steps and entry is not None and header.get("ordering") == entry["counts"]["fingerprint"]:
                 followed[f"order/{ordering}"] = path.parent, steps[-1]["step"] + 1
+        first = next(iter(stages_by_name()))
         for stage in stages if followed else ():
             entry = self.folder.stages.get(stage.name)
             if entry is None or set(stage.inputs(self._context)) - self.folder.stages.keys():
