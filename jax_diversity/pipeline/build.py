@@ -277,9 +277,7 @@ class Build:
             if entry["fingerprint"] == new_fingerprint:
                 continue
             # A corpus whose files were moved gives the same ordering. One that grew is read here for the first time.
-            if stage.name == next(iter(stages_by_name())) and _without_files(entry["config"]) == _without_files(
-                settings
-            ):
+            if stage.name == first and _without_files(entry["config"]) == _without_files(settings):
                 continue
             for lost in sorted(self._outdated(stage.name) & followed.keys()):
                 before, after = flat(entry["config"]), flat(settings)

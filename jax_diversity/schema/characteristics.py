@@ -176,7 +176,7 @@ class Characteristics:
         """Read into memory the counts that `save` wrote. `jd.order_files` orders them without reading all at once.
 
         Args:
-            files: a folder (its *.parquet, in the order of their names), a file, or several files in the given order.
+            files: a folder (its `*.parquet`, in the order of their names), a file, or several files in the given order.
                 The sequences of the files follow one another.
 
         Raises:

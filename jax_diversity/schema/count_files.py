@@ -167,7 +167,7 @@ class CountFiles:
 
     @classmethod
     def open(cls, files: Any) -> CountFiles:
-        """Open a folder (its *.parquet, by name), a file, or several files in the given order.
+        """Open a folder (its `*.parquet`, by name), a file, or several files in the given order.
 
         Raises:
             UserError: no files; a file that is absent, damaged or of another format; files of different families.
