@@ -16,9 +16,9 @@ from benchmarks.reliability.forks import import_everything
 
 COUNTS = {
     "kills": {"quick": 2, "full": 100},
-    "corruption": {"quick": 8, "full": 1000},
+    "corruption": {"quick": 4, "full": 1000},
     "faults": {"quick": 2, "full": 20},
-    "hostile": {"quick": 40, "full": 900},
+    "hostile": {"quick": 24, "full": 900},
     "fuzz": {"quick": 1, "full": 600},
     "elastic": {"quick": 8, "full": 140},
     "documents": {"quick": 40, "full": 20_000},
