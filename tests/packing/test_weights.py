@@ -475,9 +475,7 @@ def test_a_weight_that_a_step_adds_is_used_without_further_settings(
     (tmp_path / "weighing_of_tests.py").write_text(MODULE, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     steps = (StepConfig("python", {"function": "weighing_of_tests:weigh"}),)
-    config = dataclasses.replace(
-        config_of(corpus, tmp_path / "out"), preparation=PreparationConfig(steps, num_processes=1)
-    )
+    config = dataclasses.replace(config_of(corpus, tmp_path / "out"), preparation=PreparationConfig(steps))
     for stage in ("prepare", "tokenize", "embed", "cluster", "pack"):
         Build(config).run_stage(stage)
     dataset = jd.open_dataset(tmp_path / "out")
@@ -564,7 +562,7 @@ def test_documents_that_a_step_marks_as_copies_are_copies(tmp_path: Path) -> Non
     steps = (StepConfig("minhash", {"mark": True}),)
     config = dataclasses.replace(
         config_of(folder, tmp_path / "out", validation_fraction=0.3),
-        preparation=PreparationConfig(steps, num_processes=1),
+        preparation=PreparationConfig(steps),
     )
     Build(config).run_all()
     dataset = jd.open_dataset(tmp_path / "out")
