@@ -202,7 +202,7 @@ def test_nothing_of_it_is_loaded_unasked(folder: Path) -> None:
         "import sys\nfrom jax_diversity.tokenization.factory import make_tokenizer\n"
         "from jax_diversity.tokenization.settings import TokenizerConfig\n"
         f"make_tokenizer(TokenizerConfig(kind='sentencepiece', path={str(folder / 'bpe.model')!r}))\n"
-        "import jax_diversity.tokenization.workers\n"
+        "import jax_diversity.tokenization.encoding\n"
         "print({'tensorflow', 'jax'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
