@@ -238,8 +238,7 @@ def test_another_order_in_the_same_place(
             order_files(folder / "counts", tmp_path / FOUND, **{**SMALL, **other})
 
 
-@pytest.mark.parametrize("num_sequences", [0, 1, 5])
-@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize(("num_sequences", "size"), [(0, 1), (1, 3), (5, 1), (5, 3)])
 def test_few_sequences(num_sequences: int, size: int, tmp_path: Path) -> None:
     chars = corpus(64).take(np.arange(num_sequences))
     save(chars, tmp_path / "counts", 1)

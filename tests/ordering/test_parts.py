@@ -188,7 +188,7 @@ def test_bad_part_sizes(part_size: Any) -> None:
         order(uneven(10), part_size=part_size)
 
 
-@pytest.mark.parametrize("case", ["plain", "windows", "consumed", "targets", "wide"])
+@pytest.mark.parametrize("case", ["consumed", "targets", "wide"])
 def test_an_accelerator_orders_many_parts_at_once_and_chooses_the_same(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

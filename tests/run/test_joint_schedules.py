@@ -210,7 +210,7 @@ def test_a_dataset_added_jointly_is_read_on_any_number_of_hosts(folder: Path, tm
     assert not set(of_web[: web.num_sequences - 32].tolist()) & set(whole(run)[:32].tolist())
 
 
-@pytest.mark.parametrize("place", [70, 200, 311])
+@pytest.mark.parametrize("place", [70, 311])
 def test_a_joint_run_goes_on_with_datasets_in_turn(folder: Path, tmp_path: Path, place: int) -> None:
     """And the other way round: what came less often comes first, whatever made it come."""
     datasets = pair(folder)
