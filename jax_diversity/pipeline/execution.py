@@ -20,7 +20,7 @@ from jax_diversity.pipeline.settings import BuildConfig
 
 @dataclass(frozen=True)
 class ExecutionConfig:
-    """Where a build runs. The dataset is the same, byte for byte, so these settings are no part of it."""
+    """Where a build runs. The dataset is the same, byte for byte, so it does not depend on these settings."""
 
     processes: int = 0
     """Number of processes that work at the same time on this machine. 0 means one per core, or only one process if

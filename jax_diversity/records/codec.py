@@ -175,8 +175,10 @@ def encode_documents(
     return bounds.astype("<i8").tobytes() + document_index.astype("<i8").tobytes()
 
 
-def decode_documents(record: bytes, num_sequences: int) -> list[Int64[np.ndarray, " segment"]]:
-    """Return the documents of the segments of every sequence in a file, from its last record.
+def decode_documents(
+    record: bytes, num_sequences: int, rows: Int64[np.ndarray, " row"]
+) -> list[Int64[np.ndarray, " segment"]]:
+    """Return the documents of the segments of some sequences in a file, from its last record.
 
     Raises a ValueError for the record of another file.
     """
@@ -184,7 +186,8 @@ def decode_documents(record: bytes, num_sequences: int) -> list[Int64[np.ndarray
     bounds, documents = numbers[: num_sequences + 1], numbers[num_sequences + 1 :]
     if len(bounds) <= num_sequences or bounds[0] or bounds[-1] != len(documents) or (np.diff(bounds) < 0).any():
         raise ValueError(f"its last record does not have the documents of {num_sequences} sequences")
-    return np.split(documents, bounds[1:-1])
+    # Copies: a view of a few documents would keep the whole record in memory.
+    return [documents[bounds[row] : bounds[row + 1]].copy() for row in rows.tolist()]
 
 
 def check_bodies(

@@ -2,7 +2,7 @@
 
 They equal the arrays of `decoding.decode`. A row of 2,048 tokens of two bytes takes 4.4 KB; its six int32 arrays take
 48 KB. So about a tenth of the bytes is transferred to a device, and the host only copies. Every row is independent of
-the others: there is no communication between devices.
+the others, so the devices do not communicate.
 """
 
 from __future__ import annotations

@@ -209,20 +209,22 @@ class RecordReader:
         places = self._rows("places", places)
         lengths = codec.segment_lengths(self._bodies(places, expected))
         numbers = self.files_of(places)
-        documents = {number: self._documents(number) for number in np.unique(numbers).tolist()}
-        rows = zip(numbers.tolist(), (places - self._starts[numbers]).tolist(), lengths, strict=True)
-        found = [(documents[number][record], sizes) for number, record, sizes in rows]
-        for row, (indices, sizes) in enumerate(found):
-            if len(indices) != len(sizes):
-                reason = f"{len(sizes)} segments, documents of {len(indices)}"
-                raise self._damaged(int(numbers[row]), int(places[row] - self._starts[numbers[row]]), reason)
-        return found
+        documents: dict[int, Int64[np.ndarray, " segment"]] = {}
+        for number in np.unique(numbers).tolist():  # a file's record of documents is in memory only for its own rows
+            rows = np.flatnonzero(numbers == number)
+            within = places[rows] - self._starts[number]
+            for row, record, found in zip(rows.tolist(), within, self._documents(number, within), strict=True):
+                if len(found) != len(lengths[row]):
+                    reason = f"{len(lengths[row])} segments, documents of {len(found)}"
+                    raise self._damaged(number, int(record), reason)
+                documents[row] = found
+        return [(documents[row], sizes) for row, sizes in enumerate(lengths)]
 
-    def _documents(self, number: int) -> list[Int64[np.ndarray, " segment"]]:
+    def _documents(self, number: int, rows: Int64[np.ndarray, " row"]) -> list[Int64[np.ndarray, " segment"]]:
         count = self.counts[number]
         try:
             reader = array_record_module.ArrayRecordReader(str(self.paths[number]), _LIBRARY_OPTIONS)
-            return codec.decode_documents(reader.read(count, count + 1)[0], count)
+            return codec.decode_documents(reader.read(count, count + 1)[0], count, rows)
         except (RuntimeError, ValueError, IndexError) as error:
             raise self._damaged(number, count, str(error).split(";")[0]) from None
 

@@ -349,10 +349,11 @@ def test_damaged_documents_are_found_when_they_are_read(written):
 
 def test_the_documents_of_another_file_are_refused():
     record = encode_documents(np.array([2, 0, 1]), np.array([7, 8, 9]))
-    assert [each.tolist() for each in decode_documents(record, 3)] == [[7, 8], [], [9]]
+    assert [each.tolist() for each in decode_documents(record, 3, np.array([0, 1, 2]))] == [[7, 8], [], [9]]
+    assert [each.tolist() for each in decode_documents(record, 3, np.array([2, 0]))] == [[9], [7, 8]]
     for wrong, count in ((record, 2), (record, 4), (record[:-8], 3), (record[8:], 3), (b"", 0), (record, 100)):
         with pytest.raises(ValueError, match="does not have the documents"):
-            decode_documents(wrong, count)
+            decode_documents(wrong, count, np.array([0]))
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "cut", "garbage", "unclosed"])
