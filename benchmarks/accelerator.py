@@ -2,6 +2,8 @@
 
     python benchmarks/accelerator.py [--sections orders k-means ...] [--on-processor] [--write]
 
+`--write` replaces the sections that ran in the results of the same device, and keeps its other sections.
+
 `make accelerator` runs all sections with `--write`, in less than ten minutes, with the Python of the machine and its
 libraries; nothing is installed or fetched. The results are in `results/accelerator-DEVICE.json`. If the libraries of a
 section are missing, or if it takes longer than its limit, its result contains the reason, and the other sections run.
@@ -9,7 +11,7 @@ section are missing, or if it takes longer than its limit, its result contains t
 
 - tests: the tests marked `accelerator`: the device makes the choices that processors make.
 - orders: sequences per second of one to many pools that advance together (`pool.run_many`), without compilation; the
-  seconds of halving and of whole orders.
+  seconds of halving and of whole orders, on the processors and on the device.
 - k-means: seconds per pass over 200,000 vectors of 384 numbers, 1,000 clusters.
 - embeddings: tokens per second of a model in the shape of Qwen3-Embedding-0.6B.
 - training: a GPT of 160 million parameters reads the loader: tokens per second, and the share of time that it waits;
@@ -31,15 +33,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-SECONDS = {"tests": 100, "orders": 150, "k-means": 30, "embeddings": 70, "training": 100, "runs": 150}
+SECONDS = {"tests": 100, "orders": 170, "k-means": 30, "embeddings": 70, "training": 100, "runs": 150}
 """The longest time of each section, in seconds."""
-POOLS = (1, 4, 16, 64, 256, 1024)
+POOLS = (1, 16, 256, 1024)
 PART_SIZE = 32_768
 
 
 def tests(small: bool) -> dict[str, Any]:
     """Run the marked tests."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "accelerator", "tests"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/integration/test_accelerator.py"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return {"exit_status": done.returncode, "says": " ".join((done.stdout + done.stderr).split()[-12:])}
 
@@ -49,10 +51,13 @@ def orders(small: bool) -> dict[str, Any]:
     import corpora
     import jax
     import numpy as np
+    from jax.sharding import Mesh
 
     import jax_diversity as jd
+    from jax_diversity.foundation.devices import processor
     from jax_diversity.ordering import pool
     from jax_diversity.ordering.halving import balanced_stream
+    from jax_diversity.ordering.parts import parts_of
     from jax_diversity.ordering.plan import Plan
 
     part_size, steps = (512, 256) if small else (PART_SIZE, 2048)
@@ -60,7 +65,8 @@ def orders(small: bool) -> dict[str, Any]:
     plan = Plan.build(chars, objective)
     sizes = pool.PoolSizes.of_whole(plan, plan.remaining, None)
     found: dict[str, Any] = {"part_size": part_size, "num_slots": sizes.num_slots, "together": {}}
-    selector = pool.PoolSelector(plan, objective, plan.remaining, sizes)
+    with jax.default_device(processor()):
+        selector = pool.PoolSelector(plan, objective, plan.remaining, sizes)
     for number in POOLS[:3] if small else POOLS:
         rule, rows, stream, state = pool.stack([selector] * number)
         seconds = []
@@ -75,18 +81,22 @@ def orders(small: bool) -> dict[str, Any]:
         }
         print(number, found["together"][str(number)], flush=True)
     found["whole"] = {}
-    for number in (2_000,) if small else (10_000, 100_000, 1_000_000, 10_000_000):
+    device = Mesh(np.array(jax.devices()[:1]), ("device",))
+    for number in (2_000,) if small else (10_000, 1_000_000, 10_000_000):
         chars = corpora.synthetic(number)
         plan = Plan.build(chars, objective)
         start = time.perf_counter()
-        balanced_stream(plan.features, plan.remaining, 0, max(number // PART_SIZE, 1))
-        halved = time.perf_counter()
-        jd.order(chars)
-        found["whole"][str(number)] = {
-            "halving_seconds": round(halved - start, 2),
-            "order_seconds": round(time.perf_counter() - halved, 2),
-        }
-        print(number, found["whole"][str(number)], flush=True)
+        balanced_stream(plan.features, plan.remaining, 0, parts_of(number, PART_SIZE))
+        seconds = {"halving": round(time.perf_counter() - start, 2)}
+        for where, mesh in (("device", device), ("processors", None)):
+            if mesh is None and number > 1_000_000:
+                break  # it would take a minute
+            with jax.default_device(processor()):  # a mesh decides otherwise
+                start = time.perf_counter()
+                jd.order(chars, mesh=mesh)
+                seconds[where] = round(time.perf_counter() - start, 2)
+        found["whole"][str(number)] = seconds
+        print(number, seconds, flush=True)
     return found
 
 
@@ -256,8 +266,11 @@ def main() -> None:
     if options.write:
         import results_file
 
-        name = about["device"].lower().replace(" ", "-").replace("/", "-")
-        results_file.write(f"accelerator-{name}", {**about, **results_file.environment("jax", "jaxlib"), **results})
+        name = "accelerator-" + about["device"].lower().replace(" ", "-").replace("/", "-")
+        path = results_file.RESULTS / f"{name}.json"
+        before = json.loads(path.read_text()) if path.exists() else {}
+        others = {name: found for name, found in before.items() if name in SECTIONS}
+        results_file.write(name, {**about, **results_file.environment("jax", "jaxlib"), **others, **results})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Meshes of devices with one axis."""
+"""Meshes of devices with one axis, and the choice between accelerators and processors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,24 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from jax_diversity.foundation.errors import UserError
+
+
+def is_accelerator(device: Any) -> bool:
+    """Return whether a device is a GPU or a TPU."""
+    return device.platform != "cpu"
+
+
+def processor() -> Any:
+    """Return this machine's processor as a device of JAX; the default device if JAX may not use processors."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS=cuda, for example
+        return default_device()
+
+
+def default_device() -> Any:
+    """Return the device on which JAX computes if nothing else is said."""
+    return next(iter(jax.device_put(np.int32(0)).devices()))
 
 
 def flat_mesh(mesh: Any, axis: str) -> Mesh:

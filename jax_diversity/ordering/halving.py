@@ -30,6 +30,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float32, Float64, Int8, Int16, Int32, Int64, Integer
 
 from jax_diversity.foundation.compilation import call
+from jax_diversity.foundation.devices import processor
 from jax_diversity.foundation.processes import in_threads, num_cores
 from jax_diversity.ordering.objective import Features
 
@@ -136,7 +137,7 @@ def build_walk_table(
     columns = np.full((num_padded, width + 1), num_columns - 1, features.columns.dtype)
     counts = np.zeros((num_padded, width + 1), np.int16 if largest < 2**15 else np.float32)
     target_products = np.zeros(num_padded, np.float32)
-    longest = int(np.diff(features.row_starts)[arranged].max(initial=1))
+    longest = int(features.lengths(arranged).max(initial=1))
     num_rows = max(_ENTRIES_PER_BLOCK // longest, 1)
 
     def fill(first: int) -> None:
@@ -148,13 +149,18 @@ def build_walk_table(
         target_products[block] = (weighted_targets[columns[block]] * counts[block]).sum(axis=1)
 
     in_threads(fill, range(0, len(arranged), num_rows))
-    return WalkTable(
-        columns=jax.device_put(columns),
-        counts=jax.device_put(counts),
-        tokens=jax.device_put(np.pad(tokens, (0, num_padded - len(tokens))).astype(np.float32)),
-        target_products=jax.device_put(target_products),
-        weights=jax.device_put(features.column_weights.astype(np.float32)),
-        targets=jax.device_put(targets.astype(np.float32)),
+    # Walks are long loops of small steps: one core takes less time for a step than a GPU for starting its programs. The
+    # tables are committed to the processor, so that the walks run there in every thread.
+    return jax.device_put(
+        WalkTable(
+            columns=columns,
+            counts=counts,
+            tokens=np.pad(tokens, (0, num_padded - len(tokens))).astype(np.float32),
+            target_products=target_products,
+            weights=features.column_weights.astype(np.float32),
+            targets=targets.astype(np.float32),
+        ),
+        processor(),
     )
 
 
@@ -173,7 +179,7 @@ def _heaviest_entries(
     features: Features, rows: Int64[np.ndarray, " row"], width: int
 ) -> tuple[Int64[np.ndarray, "row feature"], Bool[np.ndarray, "row feature"]]:
     """Return the indices of the entries with the largest counts, up to `width` per row, and a mask of used places."""
-    starts, lengths = features.row_starts[rows], np.diff(features.row_starts)[rows]
+    starts, lengths = features.row_starts[rows], features.lengths(rows)
     slots = np.arange(width)
     entries, used = starts[:, None] + slots, slots < lengths[:, None]
     wide = np.flatnonzero(lengths > width)
@@ -224,10 +230,8 @@ def halve(
     if carried is not None:
         boundaries = carried[[0, -1]].astype(np.float32)
         boundaries[1] += features.excess(arranged)
-    # A power of two, so that all threads have equally many blocks, and all their arrays equal shapes. An accelerator is
-    # faster with one large walk than with several small ones.
-    by_threads = for_parts and jax.default_backend() == "cpu"
-    num_threads = 1 << (num_cores().bit_length() - 1) if by_threads else 1
+    # A power of two, so that all threads have equally many blocks, and all their arrays equal shapes.
+    num_threads = 1 << (num_cores().bit_length() - 1) if for_parts else 1
     for level in range(num_levels):
         sweeps = 2 if level < _LEVELS_SWEPT_TWICE else 1
         # 64, 32, 16, 64, 32, 16 and so on: three levels then have the same shapes and share one compiled program.

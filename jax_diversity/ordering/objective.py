@@ -317,7 +317,7 @@ class Features:
 
         `apart` are the rows' groups, if they are numbered differently (`SeparatedGroups.only`).
         """
-        row_starts = np.append(0, np.cumsum(np.diff(self.row_starts)[rows]))
+        row_starts = np.append(0, np.cumsum(self.lengths(rows)))
         columns, values = np.empty(row_starts[-1], self.columns.dtype), np.empty(row_starts[-1], self.values.dtype)
         for block in _row_blocks(row_starts):
             entries, place = self.entries(rows[block]), slice(row_starts[block.start], row_starts[block.stop])
@@ -391,7 +391,7 @@ class Features:
         """Return the token counts of some distinct sequences in every column; the norm column is 0."""
         sums = np.zeros(len(self.targets))
         # Sums of whole numbers do not depend on the order, so that all rows need no selection.
-        starts = self.row_starts if len(rows) == self.num_sequences else np.append(0, np.cumsum(self._lengths[rows]))
+        starts = self.row_starts if len(rows) == self.num_sequences else np.append(0, np.cumsum(self.lengths(rows)))
         for block in _row_blocks(starts):
             if len(rows) == self.num_sequences:
                 entries: Any = slice(starts[block.start], starts[block.stop])
@@ -400,13 +400,13 @@ class Features:
             sums += np.bincount(self.columns[entries], self.values[entries], minlength=len(sums))
         return sums
 
-    @property
-    def _lengths(self) -> Int64[np.ndarray, " sequence"]:
-        return np.diff(self.row_starts)
+    def lengths(self, rows: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+        """Return the number of non-zeros of some rows."""
+        return self.row_starts[rows + 1] - self.row_starts[rows]
 
     def entries(self, rows: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " _nonzero"]:
         """Return the indices of some rows' non-zeros in `columns` and `values`, row after row."""
-        counts = np.diff(self.row_starts)[rows]
+        counts = self.lengths(rows)
         # Entry n of the result is entry n - (number of entries in the previous rows) of its row.
         before = np.cumsum(counts) - counts
         return np.repeat(self.row_starts[rows] - before, counts) + np.arange(counts.sum())

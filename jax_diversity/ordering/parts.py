@@ -24,6 +24,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
+from jax_diversity.foundation.devices import default_device, is_accelerator, processor
 from jax_diversity.foundation.processes import in_threads, num_cores
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.ordering.mesh import flat_mesh, from_all_processes, shared_checkpoint
@@ -37,6 +38,8 @@ REACH = 8192
 _MOST_PARTS, _MOST_BYTES = 256, 2**32
 """Number of parts that an accelerator orders at once, and bytes of all their pools' tables. The arrays of a call need
 about three times as many bytes."""
+_STEPS_OF_A_CORE = 5
+"""Number of sequences that a core places while an accelerator places one sequence in each of many pools."""
 _LEAST_GAIN = 1e-3
 """Exchanges stop when one lowers `||D||²` by less than this share of a sequence's mean `||v||²`."""
 
@@ -68,60 +71,75 @@ class CutSides:
         deviation: Float64[np.ndarray, " column"],
     ) -> None:
         kept = np.flatnonzero(~features.deferred[:-1])
-        self._weights, self._targets = features.column_weights[kept], targets[kept]
+        self._weights = features.column_weights[kept]
         self._norm_weight = features.column_weights[-1]
-        entries, lengths = features.entries(rows), np.diff(features.row_starts)[rows]
+        entries, lengths = features.entries(rows), features.lengths(rows)
         values, columns = features.values[entries].astype(np.float64), features.columns[entries].astype(np.int32)
         counts = csr_array((values, columns, np.append(0, np.cumsum(lengths))), shape=(len(rows), len(targets) - 1))
         self._counts = csr_array(counts[:, kept]) if len(kept) < counts.shape[1] else counts
+        self._by_column = self._counts.tocsc()
         self._tokens = features.tokens[rows].astype(np.float64)
         self._norms = features.norms[rows] - targets[-1]
+        # `<λ τ, c_s>` and `<λ τ, τ>`. NumPy's sum has the same order of additions on every machine, unlike BLAS.
+        weighted_targets = self._weights * targets[kept]
+        self._along_target = self._counts @ weighted_targets
+        self._target_square = float((weighted_targets * targets[kept]).sum())
         # `<λ D, v_s>`; an exchange changes D, and so these products.
-        self._products = self._products_with(deviation[kept], float(deviation[-1]))
-        self._squares = self._square_norms()
+        weighted = self._weights * deviation[kept]
+        self._products = self._counts @ weighted - float((weighted * targets[kept]).sum()) * self._tokens
+        self._products += self._norm_weight * float(deviation[-1]) * self._norms
+        squares = self._square_norms()
+        self._least_gain = _LEAST_GAIN * float(squares.mean())
         self._was_left = np.arange(len(rows)) < len(rows) // 2
-        self._is_left = self._was_left.copy()
-
-    def _products_with(self, vector: Float64[np.ndarray, " kept"], of_norms: float) -> Float64[np.ndarray, " row"]:
-        """Return `<λ vector, v_s>` of all sequences; `of_norms` is the vector's number in the norm column."""
-        weighted = self._weights * vector
-        # NumPy's sum has the same order of additions on every machine, unlike a product of BLAS.
-        along_target = float((weighted * self._targets).sum())
-        return self._counts @ weighted - along_target * self._tokens + self._norm_weight * of_norms * self._norms
+        # `||v_s||²` of the sequences that may leave their side, and of those that may join the left; else infinity.
+        self._leaving, self._joining = squares.copy(), squares
+        self._leaving[~self._was_left] = self._joining[self._was_left] = np.inf
 
     def _products_of(self, row: int) -> Float64[np.ndarray, " row"]:
         """Return `<λ v_row, v_s>` of all sequences."""
-        start, stop = self._counts.indptr[row : row + 2]
-        vector = -self._tokens[row] * self._targets
-        vector[self._counts.indices[start:stop]] += self._counts.data[start:stop]
-        return self._products_with(vector, float(self._norms[row]))
+        own = slice(*self._counts.indptr[row : row + 2])
+        columns, tokens = self._counts.indices[own], self._tokens[row]
+        # The other sequences with these columns: far fewer than all.
+        starts = self._by_column.indptr[columns]
+        lengths = self._by_column.indptr[columns + 1] - starts
+        entries = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        factors = np.repeat(self._weights[columns] * self._counts.data[own], lengths)
+        products = np.bincount(
+            self._by_column.indices[entries], factors * self._by_column.data[entries], minlength=len(self._tokens)
+        ).astype(np.float64, copy=False)  # whole numbers if the sequence has no counts
+        # <c_x - t_x τ, c_s - t_s τ> = <c_x, c_s> - t_x <τ, c_s> - t_s (<τ, c_x> - t_x <τ, τ>), all weighted by λ.
+        products -= tokens * self._along_target
+        products -= (self._along_target[row] - tokens * self._target_square) * self._tokens
+        if self._norm_weight:
+            products += self._norm_weight * self._norms[row] * self._norms
+        return products
 
     def _square_norms(self) -> Float64[np.ndarray, " row"]:
         """Return `||v_s||²` with the weights λ."""
-        along_target = self._counts @ (self._weights * self._targets)
         squares = csr_array((self._counts.data**2, self._counts.indices, self._counts.indptr), self._counts.shape)
-        length = float((self._weights * self._targets**2).sum())
-        excess = squares @ self._weights + self._tokens * (self._tokens * length - 2.0 * along_target)
-        return excess + self._norm_weight * self._norms**2
+        excess = self._tokens * (self._tokens * self._target_square - 2.0 * self._along_target)
+        return squares @ self._weights + excess + self._norm_weight * self._norms**2
 
     def exchange(self) -> bool:
         """Exchange the best sequence of the left and the best for it if `||D||²` falls; return whether it did."""
         # ||D - v_x||² - ||D||², then ||D - v_x + v_y||² - ||D - v_x||².
-        leaving = np.where(self._is_left, self._squares - 2.0 * self._products, np.inf)
+        leaving = self._leaving - 2.0 * self._products
         x = int(np.argmin(leaving))
         of_x = self._products_of(x)
-        joining = np.where(self._is_left, np.inf, self._squares + 2.0 * (self._products - of_x))
+        self._products -= of_x
+        joining = self._joining + 2.0 * self._products
         y = int(np.argmin(joining))
-        if leaving[x] + joining[y] > -_LEAST_GAIN * self._squares.mean():
+        if leaving[x] + joining[y] > -self._least_gain:
             return False
-        self._products += self._products_of(y) - of_x
-        self._is_left[[x, y]] = False, True
+        self._products += self._products_of(y)
+        self._leaving[y], self._joining[x] = self._joining[y], self._leaving[x]
+        self._leaving[x] = self._joining[y] = np.inf
         return True
 
     def arranged(self) -> Int64[np.ndarray, " row"]:
         """Return the rows in their new order: an exchanged sequence has the place of one from the other side."""
-        rows = np.arange(len(self._tokens))
-        left, right = np.flatnonzero(self._was_left & ~self._is_left), np.flatnonzero(~self._was_left & self._is_left)
+        rows, is_left = np.arange(len(self._tokens)), np.isfinite(self._leaving)
+        left, right = np.flatnonzero(self._was_left & ~is_left), np.flatnonzero(~self._was_left & is_left)
         rows[left], rows[right] = right, left
         return rows
 
@@ -171,7 +189,7 @@ def select_in_parts(
     """Order the plan's remaining sequences in parts, several at the same time; see `pool.select_from_pool`.
 
     On processors, as many parts are ordered at the same time as there are cores; on accelerators, many parts on each
-    device of the mesh, or on the default device. The devices do not communicate.
+    device of the mesh, or on the default device if there are many parts. The devices do not communicate.
     """
     bounds = [len(stream) * part // num_parts for part in range(num_parts + 1)]
     devices = flat_mesh(mesh)
@@ -199,12 +217,15 @@ def select_in_parts(
 
     def order_parts(numbers: Sequence[int], advance: Advance) -> list[Int64[np.ndarray, " _part"]]:
         # The deviation before a part is known, so an interrupted run repeats at most the parts that were not finished.
-        started = [start_part(number) for number in numbers]
-        if len(started) == 1:
-            placed = [drive(*started[0], advance, Checkpoint())]
+        if len(numbers) == 1:
+            placed = [drive(*start_part(numbers[0]), advance, Checkpoint())]
         else:
-            run_together([selector for selector, _ in started], [len(parts[number]) for number in numbers], advance)
-            placed = [selector.placed()[len(own.consumed) :] for selector, own in started]
+            with jax.default_device(processor()):
+                started = [start_part(number) for number in numbers]
+            orders = run_together(
+                [selector for selector, _ in started], [len(parts[number]) for number in numbers], advance
+            )
+            placed = [order[len(own.consumed) :] for order, (_, own) in zip(orders, started, strict=True)]
         return [
             parts[number][own[: len(parts[number])] - len(known_before[number])]
             for number, own in zip(numbers, placed, strict=True)
@@ -249,8 +270,8 @@ def _in_processes(
     numbers: list[int], order_parts: OrderParts, advance: Advance, mesh: Mesh | None, at_once: int
 ) -> Iterator[tuple[int, Int64[np.ndarray, " _part"]]]:
     """Yield all parts. If the mesh has devices of several processes, each orders some parts, and all get all."""
-    workers = _worker_devices(mesh)
-    at_once = at_once if _is_accelerator(workers[0]) else 1
+    workers = _worker_devices(mesh, len(numbers) if at_once > 1 else 1)
+    at_once = at_once if is_accelerator(workers[0]) else 1
     if mesh is None or not mesh.is_multi_process:
         yield from _in_threads(numbers, order_parts, advance, workers, at_once)
         return
@@ -267,17 +288,19 @@ def _in_processes(
             yield from zip(given[other::num_processes], found, strict=True)
 
 
-def _worker_devices(mesh: Mesh | None) -> list[Any]:
-    """Return the device of every thread: every accelerator of this process, or one processor for each core."""
+def _worker_devices(mesh: Mesh | None, num_parts: int) -> list[Any]:
+    """Return the device of every thread: every accelerator of this process, or one processor for each core.
+
+    Without a mesh, an accelerator orders only if there are so many parts that it is faster than the processors.
+    """
     if mesh is None:
-        own = list(jax.device_put(np.int32(0)).devices())  # the default device
+        device = default_device()
+        if is_accelerator(device) and num_parts < _STEPS_OF_A_CORE * num_cores():
+            device = processor()
+        own = [device]
     else:
         own = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
-    return own if _is_accelerator(own[0]) else own[:1] * num_cores()
-
-
-def _is_accelerator(device: Any) -> bool:
-    return device.platform != "cpu"
+    return own if is_accelerator(own[0]) else own[:1] * num_cores()
 
 
 class _Stopped(Exception):
@@ -293,7 +316,9 @@ def _in_threads(
     """
     waiting, messages = queue.SimpleQueue[list[int]](), queue.SimpleQueue[Any]()
     stopped = threading.Event()
-    size = max(min(at_once, -(-len(numbers) // len(workers))), 1)
+    # All rounds of a worker get nearly the same number of parts.
+    num_rounds = -(-len(numbers) // (at_once * len(workers)))
+    size = max(-(-len(numbers) // max(num_rounds * len(workers), 1)), 1) if at_once > 1 else 1
     for first in range(0, len(numbers), size):
         waiting.put(numbers[first : first + size])
 

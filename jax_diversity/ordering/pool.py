@@ -16,10 +16,9 @@ steps. The deviation itself always contains all columns.
 from __future__ import annotations
 
 import functools
-import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +29,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, Int64, Integer
 
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.compilation import call
+from jax_diversity.foundation.devices import processor
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.deviation import (
     NO_ROWS,
@@ -76,7 +76,7 @@ STEPS_PER_DEFERRAL = 16
 # If a table would have more entries than this (2 GiB), there is no table, and every step computes all scores again.
 _LARGEST_TABLE = 2**29
 _UNPLACEABLE = np.float32(np.inf)
-_COLUMNS_PER_PASS = 4
+_COLUMNS_PER_PASS, _COLUMNS_ON_ACCELERATOR = 4, 32
 _POOL, _POOL_WITH_DEFERRED = 4096, 2304
 # If the candidates' deferred counts would have more entries than this (256 MiB), nothing is deferred.
 _MOST_DEFERRED_ENTRIES = 2**26
@@ -130,8 +130,9 @@ def select_from_pool(
     checkpoint: Checkpoint | None,
     mesh: Mesh | None,
 ) -> Int64[np.ndarray, " remaining"]:
-    """Order the plan's remaining sequences: run a pool over the stream, on one device or on the devices of a mesh.
+    """Order the plan's remaining sequences: run a pool over the stream, on a processor or on the devices of a mesh.
 
+    Without a mesh, a processor runs the pool: a GPU needs several times as long to start the programs of a step.
     If several candidates have equal scores, the first in `numbers` is placed (`tie_numbers`). If `aging` is above zero
     and sequences have different numbers of tokens, candidates that have waited long are placed earlier (see `balance`).
     """
@@ -141,8 +142,9 @@ def select_from_pool(
         return np.zeros(0, np.int64)
     sizes = PoolSizes.of_whole(plan, stream, pool_size)
     plan, stream = plan.renumbered(numbers), inverse(numbers)[stream]
-    selector = PoolSelector(plan, objective, stream, sizes, devices, aging)
-    return numbers[drive(selector, plan, advance, shared_checkpoint(checkpoint or Checkpoint(), devices))]
+    with jax.default_device(processor()):  # a mesh has its own devices
+        selector = PoolSelector(plan, objective, stream, sizes, devices, aging)
+        return numbers[drive(selector, plan, advance, shared_checkpoint(checkpoint or Checkpoint(), devices))]
 
 
 def check_pool_size(pool_size: int | None) -> None:
@@ -418,35 +420,50 @@ class PoolSelector:
         self._start(restored_deviation(self.rule, self._plan, saved), placed, taken[~np.isin(taken, placed)], num_taken)
 
 
-def run_together(selectors: Sequence[PoolSelector], num_steps: Sequence[int], advance: Advance) -> None:
-    """Place all sequences of several pools of equal sizes, all pools at the same time on one device.
+def run_together(
+    selectors: Sequence[PoolSelector], num_steps: Sequence[int], advance: Advance
+) -> list[Int64[np.ndarray, " position"]]:
+    """Place all sequences of several pools of equal sizes, all pools at the same time on one device; return the orders.
 
     On an accelerator, a step takes nearly as long for many small pools as for one, because starting its programs takes
     most of the time. `num_steps` are the pools' numbers of sequences; a pool whose sequences are all placed keeps its
     order.
     """
     rule, rows, stream, state = stack(selectors)
-    for selector in selectors:  # the memory of the device has room for the joined arrays, not for both
-        del selector.rows, selector.state
     for first in range(0, max(num_steps), STEPS_PER_CALL):
         steps = min(STEPS_PER_CALL, max(num_steps) - first)
         state = call(run_many, rule, rows, stream, state, np.int32(steps))
         jax.block_until_ready(state.num_placed)
         advance(int(np.clip(np.subtract(num_steps, first), 0, steps).sum()))
-    for number, selector in enumerate(selectors):
-        selector.state = jax.tree.map(operator.itemgetter(number), state)
+    orders, nums_placed = np.asarray(state.order), np.asarray(state.num_placed)
+    return [order[:num].astype(np.int64) for order, num in zip(orders, nums_placed, strict=True)]
 
 
 def stack(selectors: Sequence[PoolSelector]) -> tuple[GreedyRule, Rows, Stream, PoolState]:
-    """Join the arrays of pools of equal sizes along a new first axis, for `run_many`."""
+    """Join the arrays of pools of equal sizes along a new first axis, for `run_many`, on the default device.
+
+    Pools that were made on a processor are joined in its memory: an accelerator would need as much time to compile the
+    joining of hundreds of arrays as to run the pools.
+    """
+
+    def join(*leaves: Array | np.ndarray) -> Array:
+        return jax.device_put(np.stack(leaves))
+
+    tables = [each.state.slots.table for each in selectors]  # all zeros before the first run
+    none = np.zeros(0, np.float32)
+    states = [each.state._replace(slots=each.state.slots._replace(table=none)) for each in selectors]
     rule, rows, stream, state = (
-        jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
-        for trees in zip(*((each.rule, each.rows, each.stream, each.state) for each in selectors), strict=True)
+        jax.tree.map(join, *trees)
+        for trees in zip(
+            *((each.rule, each.rows, each.stream, own) for each, own in zip(selectors, states, strict=True)),
+            strict=True,
+        )
     )
+    table = jnp.zeros((len(tables), *tables[0].shape), tables[0].dtype)
     # The numbers of rounds are the same for all pools: a loop then ends for all at the same time, without conditions.
     shared = selectors[0].stream
-    stream = stream._replace(refresh_every=shared.refresh_every, deferred_every=shared.deferred_every)
-    return rule, rows, stream, state
+    rounds = {name: jax.device_put(np.asarray(getattr(shared, name))) for name in ("refresh_every", "deferred_every")}
+    return rule, rows, stream._replace(**rounds), state._replace(slots=state.slots._replace(table=table))
 
 
 class PendingSums(NamedTuple):
@@ -610,26 +627,55 @@ def _add_columns(
     weight: Float32[Array, ""],
 ) -> Float32[Array, " slot"]:
     """Add `2 weight Σ λ x_j table[j]` over the row's columns."""
-    # A pass adds a few columns; it is unrolled, and XLA fuses it into one loop over the slots. Nearly all rows need
-    # only one pass. The number of further passes depends on the row's own width, not on the largest width.
     width = row.columns.shape[0]
     num_used = jnp.sum(row.columns < table.shape[0])
-    padding = -width % _COLUMNS_PER_PASS
     # Unused places use the last column with a factor of zero: a product with zero is cheaper than a condition.
-    columns = jnp.pad(jnp.minimum(row.columns, table.shape[0] - 1), (0, padding))
-    factors = jnp.pad(2.0 * weight * rule.column_weights[columns[:width]] * row.values, (0, padding))
+    columns = jnp.minimum(row.columns, table.shape[0] - 1)
+    factors = 2.0 * weight * rule.column_weights[columns] * row.values
 
-    def add(index: Int32[Array, ""] | int, total: Array) -> Array:
-        for slot in range(_COLUMNS_PER_PASS):
-            position = index * _COLUMNS_PER_PASS + slot
-            counts = lax.dynamic_index_in_dim(table, columns[position], 0, keepdims=False).astype(jnp.float32)
-            total = total + rule.times(factors[position], counts)
-        return total
+    def pass_over(num_columns: int, num_passes: Array | int) -> Callable[[Array], Array]:
+        """A pass adds a few columns; it is unrolled, and XLA fuses it into one loop over the slots."""
+        padding = -width % num_columns
+        padded_columns, padded_factors = jnp.pad(columns, (0, padding)), jnp.pad(factors, (0, padding))
 
-    scores = add(0, scores)
-    if width <= _COLUMNS_PER_PASS:
-        return scores
-    return lax.fori_loop(1, -(-num_used // _COLUMNS_PER_PASS), add, scores)
+        def add(index: Int32[Array, ""] | int, total: Array) -> Array:
+            for slot in range(num_columns):
+                position = index * num_columns + slot
+                counts = lax.dynamic_index_in_dim(table, padded_columns[position], 0, keepdims=False)
+                total = total + rule.times(padded_factors[position], counts.astype(jnp.float32))
+            return total
+
+        def passes(scores: Array) -> Array:
+            scores = add(0, scores)
+            return scores if width <= num_columns else lax.fori_loop(1, num_passes, add, scores)
+
+        return passes
+
+    # Nearly all rows need only one pass on a processor. The number of further passes depends on the row's own width,
+    # not on the largest width.
+    return lax.platform_dependent(
+        scores,
+        cpu=pass_over(_COLUMNS_PER_PASS, -(-num_used // _COLUMNS_PER_PASS)),
+        default=pass_over(_COLUMNS_ON_ACCELERATOR, -(-width // _COLUMNS_ON_ACCELERATOR)),
+    )
+
+
+_Carry = TypeVar("_Carry")
+
+
+def _rounds(
+    num_rounds: Int32[Array, ""] | int, most: int, body: Callable[[Int32[Array, ""], _Carry], _Carry], start: _Carry
+) -> _Carry:
+    """Repeat `body`: `num_rounds` times on processors, `most` times on accelerators, if more rounds change nothing.
+
+    An accelerator waits longer for the condition of a loop than for the rounds that it saves, and for many pools every
+    round of such a loop would copy the whole carry.
+    """
+    return lax.platform_dependent(
+        start,
+        cpu=lambda carry: lax.fori_loop(0, num_rounds, body, carry),
+        default=lambda carry: lax.fori_loop(0, most, body, carry, unroll=min(max(most, 1), 8)),
+    )
 
 
 def _add_groups(
@@ -648,8 +694,7 @@ def _add_groups(
     if num_members <= 1:
         return add(0, scores) if num_members else scores
     # A row's groups are before its unused places. Most rows have one group or none.
-    num_used = jnp.sum(rule.apart_weights[row.apart] > 0)
-    return lax.fori_loop(0, num_used, add, scores)
+    return _rounds(jnp.sum(rule.apart_weights[row.apart] > 0), num_members, add, scores)
 
 
 def _nothing_pending(rule: GreedyRule, deviation: Deviation) -> PendingSums:
@@ -818,7 +863,7 @@ def _add_products(
         )
         return total + rule.times(gradient[columns], values.astype(jnp.float32))
 
-    return lax.fori_loop(0, len(slots.columns), add, scores)
+    return _rounds(len(slots.columns), len(slots.columns), add, scores)
 
 
 def _refresh_scores(rule: GreedyRule, rows: Rows, stream: Stream, slots: Slots, deviation: Deviation) -> Slots:
@@ -839,7 +884,8 @@ def _refresh_scores(rule: GreedyRule, rows: Rows, stream: Stream, slots: Slots, 
 
     scores = stream.own_costs[members] + rule.times(gradient[-1], norms) - rule.times(per_token, tokens)
     # The number of rounds is the largest number of non-zeros of a row in the pool. In the corpus it may be larger.
-    scores = lax.fori_loop(0, jnp.max(jnp.where(filled, ends - starts, 0)), add, scores)
+    num_rounds = jnp.max(jnp.where(filled, ends - starts, 0))
+    scores = _rounds(num_rounds, len(counts.slots), add, scores)
     if rows.deferred is not None:
         scores = _add_products(rule, slots, gradient, scores)
     apart = counts.apart[:, members]
@@ -875,7 +921,7 @@ def _with_rows(rows: Rows, slots: Slots, num_columns: int) -> Slots:
         column = jnp.where(entry < ends, rows.steps.columns[entry].astype(jnp.int32), num_columns)
         return table.at[column, own_slots].set(rows.steps.values[entry].astype(table.dtype), mode="drop")
 
-    table = lax.fori_loop(0, jnp.max(ends - starts), fill, jnp.zeros_like(slots.table))
+    table = _rounds(jnp.max(ends - starts), len(rows.steps.slots), fill, jnp.zeros_like(slots.table))
     slots = slots._replace(table=table)
     deferred = rows.deferred
     if deferred is None:
@@ -888,5 +934,5 @@ def _with_rows(rows: Rows, slots: Slots, num_columns: int) -> Slots:
         return copied[0].at[feature].set(column), copied[1].at[feature].set(value)
 
     empty = jnp.zeros_like(slots.columns), jnp.zeros_like(slots.values)
-    columns, values = lax.fori_loop(0, jnp.max(last - first), copy, empty)
+    columns, values = _rounds(jnp.max(last - first), len(deferred.slots), copy, empty)
     return slots._replace(columns=columns, values=values)

@@ -198,11 +198,12 @@ def test_an_accelerator_orders_many_parts_at_once_and_chooses_the_same(
     together: list[int] = []
     run_together = parts.run_together
 
-    def counted(pools: Any, *rest: Any) -> None:
+    def counted(pools: Any, *rest: Any) -> Any:
         together.append(len(pools))
-        run_together(pools, *rest)
+        return run_together(pools, *rest)
 
-    monkeypatch.setattr(parts, "_is_accelerator", lambda device: True)
+    monkeypatch.setattr(parts, "is_accelerator", lambda device: True)
+    monkeypatch.setattr(parts, "_STEPS_OF_A_CORE", 0)
     monkeypatch.setattr(parts, "run_together", counted)
     assert np.array_equal(order(chars, **CASES.get(case, {}), **SMALL), alone)
     assert together == ([] if case == "targets" else [8])
