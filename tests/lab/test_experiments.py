@@ -1078,8 +1078,8 @@ def test_an_inconclusive_claim_says_how_many_pairs_it_needs(
     # The weakest comparison is the one with the largest p-value.
     p_values = [stats.ttest_1samp(each, 0).pvalue for each in differences]
     assert found.needed.num_pairs == numbers[int(np.argmax(p_values))]
-    assert found.needed.core_hours == pytest.approx(found.needed.num_pairs * num_arms / 3600)
-    assert f"| {found.needed.num_pairs} ({found.needed.core_hours:.1f} core hours) |" in text
+    assert found.needed.hours == pytest.approx(found.needed.num_pairs * num_arms / 3600)
+    assert f"| {found.needed.num_pairs} ({found.needed.hours:.1f} hours) |" in text
     assert "*Pairs needed* is the number" in text
 
 

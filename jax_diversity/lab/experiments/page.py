@@ -99,11 +99,13 @@ def _design(judge: Judge, known: Sequence[TrialRow]) -> str:
     tokens = sorted(row.num_tokens for row in known)
     span = f"{tokens[0]:,}" if tokens[0] == tokens[-1] else f"{tokens[0]:,} to {tokens[-1]:,}"
     varied = "".join(f", {name} {', '.join(map(str, values))}" for name, values in experiment.vary.items())
-    devices = ", ".join(sorted({row.device for row in known}))
+    devices = sorted({row.device for row in known})
+    worker = "core" if all(device.startswith("cpu") for device in devices) else "process"
     return (
         f"{len(experiment.arms)} arms, {experiment.num_pairs} runs of each{varied}; runs of one seed share first "
-        f"weights, budget and validation. {models}; {span} target tokens per run; {devices}; "
-        f"{sum(row.seconds for row in known) / 3600:.1f} hours of one core. Losses are nats per token; intervals are "
+        f"weights, budget and validation. {models}; {span} target tokens per run; "
+        f"{', '.join(devices)}; "
+        f"{sum(row.seconds for row in known) / 3600:.1f} hours of one {worker}. Losses are nats per token; intervals are "
         "95 % intervals over seeds and documents."
     )
 
@@ -116,13 +118,13 @@ def _claims_table(verdicts: Sequence[Judged]) -> Iterator[str]:
         cell = ""
         if shows_needed:
             needed = judged.needed
-            cell = f" {needed.num_pairs:,} ({needed.core_hours:,.1f} core hours) |" if needed else " |"
+            cell = f" {needed.num_pairs:,} ({needed.hours:,.1f} hours) |" if needed else " |"
         yield f"| ({judged.claim.number}) {judged.claim.text} | **{judged.verdict}** | {judged.figure} |{cell}"
     yield ""
     if shows_needed:
         yield "*Pairs needed* is the number of pairs of seeds with which four of five such experiments find the"
         yield "difference that was seen here (paired t-test at 5 %; of several comparisons, the weakest), and their"
-        yield "time on one core.\n"
+        yield "time on one core, or with one process on an accelerator.\n"
 
 
 def _table(judge: Judge, measure: str) -> Iterator[str]:
