@@ -14,7 +14,7 @@ from scipy import stats
 from jax_diversity.foundation.checks import check_type
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.sampling.sample import Sample
-from jax_diversity.sampling.variance import fit_components, mean_deviation
+from jax_diversity.sampling.variance import fit_components, mean_deviations
 from jax_diversity.sampling.whole import as_numbers
 
 _LEVEL = 0.95
@@ -205,8 +205,8 @@ def _columns(
     plain = (scaled**2).sum(axis=0) / (number - 1)
     left = max(1 / number - 1 / sample.num_all, 0.0)
     found = fit_components(sample, scaled, np.ones((number, 1)))
-    deviation = mean_deviation(sample.characteristics, sample.shares, np.arange(number))
-    variance = np.minimum(found.rest * left + found.explained * deviation, plain * left)
+    deviations = mean_deviations(sample.characteristics, sample.shares, np.arange(number))
+    variance = np.minimum(found.of_mean(left, deviations), plain * left)
     effective = own.sum(axis=0) ** 2 / (own**2).sum(axis=0)
     rows = (own > 0).sum(axis=0)
     return [
@@ -242,9 +242,9 @@ def _regressed(
     spread = float(((along - along.mean()) ** 2).sum())
     left = max(1 / number - 1 / sample.num_all, 0.0) + along.mean() ** 2 / spread
     found = fit_components(sample, rest[:, None], np.column_stack([np.ones(number), along]))
-    deviation = mean_deviation(sample.characteristics, sample.shares, np.arange(number))
+    deviations = mean_deviations(sample.characteristics, sample.shares, np.arange(number))
     plain = float((rest**2).sum()) / (number - 2)
-    variance = min(float(found.rest[0]) * left + float(found.explained[0]) * deviation, plain * left)
+    variance = min(float(found.of_mean(left, deviations)[0]), plain * left)
     scaled = relative * (values - values @ relative / number)
     effective = float(own.sum() ** 2 / (own**2).sum())
     of_losses = float((scaled**2).sum()) / (number - 1)

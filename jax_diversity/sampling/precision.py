@@ -13,7 +13,7 @@ from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.sampling.sample import Sample, sample
 from jax_diversity.sampling.selection import balanced_prefix
-from jax_diversity.sampling.variance import fit_components, mean_deviation
+from jax_diversity.sampling.variance import fit_components, mean_deviations
 from jax_diversity.sampling.whole import Kind, Source, as_numbers, find_whole
 
 _PILOT = 4096
@@ -103,8 +103,8 @@ def sequences_needed(
     steps = math.ceil(_SIZES_PER_DOUBLING * math.log2(by_chance)) + 1
     for number in np.unique(np.geomspace(2, by_chance, steps).round().astype(int)).tolist():
         left = 1 / number - 1 / number_of_all
-        deviation = mean_deviation(chars, shares, rows[:number])
-        if float(found.rest[0]) * left + float(found.explained[0]) * deviation <= goal:
+        deviations = mean_deviations(chars, shares, rows[:number])
+        if float(found.of_mean(left, deviations)[0]) <= goal:
             balanced = number
             break
     mean = float(chars.tokens.mean()) if whole.kind == "sequences" else None

@@ -1,17 +1,18 @@
 """The variance of the mean of a sample whose mixture is known: what the families leave unexplained.
 
-A number z of every sequence (its loss less the mean) is modelled as `z = <β, v> + e`. Here v are the sequence's counts
-as an ordering sees them (each family's counts divided by L and times √λ, less what its tokens would have in the mixture
-of all), the entries of β are independent with the variance σ_β², and e is noise with the variance σ_e². All v are known
-and their mean over all N sequences is 0, so the mean of n sequences has the variance
+A number z of every sequence (its loss less the mean) is modelled as `z = Σ_f <β_f, v_f> + e`. Here v_f are the counts
+of the family f divided by L, less what the sequence's tokens would have in the mixture of all. The entries of β_f are
+independent with the variance σ_f², and e is noise with the variance σ_e². All v are known and their mean over all N
+sequences is 0, so the mean of n sequences has the variance
 
-    σ_e² (1 / n - 1 / N) + σ_β² ‖mean of v over the sample‖²
+    σ_e² (1 / n - 1 / N) + Σ_f σ_f² ‖mean of v_f over the sample‖²
 
-A balanced order makes the second term small. The two variances are estimated from the sample by restricted maximum
-likelihood (Patterson and Thompson 1971, *Recovery of inter-block information when block sizes are unequal*), which
-works with more groups than sequences: only the products of sequences are needed. In genetics the same model is used
-to tell how much all genes explain (Yang et al. 2010, *Common SNPs explain a large proportion of the heritability for
-human height*).
+A balanced order makes the second term small. For two different sequences i and j the model says that the mean of
+`z_i z_j` is `Σ_f σ_f² <v_f,i, v_f,j>`. Therefore the variances σ_f² are estimated by a regression of the products of
+the numbers on the products of the counts, over all pairs of sequences of the sample (Haseman and Elston 1972, *The
+investigation of linkage between a quantitative trait and a marker locus*). The squares `z_i²` are left out: unusual
+sequences have large v and large losses, and a likelihood (REML) takes that for a share that the families explain. For
+real losses it then said half of the true variance of balanced samples.
 """
 
 from __future__ import annotations
@@ -21,92 +22,119 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from scipy.sparse import csr_array, hstack
+from scipy.optimize import nnls
+from scipy.sparse import csr_array
 
 from jax_diversity.sampling.sample import Sample
 from jax_diversity.schema import Characteristics
 
 _BLOCK = 1024
 """The largest number of sequences whose products are computed together; larger samples are divided."""
-_SHARES = np.concatenate([[0.0], np.geomspace(0.01, 0.5, 16), 1 - np.geomspace(0.5, 0.002, 20)[1:]])
-"""Shares of the variance that the families may explain; the likelihood is averaged over them."""
+_MOST_BLOCKS = 8
+"""Samples of more blocks are thinned: 8,192 sequences determine the variances."""
+_RIDGE = 1e-6
+"""Added to the diagonal of the regression's matrix: two families may have equal groups."""
 
 
 class Components(NamedTuple):
-    """The two variances, for each of several numbers of the sequences.
+    """The variances, for each of several numbers of the sequences.
 
     Attributes:
-        explained: σ_β².
+        explained: σ_f² of every family.
         rest: σ_e².
     """
 
-    explained: Float64[np.ndarray, " number"]
+    explained: Float64[np.ndarray, "family number"]
     rest: Float64[np.ndarray, " number"]
+
+    def of_mean(self, left: float, deviations: Float64[np.ndarray, " family"]) -> Float64[np.ndarray, " number"]:
+        """Return the variance of the mean of n of N sequences.
+
+        Args:
+            left: 1 / n - 1 / N.
+            deviations: see `mean_deviations`.
+        """
+        return self.rest * left + deviations @ self.explained
 
 
 def fit_components(
     sample: Sample, values: Float64[np.ndarray, "chosen number"], design: Float64[np.ndarray, "chosen column"]
 ) -> Components:
-    """Estimate both variances from a sample.
-
-    The likelihood is averaged over the shares that the families may explain, because a small sample does not determine
-    its maximum.
+    """Estimate the variances from a sample.
 
     Args:
         sample: the sample.
         values: numbers of its sequences, each fitted by itself.
-        design: columns that are fitted without a penalty: a constant, and a reference.
+        design: columns that were fitted before: a constant, and a reference.
     """
+    counts = sample.characteristics
+    num_terms = len(counts.families) + 1  # the families, and the noise
+    matrix, sides = np.zeros((num_terms, num_terms)), np.zeros((num_terms, values.shape[1]))
+    sizes, squares, number = np.zeros(len(counts.families)), np.zeros(values.shape[1]), 0
     num_blocks = -(-len(values) // _BLOCK)
-    spectra, squares = [], []
-    for block in range(num_blocks):
+    for block in range(min(num_blocks, _MOST_BLOCKS)):
         # Every block takes its sequences from the whole sample, which may be sorted.
         rows = np.arange(block, len(values), num_blocks)
-        columns = design.shape[1]
-        if len(rows) <= columns:
+        if len(rows) <= design.shape[1]:
             continue
-        free = np.linalg.qr(design[rows], mode="complete")[0][:, columns:]
-        spectrum, directions = np.linalg.eigh(free.T @ _products(sample.characteristics, sample.shares, rows) @ free)
-        spectra.append(np.maximum(spectrum, 0.0))
-        squares.append((directions.T @ (free.T @ values[rows])) ** 2)
-    if not spectra:
-        return Components(np.zeros(values.shape[1]), np.zeros(values.shape[1]))
-    spectrum, square = np.concatenate(spectra), np.concatenate(squares)
-    mean = float(spectrum.mean())
-    if mean <= 0:
-        return Components(np.zeros(values.shape[1]), square.mean(axis=0))
-    ratios = _SHARES / (1 - _SHARES) / mean
-    rest = np.array([(square / (1 + ratio * spectrum)[:, None]).mean(axis=0) for ratio in ratios])
-    logarithms = np.array([np.log1p(ratio * spectrum).sum() for ratio in ratios])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        likelihood = -0.5 * (logarithms[:, None] + len(spectrum) * np.log(rest))
-        weight = np.exp(likelihood - likelihood.max(axis=0)) * np.gradient(_SHARES)[:, None]
-        weight = np.nan_to_num(weight / weight.sum(axis=0))  # NaN for values that are all zero
-    return Components((weight * ratios[:, None] * rest).sum(axis=0), (weight * rest).sum(axis=0))
+        fitted = np.linalg.qr(design[rows])[0]
+        numbers = values[rows] - fitted @ (fitted.T @ values[rows])
+        products = [_products(counts, sample.shares[family], family, rows) for family in counts.families]
+        sizes += [np.trace(each) for each in products]
+        terms = [_without(fitted, each) for each in [*products, np.eye(len(rows))]]
+        for term in terms:
+            np.fill_diagonal(term, 0.0)  # only pairs of different sequences
+        matrix += [[float((term * other).sum()) for other in terms] for term in terms]
+        sides += [(numbers * (term @ numbers)).sum(axis=0) for term in terms]
+        squares += (numbers**2).sum(axis=0)
+        number += len(rows) - design.shape[1]
+    if not number:
+        return Components(np.zeros((num_terms - 1, values.shape[1])), np.zeros(values.shape[1]))
+    plain = squares / number
+    explained = _not_negative(matrix, sides)[:-1]
+    share = explained.T @ sizes / number
+    # The families explain at most all.
+    explained *= np.divide(plain, share, out=np.ones_like(share), where=share > plain)
+    return Components(explained, np.maximum(plain - explained.T @ sizes / number, 0.0))
 
 
-def mean_deviation(
+def _without(
+    fitted: Float64[np.ndarray, "row direction"], products: Float64[np.ndarray, "row row"]
+) -> Float64[np.ndarray, "row row"]:
+    """Return the products of what the directions of the design leave of the rows."""
+    products = products - fitted @ (fitted.T @ products)
+    return products - (products @ fitted) @ fitted.T
+
+
+def _not_negative(
+    matrix: Float64[np.ndarray, "term term"], sides: Float64[np.ndarray, "term number"]
+) -> Float64[np.ndarray, "term number"]:
+    """Solve the normal equations of a regression with coefficients of at least 0."""
+    scale = np.sqrt(np.diag(matrix))
+    scale[scale == 0] = 1.0
+    root = np.linalg.cholesky(matrix / np.outer(scale, scale) + _RIDGE * np.eye(len(scale)))
+    wanted = np.linalg.solve(root, sides / scale[:, None])
+    return np.stack([nnls(root.T, each)[0] for each in wanted.T], axis=1) / scale[:, None]
+
+
+def mean_deviations(
     counts: Characteristics, shares: Mapping[str, Float64[np.ndarray, " group"]], rows: Int64[np.ndarray, " row"]
-) -> float:
-    """Return `‖mean of v‖²` over some rows."""
-    total = 0.0
+) -> Float64[np.ndarray, " family"]:
+    """Return `‖mean of v_f‖²` of every family over some rows."""
+    found = []
     tokens = float(counts.tokens[rows].sum())
     for family, matrix in counts.counts.items():
         sums = np.asarray(matrix[rows].sum(axis=0)).ravel() - shares[family] * tokens
-        total += counts.weights[family] * float(sums @ sums)
-    return total / (counts.sequence_length * len(rows)) ** 2
+        found.append(float(sums @ sums))
+    return np.array(found) / (counts.sequence_length * len(rows)) ** 2
 
 
 def _products(
-    counts: Characteristics, shares: Mapping[str, Float64[np.ndarray, " group"]], rows: Int64[np.ndarray, " row"]
+    counts: Characteristics, shares: Float64[np.ndarray, " group"], family: str, rows: Int64[np.ndarray, " row"]
 ) -> Float64[np.ndarray, "row row"]:
-    """Return the products of the rows' v."""
-    factors = {family: np.sqrt(counts.weights[family]) for family in counts.families}
-    matrix = csr_array(
-        hstack([counts.counts[family][rows] * (factors[family] / counts.sequence_length) for family in factors])
-    )
-    target = np.concatenate([factors[family] * shares[family] for family in factors])
+    """Return the products of the rows' v_f."""
+    matrix = csr_array(counts.counts[family][rows] / counts.sequence_length)
     tokens = counts.tokens[rows] / counts.sequence_length
     # v = c - t τ, so <v, v'> = <c, c'> - t' <c, τ> - t <c', τ> + t t' ‖τ‖²: only the non-zeros of c are needed.
-    along = np.outer(matrix @ target, tokens)
-    return (matrix @ matrix.T).toarray() - along - along.T + float(target @ target) * np.outer(tokens, tokens)
+    along = np.outer(matrix @ shares, tokens)
+    return (matrix @ matrix.T).toarray() - along - along.T + float(shares @ shares) * np.outer(tokens, tokens)
