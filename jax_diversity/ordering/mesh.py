@@ -60,6 +60,11 @@ def split(mesh: Mesh | None, build: Callable[[int], Any], specs: Any) -> Any:
         shape = list(arrays[0].shape)
         for number, axis in enumerate(spec):
             shape[number] *= mesh.size if axis == AXIS else 1
+        if 0 in shape:
+            # A compiled program returns an array without entries undivided. If it were divided here, the second call
+            # of the program would have other arguments than the first one, and JAX would compile it again.
+            empty = np.zeros(shape, arrays[0].dtype)
+            spec, arrays = EVERYWHERE, tuple(jax.device_put(empty, array.device) for array in arrays)
         return jax.make_array_from_single_device_arrays(tuple(shape), NamedSharding(mesh, spec), list(arrays))
 
     return jax.tree.map(join, specs, *parts)

@@ -23,7 +23,7 @@ from tests.support.synthetic import synthetic_characteristics
 def test_eight_devices_give_one_devices_order(tmp_path: Path) -> None:
     [answer] = answers(start("many_devices", str(tmp_path), num_devices=8))
     assert answer["num_devices"] == 8
-    assert len(answer["cases"]) == 20
+    assert len(answer["cases"]) == 22
     assert [case for case, same in answer["cases"].items() if not same] == []
     assert answer["platforms"] == [["tpu"], ["tpu"]]
 

@@ -92,9 +92,13 @@ def pool_cases(folder: Path) -> Iterator[tuple[str, bool]]:
     """The refilled pool."""
     chars = alike_characteristics(300)
     moving = {"objective": WINDOWS, "targets": TARGETS, "consumed": np.arange(0, 40, 2), "pool_size": 61}
+    running.STEPS_PER_CALL = 64
+    order(chars, "greedy_pool", **moving)
     for number in NUM_DEVICES:
+        before = pool.run._cache_size()
         same = equal(chars, "greedy_pool", meshes=[devices(number)], **moving)
         yield f"pool, ties, windows, moving targets, consumed, {number} devices", same
+        yield f"pool, one program for all calls, {number} devices", pool.run._cache_size() == before + 1
     grid = Mesh(np.array(jax.devices()[:6]).reshape(2, 3)[::-1], ("data", "tensor"))
     same = equal(chars, "greedy_pool", meshes=[grid], pool_size=5)
     yield "pool, fewer slots than devices, a grid of devices backwards", same
@@ -106,7 +110,8 @@ def pool_cases(folder: Path) -> Iterator[tuple[str, bool]]:
     for number in (1, 3):
         yield f"balance in parts, {number} devices", equal(chars, "balance", meshes=[devices(number)], **parts)
     deferring = {"objective": WINDOWS, "pool_size": 61}
-    yield from continued_cases("balance", wide, deferring, folder, [(None, devices(2))])
+    # The programs of the case above.
+    yield from continued_cases("balance", wide, deferring, folder, [(None, devices(3))])
 
 
 def wide_characteristics(num_sequences: int) -> Characteristics:
