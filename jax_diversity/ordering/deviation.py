@@ -123,8 +123,22 @@ _TOTAL_UNIT = 1 << 20
 _SUMMED_ROWS = 64
 
 
-def rounded_size(size: int) -> int:
-    """Round up to one of eight sizes between a power of two and the next: few compilations, at most 1/8 of padding."""
+def rounded_size(size: int, powers_up_to: int = 1024) -> int:
+    """Round up, so that corpora of similar sizes share compiled programs.
+
+    Small sizes become powers of two, at least 16: compiling a program takes longer than all its steps. Larger sizes
+    become one of eight sizes between a power of two and the next, so at most 1/8 is padding.
+    """
+    if 0 < size <= powers_up_to:
+        return max(1 << (size - 1).bit_length(), 16)
+    return rounded_width(size)
+
+
+def rounded_width(size: int) -> int:
+    """Round up to one of eight sizes between a power of two and the next, for sizes that the time of a step grows with.
+
+    Sizes up to 16 are unchanged.
+    """
     if size <= 8:
         return size
     step = 1 << max((size - 1).bit_length() - 4, 0)
@@ -190,7 +204,9 @@ def row_sizes(lengths: Integer[np.ndarray, " sequence"]) -> RowSizes:
     """Return the rounded sizes for sequences with these numbers of non-zeros."""
     check_index_range(len(lengths), int(lengths.sum()))
     return RowSizes(
-        rounded_size(len(lengths)), rounded_size(int(lengths.sum())), rounded_size(int(lengths.max(initial=1)))
+        rows=rounded_size(len(lengths)),
+        nonzeros=rounded_size(int(lengths.sum()), powers_up_to=2**16),
+        longest=rounded_width(int(lengths.max(initial=1))),
     )
 
 

@@ -40,6 +40,7 @@ from jax_diversity.ordering.deviation import (
     place,
     restored_deviation,
     rounded_size,
+    rounded_width,
     saved_deviation,
     start_deviation,
 )
@@ -280,7 +281,7 @@ def _build_candidates(
     for width, own, num_rows in _shares(groups, device, size):
         bucket_of[own // size] = len(buckets)
         row_of[own // size] = np.arange(len(own))
-        buckets.append(_build_bucket(features, own, rounded_size(width), num_rows))
+        buckets.append(_build_bucket(features, own, rounded_width(width), num_rows))
     return Candidates(tuple(buckets), jax.device_put(bucket_of), jax.device_put(row_of))
 
 
