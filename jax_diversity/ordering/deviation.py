@@ -121,17 +121,23 @@ class Deviation(NamedTuple):
 
 _TOTAL_UNIT = 1 << 20
 _SUMMED_ROWS = 64
+# Rows are read with at least so many places: corpora whose sequences have few groups share compiled programs.
+_SHORTEST = 16
 
 
-def rounded_size(size: int, powers_up_to: int = 1024) -> int:
+def rounded_size(size: int, smallest: int = 64, largest: int = 1024) -> int:
     """Round up, so that corpora of similar sizes share compiled programs.
 
-    Small sizes become powers of two, at least 16: compiling a program takes longer than all its steps. Larger sizes
-    become one of eight sizes between a power of two and the next, so at most 1/8 is padding.
+    Sizes up to `largest` become one of few: `smallest`, four times as much, and so on. Compiling a program takes longer
+    than all its steps on so few sequences. Larger sizes become one of eight sizes between a power of two and the next,
+    so at most 1/8 is padding.
     """
-    if 0 < size <= powers_up_to:
-        return max(1 << (size - 1).bit_length(), 16)
-    return rounded_width(size)
+    if not 0 < size <= largest:
+        return rounded_width(size)
+    rounded = smallest
+    while rounded < size:
+        rounded *= 4
+    return rounded
 
 
 def rounded_width(size: int) -> int:
@@ -205,8 +211,8 @@ def row_sizes(lengths: Integer[np.ndarray, " sequence"]) -> RowSizes:
     check_index_range(len(lengths), int(lengths.sum()))
     return RowSizes(
         rows=rounded_size(len(lengths)),
-        nonzeros=rounded_size(int(lengths.sum()), powers_up_to=2**16),
-        longest=rounded_width(int(lengths.max(initial=1))),
+        nonzeros=rounded_size(int(lengths.sum()), smallest=256, largest=2**16),
+        longest=max(rounded_width(int(lengths.max(initial=1))), _SHORTEST),
     )
 
 

@@ -266,8 +266,10 @@ def _shares(
     """Yield each table's width, its members on one device (every W-th sequence), and its number of rows per device."""
     for width, members in groups:
         owners = members % size
-        # Parts of an array over a mesh have equal shapes: the device with the most members sets the size for all.
-        yield width, members[owners == device], rounded_size(int(np.bincount(owners).max()))
+        # Parts of an array over a mesh have equal shapes: the device with the most members sets the size for all. Only
+        # few rows are rounded up far: every step computes the scores of all rows.
+        most = int(np.bincount(owners).max())
+        yield width, members[owners == device], rounded_size(most, largest=64)
 
 
 def _build_candidates(

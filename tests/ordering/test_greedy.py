@@ -185,7 +185,7 @@ def test_selector_lowers_for_tpu(objective: Objective) -> None:
 def test_sizes_are_shared_by_near_corpora() -> None:
     sizes = {deviation.rounded_size(size) for size in range(10_000, 20_001)}
     assert len(sizes) <= 10
-    assert {deviation.rounded_size(size) for size in range(1, 1025)} == {16, 32, 64, 128, 256, 512, 1024}
+    assert {deviation.rounded_size(size) for size in range(1, 1025)} == {64, 256, 1024}
     for size in range(1, 5000):
         assert size <= deviation.rounded_width(size) <= size * 1.13 + 1
-        assert size <= deviation.rounded_size(size) <= (size * 1.13 + 1 if size > 1024 else max(2 * size, 16))
+        assert size <= deviation.rounded_size(size) <= (size * 1.13 + 1 if size > 1024 else max(4 * size, 64))
