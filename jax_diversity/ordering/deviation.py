@@ -125,13 +125,17 @@ _SUMMED_ROWS = 64
 _SHORTEST = 16
 
 
-def rounded_size(size: int, smallest: int = 64, largest: int = 1024) -> int:
+def rounded_size(size: int) -> int:
     """Round up, so that corpora of similar sizes share compiled programs.
 
-    Sizes up to `largest` become one of few: `smallest`, four times as much, and so on. Compiling a program takes longer
-    than all its steps on so few sequences. Larger sizes become one of eight sizes between a power of two and the next,
-    so at most 1/8 is padding.
+    Sizes up to 1,024 become 64, 256 or 1,024: compiling a program takes longer than all its steps on so few sequences.
+    Larger sizes become one of eight sizes between a power of two and the next, so at most 1/8 is padding.
     """
+    return _rounded_far(size, 64, 1024)
+
+
+def _rounded_far(size: int, smallest: int, largest: int) -> int:
+    """Round up to `smallest`, four times as much, and so on; above `largest` as `rounded_width`."""
     if not 0 < size <= largest:
         return rounded_width(size)
     rounded = smallest
@@ -211,7 +215,7 @@ def row_sizes(lengths: Integer[np.ndarray, " sequence"]) -> RowSizes:
     check_index_range(len(lengths), int(lengths.sum()))
     return RowSizes(
         rows=rounded_size(len(lengths)),
-        nonzeros=rounded_size(int(lengths.sum()), smallest=256, largest=2**16),
+        nonzeros=_rounded_far(int(lengths.sum()), 256, 2**16),
         longest=max(rounded_width(int(lengths.max(initial=1))), _SHORTEST),
     )
 

@@ -69,6 +69,9 @@ _REPACK_ABOVE = 65_536
 _MAX_UNROLLED = 64
 # The cost of the kernel launches of one table, in gathers; measured on a CPU.
 _GATHERS_PER_TABLE = 4_000
+# Small tables have so many rows, so that they share compiled programs. More would take time: every step computes the
+# scores of all rows.
+_FEWEST_ROWS = 64
 
 
 def greedy(
@@ -266,10 +269,9 @@ def _shares(
     """Yield each table's width, its members on one device (every W-th sequence), and its number of rows per device."""
     for width, members in groups:
         owners = members % size
-        # Parts of an array over a mesh have equal shapes: the device with the most members sets the size for all. Only
-        # few rows are rounded up far: every step computes the scores of all rows.
+        # Parts of an array over a mesh have equal shapes: the device with the most members sets the size for all.
         most = int(np.bincount(owners).max())
-        yield width, members[owners == device], rounded_size(most, largest=64)
+        yield width, members[owners == device], max(rounded_width(most), _FEWEST_ROWS)
 
 
 def _build_candidates(

@@ -88,6 +88,12 @@ def greedy_cases(folder: Path) -> Iterator[tuple[str, bool]]:
     yield from continued_cases("greedy", chars, moving, folder)
 
 
+def num_programs() -> int:
+    """How many programs JAX holds for the pool's steps."""
+    steps: Any = pool.run
+    return steps._cache_size()
+
+
 def pool_cases(folder: Path) -> Iterator[tuple[str, bool]]:
     """The refilled pool."""
     chars = alike_characteristics(300)
@@ -95,10 +101,10 @@ def pool_cases(folder: Path) -> Iterator[tuple[str, bool]]:
     running.STEPS_PER_CALL = 64
     order(chars, "greedy_pool", **moving)
     for number in NUM_DEVICES:
-        before = pool.run._cache_size()
+        before = num_programs()
         same = equal(chars, "greedy_pool", meshes=[devices(number)], **moving)
         yield f"pool, ties, windows, moving targets, consumed, {number} devices", same
-        yield f"pool, one program for all calls, {number} devices", pool.run._cache_size() == before + 1
+        yield f"pool, one program for all calls, {number} devices", num_programs() == before + 1
     grid = Mesh(np.array(jax.devices()[:6]).reshape(2, 3)[::-1], ("data", "tensor"))
     same = equal(chars, "greedy_pool", meshes=[grid], pool_size=5)
     yield "pool, fewer slots than devices, a grid of devices backwards", same
