@@ -180,7 +180,12 @@ def runs(small: bool) -> dict[str, Any]:
 
     plain = yaml.safe_load((ROOT / "configs/experiments/python_environment.yaml").read_text())
     plain["seeds"] = {"order": [0], "weights": [0]}
-    plain["trial"] |= {"size": "tiny" if small else "small", "batch_size": 32, "num_steps": 20 if small else 600, "learning_rate": 0.001}
+    plain["trial"] |= {
+        "size": "tiny" if small else "small",
+        "batch_size": 32,
+        "num_steps": 20 if small else 600,
+        "learning_rate": 0.001,
+    }
     plain["arms"] = {name: plain["arms"][name] for name in ("shuffle", "balance")}
     plain["claims"] = []
     plain["datasets"]["packages"]["corpus"]["max_bytes"] = 8_388_608

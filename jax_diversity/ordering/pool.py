@@ -49,6 +49,7 @@ from jax_diversity.ordering.deviation import (
     read_row,
     restored_deviation,
     rounded_size,
+    rounded_width,
     row_sizes,
     saved_deviation,
     start_deviation,
@@ -156,9 +157,11 @@ def check_pool_size(pool_size: int | None) -> None:
 class PoolSizes(NamedTuple):
     """Sizes of a pool's arrays. Pools with equal sizes share one compiled program.
 
-    `num_slots` is the number of candidates. `deferred.longest` is 0 if no column is deferred.
+    `num_candidates` is the largest number of candidates of a pool, `num_slots` the rounded number. `deferred.longest` is
+    0 if no column is deferred.
     """
 
+    num_candidates: int
     num_slots: int
     steps: RowSizes
     deferred: RowSizes
@@ -193,7 +196,7 @@ class PoolSizes(NamedTuple):
         # Without a table every step computes all scores again, and nothing is deferred.
         if features.deferred.any() and has_table(features, num_slots):
             late = features.num_deferred()
-            if rounded_size(int(late.max(initial=0))) * num_slots > _MOST_DEFERRED_ENTRIES:
+            if rounded_width(int(late.max(initial=0))) * num_slots > _MOST_DEFERRED_ENTRIES:
                 late = np.zeros_like(lengths)
         steps, deferred = (
             RowSizes(*(max(each) for each in zip(*(row_sizes(counts[part]) for part in parts), strict=True)))
@@ -208,7 +211,15 @@ class PoolSizes(NamedTuple):
         # Half precision represents whole numbers up to 2,048 exactly, and reading the table is most of the work of a
         # step with wide rows.
         table_type = np.float16 if features.values.max(initial=0) <= 2048 else np.float32
-        return cls(num_slots, steps, deferred if late.any() else NO_ROWS, num_groups, refresh_every, table_type)
+        return cls(
+            min(pool_size, stream_size),
+            num_slots,
+            steps,
+            deferred if late.any() else NO_ROWS,
+            num_groups,
+            refresh_every,
+            table_type,
+        )
 
 
 def has_table(features: Features, num_slots: int) -> bool:
@@ -387,7 +398,7 @@ class PoolSelector:
         # It is 0 if all sequences have the same number of tokens. It is near 1 if few sequences have nearly all tokens.
         unevenness = tokens.var() / max(float((tokens**2).mean()), 1.0)
         # All candidates get older by one at every step, so only their places in the stream make a difference.
-        by_place = self._aging * unevenness * features.squares.mean() / self._sizes.num_slots
+        by_place = self._aging * unevenness * features.squares.mean() / max(self._sizes.num_candidates, 1)
         costs = features.own_costs.astype(np.float64)
         costs[self._stream] += by_place * np.arange(len(self._stream))
         return costs.astype(np.float32)
