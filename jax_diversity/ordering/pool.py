@@ -157,8 +157,8 @@ def check_pool_size(pool_size: int | None) -> None:
 class PoolSizes(NamedTuple):
     """Sizes of a pool's arrays. Pools with equal sizes share one compiled program.
 
-    `num_candidates` is the largest number of candidates of a pool, `num_slots` the rounded number. `deferred.longest` is
-    0 if no column is deferred.
+    `num_candidates` is the largest number of candidates of a pool, `num_slots` the rounded number. `deferred.longest`
+    is 0 if no column is deferred.
     """
 
     num_candidates: int

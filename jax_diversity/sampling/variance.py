@@ -32,6 +32,9 @@ _BLOCK = 1024
 """The largest number of sequences whose products are computed together; larger samples are divided."""
 _MOST_BLOCKS = 8
 """Samples of more blocks are thinned: 8,192 sequences determine the variances."""
+_MOST_EXPLAINED = 0.9
+"""The families explain at most this share of the variance. Pairs can say more than all, if the relation is not linear;
+then a large sample would have nearly no error."""
 _RIDGE = 1e-6
 """Added to the diagonal of the regression's matrix: two families may have equal groups."""
 
@@ -93,8 +96,8 @@ def fit_components(
     plain = squares / number
     explained = _not_negative(matrix, sides)[:-1]
     share = explained.T @ sizes / number
-    # The families explain at most all.
-    explained *= np.divide(plain, share, out=np.ones_like(share), where=share > plain)
+    most = _MOST_EXPLAINED * plain
+    explained *= np.divide(most, share, out=np.ones_like(share), where=share > most)
     return Components(explained, np.maximum(plain - explained.T @ sizes / number, 0.0))
 
 

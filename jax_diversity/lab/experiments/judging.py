@@ -28,8 +28,8 @@ class Needed(NamedTuple):
     Attributes:
         num_pairs: number of pairs that find the seen difference with a probability of 80 % (a paired t-test at the
             level of 5 %).
-        hours: the time of these pairs on one core, or with one process on an accelerator, at the mean time of the stored
-            runs.
+        hours: the time of these pairs on one core, or with one process on an accelerator, at the mean time of the
+            stored runs.
     """
 
     num_pairs: int

@@ -104,9 +104,8 @@ def _design(judge: Judge, known: Sequence[TrialRow]) -> str:
     return (
         f"{len(experiment.arms)} arms, {experiment.num_pairs} runs of each{varied}; runs of one seed share first "
         f"weights, budget and validation. {models}; {span} target tokens per run; "
-        f"{', '.join(devices)}; "
-        f"{sum(row.seconds for row in known) / 3600:.1f} hours of one {worker}. Losses are nats per token; intervals are "
-        "95 % intervals over seeds and documents."
+        f"{', '.join(devices)}; {sum(row.seconds for row in known) / 3600:.1f} hours of one {worker}. "
+        "Losses are nats per token; intervals are 95 % intervals over seeds and documents."
     )
 
 
