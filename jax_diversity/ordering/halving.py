@@ -151,16 +151,14 @@ def build_walk_table(
     in_threads(fill, range(0, len(arranged), num_rows))
     # Walks are long loops of small steps: one core takes less time for a step than a GPU for starting its programs. The
     # tables are committed to the processor, so that the walks run there in every thread.
-    return jax.device_put(
-        WalkTable(
-            columns=columns,
-            counts=counts,
-            tokens=np.pad(tokens, (0, num_padded - len(tokens))).astype(np.float32),
-            target_products=target_products,
-            weights=features.column_weights.astype(np.float32),
-            targets=targets.astype(np.float32),
-        ),
-        processor(),
+    on_processor = functools.partial(jax.device_put, device=processor())
+    return WalkTable(
+        columns=on_processor(columns),
+        counts=on_processor(counts),
+        tokens=on_processor(np.pad(tokens, (0, num_padded - len(tokens))).astype(np.float32)),
+        target_products=on_processor(target_products),
+        weights=on_processor(features.column_weights.astype(np.float32)),
+        targets=on_processor(targets.astype(np.float32)),
     )
 
 
