@@ -325,6 +325,13 @@ def test_numbered_megatron_files_have_the_source_of_their_folder(tmp_path: Path)
         read(CorpusConfig(paths=(str(tmp_path / "empty"),), format="megatron"))
 
 
+@pytest.mark.parametrize("name", ["00000_unshuffled.ds", "part-0-00000.npy", "web.bin"])
+def test_token_files_of_other_programs_name_the_way_to_read_them(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\0\0")
+    with pytest.raises(UserError, match=rf"found .*{name}; .*link_tokens \(docs/howto/existing-shards\.md\)"):
+        read(CorpusConfig(paths=(str(tmp_path / name),), format="tokens"))
+
+
 def test_half_a_megatron_dataset_is_refused(tmp_path: Path) -> None:
     for ending in (".bin", ".idx"):
         for path in tmp_path.iterdir():
