@@ -177,7 +177,8 @@ def _warn_of_few(num_kept: int, preparation: Counts) -> None:
 
 def summary(counts: Counts) -> str:
     """Return a sentence about the documents that were read."""
-    text = f"{counts['num_documents']:,} documents, {counts['text_bytes'] / 1e6:,.1f} MB of text"
+    size = f"{counts['text_bytes'] / 1e6:,.1f} MB of" if counts["text_bytes"] else "without"
+    text = f"{counts['num_documents']:,} documents, {size} text"
     if "preparation" in counts:
         text += f", of {counts['preparation']['num_documents_read']:,} read"
     text += "".join(f", {counts[name]:,} of them {kind}" for kind, name in KINDS.items() if name in counts)

@@ -15,6 +15,7 @@ from jax_diversity.foundation.checks import as_tuple, as_weight
 from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.ordering.plan import Targets
 from jax_diversity.schema.weights import WeightRule, fits, parse_rules
+from jax_diversity.token_store.blend import prefix_source
 
 _LARGEST_TEMPERATURE = 1e6
 Weights = Sequence[float] | np.ndarray | Targets
@@ -131,8 +132,14 @@ def _pairs(given: Any) -> list[tuple[str, float]]:
 
 
 def _groups(rule: WeightRule, names: Sequence[str], fit: Callable[[str, str], bool]) -> list[int]:
-    """The groups that a rule names: by the full name, without the family, or by the last part of a path."""
-    readings = (rule.value, rule.value.removeprefix(f"{rule.name}="), PurePath(rule.value).name)
+    """The groups that a rule names: full name, name without the family, last part of a path, or source of a prefix."""
+    path = PurePath(rule.value)
+    readings = (
+        rule.value,
+        rule.value.removeprefix(f"{rule.name}="),
+        path.name,
+        prefix_source(path.name, path.parent.name),
+    )
     found = ([index for index, name in enumerate(names) if fit(name, each)] for each in readings)
     return next(filter(None, found), [])
 

@@ -32,7 +32,8 @@ LOSS_MASK = ".loss_mask.npy"
 _HEADER = struct.Struct("<9sQBQQ")
 _CODES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}
 _DTYPES = {code: np.dtype(name) for code, name in _CODES.items()}
-_LONGEST = 2**31 - 1
+LONGEST_DOCUMENT = 2**31 - 1
+"""Largest number of tokens of a document."""
 
 
 class TokenWriter:
@@ -56,11 +57,7 @@ class TokenWriter:
 
     def __init__(self, prefix: Path, dtype: np.dtype, *, with_loss_mask: bool = False) -> None:
         self.prefix, self.dtype = prefix, np.dtype(dtype).newbyteorder("<")
-        codes = [code for code, known in _DTYPES.items() if known == self.dtype and known.kind in "iu"]
-        if not codes:
-            known = ", ".join(str(known) for known in _DTYPES.values() if known.kind in "iu")
-            raise UserError(f"Expected a token type of .bin files ({known}), found {self.dtype}.")
-        self._code = codes[0]
+        _code(self.dtype)
         self._lengths = array("i")  # grows in place; a list would need an object per document
         self._loss_runs = array("q") if with_loss_mask else None
         self._num_tokens = 0
@@ -81,12 +78,9 @@ class TokenWriter:
             return
         if self._loss_runs is not None:  # before the .idx: if the .idx exists, the other files are complete
             write_array(_path(self.prefix, LOSS_MASK), np.array(self._loss_runs, "<i8"))
-        lengths = np.frombuffer(self._lengths, np.intc).astype("<i4")
-        with self._files, self._index_path.open("wb") as file:  # an error in the index removes both files
-            file.write(_HEADER.pack(MAGIC, VERSION, self._code, len(lengths), len(lengths) + 1))
-            file.write(lengths.data)
-            file.write(_starts(lengths.astype(np.int64) * self.dtype.itemsize)[:-1].astype("<i8").data)
-            file.write(np.arange(len(lengths) + 1, dtype="<i8").data)
+        lengths = np.frombuffer(self._lengths, np.intc)
+        with self._files:  # an error in the index removes both files
+            write_index(self._index_path, lengths, self.dtype)
 
     @property
     def num_documents(self) -> int:
@@ -138,8 +132,10 @@ class TokenWriter:
         if lengths.sum() != len(tokens):
             raise ValueError(f"Expected lengths with the sum {len(tokens)}, found {lengths.sum()}.")
         longest = lengths.max(initial=0)
-        if longest > _LONGEST:
-            raise UserError(f"Expected documents of at most {_LONGEST} tokens, found {longest}; split the document.")
+        if longest > LONGEST_DOCUMENT:
+            raise UserError(
+                f"Expected documents of at most {LONGEST_DOCUMENT} tokens, found {longest}; split the document."
+            )
         if tokens.dtype != self.dtype and len(tokens):
             bounds = np.iinfo(self.dtype)
             low, high = int(tokens.min()), int(tokens.max())
@@ -150,6 +146,33 @@ class TokenWriter:
         self._bin.write(np.ascontiguousarray(tokens, self.dtype).data)
         self._lengths.frombytes(lengths.astype(np.intc).tobytes())
         self._num_tokens += len(tokens)
+
+
+def write_index(path: Path, lengths: Integer[np.ndarray, " document"], dtype: np.dtype) -> None:
+    """Write the `.idx` of documents that are one stored sequence each.
+
+    Args:
+        path: the path of the `.idx`.
+        lengths: the number of tokens of every document.
+        dtype: type of the stored tokens.
+
+    Raises:
+        UserError: the format does not have this type.
+    """
+    header = _HEADER.pack(MAGIC, VERSION, _code(dtype), len(lengths), len(lengths) + 1)
+    with path.open("wb") as file:
+        file.write(header)
+        file.write(lengths.astype("<i4").data)
+        file.write(_starts(lengths.astype(np.int64) * dtype.itemsize)[:-1].astype("<i8").data)
+        file.write(np.arange(len(lengths) + 1, dtype="<i8").data)
+
+
+def _code(dtype: np.dtype) -> int:
+    codes = [code for code, known in _DTYPES.items() if known == dtype and known.kind in "iu"]
+    if not codes:
+        known = ", ".join(str(known) for known in _DTYPES.values() if known.kind in "iu")
+        raise UserError(f"Expected a token type of .bin files ({known}), found {dtype}.")
+    return codes[0]
 
 
 class TokenFile:

@@ -87,7 +87,7 @@ def run_commands(page: str) -> None:
 
 
 def test_every_page_says_when_what_to_check_and_what_goes_wrong() -> None:
-    assert len(PAGES) == 15
+    assert len(PAGES) == 16
     for page, text in PAGES.items():
         assert text.startswith("# "), page
         assert "\n**When:**" in text, page
@@ -320,11 +320,59 @@ def test_token_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     lines = [json.dumps({"id": str(n), "tokens": [*rng.integers(1, 90, 40).tolist(), 99]}) for n in range(200)]
     (tmp_path / "shards" / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    (build,) = commands("token-shards")
+    for name in ("web", "code"):
+        with TokenWriter(tmp_path / "tokens" / f"{name}_text_document", np.dtype(np.uint16)) as writer:
+            writer.add_documents([np.append(rng.integers(1, 90, 40), 99) for _ in range(100)])
+    build, of_megatron = commands("token-shards")
     assert main(small(build, "--windows", "8")) == 0
+    assert main(small(of_megatron, "--windows", "8")) == 0
+    sources = jd.open_dataset("from-megatron").group_names["source"]
+    assert sorted(sources) == ["code_text_document", "web_text_document"]
+    assert "200 documents, without text" in str(jd.open_dataset("from-megatron"))
     Path("dataset").symlink_to("from-shards")
     names = run("token-shards")
     assert names["batch"]["inputs"].shape == (8, 64)
+
+
+def test_existing_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    stored = []
+    for folder in ("code", "web"):
+        documents = [np.append(rng.integers(1, 7_999, 600), 0).astype("<u2") for _ in range(60)]
+        write_trove(tmp_path / "shards" / folder, documents)
+        stored += documents
+    before = {path: path.read_bytes() for path in (tmp_path / "shards").rglob("*.*")}
+    names = run("existing-shards")
+    assert names["store"].document_lengths.tolist() == [601] * 120
+    assert names["names"] == ["code", "web"]
+    length = names["sequence_length"] + 1
+    tokens = np.concatenate(stored)
+    rows = tokens[: len(tokens) // length * length].reshape(-1, length)[names["ordering"].indices]
+    parts = list(names["loader"])
+    assert len(parts) == names["num_steps"] == len(rows) // 32
+    np.testing.assert_array_equal(np.concatenate([part["inputs"] for part in parts]), rows[: 32 * len(parts), :-1])
+    np.testing.assert_array_equal(np.concatenate([part["targets"] for part in parts]), rows[: 32 * len(parts), 1:])
+    assert {path: path.read_bytes() for path in (tmp_path / "shards").rglob("*.*")} == before
+
+
+def write_trove(folder: Path, documents: Sequence[np.ndarray]) -> None:
+    """Write a file of datatrove, with datatrove if it is installed."""
+    folder.mkdir(parents=True)
+    try:
+        from datatrove.pipeline.tokens.tokenizer import TokenizedFile
+    except ImportError:
+        (folder / "00000_unshuffled.ds").write_bytes(np.concatenate(documents).tobytes())
+        ends = np.cumsum([len(tokens) for tokens in documents])
+        (folder / "00000_unshuffled.ds.index").write_bytes(ends.astype("<u8").tobytes())
+        (folder / "00000_unshuffled.ds.metadata").write_text(f"tokenizer.json|2\n{ends[-1]}", encoding="utf-8")
+        return
+    file = TokenizedFile(
+        str(folder), "00000_unshuffled.ds", tokenizer_name_or_path="tokenizer.json", save_final_metadata=True
+    )
+    for tokens in documents:
+        file.write(tokens.tolist(), None)
+    file.close()
 
 
 def test_levanter(here: Path) -> None:

@@ -131,6 +131,17 @@ def test_a_megatron_list_weighs_the_sources_of_its_prefixes(tmp_path: Path) -> N
     np.testing.assert_allclose(came / came.sum(), [0.55, 0.45], atol=0.03)
 
 
+def test_a_megatron_list_weighs_the_folders_of_numbered_files(tmp_path: Path) -> None:
+    write_tiny_dataset(
+        tmp_path / "out", num_documents=60, group_names={"source": ("code", "web"), "length": ("short", "long")}
+    )
+    settings: Any = {"family": "source", "num_positions": 60, **SHUFFLED}
+    weights = ["45", "tokens/web/00000_tokens", "55", "tokens/code/00000_tokens"]
+    run = jd.create_schedule(tmp_path / "run", tmp_path / "out", weights=weights, **settings)
+    same = jd.create_schedule(tmp_path / "same", tmp_path / "out", weights={"code": 55, "web": 45}, **settings)
+    np.testing.assert_array_equal(whole(run), whole(same))
+
+
 @pytest.mark.parametrize("joint", [False, True])
 def test_limits_and_temperature(folder: Path, tmp_path: Path, joint: bool) -> None:
     datasets, made = pair(folder), SHUFFLED if joint else {}

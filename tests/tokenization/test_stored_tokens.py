@@ -304,6 +304,34 @@ def test_megatron_datasets_are_corpora(tmp_path: Path) -> None:
     assert report.problems == ["v1.5.text:3: expected token ids of 0 to 2147483647, found -3"]
 
 
+def test_numbered_megatron_files_have_the_source_of_their_folder(tmp_path: Path) -> None:
+    for prefix in (
+        "web/00000_tokens",
+        "web/00001_tokens",
+        "code/00000_tokens",
+        "law/part-0-00000",
+        "books_00000_tokens",
+    ):
+        with TokenWriter(tmp_path / "all" / prefix, np.dtype(np.uint16)) as writer:
+            writer.add_document(np.array([7, 8]))
+    sources = {"web/00000_tokens:1": "web", "web/00001_tokens:1": "web", "code/00000_tokens:1": "code"}
+    sources |= {"law/part-0-00000:1": "law", "books_00000_tokens:1": "books"}
+    for paths in (["all/*/*", "all/books*"], ["all"], ["all/web", "all/code/", "all/law", "all/books_00000_tokens"]):
+        given = tuple(str(tmp_path / path) for path in paths)
+        documents, _ = read(CorpusConfig(paths=given, format="megatron"))
+        assert {document.id: document.source for document in documents} == sources
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"Expected files at .*\*\.idx, found none"):
+        read(CorpusConfig(paths=(str(tmp_path / "empty"),), format="megatron"))
+
+
+@pytest.mark.parametrize("name", ["00000_unshuffled.ds", "part-0-00000.npy", "web.bin"])
+def test_token_files_of_other_programs_name_the_way_to_read_them(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\0\0")
+    with pytest.raises(UserError, match=rf"found .*{name}; .*link_tokens \(docs/howto/existing-shards\.md\)"):
+        read(CorpusConfig(paths=(str(tmp_path / name),), format="tokens"))
+
+
 def test_half_a_megatron_dataset_is_refused(tmp_path: Path) -> None:
     for ending in (".bin", ".idx"):
         for path in tmp_path.iterdir():

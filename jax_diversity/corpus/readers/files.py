@@ -175,6 +175,9 @@ def find_files(config: CorpusConfig) -> list[InputFile]:
     found: dict[str, InputFile] = {}
     for pattern in (path for path in config.paths if path != PYTHON_ENVIRONMENT):
         prefix = pattern.removesuffix(".idx").removesuffix(".bin")
+        folder = os.path.expanduser(pattern)
+        if config.format == "megatron" and os.path.isdir(folder) and not os.path.isfile(f"{folder}.idx"):
+            prefix = os.path.join(glob.escape(folder), "**", "*")
         for part in (f"{prefix}.idx", f"{prefix}.bin") if config.format == "megatron" else (pattern,):
             files = _find_remote(part) if "://" in part or "::" in part else find_local(part)
             if not files and config.format == "megatron" and reads_as_number(pattern):

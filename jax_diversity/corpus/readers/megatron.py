@@ -9,13 +9,15 @@ from jax_diversity.corpus.readers.files import InputFile, local_path
 from jax_diversity.corpus.readers.records import Found, Place, Problem, TokenDocument, converted, token_ids
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
+from jax_diversity.token_store.blend import prefix_source
 from jax_diversity.token_store.megatron import TokenFile
 
 
 def read_megatron(file: InputFile, advance: Advance) -> Found:
     """Read the documents of an `.idx` file and its `.bin` file. For a `.bin` file, which is also listed, yield nothing.
 
-    The source is the base name of the prefix. The id is the prefix and a number: `web_text_document:17`.
+    The source is the base name of the prefix, or its folder if the name only numbers the file (`00000_tokens`). The id
+    is the prefix and a number: `web_text_document:17`.
     """
     path = local_path(file)
     if path.suffix == ".bin":
@@ -38,4 +40,5 @@ def _document(store: TokenFile, index: int, place: Place) -> TokenDocument | Pro
         tokens = token_ids(store.document(index))
     except ValueError as error:
         return Problem("num_broken_records", str(error))
-    return TokenDocument(id=place.name, text="", source=PurePosixPath(place.file.name).name, tokens=tokens)
+    source = prefix_source(PurePosixPath(place.file.name).name, place.file.folder)
+    return TokenDocument(id=place.name, text="", source=source, tokens=tokens)

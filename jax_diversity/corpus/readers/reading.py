@@ -338,6 +338,12 @@ def _reader(file: InputFile, config: CorpusConfig, licences: Licences, advance: 
         return read_parquet(file, config, advance, form)
     if kind == "csv" and form is TEXT:
         return read_csv(file, config, advance)
+    if form is TOKENS and file.name.endswith((".ds", ".npy", ".bin", ".idx")):
+        raise UserError(
+            f"Expected token ids in .jsonl, .parquet or .array_record files, found {file.address}; set "
+            "corpus.format=megatron for a .bin with its .idx, and make the .idx of a .ds or .npy file with link_tokens "
+            "(docs/howto/existing-shards.md)."
+        )
     if form is not TEXT:
         names = (
             "token ids named .jsonl, .parquet or .array_record" if form is TOKENS else "chats named .jsonl or .parquet"
