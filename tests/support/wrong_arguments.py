@@ -322,9 +322,9 @@ def of_schedules(root: Path) -> Iterator[Case]:
     yield (
         jd.compare,
         {"characteristics": dataset},
-        {"orderings": ([[jd.order(dataset)]], r"give orderings as \{'name'")},
+        {"orderings": (([jd.order(dataset)],), r"give orderings as \{'name'")},
     )
-    yield jd.build, {"out": root / "unmade"}, {"paths": ([[{"text": "A record."}], [None]], "to_parquet")}
+    yield jd.build, {"out": root / "unmade"}, {"paths": (([{"text": "A record."}], [None]), "to_parquet")}
     records = dataset.records
     for read in (records.read_segments, records.read_batch, records.read_tokens, records.sequences_at):
         yield read, {"places": [1, 0]}, {"places": ((*NO_INTEGERS, -1), "places")}
