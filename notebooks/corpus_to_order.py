@@ -3,16 +3,16 @@
 #
 # In Colab, upload this notebook and the package's wheel beside it; the first cell installs the wheel.
 #
-# Language models read their training text in a shuffled order. A shuffle is a game of dice: at some moments the
-# model sees too much of one topic, at others too little. **jax-diversity** computes an order in which every
-# stretch of training holds the corpus's own mixture.
+# Language models read their training text in a shuffled order. A shuffle is random: some batches hold too much
+# of one topic, others too little. **jax-diversity** computes an order in which every window of training holds
+# the corpus's own mixture.
 #
-# This notebook goes the whole way on a few megabytes of text that every machine has, the sources and docstrings
-# of its Python packages: build a dataset, look into it, order it, measure the order against a shuffle, and read
-# batches from it. It takes about a minute and no GPU.
+# This notebook shows all steps on a few megabytes of text that every machine has, the sources and docstrings of
+# its Python packages. It builds a dataset, shows its contents, orders it, compares the order with a shuffle, and
+# reads batches. It takes one to three minutes on two cores and needs no GPU.
 
 # %%
-# %pip install --quiet jax_diversity-*.whl
+# %pip install --quiet jax_diversity-*.whl matplotlib pandas
 
 # %%
 import json
@@ -30,44 +30,36 @@ BLUE, ORANGE, GREY = "#4a90d9", "#e08a3c", "#808080"
 # %% [markdown]
 # ## 1. Build
 #
-# All settings stand in one tree, the same for Python, YAML files and the command line. Left out here is what
-# has a good default. For your own texts, put their files into `paths`: `("texts/*.jsonl.gz",)`.
+# `jd.build` reads files. The settings have the same names in Python, in YAML files and on the command line. The
+# small numbers here are for a short notebook; a real corpus needs none of them. For your own texts, replace
+# `"python-environment"` by your files, such as `"texts/*.jsonl.gz"`. If the texts are a Python list, write them
+# to a file first: `pd.DataFrame({"text": texts, "label": labels}).to_parquet("texts.parquet")`. With
+# `"families": ["cluster", "length", "label"]` the order then balances your labels, too.
 
 # %%
-from jax_diversity.pipeline.build import Build
-from jax_diversity.pipeline.settings import (
-    BuildConfig,
-    CharacteristicsConfig,
-    ClusterConfig,
-    CorpusConfig,
-    EmbeddingConfig,
-    PackingConfig,
-    TokenizerConfig,
-)
-
-settings = BuildConfig(
-    out="dataset",
-    corpus=CorpusConfig(paths=("python-environment",), max_bytes=8 * 2**20),
-    tokenizer=TokenizerConfig(vocab_size=4096, train_bytes=2 * 2**20),
-    embedding=EmbeddingConfig(options={"dimensions": 64}),
-    cluster=ClusterConfig(num_clusters=100),
-    packing=PackingConfig(sequence_length=256),
-    characteristics=CharacteristicsConfig(families=("cluster", "length"), length_bins=30),
+dataset = jd.build(
+    "python-environment",
+    "dataset",
+    batch_size=64,
+    sequence_length=256,
+    quiet=True,
+    corpus={"max_bytes": 8 * 2**20},
+    tokenizer={"vocab_size": 4096, "train_bytes": 2 * 2**20},
+    embedding={"options": {"dimensions": 64}},
+    cluster={"num_clusters": 100},
+    characteristics={"families": ["cluster", "length"], "length_bins": 30},
     windows=(64, 256),
 )
-Build(settings).run_all()
-dataset = jd.open_dataset("dataset")
 dataset
 
 # %% [markdown]
-# Every line is a stage, from documents to records. Run the cell again: nothing is done twice. A killed build
-# goes on where it stopped.
+# If you run the cell again, finished stages are kept. A build that was killed continues.
 
 # %% [markdown]
 # ## 2. Look
 #
-# **What is it about?** Documents with similar words are in one *cluster*. The names are the words that set a
-# cluster apart.
+# **What are the topics?** Documents with similar words are in one *cluster*. Its name consists of the words that
+# distinguish it from the other clusters.
 
 # %%
 clusters = json.loads(Path("dataset/clusters/clusters.json").read_text())
@@ -84,7 +76,7 @@ pd.DataFrame(
 
 # %%
 lengths = dataset.tokens.document_lengths
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.8))
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.8), layout="constrained")
 left.bar(np.arange(len(shares)), shares[largest], width=1.0, color=BLUE)
 left.set(xlabel="clusters, largest first", ylabel="share of all tokens")
 left.yaxis.set_major_formatter("{x:.1%}")
@@ -94,15 +86,15 @@ right.set(xscale="log", xlabel="tokens of a document (orange: a sequence)", ylab
 plt.show()
 
 # %% [markdown]
-# *How to read it.* Left: one bar a cluster; a few are large, most are small, and the small ones are what a
-# shuffle spreads unevenly. Right: documents are of all lengths, so they have to be cut and put together to
-# sequences of one length.
+# *How to read it.* Left: each bar is a cluster. A few clusters are large, most are small. A shuffle spreads the
+# small clusters unevenly. Right: the documents have very different lengths. They are cut and joined to sequences
+# of one length.
 #
-# **What does packing lose?** The tokens of a document have to stand in sequences of 256. The methods differ in
-# what they cut, drop and leave empty.
+# **What does packing lose?** The documents become sequences of 256 tokens. The packing methods differ in what
+# they cut, drop and leave empty.
 
 # %%
-documents = pq.read_table("dataset/characteristics/documents.parquet")  # one row a document
+documents = pq.read_table("dataset/characteristics/documents.parquet")  # one row per document
 methods = ("concat", "pad", "best_fit", "same_cluster")
 packings = [
     jd.pack(lengths, dataset.sequence_length, method=method, clusters=documents["cluster"].to_numpy()).report
@@ -116,19 +108,19 @@ pd.DataFrame(
         "tokens dropped": [f"{p.num_tokens_dropped / p.num_tokens:.2%}" for p in packings],
         "left empty": [f"{p.num_padding_tokens / n:.2%}" for p, n in zip(packings, places, strict=True)],
         "documents cut": [f"{p.num_documents_cut / p.num_documents:.0%}" for p in packings],
-        "clusters a sequence": [f"{p.clusters_per_sequence:.2f}" for p in packings],
+        "clusters per sequence": [f"{p.clusters_per_sequence:.2f}" for p in packings],
     }
 )
 
 # %% [markdown]
-# *How to read it.* `concat`, the default and the one used here, wastes nothing and cuts most. `best_fit` cuts
-# only what is longer than a sequence. No method is best for everything.
+# *How to read it.* `concat`, the default, leaves no places empty and cuts the most documents. `best_fit` cuts
+# only documents that are longer than a sequence. No method is best for everything.
 
 # %% [markdown]
 # ## 3. Order
 #
-# All that an ordering method sees are the *characteristics*: how many tokens of every sequence belong to which
-# group of a family, here to which topic cluster and to which length of document. It gives back a permutation.
+# An ordering method reads only the *characteristics*: the number of tokens of every sequence in each group of a
+# family. Here the families are the topic clusters and the lengths of the documents. The result is a permutation.
 
 # %%
 chars = dataset.characteristics
@@ -141,14 +133,21 @@ print(orderings["balance"])
 print("the first batch of 8 is the sequences", orderings["balance"].indices[:8])
 
 # %% [markdown]
-# **Is it better?** For a window of 64 sequences in a row, say a batch, take every cluster's share of its tokens
-# and the cluster's share of the corpus. Half the sum of the differences is the window's *TV* (total variation):
-# the share of tokens that would have to be swapped to make the mixture right.
+# **Is it better?** A *window* is a run of neighbouring sequences, such as a batch. Its *TV* (total variation) is
+# the share of its tokens that would have to change their group to match the corpus. `jd.compare` measures it
+# for several orders.
 
 # %%
 WINDOW = 64
+jd.compare(chars, orderings, windows=(WINDOW, 256))
+
+# %% [markdown]
+# `jd.compare(dataset).plot()` draws an interactive figure of it. Such a figure adds 2 MB to a notebook, so this
+# notebook draws its figures with matplotlib.
+
+# %%
 balances = {name: jd.measure(chars, ordering, windows=(WINDOW,)) for name, ordering in orderings.items()}
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.9))
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.9), layout="constrained")
 for (name, balance), colour in zip(balances.items(), (GREY, BLUE), strict=True):
     tv = balance.window_tv["cluster"][WINDOW]
     left.plot(np.arange(len(tv)) * WINDOW, tv, color=colour, label=name)
@@ -160,13 +159,13 @@ left.legend(ncols=3, loc="lower left", fontsize="small")
 plt.show()
 
 # %% [markdown]
-# *How to read it.* Left: every point is a window, lower is better, and no order's mean can be under the floor,
-# since sequences cannot be cut in pieces. Right: what the model has seen from the start up to here, against
-# what it should have seen, in sequences too many or too few. A shuffle drifts away and comes back only at the
-# end, when everything has been seen; the order stays near zero all along.
+# *How to read it.* Left: every point is a window; lower is better. No order has a mean below the floor, because
+# sequences are not cut. Right: the distance between all tokens read so far and the corpus's mixture, in
+# sequences. A shuffle moves away from 0 and returns only at the end, when all sequences were read. The balanced
+# order stays near 0.
 
 # %%
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True, layout="constrained")
 counts = chars.counts["cluster"][:, largest[:30]]
 starts = np.arange(0, chars.num_sequences - WINDOW + 1, WINDOW)
 for axis, (name, ordering) in zip(axes, orderings.items(), strict=True):
@@ -175,17 +174,18 @@ for axis, (name, ordering) in zip(axes, orderings.items(), strict=True):
     picture = axis.imshow(relative.T, aspect="auto", cmap="coolwarm", vmin=0, vmax=2, interpolation="nearest")
     axis.set(title=name, xlabel=f"windows of {WINDOW} sequences")
 axes[0].set_ylabel("clusters, largest first")
-figure.colorbar(picture, label="share, 1 = as in the corpus")
+figure.colorbar(picture, ax=axes, label="share, 1 = as in the corpus")
 plt.show()
 
 # %% [markdown]
-# *How to read it.* A row is a cluster, a column a moment of training. Red: too much of it just now, blue: too
-# little. In the order the large clusters are even. A cluster of about one sequence a window cannot be
-# even: sequences are not divided, so that a window holds one too many or none. This keeps the TV above zero.
+# *How to read it.* A row is a cluster, a column is a window. Red: the window has too much of the cluster. Blue: it
+# has too little. In the balanced order the large clusters are even. A cluster with about one sequence per window
+# cannot be even, because sequences are not cut: a window holds one sequence of it, or two, or none. Therefore the
+# TV is not 0.
 #
 # ## 4. Batches
 #
-# `Inspector` opens a step of training to its documents.
+# `Inspector` lists the documents of a step of training.
 
 # %%
 from jax_diversity.run.inspection import Inspector
@@ -206,7 +206,7 @@ pd.DataFrame(
 )
 
 # %% [markdown]
-# These are the documents in the first eight rows of one batch: no two of them need to have anything in common.
+# These are the documents in the first eight rows of one batch. Their topics differ.
 #
 # ## 5. Load
 #
@@ -232,9 +232,10 @@ tokenizer = Tokenizer.from_file("dataset/tokens/tokenizer.json")
 print(tokenizer.decode(batch["inputs"][0][:80]))
 
 # %% [markdown]
-# `inputs_segmentation` numbers the documents in a sequence, so that attention can stay within one;
-# `inputs_position` counts from every document's beginning. The state of the iterator is plain JSON. With it
-# training goes on exactly where it was, also with another batch size or on another number of hosts.
+# `inputs_segmentation` numbers the documents in a sequence, so that attention can be restricted to one document.
+# `inputs_position` counts from the beginning of each document. **To resume training,** store the state of the
+# iterator with your checkpoint. It is plain JSON. Training continues at the same position, also with another
+# batch size or another number of hosts.
 
 # %%
 state = iterator.get_state()
@@ -260,7 +261,8 @@ print("logits (row, token, vocabulary):  ", logits.shape)
 # %% [markdown]
 # ## Where to go from here
 #
-# - The build left a report with all of this and more: open `dataset/report.html`.
-# - The command line does the same: `jax-diversity build`, `measure`, `inspect`, `train`.
-# - You have your dataset already and only want a better order? That is the notebook *Bring your own counts*.
-# - Does the model notice? See the notebook *Train two small models*.
+# - The build wrote a report with these figures and more: open `dataset/report.html`.
+# - The command line has the same steps: `jax-diversity build`, `measure`, `inspect`, `train`.
+# - If your sequences exist already, see the notebook *Bring your own counts*.
+# - What the order changes in training is the subject of the notebook *Train two small models*. What it is worth
+#   for your model is measured by `jax-diversity lab explain`.

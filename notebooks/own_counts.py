@@ -3,18 +3,19 @@
 #
 # In Colab, upload this notebook and the package's wheel beside it; the first cell installs the wheel.
 #
-# Your sequences are tokenised and packed already, in whatever format, and should stay where they are. All that
-# **jax-diversity** needs for an order is a small table: how many tokens of every sequence belong to which
-# group, say which topic or which source. It gives back a permutation, and every training stack can follow one.
+# Your sequences are tokenised and packed already, in any format, and stay where they are. **jax-diversity** needs
+# only a small table: the number of tokens of every sequence in each group, such as a topic or a source. The result
+# is a permutation, which every training stack can follow.
 #
-# This notebook makes such a table, orders it, looks into the order, compares methods, and hands the order over
-# to other stacks. It takes half a minute and no GPU.
+# This notebook makes such a table, orders it, shows what the order changes, compares methods, and gives the order to
+# other stacks. It takes half a minute on two cores and needs no GPU.
 
 # %%
-# %pip install --quiet jax_diversity-*.whl
+# %pip install --quiet jax_diversity-*.whl matplotlib pandas
 
 # %%
 import time
+import warnings
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -29,10 +30,14 @@ BLUE, ORANGE, GREY = "#4a90d9", "#e08a3c", "#808080"
 # %% [markdown]
 # ## 1. The counts
 #
-# Somewhere you know which pieces of documents every sequence is made of, and for every document its topic and
-# its source. Here both are made up: documents of very different lengths, few large topics and many small ones,
-# packed end to end into sequences of 2,048 tokens. With your own dataset, `sequence`, `topic`, `source` and
-# `length` come from your files; one entry a piece.
+# You know which pieces of documents are in every sequence, and the topic and the source of every document. Here
+# they are random: documents of very different lengths, few large topics and many small ones, packed end to end
+# into sequences of 2,048 tokens. For your own dataset, read `sequence`, `topic`, `source` and `length` from your
+# files, with one entry per piece.
+#
+# If every sequence has one label, a list of labels is enough:
+# `jd.Characteristics.from_counts({"topic": labels}, batch_size=64)`. If you have embeddings, cluster them first,
+# for example with `sklearn.cluster.KMeans`, and use the clusters as labels.
 
 # %%
 rng = np.random.default_rng(0)
@@ -50,8 +55,8 @@ for piece in range(6):
     print(sequence[piece], topic[piece], SOURCES[source[piece]], length[piece])
 
 # %% [markdown]
-# A sparse matrix a family, (sequence, group) in tokens; SciPy adds up what falls on the same place. Every token
-# has to be in one group of each family.
+# Each family is a sparse matrix (sequence, group) of token counts. SciPy adds the entries with the same indices.
+# Every token must belong to one group of each family.
 
 # %%
 counts = {
@@ -67,16 +72,15 @@ chars
 # %%
 ordering = jd.order(chars, method="balance", seed=0)
 shuffle = jd.order(chars, method="uniform_shuffle", seed=0)
-print(jd.compare(chars, {"balance": ordering, "shuffle": shuffle}, windows=(64, 256)).table())
+jd.compare(chars, {"balance": ordering, "shuffle": shuffle}, windows=(64, 256))
 
 # %% [markdown]
-# *How to read it.* A *window* is a run of sequences, such as a batch. Its *TV* is half the sum of the
-# differences between its groups' shares of tokens and the corpus's: 0.1 means that a tenth of its tokens belong
-# elsewhere. The *floor* is what no order's mean can be under, since sequences stay whole; the *bound* is the
-# same, a little sharper, since a window also holds whole numbers of pieces. The *prefix deviation* (prefix L2)
-# is of everything from the first position to here, in sequences.
+# *How to read it.* A *window* is a run of neighbouring sequences, such as a batch. Its *TV* (total variation) is
+# the share of its tokens that would have to change their group to match the corpus: 0.1 means a tenth of them.
+# No order has a mean TV below the *floor*, because sequences are not cut. `.table()` prints all measures, and
+# `.plot("topic")` draws an interactive figure (which adds 2 MB to a notebook).
 #
-# **At all window sizes.** An order may look good at the one size that it was made for. So look at all of them.
+# **At all window sizes.** An order may be good only at the window size for which it was made. So compare all sizes.
 
 # %%
 sizes = tuple(2**power for power in range(int(np.log2(chars.num_sequences))))
@@ -89,7 +93,7 @@ def mean_tv(measured: jd.Balance) -> list[float]:
     return [measured.window_tv["topic"][size].mean() for size in sizes]
 
 
-figure, axis = plt.subplots(figsize=(6.5, 3.4))
+figure, axis = plt.subplots(figsize=(6.5, 3.4), layout="constrained")
 curves = [mean_tv(measured) for measured in shuffles]
 axis.fill_between(sizes, np.min(curves, axis=0), np.max(curves, axis=0), color=GREY, alpha=0.5, label="three shuffles")
 axis.plot(sizes, np.max(curves, axis=0), color=GREY)
@@ -103,16 +107,15 @@ axis.legend(fontsize="small")
 plt.show()
 
 # %% [markdown]
-# *How to read it.* Lower is better, and both axes are logarithmic. Long windows of a shuffle get better with the
-# square root of their size; those of the order faster, since what one sequence has too much of is made good by
-# those after it. Where the floor falls off the page it is zero: windows of that size leave room for everything.
-# The dotted line is a thought experiment: what if single tokens could be shuffled? The order keeps whole
-# sequences, and comes nearer to that line the longer the window.
+# *How to read it.* Lower is better. Both axes are logarithmic. The TV of a shuffle falls with the square root of the
+# window size. The TV of the balanced order falls faster, because each sequence is chosen to correct the sequences
+# before it. The floor is 0 for large windows, which a logarithmic axis cannot show. The dotted line is a shuffle of
+# single tokens. The longer the window, the nearer the balanced order is to this line.
 
 # %% [markdown]
-# ## 3. Look into it
+# ## 3. Look at one batch
 #
-# Which groups are in step k, and which of them too much?
+# Which groups of a batch differ most from the corpus?
 
 # %%
 BATCH = 64
@@ -139,30 +142,31 @@ look_into(shuffle, step=20)
 look_into(ordering, step=20)
 
 # %% [markdown]
-# *How to read it.* The first table is the shuffle's batch 20, the second the order's. These are the five worst
-# topics of each.
+# *How to read it.* The first table is batch 20 of the shuffle, the second is batch 20 of the balanced order. Each
+# table has the five topics with the largest differences.
 
 # %%
-figure, axes = plt.subplots(1, 2, figsize=(9, 2.8), sharey=True)
+figure, axes = plt.subplots(1, 2, figsize=(9, 2.8), sharey=True, layout="constrained")
 for axis, (name, order) in zip(axes, {"a shuffle": shuffle, "balance": ordering}.items(), strict=True):
     starts = np.arange(0, chars.num_sequences - BATCH + 1, BATCH)
     tokens = np.add.reduceat(chars.counts["source"][order.indices].toarray(), starts)[:-1]
     axis.stackplot(starts[:-1], (tokens / tokens.sum(axis=1, keepdims=True)).T, labels=SOURCES, alpha=0.8)
     axis.set(title=name, xlabel="position in training, in sequences", ylim=(0, 1))
+    axis.xaxis.set_major_locator(plt.MaxNLocator(4))
 axes[0].set_ylabel(f"share of batches of {BATCH}")
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
 plt.show()
 
 # %% [markdown]
-# *How to read it.* The width of a band is a source's share of each batch. Even bands mean the same mixture all
-# along.
+# *How to read it.* The height of a band is a source's share of each batch. Even bands mean that all batches have the
+# same mixture.
 #
-# ## 4. Other methods, other wishes
+# ## 4. Other methods and other settings
 #
-# Every method has the same shape, and the published ones are there to compare with.
+# All methods are called in the same way. Published methods are included for comparison.
 
 # %%
-windows_matter = jd.Objective(windows=(BATCH,))  # batches of this size matter besides the whole
+windows_matter = jd.Objective(windows=(BATCH,))  # balance windows of this size, too
 candidates = {
     "uniform shuffle": lambda: jd.order(chars, "uniform_shuffle"),
     "shuffle buffer": lambda: jd.order(chars, "buffer_shuffle"),
@@ -198,12 +202,13 @@ pd.DataFrame(
 )
 
 # %% [markdown]
-# *How to read it.* Smaller is better everywhere; the seconds are those of this machine and include compilation. *Norm
-# drift* is what gives a greedy order away that spends the mixed sequences first and is left with the others.
-# Windows half a window later show whether an order is good only for batches that begin where it was told.
+# *How to read it.* Smaller is better in all columns. The seconds were measured on this machine and include
+# compilation. *Norm drift* is large if an order uses the sequences with many groups first, as the published greedy
+# does. *Half a window later* measures windows that begin between the batches: it shows whether an order is good
+# only for batches that begin at the expected positions.
 #
-# **More than one epoch, another mixture over time.** A *run* may repeat and leave out sequences; it is measured
-# like an order. Runs of built datasets are stored: `jd.create_schedule`.
+# **Several epochs, or a mixture that changes.** A *run* may repeat sequences and leave out others. It is measured
+# like an order. Runs of built datasets are stored: see `jd.create_schedule`.
 
 # %%
 first = jd.order(chars)
@@ -214,10 +219,13 @@ print(one_and_a_half)
 late = {"source": [0.45, 0.2, 0.3, 0.05]}  # twice the code at the end, less web
 corpus_shares = {"source": chars.target_share("source")}
 targets = jd.Targets.linear(corpus_shares, late, num_positions=chars.num_sequences // 2)
-half = jd.make_run(chars, positions=jd.order(chars, targets=targets)[: chars.num_sequences // 2])
+with warnings.catch_warnings():  # the warning says when the code is used up: after this run has ended
+    warnings.simplefilter("ignore", UserWarning)
+    shifted = jd.order(chars, targets=targets)
+half = jd.make_run(chars, positions=shifted[: chars.num_sequences // 2])
 
 # %%
-figure, axis = plt.subplots(figsize=(6.5, 2.8))
+figure, axis = plt.subplots(figsize=(6.5, 2.8), layout="constrained")
 source_counts = chars.counts["source"][half.indices].toarray()
 starts = np.arange(0, len(half) - BATCH + 1, BATCH)
 tokens = np.add.reduceat(source_counts, starts)[:-1]
@@ -229,13 +237,13 @@ figure.legend(*axis.get_legend_handles_labels(), loc="outside right center")
 plt.show()
 
 # %% [markdown]
-# *How to read it.* A line is a source's share of every batch; the dotted lines are what was asked for. Training
-# stops halfway through the corpus: a mixture that is not the corpus's own cannot hold to the last sequence,
-# since the code would be used up before.
+# *How to read it.* A line is a source's share of every batch. The dotted lines are the targets. Training stops after
+# half of the corpus, because the corpus does not have enough code to follow these targets to its end. `jd.order`
+# gives a warning that says when the code is used up; the cell hides it.
 #
 # ## 5. Use it
 #
-# An order is an array of int64, in a file that NumPy and everything else reads.
+# An order is an array of int64 in a `.npy` file.
 
 # %%
 ordering.save("my-order.npy")
@@ -243,22 +251,22 @@ order = np.load("my-order.npy")
 order[:8], order.dtype, jd.Ordering.load("my-order.npy")
 
 # %% [markdown]
-# **Hugging Face datasets**: `select` with the indices. (jax-diversity itself does without `datasets`.)
+# **Hugging Face datasets**: `select` with the indices.
 
 # %%
 try:
     import datasets
 except ImportError:
-    print("pip install datasets, to try this cell")
+    print("This cell needs the package datasets: %pip install datasets")
 else:
     packed = datasets.Dataset.from_dict({"sequence": np.arange(chars.num_sequences)})
     in_order = packed.select(order)
     print(in_order["sequence"][:8])
 
 # %% [markdown]
-# **A Megatron prefix** (`.bin` and `.idx`): Megatron shuffles its samples by an index file in its cache; ours
-# takes that file's place. The documents' lengths stand in the `.idx`, so the tokens are not read. Here the
-# prefix is made first, so that the cell has something to read.
+# **A Megatron prefix** (`.bin` and `.idx`): Megatron shuffles its samples by an index file in its cache. The order
+# replaces this file. The `.idx` contains the lengths of the documents, so the tokens are not read. The cell first
+# writes a small prefix.
 
 # %%
 from jax_diversity.characteristics.codes import Codes
@@ -280,9 +288,8 @@ write_megatron(jd.order(megatron_chars), indices.document_index, indices.sample_
 sorted(path.name.split("-", 1)[1] for path in Path("cache").iterdir())
 
 # %% [markdown]
-# **A folder of ArrayRecord files**, as TFDS writes them: read the record that the order names, through Grain or
-# anything else. Again the records are made first: 64 that lie sorted by group, as exports often do, so that the
-# order has something to mix.
+# **A folder of ArrayRecord files**, as TFDS writes them: Grain reads the record at each position of the order. The
+# cell first writes 64 records that are sorted by group.
 
 # %%
 import grain
@@ -302,10 +309,9 @@ in_order = grain.MapDataset.range(len(order)).map(lambda position: records[int(o
 [in_order[position].decode() for position in range(8)]
 
 # %% [markdown]
-# MaxText, OLMo-core, Levanter and PyTorch take an order, too; see the page *Orders for other stacks* of the
-# documentation.
+# MaxText, OLMo-core, Levanter and PyTorch can use an order, too: see the page *Orders for other stacks*.
 #
 # ## Where to go from here
 #
-# - No dataset yet? The notebook *From a corpus to an order* begins with plain text.
-# - Does the model notice? See the notebook *Train two small models*.
+# - If you have plain texts, see the notebook *From a corpus to an order*.
+# - What the order changes in training is the subject of the notebook *Train two small models*.

@@ -23,6 +23,8 @@ SOURCES = sorted(path for path in FOLDER.glob("*.py") if path.name != Path(__fil
 MOST_SECONDS = 600
 """A cell that takes longer hangs; on two cores a notebook takes one minute."""
 
+DRAWING = ("matplotlib", "pandas")
+"""Packages that the notebooks import and the package does not need. Colab has them, other services may not."""
 _METADATA = {
     "jupytext": {"formats": "ipynb,py:percent"},
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -46,7 +48,7 @@ def with_address(text: str, name: str, address: str) -> str:
         target = f"https://colab.research.google.com/github/{found[1]}/blob/main/notebooks/{name}.ipynb"
         where = f"[![Open in Colab]({_BADGE})]({target})"
     text = re.sub(r"^# (\[!\[Open in Colab\]|In Colab,).*$", lambda _: f"# {where}", text, flags=re.MULTILINE)
-    package = f"git+{address}" if address else "jax_diversity-*.whl"
+    package = f"{f'git+{address}' if address else 'jax_diversity-*.whl'} {' '.join(DRAWING)}"
     return re.sub(r"^(# %pip install --quiet) .*$", lambda found: f"{found[1]} {package}", text, flags=re.MULTILINE)
 
 

@@ -3,17 +3,18 @@
 #
 # In Colab, upload this notebook and the package's wheel beside it; the first cell installs the wheel.
 #
-# Two models of one size begin with the same weights, see the same corpus, and are trained with the same settings.
-# One reads it shuffled, the other in an order in which every window holds the corpus's own mixture. Does
-# training notice? This notebook looks at the loss, at the gradients, and at what is only chance: everything is
-# done with three seeds, and a third model that reads the corpus as it is packed, without any shuffle, shows what
-# the measures look like where the order clearly matters.
+# Two models of one size begin with the same weights, read the same corpus, and are trained with the same settings.
+# One reads the corpus in a shuffled order. The other reads it in an order in which every window holds the corpus's
+# own mixture. Does training differ? This notebook compares losses and gradients, with three seeds, so that chance
+# can be estimated. A third model reads the corpus as it is packed, without a shuffle: it shows the measures where
+# the order clearly matters.
 #
-# It takes one to two minutes on two cores, less with a GPU. The models are tiny. What they show is how to
-# look, not how a large model behaves.
+# It takes one to two minutes on two idle cores, and less with a GPU. The models are tiny. The notebook shows how to
+# compare orders, not how a large model behaves. For your own model, `jax-diversity lab explain` measures what an
+# order is worth without a second training run.
 
 # %%
-# %pip install --quiet jax_diversity-*.whl
+# %pip install --quiet jax_diversity-*.whl matplotlib pandas
 
 # %%
 import dataclasses
@@ -33,50 +34,39 @@ BLUE, ORANGE, GREY = "#4a90d9", "#e08a3c", "#808080"
 # %% [markdown]
 # ## 1. One corpus, seven orders
 #
-# The texts are the sources and docstrings of the installed Python packages. Every seed draws a shuffle of its
-# own and an order of its own. The orders are told the batch size: `windows=(BATCH,)`.
+# The texts are the sources and docstrings of the installed Python packages. Every seed has its own shuffle and its
+# own balanced order. The balanced orders are made for the batch size: `"windows": (BATCH,)`.
 
 # %%
-from jax_diversity.pipeline.build import Build
-from jax_diversity.pipeline.settings import (
-    BuildConfig,
-    CharacteristicsConfig,
-    ClusterConfig,
-    CorpusConfig,
-    EmbeddingConfig,
-    OrderConfig,
-    PackingConfig,
-    TokenizerConfig,
-    TrainConfig,
-)
-
 BATCH, SEEDS = 32, (0, 1, 2)
-shuffles = [OrderConfig("uniform_shuffle", name=f"shuffle_{seed}", seed=seed) for seed in SEEDS]
-balances = [OrderConfig("balance", name=f"balance_{seed}", seed=seed, windows=(BATCH,)) for seed in SEEDS]
-settings = BuildConfig(
-    out="dataset",
-    corpus=CorpusConfig(paths=("python-environment",), max_bytes=8 * 2**20),
-    tokenizer=TokenizerConfig(vocab_size=1024, train_bytes=2**20),
-    embedding=EmbeddingConfig(options={"dimensions": 64}),
-    cluster=ClusterConfig(num_clusters=30),
-    packing=PackingConfig(sequence_length=128, validation_fraction=0.05),
-    characteristics=CharacteristicsConfig(families=("cluster", "length"), length_bins=20),
-    orders=(*shuffles, *balances, OrderConfig("corpus_order", name="as_packed")),
+shuffles = [{"method": "uniform_shuffle", "name": f"shuffle_{seed}", "seed": seed} for seed in SEEDS]
+balances = [{"method": "balance", "name": f"balance_{seed}", "seed": seed, "windows": (BATCH,)} for seed in SEEDS]
+dataset = jd.build(
+    "python-environment",
+    "dataset",
+    batch_size=BATCH,
+    quiet=True,
+    corpus={"max_bytes": 8 * 2**20},
+    tokenizer={"vocab_size": 1024, "train_bytes": 2**20},
+    embedding={"options": {"dimensions": 64}},
+    cluster={"num_clusters": 30},
+    packing={"sequence_length": 128, "validation_fraction": 0.05},
+    characteristics={"families": ["cluster", "length"], "length_bins": 20},
+    orders=[*shuffles, *balances, {"method": "corpus_order", "name": "as_packed"}],
     windows=(BATCH,),
 )
-Build(settings).run_all()
-dataset = jd.open_dataset("dataset")
 dataset
 
 # %% [markdown]
 # ## 2. Train
 #
-# `train_on_each` trains the small GPT of the lab on every ordering. A seed is both the seed of the first
-# weights and that of the orders, so that two runs of one seed differ in the order alone. Every tenth step
-# measures the gradients, too.
+# `train_on_each` trains the small GPT of the lab on every ordering. One seed is used for the first weights and for
+# the orders, so that two runs with the same seed differ only in the order. Every tenth step also measures the
+# gradients.
 
 # %%
 from jax_diversity.lab.training import train_on_each
+from jax_diversity.pipeline.settings import TrainConfig
 
 training = TrainConfig(
     num_steps=60,
@@ -100,7 +90,7 @@ STYLES = {"shuffle": ("a shuffle", GREY), "balance": ("balance", BLUE), "as_pack
 
 
 def draw(axis: plt.Axes, value: str, names: Iterable[str] = tuple(runs), scale: float = 1.0) -> None:
-    """A line a run; the colour says how it was ordered, every way of ordering is named once."""
+    """Draw one line per run. The colour is the kind of order, and each kind has one entry in the legend."""
     for name in names:
         label, colour = STYLES[name.rstrip("_012")]
         steps, values = runs[name].curve(value)
@@ -109,7 +99,7 @@ def draw(axis: plt.Axes, value: str, names: Iterable[str] = tuple(runs), scale: 
     axis.set(xlabel="step", ylabel=value.replace("_", " "))
 
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3))
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
 draw(left, "loss", ("as_packed", "shuffle_0", "balance_0"))
 draw(right, "validation_loss")
 left.set_title("loss of the batches, seed 0")
@@ -118,21 +108,21 @@ figure.legend(*right.get_legend_handles_labels(), fontsize="small", loc="outside
 plt.show()
 
 # %% [markdown]
-# *How to read it.* Left: the loss of every batch before its step, in nats a token. Without a shuffle the batches
-# are each about something else, and the loss jumps. Right: the loss on text that no model is trained on. It is
-# the fair comparison, since all runs are asked about the same sequences. Lines of one colour differ by their
-# seed only: where two colours lie no farther apart than lines of one colour, there is nothing to see.
+# *How to read it.* Left: the loss of every batch before its step, in nats per token. Without a shuffle each batch has
+# its own topic, and the loss jumps. Right: the loss on text that no model was trained on. It is the fair
+# comparison, because all runs are measured on the same sequences. Lines of one colour differ only in their seed. If
+# two colours are no farther apart than two lines of one colour, no difference was found.
 #
 # **The gradients.** Two numbers of every tenth batch:
 #
-# - *Gradient diversity*: the sum of the squared norms of the sequences' gradients, over the squared norm of
-#   their sum, here times the batch size. 1 says that all sequences ask for the same change, so that one would
-#   have done; the more they differ, the more a large batch is worth.
-# - *Stable rank* of the batch's gradient: the sum of a matrix's squared singular values over the largest of
-#   them, mean over the matrices. It says in how many directions the step goes with some weight.
+# - *Gradient diversity*: the sum of the squared norms of the sequences' gradients, divided by the squared norm of
+#   their sum; here multiplied by the batch size. The value is 1 if all sequences have the same gradient. The larger
+#   it is, the more a large batch is worth.
+# - *Stable rank* of the batch's gradient: the sum of a matrix's squared singular values, divided by the largest of
+#   them; the mean over the matrices. It is about the number of directions in which the step is large.
 
 # %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3))
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
 draw(left, "gradient_diversity", scale=BATCH)
 draw(right, "stable_rank")
 left.set_ylabel("gradient diversity x batch size")
@@ -140,15 +130,15 @@ figure.legend(*left.get_legend_handles_labels(), fontsize="small", loc="outside 
 plt.show()
 
 # %% [markdown]
-# *How to read it.* Higher is more diverse. Look at how far both numbers move over training and from one batch to
-# the next before you compare colours. Where neighbouring sequences are of one document, the orange line, their
-# gradients agree and point in few directions.
+# *How to read it.* Higher is more diverse. Both numbers change during training and from one batch to the next;
+# compare colours only if they differ by more than that. In the orange line neighbouring sequences are often of one
+# document: their gradients are similar and have few directions.
 #
 # ## 3. Is it more than chance?
 #
-# For every seed, the difference of its two runs: the same first weights, another order. Of the differences the
-# mean, and the interval that holds the true mean in 95 of 100 such experiments, if the differences are about
-# normal. With three seeds it is wide, and so it should be.
+# Each seed has two runs with the same first weights and different orders. The table has the mean of their
+# differences and its 95 % interval, which assumes that the differences are about normal. With three seeds the
+# interval is wide.
 
 
 # %%
@@ -174,7 +164,7 @@ MEASURES = {
 
 
 def mean_and_interval(differences: np.ndarray) -> tuple[float, float, float]:
-    """The mean of some differences and its 95 % interval, by Student's t."""
+    """Return the mean of the differences and its 95 % interval, by Student's t."""
     error = differences.std(ddof=1) / np.sqrt(len(differences))
     return differences.mean(), *student_t.interval(0.95, len(differences) - 1, differences.mean(), error)
 
@@ -183,7 +173,7 @@ rows = []
 for title, measure in MEASURES.items():
     shuffled, ordered = (np.array([measure(f"{kind}_{seed}") for seed in SEEDS]) for kind in ("shuffle", "balance"))
     mean, low, high = mean_and_interval(ordered - shuffled)
-    verdict = "yes" if low > 0 or high < 0 else "cannot be told"
+    verdict = "yes" if low > 0 or high < 0 else "inconclusive"
     listed = [", ".join(f"{value:.3f}" for value in values) for values in (shuffled, ordered)]
     rows.append((title, *listed, f"{measure('as_packed'):.3f}", f"{mean:+.3f} ({low:+.3f} to {high:+.3f})", verdict))
 titles = (
@@ -197,19 +187,19 @@ titles = (
 pd.DataFrame(dict(zip(titles, zip(*rows, strict=True), strict=True)))
 
 # %% [markdown]
-# *How to read it.* *cannot be told* means that zero is in the interval: it is no proof that there is no
-# difference, only that three seeds of this size do not show one. The batches' mixture does differ, since that is
-# what the order is made for. A *yes* further down is a hint at best: several measures were looked at, one of them
-# may say so by luck, and gradients grow more diverse as the loss falls, so that a run which happens to learn faster
-# has more diverse ones. A run of this very notebook with 120 steps had for the gradient diversity a difference of
-# -0.64 (-4.47 to +3.19), for the stable rank -0.08 (-0.54 to +0.38), for the validation loss +0.04 (-0.18 to
-# +0.26). What changes its sign with the number of steps is not a property of the order.
+# *How to read it.* *Inconclusive* means that 0 is in the interval: three seeds with these models found no difference.
+# It does not prove that there is none. The first line differs, because the order balances the mixture. A *yes* in
+# another line is only a hint. The table has several measures, so one of them may differ by chance; and gradients
+# become more diverse as the loss falls, so a run that learns faster has more diverse gradients. A run of this
+# notebook with 120 steps had these differences: gradient diversity -0.64 (-4.47 to +3.19), stable rank -0.08 (-0.54
+# to +0.38), validation loss +0.04 (-0.18 to +0.26). A difference whose sign depends on the number of steps is not a
+# property of the order.
 #
 # ## 4. The same weights, many batches
 #
-# Two runs drift apart, whatever the reason, and then their batches are seen by different models. So look at the
-# batches alone: one model, trained for some steps and then left as it is, is shown batches from all over each
-# ordering.
+# After some steps two runs have different weights, so their batches are measured with different models. Here one
+# model is trained for some steps. Then its weights stay fixed, and it computes the losses of batches from all parts
+# of each ordering.
 
 # %%
 from scipy.sparse import hstack
@@ -219,13 +209,13 @@ from jax_diversity.lab.settings import Size
 
 
 def batches(ordering: str, every: int) -> Iterable[dict]:
-    """Batches of a whole epoch, every so many."""
+    """Return every `every`-th batch of one epoch."""
     loader = jd.make_loader(dataset, ordering=ordering, global_batch_size=BATCH, num_epochs=1)
     return islice(loader, 0, None, every)
 
 
 def sequence_losses(batch: dict) -> np.ndarray:
-    """Every sequence's mean loss, in nats a token."""
+    """Return the mean loss of every sequence, in nats per token."""
     losses, is_target = model.losses(weights, batch).by_token, batch["targets_segmentation"] != 0
     return np.where(is_target, losses, 0).sum(axis=1) / is_target.sum(axis=1)
 
@@ -243,7 +233,7 @@ gradients = {
 }
 
 # %%
-figure, axis = plt.subplots(figsize=(6.5, 3))
+figure, axis = plt.subplots(figsize=(6.5, 3), layout="constrained")
 means = {name: losses[name].mean(axis=1) for name in NAMES}
 edges = np.linspace(*np.quantile(means["as_packed"], (0.02, 0.98)), 40)
 for name in NAMES:
@@ -254,8 +244,8 @@ axis.legend(fontsize="small")
 plt.show()
 
 # %% [markdown]
-# *How to read it.* The narrower the hill, the less the loss of a batch depends on which batch it happened to be.
-# All three have about the same middle, since all three orderings hold the same sequences.
+# *How to read it.* The narrower the histogram, the less the losses of two batches differ. All three have about the
+# same mean, because the three orderings hold the same sequences.
 
 
 # %%
@@ -281,12 +271,13 @@ pd.DataFrame(
 )
 
 # %% [markdown]
-# *How to read it.* The spread is the standard deviation of the batches' losses. Every number has its standard
-# error; two numbers nearer to one another than about three of them cannot be told apart.
+# *How to read it.* The spread is the standard deviation of the batches' losses. Every number has its standard error.
+# If two numbers differ by less than about three standard errors, no difference was found.
 #
-# **How much could an order change?** It evens out what can be told from a sequence's groups. So take the
-# sequences' losses and predict them from their shares of all clusters and lengths, by least squares. What is
-# predicted is what an order can spread evenly; the rest is chance to it.
+# **How much could an order change?** An order can spread evenly only the part of the loss that the groups explain. So
+# we predict the sequences' losses from their shares of all clusters and lengths, by least squares. The residual is
+# the part that no order by these groups can change. `jd.explain_values` does this with intervals, and
+# `jd.explain_gradients` does it for gradients.
 
 # %%
 rows = dataset.orderings["shuffle_1"].indices
@@ -302,26 +293,26 @@ least, independent = (np.sqrt(share * observed.var() / BATCH) for share in (left
 print(f"Spread of batches of {BATCH} by independent draws: {independent:.3f}; without that part: {least:.3f}.")
 
 # %% [markdown]
-# *How to read it.* The first of the two spreads is about that of a shuffle, the second the least that any order by
-# these groups can be expected to come to. If they are close to one another, a better mixture of these groups cannot
-# do much for the loss of a batch, however even it is. Other groups may: those whose sequences differ in what is
-# hard about them.
+# *How to read it.* The first spread is about that of a shuffle. The second is the smallest spread that an order by
+# these groups can be expected to have. If they are close, a better mixture of these groups changes the loss of a
+# batch very little. Other groups may explain more.
 #
 # ## What this shows, and what it does not
 #
 # - The order changes the mixture of the batches, for every seed and by construction.
-# - Reading the corpus as it is packed shows in the loss, in its jumps and in the gradients. So the measures do
-#   react to what a batch is made of.
-# - A shuffle is far from that already. What is left between it and the order is of the size of chance for a
-#   model like this in its first hundred steps. Section 4, where the batches alone differ, is the sharper look:
-#   where two of its numbers lie within their errors, nothing better should be claimed.
-# - One reason can be read off: the groups explain only a part of what makes a sequence hard, and an order by these
-#   groups can even out no more than that part.
-# - Whether an order helps *your* training is a question for your corpus, your groups, your batch size and your
-#   model, with several seeds for each order. `jax-diversity train` and `train_on_each` log all of these measures.
+# - The order as packed changes the loss, its jumps and the gradients. So the measures depend on the content of
+#   the batches.
+# - A shuffle is already far from the order as packed. For a model like this in its first hundred steps, the
+#   difference between a shuffle and the balanced order is about as large as chance. Section 4 is more precise,
+#   because only the batches differ there. If two of its numbers are within their errors, no difference was found.
+# - One reason: the groups explain only a part of the losses of the sequences, and an order by these groups can spread
+#   only this part evenly.
+# - Whether an order helps *your* training depends on your corpus, your groups, your batch size and your model. Train
+#   several seeds for each order, or run `jax-diversity lab explain`. `jax-diversity train` and `train_on_each` log
+#   all of these measures.
 # - Nothing here is about large models, long runs, or tasks after training.
 #
 # ## Where to go from here
 #
-# - Your own training loop: `BatchMetrics` gives the batch measures for every step, whatever the model.
-# - Where do orders come from? See the notebooks *From a corpus to an order* and *Bring your own counts*.
+# - In your own training loop, `jd.BatchMetrics` measures every batch, with any model.
+# - How orders are made is shown in the notebooks *From a corpus to an order* and *Bring your own counts*.

@@ -29,7 +29,8 @@ class Option(NamedTuple):
 def page() -> str:
     """The Markdown."""
     verbs = all_verbs()
-    rows = [f"| [`{name}`](#{name}) | {verb.help} |" for name, verb in verbs.items()]
+    # The anchor of a heading has hyphens in place of spaces, as in `lab-run`.
+    rows = [f"| [`{name}`](#{name.replace(' ', '-')}) | {verb.help} |" for name, verb in verbs.items()]
     short = "; ".join(f"`{name}` for `{full}`" for name, full in ALIASES.items())
     parts = ["\n".join(["| verb | |", "|---|---|", *rows, ""]), f"Some options have a short name: {short}.\n"]
     for name, verb in verbs.items():

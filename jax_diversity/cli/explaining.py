@@ -10,7 +10,7 @@ from jax_diversity.foundation.artifacts import write_text
 from jax_diversity.foundation.checks import check_folder_name
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
-from jax_diversity.lab.explaining.chosen import choose_sequences, find_checkpoint
+from jax_diversity.lab.explaining.chosen import choose_sequences, find_checkpoint, usual_batch
 
 
 def explain_lab(options: LabExplainOptions) -> str:
@@ -21,14 +21,19 @@ def explain_lab(options: LabExplainOptions) -> str:
         raise UserError(f"Expected a file in an existing folder for the picture, found {picture}; name another file.")
     dataset = open_dataset(options.out)
     checkpoint = find_checkpoint(dataset, None if options.checkpoint is None else Path(options.checkpoint))
-    choose_sequences(dataset, options.sequences, options.batch_size)
+    batch_size = (
+        usual_batch(dataset.batch_size, min(options.sequences, dataset.num_sequences))
+        if options.batch_size is None
+        else options.batch_size
+    )
+    choose_sequences(dataset, options.sequences, batch_size)
     from jax_diversity.lab.explaining.checkpoint import explain_checkpoint  # imports JAX, after the checks
 
     num_steps, explained = explain_checkpoint(
         dataset,
         checkpoint,
         num_sequences=options.sequences,
-        batch_size=options.batch_size,
+        batch_size=batch_size,
         progress=Progress(options.quiet),
     )
     if picture is not None:

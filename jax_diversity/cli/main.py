@@ -8,6 +8,7 @@ commands that need it.
 
 from __future__ import annotations
 
+import difflib
 import errno
 import json
 import os
@@ -292,7 +293,8 @@ def _existing(out: str) -> str:
         return out
     found = "no manifest.json in it" if folder.is_dir() else "a file" if folder.exists() else "no such folder"
     others = sorted(path.parent.name for path in Path().glob("*/manifest.json"))
-    advice = f"did you mean --out {others[0]}?" if others else "make one with `jax-diversity build` or `demo`."
+    near = difflib.get_close_matches(out, others, n=1) or others
+    advice = f"did you mean --out {near[0]}?" if near else "make one with `jax-diversity build` or `demo`."
     raise UserError(f"Expected a dataset in {out}, found {found}; {advice}")
 
 

@@ -289,8 +289,8 @@ class LabExplainOptions(VerifyOptions):
     the last checkpoint of the dataset's training runs."""
     sequences: int = 4096
     """Number of training sequences whose gradients are explained."""
-    batch_size: int = 256
-    """Number of sequences in a batch of training."""
+    batch_size: int | None = None
+    """Number of sequences in a batch of training. None means the batch size of the dataset's build, or 256."""
     picture: str | None = None
     """Write the picture (SVG) to this file."""
 

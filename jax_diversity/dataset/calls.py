@@ -57,6 +57,10 @@ def compare(  # noqa: D103
             orderings = list(dataset.orderings)
         if not isinstance(orderings, Mapping):
             check_type("orderings", orderings, Sequence, "names of orderings, or a mapping name -> ordering")
+            for name in orderings:
+                check_type(
+                    "every one of a list of orderings", name, str, "a name; give orderings as {'name': ordering}"
+                )
             orderings = {name: name for name in orderings}
         orderings = {name: _found(dataset, each) for name, each in orderings.items()}
     chosen: Any = {} if orderings is None else orderings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import textwrap
 
 Cells = list[list[str]]
@@ -46,14 +47,19 @@ def piped(cells: Cells) -> str:
 
 
 def as_html(sentence: str, cells: Cells) -> str:
-    """Return a sentence and a table for a notebook; a first line of empty cells is not shown."""
+    """Return a sentence and a table for a notebook; `words` of the sentence are shown as code.
+
+    If the first line has only empty cells, it is not shown, and the cells are texts, which begin at the left edge.
+    """
+    header, *lines = cells
+    side = "right" if any(header) else "left"
 
     def line(tag: str, texts: list[str]) -> str:
-        name, *numbers = (html.escape(text) for text in texts)
-        rest = "".join(f'<{tag} style="text-align:right">{number}</{tag}>' for number in numbers)
+        name, *others = (html.escape(text) for text in texts)
+        rest = "".join(f'<{tag} style="text-align:{side}">{other}</{tag}>' for other in others)
         return f'<tr><th style="text-align:left">{name}</th>{rest}</tr>'
 
-    header, *lines = cells
     body = "".join(line("td", each) for each in lines)
     head = f"<thead>{line('th', header)}</thead>" if any(header) else ""
-    return f"<p>{html.escape(sentence)}</p><table>{head}<tbody>{body}</tbody></table>"
+    words = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(sentence))
+    return f"<p>{words}</p><table>{head}<tbody>{body}</tbody></table>"

@@ -67,11 +67,13 @@ class Comparison:
         rows: one number per row, by ordering, then family, then measure.
         base: the ordering whose values all values were divided by; None if the values are the measures themselves.
         batch_size: the global batch size of training; None if it is unknown.
+        shuffle: the name of the uniform shuffle with which the verdict compares; None if no order is one.
     """
 
     rows: tuple[Row, ...]
     base: str | None = None
     batch_size: int | None = None
+    shuffle: str | None = None
 
     @property
     def orderings(self) -> tuple[str, ...]:
@@ -107,7 +109,9 @@ class Comparison:
             base = bases.get(row.key)
             return row.value / base if row.value is not None and base else None  # a base of 0 has no ratios
 
-        return Comparison(tuple(replace(row, value=ratio(row)) for row in self.rows), name, self.batch_size)
+        return Comparison(
+            tuple(replace(row, value=ratio(row)) for row in self.rows), name, self.batch_size, self.shuffle
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return nested dicts for JSON: under `orderings`, ordering -> family -> measure -> value.
@@ -137,12 +141,12 @@ class Comparison:
         return "\n\n".join(f"**{title}**\n\n{piped(cells)}" for title, cells in _blocks(self))
 
     def verdict(self, batch_size: int | None = None) -> Verdict | None:
-        """Return the verdict on `balance` (or the first order); None without a shuffle, or for ratios.
+        """Return the verdict on `balance` (or the first order); None without a uniform shuffle, or for ratios.
 
         The verdict has a sentence and a small table. `batch_size` is the global batch size of training; None means that
         of the comparison.
         """
-        if SHUFFLE not in self.orderings or self.base is not None:
+        if self.shuffle is None or self.base is not None:
             return None
         floors = {(*row.key[::2], row.ordering): row.value for row in self.rows if row.measure == "tv_floor"}
         means: dict[str, dict[tuple[str, int], tuple[float, float]]] = {name: {} for name in self.orderings}
@@ -150,7 +154,7 @@ class Comparison:
             if row.measure == "tv_mean" and row.offset == "0" and row.value is not None and row.window is not None:
                 floor = floors[row.family, row.window, row.ordering]
                 means[row.ordering][row.family, row.window] = (row.value, 0.0 if floor is None else floor)
-        return judge(means, SHUFFLE, self.batch_size if batch_size is None else batch_size)
+        return judge(means, self.shuffle, self.batch_size if batch_size is None else batch_size)
 
     def plot(self, family: str | None = None) -> Figure:
         """Return a figure of the mean and worst TV of aligned windows against their size, which a notebook shows.
@@ -184,7 +188,7 @@ class Comparison:
         orders = [
             {
                 "name": clean_text(name),
-                "is_baseline": name == SHUFFLE,
+                "is_baseline": name == self.shuffle,
                 "profile": {
                     clean_text(chosen): {
                         "0": {"sizes": sizes, **{key: column(name, measure) for key, measure in measures.items()}}
@@ -194,7 +198,7 @@ class Comparison:
             for name in self.orderings
         ]
         ordering = {
-            "baseline": SHUFFLE if SHUFFLE in self.orderings else None,
+            "baseline": None if self.shuffle is None else clean_text(self.shuffle),
             "families": [clean_text(chosen)],
             "window_sizes": sizes,
             "profile_references": {
@@ -300,7 +304,7 @@ def compare(
         of_shuffle = {family: about["windows"] for family, about in summaries[shuffle]["families"].items()}
         shuffled = {(at, int(n)): values["tv_mean"] for at, sizes in of_shuffle.items() for n, values in sizes.items()}
     rows = [row for name in orders for row in _rows(name, summaries[name], offsets, shuffled)]
-    return Comparison(tuple(rows), batch_size=characteristics.batch_size)
+    return Comparison(tuple(rows), batch_size=characteristics.batch_size, shuffle=shuffle)
 
 
 def is_shuffle(name: str, ordering: Order) -> bool:

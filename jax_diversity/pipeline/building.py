@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from jax_diversity.dataset import Dataset, open_dataset
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, quoted, shortened
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.settings import settings_from_plain
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.execution import ExecutionConfig, executing, follow_build
 from jax_diversity.pipeline.settings import BuildConfig
+
+_LONGEST_PATH = 4096  # in characters; Linux allows no longer one
 
 
 def build(
@@ -34,7 +36,8 @@ def build(
     Finished stages are kept if their inputs and settings are unchanged; an interrupted build continues.
 
     Args:
-        paths: files, globs, folders or addresses of documents, or `python-environment`.
+        paths: files, globs, folders or addresses of documents, or `python-environment`. Texts of a Python list are
+            written to a file first, for example with `pandas.DataFrame({"text": texts}).to_parquet("texts.parquet")`.
         out: the dataset's folder.
         batch_size: the global batch size of your training, in sequences over all hosts.
         sequence_length: L, the number of tokens in a sequence; None means the default, 512.
@@ -53,6 +56,13 @@ def build(
         >>> loader = make_loader(dataset, global_batch_size=256)
     """
     listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    for path in listed:
+        # A list of texts, or of records, is a common mistake. A text of several lines is never the name of a file.
+        if not isinstance(path, str | os.PathLike) or "\n" in os.fspath(path) or len(os.fspath(path)) > _LONGEST_PATH:
+            raise UserError(
+                f"Expected paths to be names of files, found {shortened(quoted(path), 80)}; write texts to a file "
+                "first, for example with pandas.DataFrame({'text': texts}).to_parquet('texts.parquet')."
+            )
     plain: dict[str, Any] = {name: _plain(value) for name, value in settings.items()}
     for section, name, value in (
         ("corpus", "paths", [os.fspath(path) for path in listed]),

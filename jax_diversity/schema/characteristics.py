@@ -338,7 +338,8 @@ def _as_counts(name: str, matrix: Any) -> csr_array:
     if values.dtype.kind == "f" and (bad := (values != np.floor(values)) | ~np.isfinite(values)).any():
         raise UserError(
             f"Family {name!r} must contain whole token counts, found {values[bad][0]}; "
-            "multiply shares by the number of tokens and round first."
+            "multiply shares by the number of tokens and round first; cluster embeddings, and give the clusters as "
+            "labels."
         )
     if len(values) and values.min() < 0:
         raise UserError(f"Family {name!r} must contain token counts >= 0, found {values.min()}.")

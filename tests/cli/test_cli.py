@@ -263,6 +263,9 @@ def test_another_dataset_is_offered(tmp_path: Path, monkeypatch, capsys: pytest.
     monkeypatch.chdir(tmp_path)
     for verb in ("measure", "inspect", "order", "train", "verify", "pack", "export"):
         assert "in out, found no such folder; did you mean --out mine?" in fails([verb], capsys)
+    (tmp_path / "another").mkdir()
+    (tmp_path / "another" / "manifest.json").write_text("{}")
+    assert "did you mean --out mine?" in fails(["measure", "--out", "mines"], capsys)  # the most similar name
 
 
 def test_too_many_clusters_are_found_before_the_work(corpus: Path, tmp_path: Path, capsys) -> None:

@@ -71,6 +71,7 @@ def test_repr_shows_the_flow(tiny):
     first = [line.split()[0] for line in text.splitlines()[1:]]
     assert first == ["documents", "tokens", "sequences", "groups", "orderings", "fingerprint"]
     assert "<table>" in jd.open_dataset(tiny.root)._repr_html_()
+    assert "text-align:right" not in jd.open_dataset(tiny.root)._repr_html_()  # texts begin at the left edge
     sign_manifest(tiny.root, lambda manifest: manifest["stages"].pop("write"))
     assert "fingerprint  " not in repr(jd.open_dataset(tiny.root))
 

@@ -226,6 +226,8 @@ def test_the_site_builds_without_a_warning_and_holds_together(tmp_path: Path, co
         homes = [path for path, page in pages.items() if f"jax_diversity.{public}" in page.ids]
         assert len(homes) == 1, public
     described = pages["reference/command-line.html"]
+    assert "#lab-run" in described.links
+    assert "](#" not in described.text  # a link in Markdown that is none
     for _, found in command_line.options("build"):
         for option in found:
             assert option.meaning, option.name

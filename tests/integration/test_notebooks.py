@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -21,7 +23,7 @@ FOLDER = ROOT / "notebooks"
 NAMES = ("corpus_to_order", "own_counts", "train_two_models")
 SHORTER = {
     "train_two_models": {
-        "max_bytes=8 * 2**20": "max_bytes=2 * 2**20",
+        '"max_bytes": 8 * 2**20': '"max_bytes": 2 * 2**20',
         "SEEDS = 32, (0, 1, 2)": "SEEDS = 32, (0, 1)",
         "num_steps=60": "num_steps=20",
         'batches("shuffle_0", every=1), 60)': 'batches("shuffle_0", every=1), 20)',
@@ -111,7 +113,17 @@ def test_with_an_address_it_has_a_badge_and_installs_from_there(name: str, tmp_p
     for text, package in ((plain, "jax_diversity-*.whl"), (with_badge, f"git+{ADDRESS}")):
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
         first = next(cell for cell in renew.read_source(tmp_path / f"{name}.py").cells if cell.cell_type == "code")
-        assert first.source == f"%pip install --quiet {package}"
+        assert first.source == f"%pip install --quiet {package} matplotlib pandas"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_first_cell_installs_all_that_it_imports(name: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = {re.split(r"[^\w.-]", each)[0].lower().replace("-", "_") for each in project["dependencies"]}
+    optional = {"datasets"}  # the cell says how to install it
+    code = "\n".join(cell.source for cell in stored(name).cells if cell.cell_type == "code")
+    imported = set(re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE))
+    assert imported <= {*sys.stdlib_module_names, "jax_diversity", *needed, *renew.DRAWING, *optional}
 
 
 def test_a_cell_that_asks_the_network_is_an_error(tmp_path: Path, no_network: None) -> None:

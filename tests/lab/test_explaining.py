@@ -15,6 +15,7 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.progress import Progress
+from jax_diversity.lab.explaining.chosen import usual_batch
 from jax_diversity.lab.explaining.explain import ALL, document_blocks
 from jax_diversity.lab.explaining.regression import basis_of, explained_share
 from jax_diversity.lab.explaining.sketching import sketch_gradients
@@ -267,6 +268,11 @@ def test_the_verb_explains_the_last_checkpoint(trained: Path, tmp_path: Path, ca
     Build(recorded_config(trained)).run_stage("report")
     (shown,) = json.loads((trained / "report.json").read_text())["training"]
     assert [each["sentence"] for each in shown["explained"]] == [stored["sentence"]]
+
+
+def test_the_batch_size_is_that_of_the_build() -> None:
+    for known, number, expected in ((None, 700, 256), (24, 700, 24), (400, 300, 256)):
+        assert usual_batch(known, number) == expected
 
 
 def test_a_checkpoint_from_elsewhere_is_explained_but_not_stored(

@@ -71,9 +71,14 @@ def test_comparisons_and_balances_print_a_short_table() -> None:
     assert verdict is not None
     assert verdict.window == 16
     assert verdict.means["balance"]["topic", 16][0] == compared.value("balance", "topic", "tv_mean", 16, "0")
-    assert "<td" in compared._repr_html_()
+    assert "<p><code>balance</code> is better" in compared._repr_html_()
+    assert '<td style="text-align:right">' in compared._repr_html_()
     alone = jd.compare(chars, {"balance": orders["balance"]}, windows=(16,))
     assert "topic, 16" in repr(alone)
+    renamed = jd.compare(chars, {"mine": orders["balance"], "a shuffle": orders[SHUFFLE]}, windows=(16, 64))
+    assert renamed.shuffle == "a shuffle"  # known by its method
+    assert repr(renamed).startswith("`mine` is better than a shuffle in 4 of 4 comparisons")
+    assert "a shuffle" in renamed.plot()._repr_html_()
     assert "relative to balance" in repr(compared.relative_to("balance"))
     shown = repr(jd.measure(chars, orders["balance"], windows=(16, 64)))
     assert shown.splitlines()[2].split() == ["family", "16", "64", "prefix", "L2"]

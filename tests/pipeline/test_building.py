@@ -32,6 +32,14 @@ def test_a_call_makes_the_dataset_of_the_command(tiny_dataset: Path, tmp_path: P
         assert after[stage]["fingerprint"] == before[stage]["fingerprint"]
 
 
+@pytest.mark.parametrize("texts", ["A text.\nIt has two lines.", "word " * 1000])
+def test_texts_in_place_of_files_are_refused_with_the_way_to_write_them(texts: str, tmp_path: Path) -> None:
+    with pytest.raises(jd.UserError, match=r"Expected paths to be names of files, found .*to_parquet") as caught:
+        jd.build([texts], tmp_path / "out")
+    assert len(str(caught.value)) < 300
+    assert not (tmp_path / "out").exists()
+
+
 def test_mistakes_are_sentences(tmp_path: Path) -> None:
     with pytest.raises(jd.UserError, match="Unknown setting paking"):
         jd.build("a.jsonl", tmp_path / "out", paking={"sequence_length": 8})

@@ -318,7 +318,14 @@ def of_schedules(root: Path) -> Iterator[Case]:
         {"loader": loader},
         {"loader": ((None, 5, "abc", [loader]), "loader")},
     )
-    records = jd.open_dataset(root / "dataset").records
+    dataset = jd.open_dataset(root / "dataset")
+    yield (
+        jd.compare,
+        {"characteristics": dataset},
+        {"orderings": (([jd.order(dataset)],), r"give orderings as \{'name'")},
+    )
+    yield jd.build, {"out": root / "unmade"}, {"paths": (([{"text": "A record."}], [None]), "to_parquet")}
+    records = dataset.records
     for read in (records.read_segments, records.read_batch, records.read_tokens, records.sequences_at):
         yield read, {"places": [1, 0]}, {"places": ((*NO_INTEGERS, -1), "places")}
     for read in (records.read_sequences, records.places_of):

@@ -16,7 +16,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.lab.checkpoints import DamagedCheckpoint, read_checkpoint, restore_arrays
 from jax_diversity.lab.compiled import Parameters, compiled_model
-from jax_diversity.lab.explaining.chosen import choose_sequences, find_checkpoint
+from jax_diversity.lab.explaining.chosen import choose_sequences, find_checkpoint, usual_batch
 from jax_diversity.lab.explaining.explain import Explanation, explain_gradients
 from jax_diversity.lab.explaining.sketching import Loss
 from jax_diversity.lab.explaining.stored import store_explanation
@@ -45,7 +45,7 @@ def explain_checkpoint(
     checkpoint: Path | None = None,
     *,
     num_sequences: int = 4096,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     progress: Progress,
 ) -> tuple[int, Explanation]:
     """Explain the gradients of random training sequences at a checkpoint of the lab's GPT.
@@ -58,7 +58,8 @@ def explain_checkpoint(
         checkpoint: a checkpoint's folder, such as `out/training/balance/checkpoints/200`, or the folder of a training
             run, whose last checkpoint is used. None means the last checkpoint of the dataset's training runs.
         num_sequences: number of sequences; all sequences if the dataset has fewer.
-        batch_size: number of sequences in a batch of training.
+        batch_size: number of sequences in a batch of training; None means the batch size of the dataset's build, or
+            256 if the build named none or one of more than `num_sequences`.
         progress: shows the progress.
 
     Returns:
@@ -73,6 +74,9 @@ def explain_checkpoint(
         >>> print(explained.table)
     """
     path = find_checkpoint(dataset, checkpoint)
+    batch_size = (
+        usual_batch(dataset.batch_size, min(num_sequences, dataset.num_sequences)) if batch_size is None else batch_size
+    )
     sequences = choose_sequences(dataset, num_sequences, batch_size)
     try:
         about = read_checkpoint(path)

@@ -57,6 +57,11 @@ def choose_sequences(dataset: Dataset, num_sequences: int, batch_size: int) -> I
     return chosen
 
 
+def usual_batch(known: int | None, num_sequences: int) -> int:
+    """Return the batch size of the dataset's build, or 256 if it is unknown or above the number of sequences."""
+    return 256 if known is None or known > num_sequences else known
+
+
 def check_batch(batch_size: int, num_sequences: int) -> None:
     """Raise an error if a batch is larger than the number of sequences."""
     as_whole_number("batch_size", batch_size, 1)
