@@ -37,7 +37,7 @@ def test_the_addresses_are_those_of_the_one_setting() -> None:
     assert citation().get("repository-code", "") == address
     package = f"git+{address}" if address else "jax_diversity-*.whl"
     for path in (ROOT / "notebooks").glob("*.ipynb"):
-        assert f'"%pip install --quiet {package}"' in path.read_text(encoding="utf-8"), path
+        assert f'"%pip install --quiet {package} matplotlib pandas"' in path.read_text(encoding="utf-8"), path
 
 
 @pytest.mark.core
