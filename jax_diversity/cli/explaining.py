@@ -10,7 +10,7 @@ from jax_diversity.foundation.artifacts import write_text
 from jax_diversity.foundation.checks import check_folder_name
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
-from jax_diversity.lab.explaining.chosen import choose_sequences, find_checkpoint, usual_batch
+from jax_diversity.lab.explaining.chosen import batch_or_usual, choose_sequences, find_checkpoint
 
 
 def explain_lab(options: LabExplainOptions) -> str:
@@ -21,11 +21,7 @@ def explain_lab(options: LabExplainOptions) -> str:
         raise UserError(f"Expected a file in an existing folder for the picture, found {picture}; name another file.")
     dataset = open_dataset(options.out)
     checkpoint = find_checkpoint(dataset, None if options.checkpoint is None else Path(options.checkpoint))
-    batch_size = (
-        usual_batch(dataset.batch_size, min(options.sequences, dataset.num_sequences))
-        if options.batch_size is None
-        else options.batch_size
-    )
+    batch_size = batch_or_usual(options.batch_size, dataset, options.sequences)
     choose_sequences(dataset, options.sequences, batch_size)
     from jax_diversity.lab.explaining.checkpoint import explain_checkpoint  # imports JAX, after the checks
 

@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.progress import Progress
-from jax_diversity.lab.explaining.chosen import usual_batch
+from jax_diversity.lab.explaining.chosen import batch_or_usual
 from jax_diversity.lab.explaining.explain import ALL, document_blocks
 from jax_diversity.lab.explaining.regression import basis_of, explained_share
 from jax_diversity.lab.explaining.sketching import sketch_gradients
@@ -271,8 +272,14 @@ def test_the_verb_explains_the_last_checkpoint(trained: Path, tmp_path: Path, ca
 
 
 def test_the_batch_size_is_that_of_the_build() -> None:
-    for known, number, expected in ((None, 700, 256), (24, 700, 24), (400, 300, 256)):
-        assert usual_batch(known, number) == expected
+    for given, known, number, expected in (
+        (None, None, 700, 256),
+        (None, 24, 700, 24),
+        (None, 400, 300, 256),
+        (32, 24, 700, 32),
+    ):
+        dataset = create_autospec(jd.Dataset, instance=True, batch_size=known, num_sequences=number)
+        assert batch_or_usual(given, dataset, 4096) == expected
 
 
 def test_a_checkpoint_from_elsewhere_is_explained_but_not_stored(

@@ -97,8 +97,9 @@ def run_experiment(
             for trial in missing
         ]
         with progress.task(f"lab {experiment.name}", len(jobs), "runs") as advance:
+            environment = _SHARED_MEMORY if num_processes > 1 else None
             for _ in map_in_processes(
-                _work, jobs, num_processes, what="lab", setting="--processes", environment=_SHARED_MEMORY
+                _work, jobs, num_processes, what="lab", setting="--processes", environment=environment
             ):
                 _collect(folder, waiting)
                 advance(1)
@@ -157,7 +158,7 @@ def _check_tasks(material: Material) -> None:
 
 
 _SHARED_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""Several processes use one accelerator: no process may take most of its memory in advance."""
+"""If several processes use one accelerator, none may take most of its memory in advance."""
 _material: dict[tuple[Path, str], Material] = {}
 """The shared material of this process's trials; the key is the dataset and the settings as text."""
 

@@ -16,7 +16,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.lab.checkpoints import DamagedCheckpoint, read_checkpoint, restore_arrays
 from jax_diversity.lab.compiled import Parameters, compiled_model
-from jax_diversity.lab.explaining.chosen import choose_sequences, find_checkpoint, usual_batch
+from jax_diversity.lab.explaining.chosen import batch_or_usual, choose_sequences, find_checkpoint
 from jax_diversity.lab.explaining.explain import Explanation, explain_gradients
 from jax_diversity.lab.explaining.sketching import Loss
 from jax_diversity.lab.explaining.stored import store_explanation
@@ -74,9 +74,7 @@ def explain_checkpoint(
         >>> print(explained.table)
     """
     path = find_checkpoint(dataset, checkpoint)
-    batch_size = (
-        usual_batch(dataset.batch_size, min(num_sequences, dataset.num_sequences)) if batch_size is None else batch_size
-    )
+    batch_size = batch_or_usual(batch_size, dataset, num_sequences)
     sequences = choose_sequences(dataset, num_sequences, batch_size)
     try:
         about = read_checkpoint(path)

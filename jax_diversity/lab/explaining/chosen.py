@@ -57,9 +57,12 @@ def choose_sequences(dataset: Dataset, num_sequences: int, batch_size: int) -> I
     return chosen
 
 
-def usual_batch(known: int | None, num_sequences: int) -> int:
-    """Return the batch size of the dataset's build, or 256 if it is unknown or above the number of sequences."""
-    return 256 if known is None or known > num_sequences else known
+def batch_or_usual(batch_size: int | None, dataset: Dataset, num_sequences: int) -> int:
+    """Return the given batch size; None means that of the dataset's build, or 256 if it is unknown or too large."""
+    if batch_size is not None:
+        return batch_size
+    known = dataset.batch_size
+    return 256 if known is None or known > min(num_sequences, dataset.num_sequences) else known
 
 
 def check_batch(batch_size: int, num_sequences: int) -> None:
