@@ -141,7 +141,7 @@ def sketched(
         mean_losses = jax.jit(jax.vmap(loss, in_axes=(None, 0)))
         source = Shuffled(dataset, trained_on, TOKENS_PER_STEP // dataset.sequence_length)
         trainer = Trainer(compiled_model(dataset.vocab_size, SIZES["gpt"][size]), source, seed=0)
-        rate = partial(learning_rate, TrialConfig(), max(steps))
+        rate = partial(learning_rate, TrialConfig(), max(*steps, *loss_steps))
         first, losses = 0, {}
         for step in sorted({*steps, *loss_steps}):
             start = time.perf_counter()
@@ -227,7 +227,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpora", nargs="+", default=["packages", "synthetic"])
     parser.add_argument("--lengths", nargs="+", type=int, default=[128, 512])
-    parser.add_argument("--steps", nargs="+", type=int, default=[400, 2000])
+    parser.add_argument("--steps", nargs="*", type=int, default=[400, 2000])
     parser.add_argument("--loss-steps", nargs="*", type=int, default=[])
     parser.add_argument("--sequences", type=int, default=8192)
     parser.add_argument("--size", choices=("tiny", "mini"), default="tiny")
@@ -241,7 +241,8 @@ def main() -> None:
             path = folder / f"{case_name(corpus, length, options.size)}.json"
             if not path.exists():
                 found = measured(corpus, length, options, folder)
-                path.write_text(json.dumps(found), encoding="utf-8")
+                if options.steps:
+                    path.write_text(json.dumps(found), encoding="utf-8")
     results = {
         path.stem: json.loads(path.read_text(encoding="utf-8"))
         for path in sorted(folder.glob("*.json"))

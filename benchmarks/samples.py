@@ -2,9 +2,9 @@
 
     python benchmarks/samples.py --folder gradients [--names mixed-128 ...] [--seeds 6] [--windows 200] [--write]
 
-`--folder` is that of `benchmarks/gradients.py`. For every NAME.losses.npz there it reads the dataset NAME, the
-sequences `held` that the model was not trained on, and their mean losses at the last step. The losses of the first step
-are the reference, and the differences of the two are those of two models.
+`--folder` is that of `benchmarks/gradients.py`. For every NAME.losses.npz there it reads the dataset (NAME without the
+size of the model), the sequences `held` that the model was not trained on, and their mean losses at the last step. The
+losses of the first step are the reference, and the differences of the two are those of two models.
 
 Samples are windows of an order of the held sequences. A random sample has the variance 1. The orders: stratified by
 source; stratified by clusters of the sequences' token counts, as many as sources (k-means); kernel herding, where
@@ -173,7 +173,7 @@ def measured(name: str, folder: Path, num_seeds: int, most: int) -> dict[str, An
     stored = np.load(folder / f"{name}.losses.npz", allow_pickle=False)
     steps = sorted(int(key.removeprefix("losses_")) for key in stored.files if key.startswith("losses_"))
     losses, reference = (stored[f"losses_{step}"].astype(np.float64) for step in (steps[-1], steps[0]))
-    held, dataset = stored["held"], jd.open_dataset(folder / name)
+    held, dataset = stored["held"], jd.open_dataset(folder / name.removesuffix("-mini"))
     everything = dataset.characteristics
     chars = weighed(everything.take(held))
     blocks, difference = document_blocks(chars), losses - reference

@@ -5,6 +5,8 @@ from .dataset import open_dataset as open_dataset
 from .dataset.calls import compare as compare
 from .dataset.calls import measure as measure
 from .dataset.calls import order as order
+from .dataset.stored_counts import measure_files as measure_files
+from .dataset.stored_counts import order_files as order_files
 from .foundation.compilation import keep_compiled_programs as keep_compiled_programs
 from .foundation.errors import UserError as UserError
 from .lab.evaluation import Evaluated as Evaluated
@@ -28,7 +30,6 @@ from .loader.watching import watch_batches as watch_batches
 from .measures.balance import Balance as Balance
 from .measures.comparison import Comparison as Comparison
 from .measures.duplicates import duplicate_gaps as duplicate_gaps
-from .measures.files import measure_files as measure_files
 from .measures.profile import group_timeline as group_timeline
 from .measures.profile import window_profile as window_profile
 from .ordering.composition.compose import concatenate as concatenate
@@ -39,7 +40,6 @@ from .ordering.composition.hosts import merge_orderings as merge_orderings
 from .ordering.composition.hosts import partition_sequences as partition_sequences
 from .ordering.composition.hosts import select_sequences as select_sequences
 from .ordering.objective import Objective as Objective
-from .ordering.out_of_core import order_files as order_files
 from .ordering.plan import Targets as Targets
 from .packing.base import Packed as Packed
 from .packing.base import pack as pack

@@ -48,17 +48,17 @@ def count_tokens(segments: Segments, codes: Codes) -> sparse.csr_array:
     Raises:
         ValueError: a document's group has no name, or a segment's document has no group.
     """
-    if len(codes.group) and not 0 <= codes.group.min() <= codes.group.max() < max(len(codes.names), 1):
-        raise ValueError(
-            f"Expected groups of 0 .. {len(codes.names) - 1}, found {codes.group.min()} .. {codes.group.max()}."
-        )
+    # Only the groups of these segments are read: the groups of all documents may be a memory map.
+    group = codes.group[segments.document_index]
+    if not 0 <= group.min(initial=0) <= group.max(initial=0) < max(len(codes.names), 1):
+        raise ValueError(f"Expected groups of 0 .. {len(codes.names) - 1}, found {group.min()} .. {group.max()}.")
     row_starts = np.append(0, np.cumsum(np.bincount(segments.sequence_index, minlength=segments.num_sequences)))
     # SciPy needs the same type for both index arrays. We use int64 only if there are too many entries for int32.
     index_type = np.int32 if len(segments) < 2**31 else np.int64
     # int32 is enough for the sums of a row, because a sequence has at most 2^24 tokens.
     entries = (
         segments.length.astype(np.int32),
-        codes.group[segments.document_index].astype(index_type),
+        group.astype(index_type),
         row_starts.astype(index_type),
     )
     counts = sparse.csr_array(entries, shape=(segments.num_sequences, max(len(codes.names), 1)))
@@ -183,26 +183,54 @@ def sequence_copies(
         >>> sequence_copies(segments, np.array([3, 5, 3])).tolist()
         [[3], [3]]
     """
+    pairs = copied_parts(segments, copied_groups(duplicate_group, appearances))
+    return arrange_copies(pairs, segments.num_sequences)
+
+
+def copied_groups(
+    duplicate_group: Int64[np.ndarray, " document"], appearances: Int64[np.ndarray, " document"] | None
+) -> Int64[np.ndarray, " document"]:
+    """Return every document's group of copies; -1 for a document without copies that was packed once."""
     num_copies = np.bincount(duplicate_group, appearances, minlength=1)
-    held = duplicate_group[segments.document_index]
-    copied = num_copies[held] > 1
-    # We make one entry for each pair of sequence and group, even if it has several segments.
-    entries = np.unique(np.stack([segments.sequence_index[copied], held[copied]], axis=1), axis=0)
-    num_sequences = np.bincount(entries[:, 1], minlength=1)
-    entries = entries[num_sequences[entries[:, 1]] > 1]
-    entries = entries[np.lexsort((entries[:, 1], -num_sequences[entries[:, 1]], entries[:, 0]))]
-    sequence, group = entries.T
+    return np.where(num_copies[duplicate_group] > 1, duplicate_group, -1)
+
+
+def copied_parts(segments: Segments, copied_group: Int64[np.ndarray, " document"]) -> Int64[np.ndarray, "part 2"]:
+    """Return the pairs of a sequence and a group of copies that it has parts of; see `sequence_copies`."""
+    held = copied_group[segments.document_index]
+    copied = held >= 0
+    # We make one pair for each sequence and group, even if the sequence has several segments.
+    return np.unique(np.stack([segments.sequence_index[copied], held[copied]], axis=1), axis=0)
+
+
+def arrange_copies(pairs: Int64[np.ndarray, "part 2"], num_sequences: int) -> Int64[np.ndarray, "sequence member"]:
+    """Arrange the pairs of `copied_parts` by sequence; see `sequence_copies`."""
+    frequency = np.bincount(pairs[:, 1], minlength=1)
+    pairs = pairs[frequency[pairs[:, 1]] > 1]
+    pairs = pairs[np.lexsort((pairs[:, 1], -frequency[pairs[:, 1]], pairs[:, 0]))]
+    sequence, group = pairs.T
     place = np.arange(len(sequence)) - np.searchsorted(sequence, sequence)
     kept = place < _MAX_COPIES
     width = int(place[kept].max(initial=-1)) + 1
-    members = np.full((segments.num_sequences, width), np.iinfo(np.int64).max)
+    members = np.full((num_sequences, width), np.iinfo(np.int64).max)
     members[sequence[kept], place[kept]] = group[kept]
     members.sort(axis=1)
     return np.where(members == np.iinfo(np.int64).max, -1, members)
 
 
-def sequence_turns(segments: Segments, appearances: Int64[np.ndarray, " document"]) -> Int64[np.ndarray, " sequence"]:
-    """Return the turn of every sequence that is filled by one document that was packed several times; -1 for others.
+def full_rows(segments: Segments, appearances: Int64[np.ndarray, " document"]) -> Int64[np.ndarray, "row 3"]:
+    """Return the sequences that are filled by one document that was packed several times.
+
+    A row has the sequence, the document, and the number of the document's part that fills the sequence.
+    """
+    rows = np.flatnonzero((segments.length == segments.sequence_length) & (appearances[segments.document_index] > 1))
+    length = segments.sequence_length - segments.overlap
+    part = (segments.document_offset[rows] + length // 2) // length
+    return np.stack([segments.sequence_index[rows], segments.document_index[rows], part], axis=1)
+
+
+def arrange_turns(rows: Int64[np.ndarray, "row 3"], num_sequences: int) -> Int64[np.ndarray, " sequence"]:
+    """Return the turn of every sequence of `full_rows`; -1 for others.
 
     Turns are numbers that give the order of a document's sequences. First comes every part of the document once, in a
     mixed order. Then every part comes again, in the same order. In this way equal tokens are as far apart as possible
@@ -210,12 +238,10 @@ def sequence_turns(segments: Segments, appearances: Int64[np.ndarray, " document
     documents, so an ordering can exchange them without a change of these families' balance. Only `tokens` changes.
 
     Args:
-        segments: the packed training sequences.
-        appearances: how often every document was packed.
+        rows: the result of `full_rows`, in the order of the sequences.
+        num_sequences: number of all sequences.
     """
-    rows = np.flatnonzero((segments.length == segments.sequence_length) & (appearances[segments.document_index] > 1))
-    length = segments.sequence_length - segments.overlap
-    document, part = segments.document_index[rows], (segments.document_offset[rows] + length // 2) // length
+    sequence, document, part = rows.T
     by_part = np.lexsort((part, document))
     begins = (np.diff(document[by_part], prepend=-1) != 0) | (np.diff(part[by_part], prepend=-1) != 0)
     starts = np.flatnonzero(begins)
@@ -223,6 +249,6 @@ def sequence_turns(segments: Segments, appearances: Int64[np.ndarray, " document
     before[by_part] = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
     # Multiples of an odd number, modulo 2^32, mix the parts, so that their order differs from the order in the text.
     mixed = (part + document) * _ODD % 2**32
-    turns = np.full(segments.num_sequences, -1)
-    turns[segments.sequence_index[rows]] = before * 2**32 + mixed
+    turns = np.full(num_sequences, -1)
+    turns[sequence] = before * 2**32 + mixed
     return turns

@@ -7,8 +7,9 @@ a family, and a document's *code* is the number of its group.
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ from jax_diversity.foundation.artifacts import (
     write_json,
 )
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.jobs import Job
+from jax_diversity.foundation.progress import reached
 from jax_diversity.foundation.settings import adopt_settings
 from jax_diversity.foundation.stage import Context, Counts, Stage
 
@@ -51,41 +54,14 @@ _ROW_GROUP = 65_536
 
 def characterize_sequences(context: Context, partial: Path) -> Counts:
     """Give every document its codes and count every sequence's tokens per family."""
-    from scipy import sparse
-
-    from jax_diversity.characteristics.counts import (
-        count_tokens,
-        sequence_copies,
-        sequence_documents,
-        sequence_turns,
-        total_own_tokens,
-    )
-
     dataset = context.dataset
     codes = _all_codes(context, dataset)
-    segments = dataset.segments
-    totals = {}
-    with context.progress.task("count tokens", len(codes), "families") as advance:
-        for family, family_codes in codes.items():
-            counts = count_tokens(segments, family_codes)
-            sparse.save_npz(partial / stored.counts_name(family), counts)
-            # The counts are int32, but the total of a corpus may be above 2^31.
-            totals[family] = np.asarray(counts.sum(axis=0, dtype=np.int64)).ravel().tolist()
-            advance(1)
-    # The counts of tokens are not stored: they are larger than the tokens, and counting them again is fast.
-    tokens = total_own_tokens(segments, dataset.tokens, dataset.vocab_size, dataset.end_id)
-    totals[TOKENS] = tokens.tolist()
+    _write_documents(context, dataset, partial, codes)
+    totals = _count_sequences(context, dataset, partial, codes)
     fitted = ()
     if SEQUENCE_CLUSTER in context.config.characteristics.possible_families:
         totals[SEQUENCE_CLUSTER] = _write_sequence_clusters(context, dataset, partial).tolist()
         fitted = (file_hash(partial / stored.CENTRES),)
-    write_array(partial / stored.SEQUENCE_DOCUMENTS, sequence_documents(segments))
-    appearances = dataset.appearances
-    copies = sequence_copies(segments, dataset.duplicate_groups, appearances)
-    write_array(partial / stored.SEQUENCE_COPIES, copies)
-    if appearances is not None:
-        write_array(partial / stored.SEQUENCE_TURNS, sequence_turns(segments, appearances))
-    _write_documents(context, dataset, partial, codes)
     names = {family: list(code.names) for family, code in codes.items()}
     names |= {
         family: [*map(str, range(len(totals[family])))] for family in stored.SEQUENCE_FAMILIES if family in totals
@@ -104,6 +80,48 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
         "num_missing": {family: code.num_missing for family, code in codes.items() if code.num_missing},
         "num_joined": {family: code.num_joined for family, code in codes.items() if code.num_joined},
     }
+
+
+def _count_sequences(context: Context, dataset: Any, partial: Path, codes: Mapping[str, Codes]) -> dict[str, list[int]]:
+    """Count all sequences, a range at a time, and join the files of the ranges; return the tokens of every group."""
+    from jax_diversity.characteristics import counting
+    from jax_diversity.characteristics.counting import range_file
+    from jax_diversity.characteristics.counts import arrange_copies, arrange_turns, copied_groups
+
+    folder, num_sequences = partial / "ranges", dataset.num_sequences
+    folder.mkdir(exist_ok=True)
+    for number, code in enumerate(codes.values()):
+        write_array(counting.codes_file(folder, number), code.group)
+    groups = copied_groups(dataset.duplicate_groups, dataset.appearances)
+    write_array(folder / counting.COPIED_GROUPS, groups)
+    num_groups = {family: len(code.names) for family, code in codes.items()}
+    bounds = [*range(0, num_sequences, counting.SEQUENCES_PER_RANGE), num_sequences]
+    jobs: list[Job] = [
+        (str(folder / f"{number:05}"), (context.opened, first, stop, num_groups))
+        for number, (first, stop) in enumerate(pairwise(bounds))
+    ]
+    with context.progress.task("count tokens", num_sequences, "sequences") as advance:
+        for stop, _ in zip(bounds[1:], context.executor.map(counting.count_range, jobs), strict=True):
+            reached(advance, stop)
+    ranges = [Path(name) for name, _ in jobs]
+
+    def joined(what: str) -> np.ndarray:
+        return np.concatenate([read_array(range_file(name, what), "characterize") for name in ranges])
+
+    totals: dict[str, list[int]] = {}
+    for family in num_groups:
+        name = stored.counts_name(family)
+        totals[family] = stored.join_counts(partial / name, [range_file(each, name) for each in ranges]).tolist()
+    of_tokens = [read_array(range_file(name, counting.TOKEN_TOTALS), "characterize") for name in ranges]
+    totals[TOKENS] = np.sum(of_tokens, axis=0).tolist()
+    write_array(partial / stored.SEQUENCE_DOCUMENTS, joined(stored.SEQUENCE_DOCUMENTS))
+    copies = arrange_copies(joined(stored.SEQUENCE_COPIES), num_sequences)
+    write_array(partial / stored.SEQUENCE_COPIES, copies)
+    if dataset.appearances is not None:
+        turns = arrange_turns(joined(stored.SEQUENCE_TURNS), num_sequences)
+        write_array(partial / stored.SEQUENCE_TURNS, turns)
+    shutil.rmtree(folder)
+    return totals
 
 
 def _write_sequence_clusters(context: Context, dataset: Any, partial: Path) -> Int64[np.ndarray, " cluster"]:
@@ -297,4 +315,6 @@ CHARACTERIZE = Stage(
     outside=_taken,
     check=_check_families,
     adopt=lambda config, other: adopt_settings("characteristics", config.characteristics, other, own=("url_field",)),
+    resumable=True,
+    version=2,
 )

@@ -7,15 +7,17 @@ a family, such as one cluster.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 from jaxtyping import Float32, Int64, Integer
 
-from jax_diversity.foundation.artifacts import read_array, read_json
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.artifacts import NO_ARRAY, atomic_path, read_array, read_json
+from jax_diversity.foundation.errors import UserError, in_one_line
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -54,12 +56,117 @@ def read_counts(stored: StoredStages, family: str) -> csr_array:
     try:
         return load_npz(path)
     except (OSError, ValueError, KeyError, BadZipFile, zlib.error) as error:
-        raise UserError(f"{path} does not contain counts ({error}); run `jax-diversity characterize` again.") from None
+        raise _no_counts(path, error) from None
 
 
-def read_sequence_array(stored: StoredStages, name: str) -> Integer[np.ndarray, "sequence ..."]:
+def read_counts_between(stored: StoredStages, family: str, first: int, stop: int) -> csr_array:
+    """Return the rows `first` up to `stop` of `read_counts`; only these rows are read."""
+    from scipy.sparse import csr_array
+
+    path = _file(stored, counts_name(family))
+    whole = map_counts(path)
+    starts = np.array(whole.indptr[first : stop + 1])
+    if not 0 <= starts[0] <= starts[-1] <= len(whole.data) or (np.diff(starts) < 0).any():
+        raise _no_counts(path, "rows that do not follow one another")
+    entries = slice(int(starts[0]), int(starts[-1]))
+    columns = np.array(whole.indices[entries])
+    if not 0 <= columns.min(initial=0) <= columns.max(initial=0) < whole.num_groups:
+        raise _no_counts(path, f"groups beyond {whole.num_groups}")
+    parts = (np.array(whole.data[entries]), columns, starts - starts[0])
+    return csr_array(parts, shape=(stop - first, whole.num_groups))
+
+
+class MappedCounts(NamedTuple):
+    """The arrays of a file of counts, as memory maps; see `scipy.sparse.csr_array`."""
+
+    indptr: Integer[np.ndarray, " row_start"]
+    indices: Integer[np.ndarray, " nonzero"]
+    data: Integer[np.ndarray, " nonzero"]
+    num_groups: int
+
+
+def map_counts(path: Path) -> MappedCounts:
+    """Map a file that `scipy.sparse.save_npz` has written without compression, or `join_counts`.
+
+    Raises:
+        UserError: the file is absent, damaged or compressed.
+    """
+    try:
+        with ZipFile(path) as archive, path.open("rb") as file:
+            shape = np.load(archive.open("shape.npy"), allow_pickle=False)
+            indptr, indices, data = (_mapped(path, file, archive, name) for name in ("indptr", "indices", "data"))
+        if len(shape) != 2 or len(indptr) != shape[0] + 1 or len(indices) != len(data):
+            raise ValueError(f"arrays of {len(indptr)}, {len(indices)} and {len(data)} numbers, a shape of {shape}")
+    except (*NO_ARRAY, KeyError, TypeError, BadZipFile, NotImplementedError) as error:
+        raise _no_counts(path, error) from None
+    return MappedCounts(indptr, indices, data, int(shape[1]))
+
+
+def _no_counts(path: Path, reason: object) -> UserError:
+    return UserError(f"{path} does not contain counts ({in_one_line(reason)}); run `jax-diversity characterize` again.")
+
+
+def _mapped(path: Path, file: Any, archive: ZipFile, name: str) -> Integer[np.ndarray, " number"]:
+    """Map an array in an archive: its bytes follow the member's own header, whose length that header has."""
+    about = archive.getinfo(f"{name}.npy")
+    if about.compress_type != ZIP_STORED:
+        raise ValueError(f"{name} is compressed")
+    file.seek(about.header_offset + 26)
+    lengths = np.frombuffer(file.read(4), "<u2")
+    start = about.header_offset + 30 + int(lengths.sum())
+    file.seek(start)
+    np.lib.format.read_magic(file)
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype.kind not in "iu" or len(shape) != 1:
+        raise ValueError(f"{name} has the type {dtype} and the shape {shape}")
+    offset = file.tell()
+    if offset + shape[0] * dtype.itemsize > start + about.file_size:
+        raise ValueError(f"{name} is cut")
+    # NumPy cannot map an empty array.
+    return np.memmap(path, dtype, "r", offset, shape) if shape[0] else np.zeros(0, dtype)
+
+
+def join_counts(path: Path, parts: Sequence[Path]) -> Int64[np.ndarray, " group"]:
+    """Write the rows of several files of counts as one file; return the tokens of every group.
+
+    The file is one of `scipy.sparse.save_npz` without compression, so that some of its rows can be read. Only the
+    arrays of one part are in memory.
+    """
+    mapped = [map_counts(part) for part in parts]
+    num_groups = mapped[0].num_groups
+    totals = np.zeros(num_groups, np.int64)  # the counts are int32, but the total of a corpus may be above 2^31
+    for part in mapped:
+        totals += np.bincount(part.indices, part.data, num_groups).astype(np.int64)
+    starts = [0, *accumulate(len(part.data) for part in mapped)]
+    # SciPy needs the same type for both index arrays.
+    index = np.dtype(np.int32 if starts[-1] < 2**31 else np.int64)
+    ends = (part.indptr[1:] + start for part, start in zip(mapped, starts, strict=False))
+    num_rows = sum(len(part.indptr) - 1 for part in mapped)
+    with atomic_path(path) as temporary, ZipFile(temporary, "w", ZIP_STORED) as archive:
+        _write_member(archive, "indices", index, starts[-1], (part.indices for part in mapped))
+        _write_member(archive, "indptr", index, num_rows + 1, chain([np.zeros(1)], ends))
+        _write_member(archive, "data", mapped[0].data.dtype, starts[-1], (part.data for part in mapped))
+        for name, value in {"format": b"csr", "shape": (num_rows, num_groups), "_is_array": True}.items():
+            whole = np.array(value)
+            with archive.open(ZipInfo(f"{name}.npy"), "w") as file:
+                np.lib.format.write_array(file, whole, version=(1, 0), allow_pickle=False)
+    return totals
+
+
+def _write_member(
+    archive: ZipFile, name: str, dtype: np.dtype, length: int, parts: Iterable[Integer[np.ndarray, " number"]]
+) -> None:
+    about: Any = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (length,)}
+    # The date of a `ZipInfo` is a constant, so equal counts give equal bytes.
+    with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
+        np.lib.format.write_array_header_1_0(file, about)
+        for part in parts:
+            file.write(np.ascontiguousarray(part, dtype).data)
+
+
+def read_sequence_array(stored: StoredStages, name: str, *, mmap: bool = False) -> Integer[np.ndarray, "sequence ..."]:
     """Return an array with one row per sequence, such as `SEQUENCE_DOCUMENTS` or `SEQUENCE_CLUSTERS`."""
-    return read_array(_file(stored, name), "characterize")
+    return read_array(_file(stored, name), "characterize", mmap=mmap)
 
 
 def centres_file(stored: StoredStages) -> Path:

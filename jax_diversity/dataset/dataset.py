@@ -274,6 +274,10 @@ class Dataset:
         """The packing of the training sequences."""
         return packed.read_segments(self.stored)
 
+    def read_segments(self, first: int, stop: int) -> Segments:
+        """The packing of the training sequences `first` up to `stop`; other segments are not kept in memory."""
+        return packed.read_segments(self.stored, first, stop)
+
     @cached_property
     def validation_segments(self) -> Segments:
         """The packing of the validation sequences."""

@@ -28,7 +28,7 @@ from jax_diversity.measures.prefixes import prefix_deviation
 from jax_diversity.measures.sliding import window_maximum, window_tv_all
 from jax_diversity.measures.windows import aligned_windows, blocks, cumulative_tokens, group_sums, row_sums
 from jax_diversity.schema import Characteristics
-from jax_diversity.schema.count_files import CountFiles
+from jax_diversity.schema.count_files import StoredCounts, open_counts
 from jax_diversity.schema.spool import Rows, Spool
 
 _FOLDER, _PAIRS = ".measuring", "pairs-"
@@ -49,7 +49,7 @@ def measure_files(
     Temporary files beside the order need about 80 bytes for a sequence of ten counts.
 
     Args:
-        files: as in `Characteristics.from_files`.
+        files: as in `Characteristics.from_files`; or a built dataset, or its folder or address.
         ordering: the .npy of `order_files` or `Ordering.save`, or another permutation.
         windows: window sizes in sequences, each between 1 and the number of sequences.
         advance: called with the number of positions done.
@@ -71,7 +71,7 @@ def measure_files(
     """
     check_type("ordering", ordering, str | Path, "the path of a .npy file")
     check_function("advance", advance)
-    opened = CountFiles.open(files)
+    opened = open_counts(files)
     path = Path(ordering)
     indices = _opened(path, opened.num_sequences)
     sizes = tuple(as_whole_number("every window size", size, 1, opened.num_sequences) for size in as_tuple(windows))
@@ -130,7 +130,7 @@ def _divide(path: Path, indices: np.memmap, bounds: Sequence[int], folder: Path)
 
 
 def _spool_by_position(
-    files: CountFiles, bounds: Sequence[int], folder: Path, spool: Spool, sizes: tuple[int, ...], every_start: bool
+    files: StoredCounts, bounds: Sequence[int], folder: Path, spool: Spool, sizes: tuple[int, ...], every_start: bool
 ) -> _Measures:
     """Spool all rows by position; return the measures, which know the shares and the mean norm of all sequences."""
     totals = {family: np.zeros(number, np.int64) for family, number in files.num_groups.items()}
@@ -170,7 +170,7 @@ class _Measures:
 
     def __init__(
         self,
-        files: CountFiles,
+        files: StoredCounts,
         targets: dict[str, Float64[np.ndarray, " group"]],
         mean_norm: float,
         sizes: tuple[int, ...],

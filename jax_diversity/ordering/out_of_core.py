@@ -39,7 +39,7 @@ from jax_diversity.ordering.parts import REACH, CutSides, parts_of
 from jax_diversity.ordering.plan import Plan, tie_numbers
 from jax_diversity.ordering.running import Checkpoint
 from jax_diversity.schema import Characteristics
-from jax_diversity.schema.count_files import CountBlock, CountFiles
+from jax_diversity.schema.count_files import CountBlock, StoredCounts, open_counts
 from jax_diversity.schema.spool import Rows, Spool
 
 _METHOD = "balance"
@@ -64,7 +64,7 @@ def order_files(
     the folder `PATH.unfinished`, which needs about 60 bytes for a sequence of ten counts.
 
     Args:
-        files: as in `Characteristics.from_files`.
+        files: as in `Characteristics.from_files`; or a built dataset, or its folder or address.
         path: the order's name, which ends in .npy. As with `Ordering.save`, a .json with its description is beside it.
         seed: an integer >= 0.
         objective: as in `jd.order`; None means `Objective()`, with the batch size of the files, if they have one, as
@@ -100,7 +100,7 @@ def order_files(
         raise UserError("Expected no mesh with order_files, found one; each part uses the default device or all cores.")
     options = {name: value for name, value in {**METHODS.options(_METHOD), **options}.items() if name != "mesh"}
     check_options(**options)
-    opened = CountFiles.open(files)
+    opened = open_counts(files)
     if objective is None:
         window = opened.batch_size
         objective = Objective() if window is None or window > opened.num_sequences else Objective(windows=(window,))
@@ -145,7 +145,7 @@ class _Sums(NamedTuple):
 class _Run:
     """One order, whose state is in its folder."""
 
-    files: CountFiles
+    files: StoredCounts
     folder: Path
     seed: int
     objective: Objective

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Int64
@@ -23,14 +23,19 @@ HELD_OUT = "held_out.npy"
 SHUFFLE_INDEX = "shuffle_index.npy"
 
 
-def read_segments(stored: StoredStages) -> Segments:
-    """Read the packing of the training sequences; a damaged file is a `UserError`."""
-    return _read_segments(segments_file(stored), stored, "num_sequences")
+def read_segments(stored: StoredStages, first: int = 0, stop: int | None = None) -> Segments:
+    """Read the packing of the training sequences `first` up to `stop`, which get the numbers 0, 1 ...
+
+    A damaged file is a `UserError`.
+    """
+    whole = stored.number("pack", "num_sequences")
+    return _read_segments(segments_file(stored), stored, first, whole if stop is None else stop)
 
 
 def read_validation_segments(stored: StoredStages) -> Segments:
     """Read the packing of the validation sequences; a damaged file is a `UserError`."""
-    return _read_segments(stored.file("pack", f"{SEQUENCES}/{VALIDATION}"), stored, "num_validation_sequences")
+    path = stored.file("pack", f"{SEQUENCES}/{VALIDATION}")
+    return _read_segments(path, stored, 0, stored.number("pack", "num_validation_sequences"))
 
 
 def segments_file(stored: StoredStages) -> Path:
@@ -55,18 +60,31 @@ def stored_length(stored: StoredStages) -> int:
     return stored.number("pack", "sequence_length") + stored.number("pack", "overlap")
 
 
-def _read_segments(path: Path, stored: StoredStages, count: str) -> Segments:
+def _read_segments(path: Path, stored: StoredStages, first: int, stop: int) -> Segments:
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.read_table(path, columns=list(Segments.COLUMNS))
+        with pyarrow.parquet.ParquetFile(path) as file:
+            groups = [number for number in range(file.num_row_groups) if _may_hold(file, number, first, stop)]
+            table = file.read_row_groups(groups, columns=list(Segments.COLUMNS))
         columns = {column: table[column].to_numpy() for column in Segments.COLUMNS}
     except (pyarrow.ArrowException, OSError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{path} does not contain segments ({reason}); run `jax-diversity pack` again.") from None
+    rows = slice(*np.searchsorted(columns["sequence_index"], [first, stop]).tolist())
+    columns = {name: values[rows] for name, values in columns.items()}
+    columns["sequence_index"] = columns["sequence_index"] - first
     return Segments(
         **columns,
-        num_sequences=stored.number("pack", count),
+        num_sequences=stop - first,
         sequence_length=stored_length(stored),
         overlap=stored.number("pack", "overlap"),
     )
+
+
+def _may_hold(file: Any, number: int, first: int, stop: int) -> bool:
+    """Whether a row group may have segments of the sequences `first` up to `stop`: rows are sorted by sequence."""
+    about = file.metadata.row_group(number)
+    place = [about.column(column).path_in_schema for column in range(about.num_columns)].index("sequence_index")
+    held = about.column(place).statistics
+    return held is None or not held.has_min_max or (held.min < stop and held.max >= first)

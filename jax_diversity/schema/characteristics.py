@@ -21,7 +21,7 @@ from scipy.sparse import coo_array, csr_array, issparse
 from jax_diversity.foundation.checks import as_weight, as_whole_number, check_mapping
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.tables import as_html
-from jax_diversity.schema.count_files import ROWS_PER_GROUP, CountBlock, CountFiles, write_counts
+from jax_diversity.schema.count_files import ROWS_PER_GROUP, CountBlock, CountFiles, StoredCounts, write_counts
 from jax_diversity.schema.orderings import as_integers
 
 MADE_BY = "Characteristics; make them with jd.Characteristics.from_counts"
@@ -201,8 +201,8 @@ class Characteristics:
         return cls(block.counts(opened.num_groups), weights, opened.sequence_length, *own)
 
     @classmethod
-    def of_block(cls, files: CountFiles, block: CountBlock) -> Characteristics:
-        """Return the characteristics of some sequences of files, after the checks of `from_counts`."""
+    def of_block(cls, files: StoredCounts, block: CountBlock) -> Characteristics:
+        """Return the characteristics of some stored sequences, after the checks of `from_counts`."""
         given = {"documents": block.documents, "copies": block.copies, "batch_size": files.batch_size}
         counts = block.counts(files.num_groups)
         return cls.from_counts(counts, weights=files.weights, sequence_length=files.sequence_length, **given)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -148,22 +149,59 @@ def _narrow(values: np.ndarray) -> Integer[np.ndarray, " value"]:
 
 
 @dataclass(frozen=True)
-class CountFiles:
-    """Files with the token counts of one corpus; the sequences of the files follow one another.
+class StoredCounts(ABC):
+    """The token counts of one corpus on a disk: files of counts, or a built dataset.
 
     Attributes:
-        paths: the files.
         num_groups: family -> its number of groups.
         weights: family -> λ, the weight of the family's squared deviations.
         sequence_length: L in tokens.
         batch_size: the global batch size of training; None if it is unknown.
     """
 
-    paths: tuple[Path, ...]
     num_groups: Mapping[str, int]
     weights: Mapping[str, float]
     sequence_length: int
     batch_size: int | None
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Names of the families, in their order."""
+        return tuple(self.num_groups)
+
+    @property
+    @abstractmethod
+    def num_sequences(self) -> int:
+        """Number of all sequences."""
+
+    @abstractmethod
+    def read(self, first: int, stop: int) -> CountBlock:
+        """Read the sequences `first` up to `stop`.
+
+        Raises:
+            UserError: a file is damaged, or was changed after it was opened.
+        """
+
+    def blocks(self, bounds: Sequence[int]) -> Iterator[CountBlock]:
+        """Read the sequences between every two neighbouring bounds."""
+        for first, stop in itertools.pairwise(bounds):
+            yield self.read(first, stop)
+
+
+def open_counts(files: Any) -> StoredCounts:
+    """Return counts that are already open, or open files of counts, see `CountFiles.open`."""
+    return files if isinstance(files, StoredCounts) else CountFiles.open(files)
+
+
+@dataclass(frozen=True)
+class CountFiles(StoredCounts):
+    """Files with the token counts of one corpus; the sequences of the files follow one another.
+
+    Attributes:
+        paths: the files.
+    """
+
+    paths: tuple[Path, ...]
 
     @classmethod
     def open(cls, files: Any) -> CountFiles:
@@ -181,12 +219,7 @@ class CountFiles:
                     f"{paths[0]} and {each} in {path}; write all files with the same settings."
                 )
         first = about[0]
-        return cls(tuple(paths), first["families"], first["weights"], first["sequence_length"], first["batch_size"])
-
-    @property
-    def families(self) -> tuple[str, ...]:
-        """Names of the families, in their order."""
-        return tuple(self.num_groups)
+        return cls(first["families"], first["weights"], first["sequence_length"], first["batch_size"], tuple(paths))
 
     @cached_property
     def _places(self) -> list[tuple[Path, int, int]]:
@@ -220,11 +253,7 @@ class CountFiles:
         return total
 
     def read(self, first: int, stop: int) -> CountBlock:
-        """Read the sequences `first` up to `stop`.
-
-        Raises:
-            UserError: a file is damaged, or was changed after it was opened.
-        """
+        """See `StoredCounts.read`."""
         blocks, start = [], 0
         for path, number, num_rows in self._places:
             if start < stop and first < start + num_rows:
@@ -232,11 +261,6 @@ class CountFiles:
                 blocks.append(_read_row_group(path, number, num_rows, self.families, rows))
             start += num_rows
         return CountBlock.joined(blocks) if blocks else self._empty()
-
-    def blocks(self, bounds: Sequence[int]) -> Iterator[CountBlock]:
-        """Read the sequences between every two neighbouring bounds."""
-        for first, stop in itertools.pairwise(bounds):
-            yield self.read(first, stop)
 
     def _empty(self) -> CountBlock:
         return CountBlock.of({name: csr_array((0, number), dtype=np.int32) for name, number in self.num_groups.items()})

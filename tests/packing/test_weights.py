@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jax_diversity as jd
-from jax_diversity.characteristics.counts import sequence_copies, sequence_turns
+from jax_diversity.characteristics.counts import arrange_turns, full_rows, sequence_copies
 from jax_diversity.cli.inspecting import uses_table
 from jax_diversity.corpus.passes.settings import PreparationConfig, StepConfig
 from jax_diversity.ordering.settings import OrderConfig
@@ -362,7 +362,7 @@ def test_exchanges_by_turn_change_no_count(built: Path) -> None:
 
 def test_turns_and_copies_of_segments() -> None:
     packed = pack([8, 2, 4], 4, appearances=[2, 1, 2], document_order=[0, 1, 2]).segments
-    turns = sequence_turns(packed, np.array([2, 1, 2]))
+    turns = arrange_turns(full_rows(packed, np.array([2, 1, 2])), packed.num_sequences)
     whole = (np.bincount(packed.sequence_index) == 1) & (np.bincount(packed.sequence_index, packed.length) == 4)
     np.testing.assert_array_equal(turns >= 0, whole)
     copies = sequence_copies(packed, np.arange(3), np.array([2, 1, 2]))
