@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +97,6 @@ def measure_files(files: Any, *arguments: Any, **settings: Any) -> dict[str, Any
 
 def _opened(given: Any) -> Any:
     """The counts of a dataset; files of counts pass."""
-    is_path = isinstance(given, str | os.PathLike)
-    if is_path and (is_address(given) or (Path(given) / "manifest.json").is_file()):
+    if isinstance(given, str | Path) and (is_address(given) or (Path(given) / "manifest.json").is_file()):
         given = open_dataset(given)
     return DatasetCounts.of(given) if isinstance(given, Dataset) else given
