@@ -5,7 +5,7 @@ sorts them by place, and spools them to a file. Pass 2 (`write_ordered_file`) wr
 places lie side by side in every run. It reads them in buckets that fit in memory.
 
 A run and a bucket have at most `_BUCKET_BYTES`. With R runs, a bucket reads R pieces of about `_BUCKET_BYTES` / R
-bytes: 160 KB in a dataset of 400 GB.
+bytes: 45 KB in a dataset of 400 GB.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jax_diversity.records.codec import CorruptRecordError, check_bodies
 from jax_diversity.records.jobs import open_source, record_kind, record_path, told
 from jax_diversity.records.writing import Encoded, RecordKind, encode_sequences, write_record_file
 
-_BUCKET_BYTES = 192 * 2**20
+_BUCKET_BYTES = 128 * 2**20
 _PIECE = 2**20  # positions of an ordering that are read at a time
 _PLACES = 2**25  # sequences whose places are in memory at the same time: 256 MiB
 _ROW = np.dtype([("place", "<i8"), ("first", "<i8")])
@@ -98,7 +98,7 @@ def sort_run(name: Path, dataset: Opened, places: str, places_first: int, first:
     num_segments = np.concatenate(counts)
     starts = np.concatenate([[0], np.cumsum(num_segments)])
     rows = np.empty(len(order) + 1, _ROW)
-    rows["place"] = [*place[order], np.iinfo(np.int64).max]
+    rows["place"] = np.append(place[order], np.iinfo(np.int64).max)
     rows["first"] = np.concatenate([[0], np.cumsum(num_segments[order])])
     segments = np.repeat(starts[:-1][order] - rows["first"][:-1], num_segments[order]) + np.arange(starts[-1])
     with space_for(name.parent):
