@@ -1,11 +1,18 @@
 """Measure the time to open a large dataset, and the rate of reading records in their stored order.
 
     python benchmarks/streaming.py [--num-sequences 10000000] [--num-records 100000] [--write]
+    python benchmarks/streaming.py --hosts [--num-sequences 100000000] [--write]      # only the hosts of a pod
 
 Opening: a dataset of ten million sequences in files of 65,536, in the packed layout read through a random ordering and
 in the ordered layout, each in a separate process that has imported everything: the time until the first batch of 64,
 and the largest growth of the process's resident memory. Record files that the batches do not read are sparse files of
 full size. With a cold cache, add the disk's time to read the pieces of the ordering (8 MiB each) that the batch needs.
+
+Hosts: a dataset of a hundred million sequences, made in the same way, and a run on 64 hosts with a global batch of
+1,024 sequences. The hosts 0, 13 and 63 start one after another, each in its own process: `make_loader` for the packed
+layout, `stream_batches` for the ordered layout. We measure the time until the host's first batch, from the middle of
+the run (in the ordered layout also from the beginning), the growth of the resident memory, and the peak memory of the
+process with all libraries.
 
 Streaming: records of 2,048 uint16 tokens (4 KiB) in files of 16,384, in the ordered layout, batches of 64, all in
 the page cache. For comparison, NumPy gathers whole batches from a memory map of the tokens alone, in the same
@@ -25,6 +32,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -49,6 +57,7 @@ B = 64
 SHORT, LONG = 16, 2048
 PER_FILE, PER_STREAMED_FILE = 65_536, 16_384
 IDENTITY = "5a" * 32
+POD_HOSTS, POD_BATCH, SOME_HOSTS = 64, 1024, (0, 13, 63)
 NUM_WAITS = 1000  # batches of the consumer with slow requests
 
 
@@ -127,12 +136,15 @@ def kilobytes(name):
 
 Path("/proc/self/clear_refs").write_text("5")  # resets the peak of memory
 before, start = kilobytes("VmRSS"), time.perf_counter()
-loader = jd.make_loader(sys.argv[1], ordering="random", global_batch_size=64, num_prefetch=0,
-    start_position=int(sys.argv[2]))
+options = dict(zip(("start_position", "global_batch_size", "num_hosts", "host_index"), map(int, sys.argv[3:])))
+if sys.argv[2] == "stream":
+    loader = jd.stream_batches(sys.argv[1], num_prefetch=0, **options)
+else:
+    loader = jd.make_loader(sys.argv[1], ordering="random", num_prefetch=0, **options)
 opened = time.perf_counter()
 batch = next(iter(loader))
 done = time.perf_counter()
-print(opened - start, done - start, (kilobytes("VmHWM") - before) / 1024)
+print(opened - start, done - start, (kilobytes("VmHWM") - before) / 1024, kilobytes("VmHWM") / 1024)
 """
 
 
@@ -153,9 +165,7 @@ def measure_opening(folder: Path, num_sequences: int) -> dict[str, dict[str, flo
         root = folder / layout
         if not root.exists():
             make_dataset(root, order, layout, SHORT, PER_FILE, touched[layout].tolist(), gather)
-        command = [sys.executable, "-c", OPENING, str(root), str(start)]
-        runs = [subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout for _ in range(3)]
-        opened, seconds, megabytes = min(tuple(map(float, run.split())) for run in runs)
+        opened, seconds, megabytes, _ = best_opening(root, "loader", start, B, 1, 0)
         name = f"{layout}, from position {start}"
         found[name] = {
             "seconds_to_open": round(opened, 3),
@@ -163,6 +173,38 @@ def measure_opening(folder: Path, num_sequences: int) -> dict[str, dict[str, flo
             "resident_megabytes": round(megabytes, 1),
         }
     return found
+
+
+def best_opening(root: Path, way: str, *options: int) -> tuple[float, ...]:
+    """Open a dataset in three processes; return the numbers that the fastest one prints."""
+    command = [sys.executable, "-c", OPENING, str(root), way, *map(str, options)]
+    runs = [subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout for _ in range(3)]
+    return min(tuple(map(float, run.split())) for run in runs)
+
+
+def measure_hosts(folder: Path, num_sequences: int) -> list[dict[str, Any]]:
+    """Start some hosts of a pod, each in its own process."""
+    order = np.random.default_rng(0).permutation(num_sequences)
+    tokens = np.ones(2**22, np.uint16)
+
+    def gather(document_index: np.ndarray, document_offset: np.ndarray, length: np.ndarray) -> np.ndarray:
+        return tokens[: int(length.sum())]
+
+    share, middle = POD_BATCH // POD_HOSTS, num_sequences // 2 // POD_BATCH * POD_BATCH
+    rows = []
+    for layout, way, starts in (("packed", "loader", (middle,)), ("ordered", "stream", (0, middle))):
+        root = folder / layout
+        read = np.array([[start + host * share + np.arange(share) for host in SOME_HOSTS] for start in starts]).ravel()
+        touched = np.unique((order[read] if layout == "packed" else read) // PER_FILE)
+        make_dataset(root, order, layout, SHORT, PER_FILE, touched.tolist(), gather)
+        for start in starts:
+            for host in SOME_HOSTS:
+                opened, seconds, grown, peak = best_opening(root, way, start, POD_BATCH, POD_HOSTS, host)
+                about = {"layout": layout, "start": start, "host": host}
+                numbers = {"seconds_to_open": round(opened, 3), "seconds_to_first_batch": round(seconds, 3)}
+                rows.append({**about, **numbers, "grown_megabytes": round(grown), "peak_megabytes": round(peak)})
+        shutil.rmtree(root)
+    return rows
 
 
 def token_rows(reader: RecordReader) -> Iterator[np.ndarray]:
@@ -294,13 +336,33 @@ def measure_ranges(root: Path, cache: Path, num_batches: int) -> dict[str, Any]:
     return found
 
 
+def report_hosts(num_sequences: int, about: dict[str, Any], stores: bool) -> None:
+    """Print the start of some hosts; `stores` also writes it to a file."""
+    with tempfile.TemporaryDirectory() as name:
+        rows = measure_hosts(Path(name), num_sequences)
+    print(f"{num_sequences:,} sequences, {POD_HOSTS} hosts, a global batch of {POD_BATCH:,}\n")
+    print(f"{'layout':10}{'position':>12}{'host':>6}{'open s':>9}{'first batch s':>15}{'grown MB':>10}{'peak MB':>9}")
+    for row in rows:
+        print(
+            f"{row['layout']:10}{row['start']:>12,}{row['host']:>6}{row['seconds_to_open']:>9.3f}"
+            f"{row['seconds_to_first_batch']:>15.3f}{row['grown_megabytes']:>10}{row['peak_megabytes']:>9}"
+        )
+    if stores:
+        write("hosts", {**about, "num_sequences": num_sequences, "hosts": POD_HOSTS, "batch": POD_BATCH, "rows": rows})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num-sequences", type=int, default=10_000_000, help="sequences of the dataset that is opened")
+    parser.add_argument("--num-sequences", type=int, help="sequences of the dataset that is opened")
+    parser.add_argument("--hosts", action="store_true", help="measure only the start of the hosts of a pod")
     parser.add_argument("--num-records", type=int, default=100_000, help="records of 4 KiB that are streamed")
-    parser.add_argument("--write", action="store_true", help="write results/streaming.json")
+    parser.add_argument("--write", action="store_true", help="write results/streaming.json or results/hosts.json")
     arguments = parser.parse_args()
     before = environment("grain", "array_record", "numpy", "fsspec")
+    if arguments.hosts:
+        report_hosts(arguments.num_sequences or 100_000_000, before, arguments.write)
+        return
+    arguments.num_sequences = arguments.num_sequences or 10_000_000
     with tempfile.TemporaryDirectory() as name:
         opening = measure_opening(Path(name) / "opening", arguments.num_sequences)
         print(f"{arguments.num_sequences:,} sequences{'':<8}{'open s':>10}{'first batch s':>15}{'resident MB':>13}")

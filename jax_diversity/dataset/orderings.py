@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int64
 
-from jax_diversity.dataset.remote import writing
+from jax_diversity.dataset.cache import writing
 from jax_diversity.foundation.artifacts import NO_ARRAY, PIECE_BYTES
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.ordering.stored import ORDERINGS

@@ -10,22 +10,21 @@ contains:
     streams/                    files that `loader.stream_batches` reads once and removes
 
 If a stage was made again, only the files of this stage are fetched again. Any number of processes may share a cache.
-The cache may be removed when no process reads from it.
+Its size has a limit (`jax_diversity.dataset.cache`). The cache may be removed when no process reads from it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from jax_diversity.dataset.cache import DATASETS, FILES, PIECES, keep_files, locked, make_room, mark_used, writing
 from jax_diversity.dataset.object_store import ObjectStore, sleep
 from jax_diversity.foundation.artifacts import (
     PIECE_BYTES,
@@ -68,13 +67,18 @@ class RemoteFolder:
         manifest = bytes(self.store.read_surely("manifest.json", what="a dataset's manifest"))
         # One folder for every manifest: a new build does not change an open dataset.
         key = hashlib.sha256(self.address.encode() + b"\n" + manifest).hexdigest()[:32]
-        self.root = self.cache_folder / "datasets" / key
+        self.root = self.cache_folder / DATASETS / key
         self.files = manifest_files(parse_manifest(manifest, f"{self.address}/manifest.json"))
         # The name of the folder is the hash of the manifest, so an existing manifest is equal.
         path = self.root / "manifest.json"
         with locked(self.root / "manifest"):
             if not path.exists() or path.read_bytes() != manifest:
                 write_text(path, manifest.decode("utf-8"))
+        keep_files(self.cache_folder, self.root, self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        keep_files(self.cache_folder, self.root, self)
 
     def __repr__(self) -> str:
         return f"RemoteFolder({self.address})"
@@ -86,13 +90,13 @@ class RemoteFolder:
         checksums.
         """
         about, is_good = self.files[name], _is_whole if checked else _is_there
-        path = self.root / name
+        path, stored = self.root / name, self.cache_folder / FILES / self.files[name]["sha256"]
         if not is_good(path, about):
             # By content: datasets that share a file, and new builds of one dataset, fetch it once.
-            stored = self.cache_folder / "files" / about["sha256"]
             with locked(stored):
                 if not is_good(stored, about):
                     remove_leftovers(stored.parent, stored.name)
+                    make_room(self.cache_folder, about["bytes"])
                     with writing(stored), atomic_path(stored) as temporary:
                         self.download(name, temporary)
                 # The stored file is locked, not the link: waiting threads find the link afterwards.
@@ -100,6 +104,7 @@ class RemoteFolder:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.unlink(missing_ok=True)  # a link to a file that was removed
                     path.symlink_to(stored)
+        mark_used(stored)
         return path
 
     def pieces_path(self, name: str) -> Path:
@@ -108,13 +113,15 @@ class RemoteFolder:
         It is the whole file, if that was fetched. Otherwise a file is made here, without content; see `OrderingFile`.
         """
         about = self.files[name]
-        if _is_there(whole := self.cache_folder / "files" / about["sha256"], about):
+        if _is_there(whole := self.cache_folder / FILES / about["sha256"], about):
             return whole
-        path = self.cache_folder / "pieces" / about["sha256"]
+        path = self.cache_folder / PIECES / about["sha256"]
         with locked(path):
             if not _is_there(path, about):
+                make_room(self.cache_folder, about["bytes"])
                 with writing(path), atomic_path(path) as temporary:
                     os.truncate(temporary, about["bytes"])
+        mark_used(path)
         return path
 
     def fetch_piece(self, name: str, piece: int) -> bytes:
@@ -198,26 +205,3 @@ def _is_there(path: Path, about: Mapping[str, Any]) -> bool:
 def _is_whole(path: Path, about: Mapping[str, Any]) -> bool:
     """Whether a fetched file still exists with the same bytes."""
     return _is_there(path, about) and is_as_written(path, about)
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Convert failures to write a file of the cache to a `UserError` of one sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"Could not write {path}: {error.strerror or error}; free space or choose another cache_folder."
-        ) from None
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Lock the place of a file in the cache; the lock is released at the latest when the process ends."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.with_name(f"{path.name}.lock").open("a")
-    # The lock file is not removed. Otherwise one process could lock the removed file, and another process a new file.
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

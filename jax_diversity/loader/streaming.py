@@ -29,8 +29,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.dataset.cache import locked
 from jax_diversity.dataset.dataset import Dataset
-from jax_diversity.dataset.remote import RemoteFolder, locked
+from jax_diversity.dataset.remote import RemoteFolder
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError

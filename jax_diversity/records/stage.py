@@ -1,58 +1,101 @@
-"""The stage `write`: it gathers the tokens of the sequences and writes them as records."""
+"""The stage `write`: it gathers the tokens of the sequences and writes them as records. A file is a job."""
 
 from __future__ import annotations
 
 import dataclasses
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from jax_diversity.foundation.processes import num_cores
+from jax_diversity.foundation.jobs import Job, Work, finished
+from jax_diversity.foundation.progress import reached
 from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.records.settings import RecordsConfig
 from jax_diversity.records.stored import RECORDS
 
+_SPOOL = "spool"
+"""The folder of the files between the two passes of the ordered layout, which are removed in the end."""
+
 
 def write_sequences(context: Context, partial: Path) -> Counts:
     """Gather the sequences' tokens and write the records."""
-    from jax_diversity.records.writing import write_records
+    from jax_diversity.records.jobs import write_file
+    from jax_diversity.records.writing import file_counts
 
     config: RecordsConfig = context.config.records
-    dataset = context.dataset
-    token_dtype = context.counts("tokenize")["token_dtype"]
-    parts = {"train": dataset.segments, "validation": dataset.validation_segments}
-    ordering = config.ordering if config.layout == "ordered" else None
-    order_of = {name: np.arange(part.num_sequences) for name, part in parts.items()}
-    if ordering is not None:
-        order_of["train"] = dataset.orderings[ordering].indices
-    # Every record has the fingerprint of the packing. With it, an open reader detects a new build of the dataset.
-    identity = context.folder.stages["pack"]["fingerprint"]
-    inserted = context.counts("pack")["num_inserted_ends"]
-    records = {}
-    total = sum(part.num_sequences for part in parts.values())
-    with context.progress.task("write records", total, "sequences") as advance:
-        for name, part in parts.items():
-            records[name] = list(
-                write_records(
-                    part,
-                    dataset.tokens.gather,
-                    token_dtype,
-                    order_of[name],
-                    partial,
-                    name,
-                    sequences_per_file=config.sequences_per_file,
-                    identity=identity,
-                    inserted_ends=part.inserted_ends(dataset.tokens.document_lengths) if inserted else None,
-                    end_id=dataset.end_id,
-                    read_loss_mask=dataset.tokens.loss_mask if dataset.has_loss_mask else None,
-                    num_writers=num_cores(),
-                    advance=advance,
-                )
-            )
-    counts = {"records": records, "dtype": token_dtype, "identity": identity}
-    if dataset.has_loss_mask:
+    is_ordered = config.layout == "ordered"
+    packed = context.counts("pack")
+    sizes = {"train": packed["num_sequences"], "validation": packed["num_validation_sequences"]}
+    jobs: list[Job] = [
+        (name, (context.opened, part, first, stop))
+        for part in (("validation",) if is_ordered else sizes)
+        for name, first, stop in _files(partial, part, sizes[part], config.sequences_per_file)
+    ]
+    _run(context, "write records", write_file, jobs, sum(sizes.values()) - is_ordered * sizes["train"])
+    if is_ordered:
+        _write_ordered(context, partial, sizes["train"])
+    counts = {
+        "records": {part: list(file_counts(size, config.sequences_per_file)) for part, size in sizes.items()},
+        "dtype": context.counts("tokenize")["token_dtype"],
+        "identity": context.folder.stages["pack"]["fingerprint"],
+    }
+    if context.dataset.has_loss_mask:
         counts["has_loss_mask"] = True
-    return {"layout": config.layout, "ordering": ordering, **counts}
+    return {"layout": config.layout, "ordering": config.ordering if is_ordered else None, **counts}
+
+
+def _write_ordered(context: Context, partial: Path, num_sequences: int) -> None:
+    """Write the training records in an order: sort runs of sequences, then write the files from the runs."""
+    from jax_diversity.records import sorting
+    from jax_diversity.records.jobs import record_kind
+
+    config, dataset, spool = context.config.records, context.opened, partial / _SPOOL
+    run = sorting.run_length(record_kind(context.dataset).num_bytes)
+    runs, places = _slices(num_sequences, run), _slices(num_sequences, sorting.places_length(run))
+    files: list[Job] = [
+        (name, (dataset, config.ordering, str(spool), len(runs), first, stop))
+        for name, first, stop in _files(partial, "train", num_sequences, config.sequences_per_file)
+    ]
+    # After the last file, a kill may have left a part of the spool, which nobody needs any more.
+    if any(finished(sorting.write_ordered_file, name) is None for name, _ in files):
+        spool.mkdir(exist_ok=True)
+        names = [str(spool / f"places-{number:06d}") for number in range(len(places))]
+        inverted: list[Job] = [
+            (name, (dataset, config.ordering, first, stop)) for name, (first, stop) in zip(names, places, strict=True)
+        ]
+        _run(context, "invert the order", sorting.invert, inverted, num_sequences)
+        sorted_runs: list[Job] = []
+        for number, (first, stop) in enumerate(runs):
+            source = first // places[0][1]
+            arguments = (dataset, f"{names[source]}.npy", places[source][0], first, stop)
+            sorted_runs.append((str(sorting.run_name(spool, number)), arguments))
+        _run(context, "sort sequences", sorting.sort_run, sorted_runs, num_sequences)
+        _run(context, "write records", sorting.write_ordered_file, files, num_sequences)
+    if spool.exists():
+        shutil.rmtree(spool)
+
+
+def _run(context: Context, task: str, work: Work, jobs: Sequence[Job], num_sequences: int) -> None:
+    """Run jobs, whose results are the numbers of their sequences."""
+    done = 0
+    with context.progress.task(task, num_sequences, "sequences") as advance:
+        for number in context.executor.map(work, jobs):
+            done += number
+            reached(advance, done)
+
+
+def _files(folder: Path, part: str, size: int, per_file: int) -> Iterator[tuple[str, int, int]]:
+    """Yield each record file of a part: its path without ending, its first record, and the record after its last."""
+    from jax_diversity.records.writing import record_paths
+
+    slices = _slices(size, per_file)
+    for path, (first, stop) in zip(record_paths(folder, part, len(slices)), slices, strict=True):
+        yield str(path.with_suffix("")), first, stop
+
+
+def _slices(size: int, length: int) -> list[tuple[int, int]]:
+    """Divide 0 ... size - 1 into slices of one length; the last may be shorter."""
+    return [(first, min(first + length, size)) for first in range(0, size, length)]
 
 
 def summary(counts: Counts) -> str:

@@ -1,20 +1,16 @@
-"""Gather sequences from the tokens of their segments, and write them as record files, several at the same time.
-
-The writers are threads. ArrayRecord and NumPy release the interpreter's lock while they copy, and the last flush of a
-file only waits for the disk. If the writers were processes, each would need a copy of the segments.
-"""
+"""Gather sequences from the tokens of their segments, and write them as record files."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Int64, UInt8
 
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError
@@ -33,6 +29,122 @@ _OPTIONS = "group_size:1,uncompressed"  # `records.files` can read only this lay
 _CHUNK_BYTES = 2 * 2**20
 
 
+@dataclass(frozen=True)
+class RecordKind:
+    """What the records of one file have in common.
+
+    Attributes:
+        sequence_length: the number of tokens of a stored sequence.
+        dtype: the type of the stored tokens, uint16 or int32.
+        identity: the fingerprint (hexadecimal) of the sequences' content. Every record contains its first eight bytes.
+            With it, a reader of one build refuses the records of another build.
+        has_loss_mask: whether the records say which tokens count towards the loss.
+    """
+
+    sequence_length: int
+    dtype: np.dtype
+    identity: str = ""
+    has_loss_mask: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        """The number of bytes of a record."""
+        return body_bytes(self.sequence_length, self.dtype, self.has_loss_mask)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What records are made from.
+
+    Attributes:
+        segments: the segments of some sequences.
+        gather: reads the tokens of segments.
+        kind: the kind of the records.
+        inserted_ends: which segments end with `end_id` instead of the document's token; None for none of them. These
+            end tokens never count towards the loss.
+        end_id: the end token.
+        read_loss_mask: says which tokens count towards the loss; None if the records have no loss mask.
+        first_sequence: the index of the first sequence of `segments` in its dataset.
+        first_document: the index in the dataset of the document that `segments` give the index 0.
+    """
+
+    segments: Segments
+    gather: Gather
+    kind: RecordKind
+    inserted_ends: Bool[np.ndarray, " segment"] | None = None
+    end_id: int = 0
+    read_loss_mask: Gather | None = None
+    first_sequence: int = 0
+    first_document: int = 0
+
+
+class Encoded(NamedTuple):
+    """The records of some sequences, and the documents of their segments, one sequence after another."""
+
+    bodies: UInt8[np.ndarray, "sequence byte"]
+    num_segments: Int64[np.ndarray, " sequence"]
+    documents: Int64[np.ndarray, " segment"]
+
+
+def encode_sequences(source: Source, sequences: Int64[np.ndarray, " sequence"]) -> Iterator[Encoded]:
+    """Yield the records of some sequences, in the given order. A few MiB of tokens are in memory at a time.
+
+    Args:
+        source: what the records are made from.
+        sequences: sequences of `source.segments`; the first one has the number 0.
+    """
+    segments, kind = source.segments, source.kind
+    row_ends = np.cumsum(np.bincount(segments.sequence_index, minlength=segments.num_sequences))
+    row_starts = np.concatenate([[0], row_ends]).astype(np.int64)
+    chunk_size = max(1, _CHUNK_BYTES // (kind.sequence_length * kind.dtype.itemsize))
+    for start in range(0, len(sequences), chunk_size):
+        chunk = sequences[start : start + chunk_size]
+        num_segments = row_starts[chunk + 1] - row_starts[chunk]
+        # `rows` are the rows of the chunk's segments: each sequence has a run of rows, one sequence after another.
+        first = np.cumsum(num_segments) - num_segments
+        rows = np.repeat(row_starts[chunk] - first, num_segments) + np.arange(num_segments.sum())
+        documents, length = segments.document_index[rows], segments.length[rows]
+        runs = documents, segments.document_offset[rows], length
+        tokens = source.gather(*runs)
+        loss_mask = None if source.read_loss_mask is None else source.read_loss_mask(*runs)
+        if source.inserted_ends is not None and (inserted := source.inserted_ends[rows]).any():
+            # Packing ended these segments with an end token in the middle of their documents. In this place,
+            # `gather` gave the document's next token, which is the first token of the next segment.
+            tokens, places = np.array(tokens), np.cumsum(length)[inserted] - 1
+            tokens[places] = source.end_id
+            if loss_mask is not None:
+                loss_mask[places] = False
+        bodies = encode(
+            sequence_indices=chunk + source.first_sequence,
+            num_segments=num_segments,
+            position=segments.position[rows],
+            length=length,
+            tokens=np.asarray(tokens, dtype=kind.dtype),
+            sequence_length=kind.sequence_length,
+            identity=kind.identity,
+            loss_mask=loss_mask,
+        )
+        yield Encoded(bodies, num_segments, documents + source.first_document)
+
+
+def write_record_file(path: Path, chunks: Iterable[Encoded], count: int, kind: RecordKind) -> None:
+    """Write the record file of `count` sequences from their encoded records.
+
+    The file gets its name only when it is complete. A UserError is raised if the disk is full or the folder cannot be
+    written.
+    """
+
+    def records() -> Iterator[Sequence[bytes]]:
+        numbers, indices = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for chunk in chunks:
+            numbers.append(chunk.num_segments)
+            indices.append(chunk.documents)
+            yield [body.tobytes() for body in chunk.bodies]
+        yield [encode_documents(np.concatenate(numbers), np.concatenate(indices))]
+
+    write_array_record(path, records(), count, _OPTIONS, count_of=partial(_num_sequences, kind=kind))
+
+
 def write_records(
     segments: Segments,
     gather: Gather,
@@ -46,87 +158,33 @@ def write_records(
     inserted_ends: Bool[np.ndarray, " segment"] | None = None,
     end_id: int = 0,
     read_loss_mask: Gather | None = None,
-    num_writers: int = 1,
     advance: Advance = ignore,
 ) -> tuple[int, ...]:
-    """Write sequences in the order of `order`, as `stem-00000-of-00003.array_record` and so on.
+    """Write sequences in the order of `order`, as `stem-00000-of-00003.array_record` and so on, in this process.
 
-    A file gets its name only when it is complete. An existing file is kept if it has the right number of records of the
-    same identity. So an interrupted run continues where it stopped. The bytes are the same for any number of writers.
-    Each writer has a few MiB of tokens in memory at a time, and calls `gather` from its own thread.
-
-    Every record contains the first eight bytes of `identity`, the fingerprint (hexadecimal) of the sequences' content.
-    With it, a reader of one build refuses the records of another build. The last token of a segment in `inserted_ends`
-    is `end_id` instead of the document's token. `read_loss_mask` says which tokens count towards the loss; this is
-    stored in the records. Inserted end tokens never count.
+    Sequences are read in the order of `order`, at random places if it is not the order of the segments. A build reads
+    them in the order of the segments and sorts them (`jax_diversity.records.sorting`). The files are the same. See
+    `Source` and `RecordKind` for the other arguments.
 
     Returns:
         The number of records of every file.
     """
-    dtype = as_dtype(dtype)
+    kind = RecordKind(segments.sequence_length, as_dtype(dtype), identity, read_loss_mask is not None)
+    source = Source(segments, gather, kind, inserted_ends, end_id, read_loss_mask)
     counts = file_counts(len(order), sequences_per_file)
-    paths = record_paths(folder, stem, len(counts))
-    starts = np.cumsum([0, *counts]).tolist()
-    row_ends = np.cumsum(np.bincount(segments.sequence_index, minlength=segments.num_sequences))
-    row_starts = np.concatenate([[0], row_ends]).astype(np.int64)
-    chunk_size = max(1, _CHUNK_BYTES // (segments.sequence_length * dtype.itemsize))
-    count_of = partial(
-        _num_sequences,
-        sequence_length=segments.sequence_length,
-        dtype=dtype,
-        identity=identity,
-        has_loss_mask=read_loss_mask is not None,
-    )
-
-    def encoded(sequences: Int64[np.ndarray, " sequence"], advance: Advance) -> Iterator[list[bytes]]:
-        numbers, indices = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for start in range(0, len(sequences), chunk_size):
-            chunk = sequences[start : start + chunk_size]
-            num_segments = row_starts[chunk + 1] - row_starts[chunk]
-            # `rows` are the rows of the chunk's segments: each sequence has a run of rows, one sequence after another.
-            first = np.cumsum(num_segments) - num_segments
-            rows = np.repeat(row_starts[chunk] - first, num_segments) + np.arange(num_segments.sum())
-            documents, length = segments.document_index[rows], segments.length[rows]
-            runs = documents, segments.document_offset[rows], length
-            tokens, loss_mask = gather(*runs), None if read_loss_mask is None else read_loss_mask(*runs)
-            if inserted_ends is not None and (inserted := inserted_ends[rows]).any():
-                # Packing ended these segments with an end token in the middle of their documents. In this place,
-                # `gather` gave the document's next token, which is the first token of the next segment.
-                tokens, places = np.array(tokens), np.cumsum(length)[inserted] - 1
-                tokens[places] = end_id
-                if loss_mask is not None:
-                    loss_mask[places] = False
-            bodies = encode(
-                sequence_indices=chunk,
-                num_segments=num_segments,
-                position=segments.position[rows],
-                length=length,
-                tokens=np.asarray(tokens, dtype=dtype),
-                sequence_length=segments.sequence_length,
-                identity=identity,
-                loss_mask=loss_mask,
-            )
-            numbers.append(num_segments)
-            indices.append(documents)
-            yield [body.tobytes() for body in bodies]
-            advance(len(chunk))
-        yield [encode_documents(np.concatenate(numbers), np.concatenate(indices))]
-
-    def write(index: int, advance: Advance) -> None:
-        path, count = paths[index], counts[index]
-        if path.exists() and count_of(path) == count:
-            advance(count)
-        else:
-            chunks = encoded(order[starts[index] :][:count], advance)
-            write_array_record(path, chunks, count, _OPTIONS, count_of=count_of)
-
-    # A single writer runs in this thread, so that an interrupt stops it at once.
-    if min(num_writers, len(counts)) > 1:
-        _side_by_side(write, len(counts), num_writers, advance)
-    else:
-        for index in range(len(counts)):
-            write(index, advance)
+    start = 0
+    for path, count in zip(record_paths(folder, stem, len(counts)), counts, strict=True):
+        chunks = encode_sequences(source, order[start : start + count])
+        write_record_file(path, _told(chunks, advance), count, kind)
+        start += count
     return counts
+
+
+def _told(chunks: Iterable[Encoded], advance: Advance) -> Iterator[Encoded]:
+    """Yield chunks; `advance` is called with the number of sequences that were written."""
+    for chunk in chunks:
+        yield chunk
+        advance(len(chunk.bodies))
 
 
 def file_counts(num_sequences: int, sequences_per_file: int) -> tuple[int, ...]:
@@ -138,29 +196,6 @@ def file_counts(num_sequences: int, sequences_per_file: int) -> tuple[int, ...]:
 def record_paths(folder: Path, stem: str, num_files: int) -> list[Path]:
     """Return the paths of the files, `stem-00000-of-00003.array_record` and so on."""
     return [folder / f"{stem}-{index:05d}-of-{num_files:05d}.array_record" for index in range(num_files)]
-
-
-def _side_by_side(write: Callable[[int, Advance], None], num_files: int, num_writers: int, advance: Advance) -> None:
-    """Write files with several threads. An error or an interrupt stops all threads, and no partial file remains."""
-    lock, stopping = threading.Lock(), threading.Event()
-
-    def tell(num_sequences: int) -> None:
-        if stopping.is_set():
-            raise KeyboardInterrupt  # ends only this thread: the caller gets the error that set the event
-        with lock:
-            advance(num_sequences)
-
-    with ThreadPoolExecutor(num_writers, thread_name_prefix="jax-diversity-writer") as writers:
-        try:
-            futures = [writers.submit(write, index, tell) for index in range(num_files)]
-            finished, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            for future in futures:
-                if future in finished:
-                    future.result()
-        except BaseException:
-            stopping.set()
-            writers.shutdown(cancel_futures=True)  # waits for the threads, which remove their temporary files
-            raise
 
 
 def num_records(path: Path) -> int:
@@ -201,8 +236,8 @@ def write_array_record(
         raise UserError(f"Could not write {path}: {reason}; free space or choose another folder.") from None
 
 
-def _num_sequences(path: Path, *, sequence_length: int, dtype: np.dtype, identity: str, has_loss_mask: bool) -> int:
-    """Return the number of records in a file if its first record is of this build; 0 for any other file."""
+def _num_sequences(path: Path, *, kind: RecordKind) -> int:
+    """Return the number of records in a file if its first record is of this kind; 0 for any other file."""
     # Both readers must accept the file. ArrayRecord's own reader proves that it is a true ArrayRecord file. Our reader
     # supports only one layout: if a later version of ArrayRecord writes another layout, the error is raised now and not
     # in training.
@@ -210,9 +245,10 @@ def _num_sequences(path: Path, *, sequence_length: int, dtype: np.dtype, identit
         count = num_records(path) - 1  # the last record has the documents
         if count < 1:
             return 0
-        file = RecordFile(path, count, body_bytes(sequence_length, dtype, has_loss_mask))
+        file = RecordFile(path, count, kind.num_bytes)
         body = file.bodies(np.zeros(1, np.int64))
-        check_bodies(body, sequence_length, dtype, identity=identity, has_loss_mask=has_loss_mask)
+        about = {"identity": kind.identity, "has_loss_mask": kind.has_loss_mask}
+        check_bodies(body, kind.sequence_length, kind.dtype, **about)
     except (CorruptRecordError, UserError):
         return 0
     return len(file)

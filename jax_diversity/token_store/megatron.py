@@ -423,6 +423,25 @@ class TokenStore:
             )
 
 
+def count_documents(prefix: Path) -> int:
+    """Return the number of documents of a token file, from the header of its `.idx`.
+
+    Raises:
+        UserError: the file is absent, or is not an index.
+    """
+    path = _path(prefix, ".idx")
+    try:
+        with path.open("rb") as file:
+            magic, version, _, _, num_bounds = _HEADER.unpack(file.read(_HEADER.size))
+    except OSError as error:
+        raise UserError(f"Expected a token index at {path}, found: {error.strerror}; tokenize the corpus.") from None
+    except struct.error:
+        magic, version, num_bounds = b"", 0, 0
+    if magic != MAGIC or version != VERSION or not num_bounds:
+        raise UserError(f"{path} is not a valid Megatron index; restore the file or tokenize again.")
+    return num_bounds - 1
+
+
 def _starts(lengths: np.ndarray) -> np.ndarray:
     """Where each of several consecutive runs begins, and where the last run ends."""
     starts = np.zeros(len(lengths) + 1, np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,10 +19,11 @@ from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.building import build
 from jax_diversity.pipeline.execution import ExecutionConfig
 from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.records.settings import RecordsConfig
 from tests.support.tiny_corpus import tiny_config, write_corpus
 
 STAGES = ("prepare", "tokenize", "embed", "cluster")
-"""The stages with jobs."""
+"""The first stages, all with jobs."""
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +71,26 @@ def test_a_ray_cluster_builds_the_same_dataset(whole: BuildConfig, tmp_path: Pat
     from jax_diversity.foundation.ray_cluster import RayCluster
 
     config = dataclasses.replace(whole, out=str(tmp_path / "out"))
+    records = RecordsConfig(layout="ordered", sequences_per_file=300)
+    ordered = [
+        dataclasses.replace(whole, out=str(shutil.copytree(whole.out, tmp_path / name)), records=records)
+        for name in ("ordered", "ordered-here")
+    ]
+    Build(ordered[1]).run_stage("write")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
         for stage in STAGES:
             Build(config, executor=RayCluster()).run_stage(stage)
+        Build(ordered[0], executor=RayCluster()).run_stage("write")
     finally:
         ray.shutdown()
     expected = contents(whole.out)
     found = contents(config.out)
     assert len(found) > 20
     assert all(expected[name] == content for name, content in found.items() if name != "manifest.json")
+    found, expected = (contents(each.out) for each in ordered)
+    assert found == expected
+    assert "records/train-00008-of-00009.array_record" in found
 
 
 @pytest.mark.parametrize(

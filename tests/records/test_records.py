@@ -169,46 +169,6 @@ def test_bytes_do_not_depend_on_the_chunks(tmp_path, monkeypatch):
     assert files[0] == files[1]
 
 
-def test_a_cut_off_writing_goes_on_and_ends_the_same(tmp_path):
-    lengths = [9] * 40
-    segments, store = pack(lengths, L), make_store(lengths)
-    order = np.arange(segments.num_sequences)
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "cut").mkdir()
-    write(segments, store, order, tmp_path / "whole", sequences_per_file=6)
-    calls = 0
-
-    def failing(*columns: np.ndarray) -> np.ndarray:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise KeyboardInterrupt
-        return store.gather(*columns)
-
-    arguments = ("uint16", order, tmp_path / "cut", "train")
-    with pytest.raises(KeyboardInterrupt):
-        write_records(segments, failing, *arguments, sequences_per_file=6)
-    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cut").iterdir()}
-    assert sorted(kept) == [path.name for path in record_paths(tmp_path, "train", 4)[:2]]
-    done: list[int] = []
-    write_records(segments, store.gather, *arguments, sequences_per_file=6, advance=done.append)
-    assert sum(done) == len(order)
-    for path in sorted((tmp_path / "whole").iterdir()):
-        assert (tmp_path / "cut" / path.name).read_bytes() == path.read_bytes()
-    assert all((tmp_path / "cut" / name).stat().st_mtime_ns == time for name, time in kept.items())
-
-
-def test_a_file_of_a_wrong_count_is_written_again(tmp_path):
-    lengths = [9] * 40
-    segments, store = pack(lengths, L), make_store(lengths)
-    counts = write(segments, store, np.arange(segments.num_sequences), tmp_path)
-    path = record_paths(tmp_path, "train", len(counts))[0]
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    write(segments, store, np.arange(segments.num_sequences), tmp_path)
-    assert path.read_bytes() == whole
-
-
 def test_no_sequences_make_no_files(tmp_path):
     segments = pack([], L)
     assert write(segments, make_store([]), np.zeros(0, np.int64), tmp_path) == ()

@@ -1,6 +1,6 @@
-"""Writers of records killed at random moments, each followed by a run that continues; run as a program.
+"""Runs of the stage `write` killed at random moments, each followed by a run that continues; run as a program.
 
-    python -m tests.support.killed_writers FOLDER NUM_KILLS
+    python -m tests.support.killed_writers DATASET FOLDER NUM_KILLS
 
 Every try is a fork of this process, which has no threads of its own, so that a kill costs no start of Python.
 Prints how many were killed with some of the files written and some not.
@@ -16,33 +16,36 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from array_record.python import array_record_module
 
-from jax_diversity.foundation.artifacts import remove_leftovers
-from jax_diversity.records import writing
-from jax_diversity.records.writing import record_paths, write_records
-from jax_diversity.schema import Segments
+from jax_diversity.dataset import open_dataset
+from jax_diversity.foundation.artifacts import OutputFolder, remove_leftovers
+from jax_diversity.foundation.executors import Here
+from jax_diversity.foundation.progress import Progress
+from jax_diversity.foundation.stage import Context
+from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.records import sorting, writing
+from jax_diversity.records.settings import RecordsConfig
+from jax_diversity.records.stage import write_sequences
+from jax_diversity.token_store.megatron import TokenStore
 
-NUM_SEQUENCES, L, PER_FILE = 600, 64, 50
-TOKENS = np.random.default_rng(0).integers(1, 60_000, NUM_SEQUENCES * L).astype(np.uint16)
-NAMES = [path.name for path in record_paths(Path(), "train", NUM_SEQUENCES // PER_FILE)]
+PER_FILE = 7
 
 
-def write_all(folder: Path, num_writers: int) -> None:
-    rows = np.arange(NUM_SEQUENCES)
-    zeros, lengths = np.zeros(NUM_SEQUENCES, np.int64), np.full(NUM_SEQUENCES, L)
-    segments = Segments(rows, zeros, rows, zeros, lengths, np.ones(NUM_SEQUENCES, bool), NUM_SEQUENCES, L)
+def write_all(root: Path, folder: Path, layout: Any) -> None:
+    """Run the stage."""
+    gather = TokenStore.gather
 
-    def gather(document_index: np.ndarray, document_offset: np.ndarray, length: np.ndarray) -> np.ndarray:
-        time.sleep(0.002)  # some chunks a file, so that most kills hit a file that is being written
-        return TOKENS.reshape(-1, L)[document_index].reshape(-1)
+    def slowly(*columns: Any) -> np.ndarray:
+        time.sleep(0.001)  # some chunks a file, so that most kills hit a file that is being written
+        return gather(*columns)
 
-    order = rows[::-1].copy()
-    write_records(
-        segments, gather, "uint16", order, folder, "train", sequences_per_file=PER_FILE, num_writers=num_writers
-    )
+    TokenStore.gather = slowly  # type: ignore[method-assign]
+    config = BuildConfig(records=RecordsConfig(layout=layout, sequences_per_file=PER_FILE))
+    write_sequences(Context(config, OutputFolder(root), Progress(quiet=True), open_dataset, Here()), folder)
 
 
 def in_fork(work: Callable[[], None], may_live: Callable[[], bool] = lambda: True) -> None:
@@ -63,17 +66,18 @@ def in_fork(work: Callable[[], None], may_live: Callable[[], bool] = lambda: Tru
         raise SystemExit("a writer or a check failed")
 
 
-def finished(folder: Path) -> int:
-    return len([path for path in folder.iterdir() if path.suffix != ".tmp"])
+def records(folder: Path) -> list[Path]:
+    """The record files that have their names, and those that have not."""
+    return [path for path in folder.iterdir() if ".array_record" in path.name]
 
 
-def alive_until(folder: Path, num_files: int, seconds: float) -> Callable[[], bool]:
-    """False some time after so many files are finished: on a busy machine the clock alone would kill too early."""
+def alive_until(folder: Path, num_jobs: int, seconds: float) -> Callable[[], bool]:
+    """False some time after so many jobs are finished: on a busy machine the clock alone would kill too early."""
     deadline = float("inf")
 
     def may_live() -> bool:
         nonlocal deadline
-        if deadline == float("inf") and finished(folder) >= num_files:
+        if deadline == float("inf") and len(list(folder.rglob("*.done.json"))) >= num_jobs:
             deadline = time.monotonic() + seconds
         return time.monotonic() < deadline
 
@@ -82,7 +86,7 @@ def alive_until(folder: Path, num_files: int, seconds: float) -> Callable[[], bo
 
 def check_left(folder: Path, sound: Path) -> None:
     """What has its name is whole; what has not is not opened, unless it only lacked its name."""
-    for path in folder.iterdir():
+    for path in records(folder):
         name = path.name.partition(".array_record")[0] + ".array_record"
         opens = array_record_module.ArrayRecordReader(str(path)).num_records() > 0
         whole = path.read_bytes() == (sound / name).read_bytes()
@@ -91,27 +95,30 @@ def check_left(folder: Path, sound: Path) -> None:
 
 
 def main() -> None:
-    folder, num_kills = Path(sys.argv[1]), int(sys.argv[2])
-    writing._CHUNK_BYTES = 10 * 2 * L
-    sound, cut = folder / "sound", folder / "cut"
-    sound.mkdir()
-    in_fork(partial(write_all, sound, 1))
+    root, folder, num_kills = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    writing._CHUNK_BYTES, sorting._BUCKET_BYTES, sorting._PLACES = 2 * 2 * 16, 25 * 74, 40
     rng = np.random.default_rng(0)
     in_the_middle = 0
-    for number in range(num_kills):
-        cut.mkdir()
-        until = alive_until(cut, rng.integers(len(NAMES)), rng.uniform(0, 0.02))
-        in_fork(partial(write_all, cut, 1 + number % 4), until)
-        in_fork(partial(check_left, cut, sound))
-        in_the_middle += 0 < finished(cut) < len(NAMES)
-        remove_leftovers(cut)  # as a build does before its stage goes on
-        in_fork(partial(write_all, cut, 4 - number % 4))
-        if sorted(path.name for path in cut.iterdir()) != NAMES:
-            raise SystemExit(f"found {sorted(path.name for path in cut.iterdir())}")
-        for name in NAMES:
-            if (cut / name).read_bytes() != (sound / name).read_bytes():
-                raise SystemExit(f"{name} differs after a kill")
-        shutil.rmtree(cut)
+    for layout in ("packed", "ordered"):
+        sound, cut = folder / layout, folder / "cut"
+        sound.mkdir()
+        in_fork(partial(write_all, root, sound, layout))
+        names = sorted(path.name for path in records(sound))
+        for _ in range(num_kills // 2):
+            cut.mkdir()
+            until = alive_until(cut, rng.integers(len(names)), rng.uniform(0, 0.02))
+            in_fork(partial(write_all, root, cut, layout), until)
+            in_fork(partial(check_left, cut, sound))
+            in_the_middle += 0 < len(list(cut.rglob("*.done.json"))) < len(names)
+            for each in (cut, *(path for path in cut.rglob("*") if path.is_dir())):
+                remove_leftovers(each)  # as a build does before its stage goes on
+            in_fork(partial(write_all, root, cut, layout))
+            if sorted(path.name for path in cut.iterdir() if not path.name.endswith(".done.json")) != names:
+                raise SystemExit(f"found {sorted(path.name for path in cut.iterdir())}")
+            for name in names:
+                if (cut / name).read_bytes() != (sound / name).read_bytes():
+                    raise SystemExit(f"{name} differs after a kill")
+            shutil.rmtree(cut)
     print(in_the_middle)
 
 

@@ -202,7 +202,8 @@ def _write_sequences(folder: OutputFolder, segments: Segments, validation: Segme
         table = pyarrow.table({column: getattr(part, column) for column in Segments.COLUMNS})
         pyarrow.parquet.write_table(table, partial / f"{name}.parquet")
     counts = {"sequence_length": segments.sequence_length, "overlap": 0, "num_sequences": segments.num_sequences}
-    _publish(folder, "pack", partial, "sequences", {**counts, "num_validation_sequences": validation.num_sequences})
+    counts |= {"num_validation_sequences": validation.num_sequences, "num_inserted_ends": 0}
+    _publish(folder, "pack", partial, "sequences", counts)
 
 
 def _write_characteristics(
