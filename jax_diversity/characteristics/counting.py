@@ -61,7 +61,7 @@ def count_range(name: Path, dataset: Opened, first: int, stop: int, num_groups: 
         return read_array(path, "characterize", mmap=True)
 
     whole = opened(dataset)
-    segments, appearances = whole.read_segments(first, stop), whole.appearances
+    segments, appearances = whole.segments_between("train", first, stop), whole.appearances
     for number, (family, size) in enumerate(num_groups.items()):
         codes = Codes(of_documents(codes_file(name.parent, number)), ("",) * size)
         file = range_file(name, counts_name(family))

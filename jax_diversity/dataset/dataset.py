@@ -274,25 +274,17 @@ class Dataset:
         """The packing of the training sequences."""
         return packed.read_segments(self.stored)
 
-    def read_segments(self, first: int, stop: int) -> Segments:
-        """The packing of the training sequences `first` up to `stop`; other segments are not kept in memory."""
-        return packed.read_segments(self.stored, first, stop)
-
     @cached_property
     def validation_segments(self) -> Segments:
         """The packing of the validation sequences."""
-        return packed.read_validation_segments(self.stored)
+        return packed.read_segments(self.stored, "validation")
 
     def segments_between(self, part: Literal["train", "validation"], first: int, stop: int) -> Segments:
         """The packing of the sequences from `first` to `stop - 1` of a part, which get the numbers 0, 1 ...
 
         Only their rows are read: the whole table may be larger than the memory.
         """
-        from jax_diversity.dataset.segment_ranges import read_segments_between
-
-        name = packed.SEGMENTS if part == "train" else packed.VALIDATION
-        path = self.stored.file("pack", f"{packed.SEQUENCES}/{name}")
-        return read_segments_between(path, first, stop, packed.stored_length(self.stored), self.overlap)
+        return packed.read_segments(self.stored, part, first, stop)
 
     def tokens_between(self, first: int, last: int) -> tuple[TokenStore, int]:
         """The tokens of the documents from `first` to `last`, and the number of the first document in them.

@@ -66,7 +66,7 @@ class DatasetCounts(StoredCounts):
         whole = self.dataset.stored
         segments = None
         if not {*self.families}.isdisjoint(stored.SEQUENCE_FAMILIES):
-            segments = self.dataset.read_segments(first, stop)
+            segments = self.dataset.segments_between("train", first, stop)
         counts: dict[str, Any] = {}
         for family, number in self.num_groups.items():
             if family == stored.TOKENS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from jaxtyping import Int64
@@ -21,21 +21,46 @@ VALIDATION = "validation.parquet"
 APPEARANCES = "appearances.npy"
 HELD_OUT = "held_out.npy"
 SHUFFLE_INDEX = "shuffle_index.npy"
+_PARTS = {"train": (SEGMENTS, "num_sequences"), "validation": (VALIDATION, "num_validation_sequences")}
 
 
-def read_segments(stored: StoredStages, first: int = 0, stop: int | None = None) -> Segments:
-    """Read the packing of the training sequences `first` up to `stop`, which get the numbers 0, 1 ...
+def read_segments(
+    stored: StoredStages, part: Literal["train", "validation"] = "train", first: int = 0, stop: int | None = None
+) -> Segments:
+    """Read the packing of the sequences `first` up to `stop` of a part, which get the numbers 0, 1 ...
 
-    A damaged file is a `UserError`.
+    Only the row groups that contain these sequences are read. A damaged file is a `UserError`.
     """
-    whole = stored.number("pack", "num_sequences")
-    return _read_segments(segments_file(stored), stored, first, whole if stop is None else stop)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-
-def read_validation_segments(stored: StoredStages) -> Segments:
-    """Read the packing of the validation sequences; a damaged file is a `UserError`."""
-    path = stored.file("pack", f"{SEQUENCES}/{VALIDATION}")
-    return _read_segments(path, stored, 0, stored.number("pack", "num_validation_sequences"))
+    name, count = _PARTS[part]
+    path = stored.file("pack", f"{SEQUENCES}/{name}")
+    stop = stored.number("pack", count) if stop is None else stop
+    try:
+        with pq.ParquetFile(path) as file:
+            place = file.schema_arrow.get_field_index("sequence_index")
+            found = [file.metadata.row_group(number).column(place).statistics for number in range(file.num_row_groups)]
+            # Rows are sorted by sequence.
+            wanted = [
+                number
+                for number, held in enumerate(found)
+                if held is None or not held.has_min_max or (held.min < stop and held.max >= first)
+            ]
+            table = file.read_row_groups(wanted, columns=list(Segments.COLUMNS))
+        columns = {column: table[column].to_numpy() for column in Segments.COLUMNS}
+    except (pa.ArrowException, OSError, KeyError, IndexError) as error:
+        reason = (str(error).splitlines() or ["no such column"])[0]
+        raise UserError(f"{path} does not contain segments ({reason}); run `jax-diversity pack` again.") from None
+    rows = slice(*np.searchsorted(columns["sequence_index"], [first, stop]).tolist())
+    columns = {column: values[rows] for column, values in columns.items()}
+    columns["sequence_index"] = columns["sequence_index"] - first
+    return Segments(
+        **columns,
+        num_sequences=stop - first,
+        sequence_length=stored_length(stored),
+        overlap=stored.number("pack", "overlap"),
+    )
 
 
 def segments_file(stored: StoredStages) -> Path:
@@ -58,33 +83,3 @@ def read_held_out(stored: StoredStages) -> np.ndarray:
 def stored_length(stored: StoredStages) -> int:
     """Return the number of tokens of a stored sequence: the model's input plus the overlap with the next sequence."""
     return stored.number("pack", "sequence_length") + stored.number("pack", "overlap")
-
-
-def _read_segments(path: Path, stored: StoredStages, first: int, stop: int) -> Segments:
-    import pyarrow.parquet
-
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            groups = [number for number in range(file.num_row_groups) if _may_hold(file, number, first, stop)]
-            table = file.read_row_groups(groups, columns=list(Segments.COLUMNS))
-        columns = {column: table[column].to_numpy() for column in Segments.COLUMNS}
-    except (pyarrow.ArrowException, OSError, KeyError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{path} does not contain segments ({reason}); run `jax-diversity pack` again.") from None
-    rows = slice(*np.searchsorted(columns["sequence_index"], [first, stop]).tolist())
-    columns = {name: values[rows] for name, values in columns.items()}
-    columns["sequence_index"] = columns["sequence_index"] - first
-    return Segments(
-        **columns,
-        num_sequences=stop - first,
-        sequence_length=stored_length(stored),
-        overlap=stored.number("pack", "overlap"),
-    )
-
-
-def _may_hold(file: Any, number: int, first: int, stop: int) -> bool:
-    """Whether a row group may have segments of the sequences `first` up to `stop`: rows are sorted by sequence."""
-    about = file.metadata.row_group(number)
-    place = [about.column(column).path_in_schema for column in range(about.num_columns)].index("sequence_index")
-    held = about.column(place).statistics
-    return held is None or not held.has_min_max or (held.min < stop and held.max >= first)

@@ -63,7 +63,10 @@ def test_the_files_are_those_of_scipy_and_their_rows_can_be_read(built: tuple[Bu
         for first, stop in ((0, 0), (0, 1), (10, 75), (dataset.num_sequences - 1, dataset.num_sequences)):
             rows = stored.read_counts_between(dataset.stored, family, first, stop)
             np.testing.assert_array_equal(rows.toarray(), whole[first:stop].toarray())
-            segments, taken = dataset.read_segments(first, stop), dataset.segments.take(np.arange(first, stop))
+            segments, taken = (
+                dataset.segments_between("train", first, stop),
+                dataset.segments.take(np.arange(first, stop)),
+            )
             assert segments.num_sequences == stop - first
             for column in segments.COLUMNS:
                 np.testing.assert_array_equal(getattr(segments, column), getattr(taken, column))
