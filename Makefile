@@ -50,11 +50,12 @@ types: $(VENV)/dev.stamp
 core: $(VENV)/dev.stamp
 	$(PYTEST) -m core
 
-# The oldest versions that pyproject.toml allows, as in an older notebook service: the tests of the contracts.
+# The oldest versions that pyproject.toml allows, as in an older notebook service: the tests of the contracts. They run the
+# programs of users, without the options that tests/conftest.py gives XLA.
 floor: requirements/floor.txt
 	$(PYTHON) -m venv $(VENV)-floor
 	$(VENV)-floor/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/floor.txt -e '.[preparation,sentencepiece]' beartype hypothesis pytest ruff zstandard
-	$(VENV)-floor/bin/python -m pytest -m core --ignore tests/integration/test_notebooks.py
+	XLA_FLAGS= $(VENV)-floor/bin/python -m pytest -m core --ignore tests/integration/test_notebooks.py
 
 docs: $(VENV)/dev.stamp
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html

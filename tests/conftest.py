@@ -18,6 +18,13 @@ from pathlib import Path
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+# Programs compile in a third of the time without LLVM's optimizations and with XLA's older code for fusions. Orders do
+# not depend on it: the golden orders were recorded without these options, and `test_compilation.py` compares orders of
+# programs that are compiled with and without them. XLA_FLAGS="" runs the tests with the programs of users.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+)
 
 import pytest
 from hypothesis import settings

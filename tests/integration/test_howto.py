@@ -28,7 +28,7 @@ from jax_diversity.token_store.megatron import TokenWriter
 from tests.conftest import MakeFolder
 from tests.support.documented_model import train_on
 from tests.support.example_datasets import build_examples
-from tests.support.programs import PATIENCE
+from tests.support.programs import devices
 from tests.support.tiny_corpus import write_corpus
 from tests.support.web_records import record
 
@@ -151,7 +151,7 @@ def test_tpu_vm(here: Path) -> None:
 def launch(num_processes: int, num_devices: int) -> list[subprocess.Popen[str]]:
     """train.py in processes that are told of each other as Open MPI tells them, on emulated devices."""
     job = int(np.random.default_rng().integers(2**20)) * 2**12  # JAX makes the port of it
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices} {PATIENCE}", "JAX_PLATFORMS": "cpu"}
+    flags = {"XLA_FLAGS": devices(num_devices), "JAX_PLATFORMS": "cpu"}
     programs = []
     for process in range(num_processes):
         cluster = {
@@ -262,7 +262,7 @@ def test_evaluate(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     assert [step["step"] for step in steps] == list(range(21))
     assert {"loss", "validation_loss", "batch_tv/cluster"} < steps[0].keys()
     assert "validation_loss" not in steps[20]
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "XLA_FLAGS": devices(8), "PYTHONPATH": str(ROOT)}
     told = "import json\nprint(json.dumps([mesh.size, on_mesh.values(), found.values()]))"
     command, place = [sys.executable, "-c", "\n".join([*program, told])], tmp_path / "eight"
     done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)

@@ -28,6 +28,7 @@ from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.pipeline.stages import ordering_stages
 from tests.conftest import MakeFolder
+from tests.support.programs import devices
 
 # Another value than the default for every option that settings can give; a mesh of devices is given as their number.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -235,7 +236,7 @@ def test_more_devices_give_the_same(from_yaml: Path, tiny_dataset: Path, tmp_pat
     shutil.copytree(tiny_dataset, tmp_path / "out")
     program = "import sys; from jax_diversity.cli.main import main; sys.exit(main(sys.argv[1:]))"
     order = ["order", "--out", str(tmp_path / "out"), "--quiet", "--method", "balance", "--devices", "3"]
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=3"}
+    environment = {**os.environ, "XLA_FLAGS": devices(3)}
     subprocess.run([sys.executable, "-c", program, *order, "--name", "three"], check=True, env=environment)
     made = (tmp_path / "out" / "orderings" / "three.npy").read_bytes()
     assert made == (from_yaml / "orderings" / "balance on devices.npy").read_bytes()

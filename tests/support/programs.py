@@ -18,10 +18,14 @@ PATIENCE = "--xla_cpu_collective_call_warn_stuck_timeout_seconds=300 " + (
 )
 
 
+def devices(number: int) -> str:
+    """XLA_FLAGS of a program with some emulated devices, compiled as the programs of all tests."""
+    return f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={number} {PATIENCE}"
+
+
 def start(module: str, *arguments: str, num_devices: int) -> subprocess.Popen[str]:
     """A program with some emulated devices of its own."""
-    flags = f"--xla_force_host_platform_device_count={num_devices} {PATIENCE}"
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "XLA_FLAGS": devices(num_devices), "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", f"tests.support.{module}", *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=ROOT)
