@@ -97,6 +97,8 @@ class Dataset:
         stored: the counts and the files of the finished stages.
     """
 
+    _open_tokens: tuple[tuple[int, int], TokenStore] | None = None
+
     def __init__(self, root: Path, remote: RemoteFolder | None = None, *, memory_map: bool = True) -> None:
         self.root, self.remote, self._memory_map = root, remote, memory_map
         self.stored = StoredStages(root, remote)
@@ -289,9 +291,19 @@ class Dataset:
     def tokens_between(self, first: int, last: int) -> tuple[TokenStore, int]:
         """The tokens of the documents from `first` to `last`, and the number of the first document in them.
 
-        Only the files with these documents are checked and opened.
+        Only the files with these documents are checked and opened; they stay open until other files are needed.
         """
-        return tokenized.open_tokens_between(self.stored, first, last)
+        # "right": an empty file begins at the same document as the next file, which has the document.
+        starts = self._first_documents
+        begin, end = (int(number) for number in np.searchsorted(starts[:-1], [first, last], "right"))
+        found = self._open_tokens
+        if found is None or found[0] != (begin, end):
+            self._open_tokens = found = (begin, end), tokenized.open_token_files(self.stored, begin - 1, end)
+        return found[1], int(starts[begin - 1])
+
+    @cached_property
+    def _first_documents(self) -> Int64[np.ndarray, " file_and_end"]:
+        return tokenized.first_documents(self.stored)
 
     @cached_property
     def validation(self) -> Dataset:

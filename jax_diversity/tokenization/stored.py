@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Int64
 
 if TYPE_CHECKING:
     from jax_diversity.foundation.stored import StoredStages
@@ -21,20 +22,17 @@ def open_tokens(stored: StoredStages, number: int | None = None) -> TokenStore:
     return _opened(stored, prefixes if number is None else [prefixes[number]])
 
 
-def open_tokens_between(stored: StoredStages, first: int, last: int) -> tuple[TokenStore, int]:
-    """Open only the files with the tokens of the documents from `first` to `last`.
-
-    Returns:
-        The tokens, and the number of the first document that they contain.
-    """
+def first_documents(stored: StoredStages) -> Int64[np.ndarray, " file_and_end"]:
+    """Return the number of the first document of every token file, and the number of all documents."""
     from jax_diversity.token_store.megatron import count_documents
 
-    prefixes = _prefixes(stored)
     stored.files("tokenize", f"{TOKENS}/", ".idx")
-    starts = np.cumsum([0, *(count_documents(stored.root / prefix) for prefix in prefixes)])
-    # "right": an empty file begins at the same document as the next file, which has the document.
-    begin, end = (int(np.searchsorted(starts[:-1], document, "right")) for document in (max(first, 0), last))
-    return _opened(stored, prefixes[begin - 1 : max(end, begin)]), int(starts[begin - 1])
+    return np.cumsum([0, *(count_documents(stored.root / prefix) for prefix in _prefixes(stored))])
+
+
+def open_token_files(stored: StoredStages, begin: int, end: int) -> TokenStore:
+    """Open the tokens of the files of documents from number `begin` to `end - 1`, as memory maps."""
+    return _opened(stored, _prefixes(stored)[begin:end])
 
 
 def _prefixes(stored: StoredStages) -> list[str]:

@@ -210,3 +210,19 @@ def test_a_range_of_sequences_has_their_segments_alone(tiny, tmp_path) -> None:
     path.write_bytes(b"PAR1")
     with pytest.raises(UserError, match="does not contain segments"):
         dataset.segments_between("train", 0, 1)
+
+
+def test_only_the_token_files_of_the_documents_are_opened(tiny_dataset) -> None:
+    dataset = open_dataset(tiny_dataset)
+    whole = dataset.tokens
+    starts = np.cumsum([0, *(file.num_documents for file in whole.files)])
+    assert len(whole.files) > 2
+    for first, last in ((0, 0), (starts[1] - 1, starts[1]), (starts[1], starts[2] - 1), (0, whole.num_documents - 1)):
+        store, first_document = open_dataset(tiny_dataset).tokens_between(int(first), int(last))
+        assert first_document in starts
+        assert first_document <= first
+        assert store.num_documents >= last - first_document + 1
+        for document in {int(first), int(last)}:
+            np.testing.assert_array_equal(store.document(document - first_document), whole.document(document))
+    assert len(dataset.tokens_between(0, 0)[0].files) == 1
+    assert dataset.tokens_between(0, 0)[0] is dataset.tokens_between(0, 0)[0]
