@@ -22,10 +22,12 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # Programs compile in a third of the time without LLVM's optimizations and with XLA's older code for fusions. Orders do
 # not depend on it: the golden orders were recorded without these options, and `test_compilation.py` compares orders of
 # programs that are compiled with and without them. XLA_FLAGS="" runs the tests with the programs of users.
-_OPTIONS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
-if version("jaxlib").startswith(("0.7.", "0.8.", "0.9.", "0.10.")):  # later versions have only the new code for fusions
-    _OPTIONS.append("--xla_cpu_use_fusion_emitters=false")
-os.environ.setdefault("XLA_FLAGS", " ".join(_OPTIONS))
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+    # jaxlib 0.11 has only the newer code.
+    + " --xla_cpu_use_fusion_emitters=false" * version("jaxlib").startswith(("0.7.", "0.8.", "0.9.", "0.10.")),
+)
 
 import pytest
 from hypothesis import settings
