@@ -81,22 +81,28 @@ def make_room(cache: Path, num_bytes: int) -> None:
         for path in sorted((path for path in sizes if path.name not in kept), key=_last_use):
             if excess <= 0:
                 return
-            path.unlink(missing_ok=True)
-            excess -= sizes[path]
+            with suppress(PermissionError):  # a file of another user
+                path.unlink(missing_ok=True)
+                excess -= sizes[path]
 
 
 def _hashes_in_use(datasets: Path) -> set[str]:
     """Return the SHA-256 of all files in the manifests of the datasets that processes have opened."""
     found = set[str]()
-    for lock in datasets.glob(f"*/{_IN_USE}"):
-        with lock.open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                path = lock.with_name("manifest.json")
-                files = manifest_files(parse_manifest(path.read_bytes(), str(path)))
-                found |= {about["sha256"] for about in files.values()}
+    for lock in filter(_is_locked, datasets.glob(f"*/{_IN_USE}")):
+        path = lock.with_name("manifest.json")
+        files = manifest_files(parse_manifest(path.read_bytes(), str(path)))
+        found |= {about["sha256"] for about in files.values()}
     return found
+
+
+def _is_locked(lock: Path) -> bool:
+    try:
+        with lock.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # a process has locked it, or it belongs to another user, who may use it
+        return True
+    return False
 
 
 def _last_use(path: Path) -> float:
