@@ -74,6 +74,13 @@ def tiny_dataset(make_once: MakeFolder) -> Path:
     return make_once("tiny", fill) / "dataset"
 
 
+def pytest_collection_finish() -> None:
+    """Collect garbage less often, and never walk through what all modules hold: JAX traces make many objects."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 10)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs() -> Iterator[None]:
     """Forget compiled programs before they take all memory maps of a process: Linux allows 65,530, then XLA crashes."""
