@@ -84,12 +84,9 @@ def _in_percent(share: float) -> str:
 
 
 def _names_of_groups(dataset: Dataset, families: Collection[str]) -> dict[str, dict[str, str]]:
-    """Return family -> number of a group -> its name: the terms of a cluster's documents, or the text of a token."""
-    clusterings = dataset.counts("cluster").get("clusterings", {}) if "cluster" in dataset.stored.stages else {}
+    """Return family -> stored name of a group -> its name in reports; a token id has the text of the token."""
     names = {
-        family: {str(number): cluster["name"] for number, cluster in enumerate(dataset.clusters(family))}
-        for family in families
-        if family in clusterings
+        family: dict(zip(dataset.group_names[family], dataset.shown_groups[family], strict=True)) for family in families
     }
     if TOKENS in families:
         with suppress(UserError):  # the tokenizer's library may be missing

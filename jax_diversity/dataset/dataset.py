@@ -390,6 +390,15 @@ class Dataset:
         return characterized.read_groups(self.stored)
 
     @cached_property
+    def shown_groups(self) -> Mapping[str, tuple[str, ...]]:
+        """`group_names` as reports show them: a cluster has its terms as its name instead of its number."""
+        clusterings = self.counts("cluster").get("clusterings", {}) if "cluster" in self.stored.stages else {}
+        return {
+            family: tuple(cluster["name"] for cluster in self.clusters(family)) if family in clusterings else found
+            for family, found in self.group_names.items()
+        }
+
+    @cached_property
     def group_tokens(self) -> Mapping[str, Int64[np.ndarray, " group"]]:
         """Family -> the number of training tokens in each of its groups, for every stored family."""
         return characterized.read_totals(self.stored)

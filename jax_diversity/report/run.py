@@ -29,7 +29,7 @@ from jax_diversity.measures.comparison import SHUFFLE
 from jax_diversity.report import words
 from jax_diversity.report.orderings import Shown, orders_values
 from jax_diversity.report.training import logged_steps, training_values
-from jax_diversity.report.values import FORMAT_VERSION, group_names, summary_values
+from jax_diversity.report.values import FORMAT_VERSION, summary_values
 from jax_diversity.run.joining import joined_groups
 from jax_diversity.run.measuring import choose
 from jax_diversity.run.run import Origins
@@ -71,7 +71,7 @@ def run_values(
     names = (
         {family: joined_groups(run.datasets, family) for family in chars.families}
         if several
-        else group_names(run.datasets[0])
+        else run.datasets[0].shown_groups
     )
     ordering, verdicts = orders_values(
         chars,
