@@ -85,9 +85,8 @@ def _in_percent(share: float) -> str:
 
 def _names_of_groups(dataset: Dataset, families: Collection[str]) -> dict[str, dict[str, str]]:
     """Return family -> stored name of a group -> its name in reports; a token id has the text of the token."""
-    names = {
-        family: dict(zip(dataset.group_names[family], dataset.shown_groups[family], strict=True)) for family in families
-    }
+    stored, shown = dataset.group_names, dataset.shown_groups
+    names = {family: dict(zip(stored[family], shown[family], strict=True)) for family in families}
     if TOKENS in families:
         with suppress(UserError):  # the tokenizer's library may be missing
             names[TOKENS] = _texts_of_tokens(dataset)

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,6 +23,7 @@ import pyarrow as pa
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig, TextFormat
 from jax_diversity.foundation.checks import reads_as_number
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.folders import source_of_file
 from jax_diversity.foundation.libraries import missing_driver
 
 MAX_DOCUMENT_BYTES = 2**30
@@ -59,8 +61,18 @@ class InputFile:
     @property
     def stem(self) -> str:
         """The base name without endings and without `-00000-of-00512`."""
+        return _PART.sub("", self._root) or self._root
+
+    @property
+    def _root(self) -> str:
+        """The base name without endings."""
         base = without_compression(PurePosixPath(self.name).name)
-        return _PART.sub("", base.removesuffix(PurePosixPath(base).suffix)) or base
+        return base.removesuffix(PurePosixPath(base).suffix) or base
+
+    @cached_property
+    def source(self) -> str:
+        """The source of the file's documents, if they do not name one: its name, or its folder for a numbered file."""
+        return source_of_file(self._root, self.folder)
 
     @property
     def folder(self) -> str:

@@ -216,7 +216,7 @@ class _NamedFields:
         self._num_records += 1
         found = {
             "id_field": document.id != place.name,
-            "source_field": document.source != place.file.stem,
+            "source_field": document.source != place.file.source,
             "language_field": document.language is not None,
             "title_field": document.title is not None,
         }
