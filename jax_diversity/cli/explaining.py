@@ -34,4 +34,4 @@ def explain_lab(options: LabExplainOptions) -> str:
     )
     if picture is not None:
         write_text(picture, explained.picture)
-    return f"At the checkpoint after {num_steps:,} steps: {explained}"
+    return f"At the checkpoint after {num_steps:,} steps:\n{explained}"
