@@ -148,6 +148,18 @@ def test_files_are_read_once_and_in_sorted_order(tmp_path: Path) -> None:
     assert [document.text for document in documents] == ["a", "b", "c"]
 
 
+def test_a_glob_that_matches_folders_means_their_files(tmp_path: Path) -> None:
+    """As in a shell, where `texts/*` also gives the names of folders; a dataset in such a place is left out."""
+    for name in ("a.txt", "b/c.txt", "b/d/e.txt", "dataset/documents/f.txt", "b/.hidden.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path / name, name.encode())
+    write(tmp_path / "dataset/manifest.json", b"{}")
+    documents, _ = read(tmp_path / "*")
+    assert [(document.id, document.text) for document in documents] == [
+        (name, name) for name in ("a.txt", "b/c.txt", "b/d/e.txt")
+    ]
+
+
 def test_a_broken_line_in_the_middle_is_counted_with_its_place(tmp_path: Path) -> None:
     bad = {
         b'{"text": "cut': "not JSON",
