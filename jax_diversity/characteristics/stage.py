@@ -65,7 +65,7 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
     codes = _all_codes(context, dataset)
     segments = dataset.segments
     totals = {}
-    with context.progress.task("count tokens", len(codes), "families") as advance:
+    with context.progress.task("count tokens", len(codes), "family") as advance:
         for family, family_codes in codes.items():
             counts = count_tokens(segments, family_codes)
             sparse.save_npz(partial / stored.counts_name(family), counts)
@@ -120,10 +120,10 @@ def _write_sequence_clusters(context: Context, dataset: Any, partial: Path) -> I
         centres = read_array(path, "characterize")
     else:
         wanted = context.config.characteristics.sequence_clusters
-        with context.progress.task("cluster sequences", num_iterations(), "passes") as advance:
+        with context.progress.task("cluster sequences", num_iterations(), "pass") as advance:
             centres = fit_sequence_clusters(segments, dataset.count_own_tokens, wanted, advance)
         write_array(path, centres)
-    with context.progress.task("assign sequences", segments.num_sequences, "sequences") as advance:
+    with context.progress.task("assign sequences", segments.num_sequences, "sequence") as advance:
         found = nearest_clusters(segments, dataset.count_own_tokens, centres, advance)
     write_array(partial / stored.SEQUENCE_CLUSTERS, found)
     totals = np.zeros(len(centres), np.int64)

@@ -9,6 +9,7 @@ import numpy as np
 
 from jax_diversity.foundation.processes import num_cores
 from jax_diversity.foundation.stage import Context, Counts, Stage
+from jax_diversity.foundation.wording import counted
 from jax_diversity.records.settings import RecordsConfig
 from jax_diversity.records.stored import RECORDS
 
@@ -30,7 +31,7 @@ def write_sequences(context: Context, partial: Path) -> Counts:
     inserted = context.counts("pack")["num_inserted_ends"]
     records = {}
     total = sum(part.num_sequences for part in parts.values())
-    with context.progress.task("write records", total, "sequences") as advance:
+    with context.progress.task("write records", total, "sequence") as advance:
         for name, part in parts.items():
             records[name] = list(
                 write_records(
@@ -60,7 +61,9 @@ def summary(counts: Counts) -> str:
     records = counts["records"]
     where = f"in the order of {counts['ordering']!r}" if counts["layout"] == "ordered" else "as packed"
     num_files = sum(map(len, records.values()))
-    return f"{sum(records['train']):,} + {sum(records['validation']):,} records in {num_files} files, {where}"
+    return (
+        f"{sum(records['train']):,} + {sum(records['validation']):,} records in {counted(num_files, 'file')}, {where}"
+    )
 
 
 def _inputs(context: Context) -> tuple[str, ...]:

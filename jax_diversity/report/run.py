@@ -24,6 +24,7 @@ import numpy as np
 from jax_diversity.figures.plain import clean_text, round_value
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
+from jax_diversity.foundation.wording import counted
 from jax_diversity.lab.training_log import LOG_FILE, training_folder
 from jax_diversity.measures.comparison import SHUFFLE
 from jax_diversity.report import words
@@ -99,8 +100,8 @@ def run_values(
     }
     tokens = sum(each["positions"] * each["sequence_length"] for each in about["datasets"])
     sentence = (
-        f"{words.counted(len(run), 'sequence')} ({tokens:,} tokens, padding included) from "
-        f"{words.counted(len(run.datasets), 'dataset')}, in the order in which training reads them."
+        f"{counted(len(run), 'sequence')} ({tokens:,} tokens, padding included) from "
+        f"{counted(len(run.datasets), 'dataset')}, in the order in which training reads them."
     )
     measured = "its own mixture" if several else "the dataset's mixture"
     cards = [

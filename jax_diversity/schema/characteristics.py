@@ -21,6 +21,7 @@ from scipy.sparse import coo_array, csr_array, issparse
 from jax_diversity.foundation.checks import as_weight, as_whole_number, check_mapping
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.tables import as_html
+from jax_diversity.foundation.wording import counted
 from jax_diversity.schema.count_files import ROWS_PER_GROUP, CountBlock, CountFiles, write_counts
 from jax_diversity.schema.orderings import as_integers
 
@@ -299,8 +300,8 @@ class Characteristics:
         return digest.hexdigest()
 
     def __repr__(self) -> str:
-        families = ", ".join(f"{name}: {matrix.shape[1]} groups" for name, matrix in self.counts.items())
-        return f"Characteristics({self.num_sequences} sequences of {self.sequence_length}; {families})"
+        families = ", ".join(f"{name}: {counted(matrix.shape[1], 'group')}" for name, matrix in self.counts.items())
+        return f"Characteristics({counted(self.num_sequences, 'sequence')} of {self.sequence_length}; {families})"
 
     def _repr_html_(self) -> str:
         number = max(self.num_sequences, 1)
@@ -308,7 +309,9 @@ class Characteristics:
             [family, f"{matrix.shape[1]:,}", f"{matrix.nnz / number:.1f}", f"{self.weights[family]:g}"]
             for family, matrix in self.counts.items()
         ]
-        sentence = f"Characteristics of {self.num_sequences:,} sequences of {self.sequence_length:,} tokens"
+        sentence = (
+            f"Characteristics of {counted(self.num_sequences, 'sequence')} of {counted(self.sequence_length, 'token')}"
+        )
         return as_html(sentence, [["family", "groups", "groups a sequence", "weight"], *rows])
 
 

@@ -20,6 +20,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.svg import Chart, Curve
 from jax_diversity.foundation.tables import Cells, aligned, piped, wrapped
+from jax_diversity.foundation.wording import counted
 from jax_diversity.lab.explaining.chosen import ALL, check_batch, document_blocks, family_bases
 from jax_diversity.lab.explaining.regression import Basis, Estimate, explained_share
 from jax_diversity.lab.explaining.sketching import Loss, Sketches, sketch_gradients
@@ -82,8 +83,8 @@ class Explanation:
             if np.isfinite(self.noise_scale):
                 part = self.noise_scale / (self.noise_scale + self.batch_size) * (1 - ratio.value)
                 words += (
-                    f" The noise scale is {self.noise_scale:,.0f} sequences, so the order removes {part:.1%} of the "
-                    "mean squared norm of a batch's gradient."
+                    f" The noise scale is {counted(round(self.noise_scale), 'sequence')}, so the order removes "
+                    f"{part:.1%} of the mean squared norm of a batch's gradient."
                 )
         return words + " Early checkpoints overstate the share: measure late in training, too."
 
@@ -161,7 +162,7 @@ class Explanation:
         room = (high - low) * 0.08 or 0.1
         return Chart(
             "What a sequence of an order is worth",
-            f"{_TITLES[kind]} of {self.num_sequences:,} sequences",
+            f"{_TITLES[kind]} of {counted(self.num_sequences, 'sequence')}",
             "sequences in a window",
             "shuffled sequences",
             (float(ends[0]), float(ends[-1])),
