@@ -110,7 +110,7 @@ def find_whole(source: Source, kind: Kind | None) -> Whole:
                 "Expected a dataset or a Parquet file for a sample of documents, found token counts; give counts with "
                 "one row per document and leave `of` out."
             )
-        return Whole("sequences", source, num_numbers=source.num_sequences)
+        return Whole("sequences", source, source.names, num_numbers=source.num_sequences)
     if is_parquet(source):
         if kind == "sequences":
             raise UserError(
