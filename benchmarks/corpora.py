@@ -47,7 +47,7 @@ def synthetic(
 
     Example:
         >>> synthetic(1000)
-        Characteristics(1000 sequences of 2048; cluster: 1000 groups, length: 100 groups)
+        Characteristics(1,000 sequences of 2048; cluster: 1,000 groups, length: 100 groups)
     """
     num_tokens = num_sequences * sequence_length
     lengths, clusters = draw_documents(num_tokens, num_clusters, seed)

@@ -14,7 +14,7 @@ copyright = author
 html_title = "jax-diversity"
 language = "en"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "code_pages", "mathml"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "code_pages", "notebook_pages", "mathml"]
 exclude_patterns = ["_build", "pictures", "site"]
 nitpicky = True
 # Types in signatures name what is defined elsewhere; what pages and docstrings link to must exist.

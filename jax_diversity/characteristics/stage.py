@@ -100,7 +100,7 @@ def _count_sequences(context: Context, dataset: Any, partial: Path, codes: Mappi
         (str(folder / f"{number:05}"), (context.opened, first, stop, num_groups))
         for number, (first, stop) in enumerate(pairwise(bounds))
     ]
-    with context.progress.task("count tokens", num_sequences, "sequences") as advance:
+    with context.progress.task("count tokens", num_sequences, "sequence") as advance:
         for stop, _ in zip(bounds[1:], context.executor.map(counting.count_range, jobs), strict=True):
             reached(advance, stop)
     ranges = [Path(name) for name, _ in jobs]
@@ -138,10 +138,10 @@ def _write_sequence_clusters(context: Context, dataset: Any, partial: Path) -> I
         centres = read_array(path, "characterize")
     else:
         wanted = context.config.characteristics.sequence_clusters
-        with context.progress.task("cluster sequences", num_iterations(), "passes") as advance:
+        with context.progress.task("cluster sequences", num_iterations(), "pass") as advance:
             centres = fit_sequence_clusters(segments, dataset.count_own_tokens, wanted, advance)
         write_array(path, centres)
-    with context.progress.task("assign sequences", segments.num_sequences, "sequences") as advance:
+    with context.progress.task("assign sequences", segments.num_sequences, "sequence") as advance:
         found = nearest_clusters(segments, dataset.count_own_tokens, centres, advance)
     write_array(partial / stored.SEQUENCE_CLUSTERS, found)
     totals = np.zeros(len(centres), np.int64)

@@ -10,6 +10,7 @@ from jax_diversity.foundation.artifacts import write_text
 from jax_diversity.foundation.checks import check_folder_name
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
+from jax_diversity.foundation.wording import counted
 from jax_diversity.lab.explaining.chosen import batch_or_usual, choose_sequences, find_checkpoint
 
 
@@ -34,4 +35,4 @@ def explain_lab(options: LabExplainOptions) -> str:
     )
     if picture is not None:
         write_text(picture, explained.picture)
-    return f"At the checkpoint after {num_steps:,} steps: {explained}"
+    return f"At the checkpoint after {counted(num_steps, 'step')}:\n{explained}"

@@ -18,6 +18,7 @@ from jax_diversity.cli.tables import end_of, plain_table, printed
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.tables import wrapped
 from jax_diversity.foundation.terminal import clean
+from jax_diversity.foundation.wording import counted
 
 if TYPE_CHECKING:
     from jax_diversity.dataset import Dataset
@@ -39,7 +40,7 @@ def batch_table(batch: BatchView, run: Run, num_rows: int, deviations: Deviation
     version = "" if batch.version is None else f", version {batch.version}"
     epochs = sorted({each.epoch for each in batch.sequences})
     epoch = "" if several else f"epoch {' and '.join(map(str, epochs[:2]))}, "
-    place = f"{epoch}position {batch.position:,}, {size:,} rows"
+    place = f"{epoch}position {batch.position:,}, {counted(size, 'row')}"
     lines = [_head(f"step {batch.step:,} of {_clean(batch.run)!r}{version}: {place}", batch), ""]
     if deviations:
         lines += [_ranks_table(batch, deviations), ""]
@@ -53,19 +54,20 @@ def _head(head: str, batch: BatchView) -> str:
     """The first line: the place of the batch, and its repeated documents."""
     repeats = "no document occurs twice"
     if batch.num_repeats:
-        repeats = f"{batch.num_repeats:,} of them continue a document that is in another row"
+        verb = "continues" if batch.num_repeats == 1 else "continue"
+        repeats = f"{batch.num_repeats:,} of them {verb} a document that is in another row"
     if batch.num_copies:
-        repeats += f"; {batch.num_copies:,} copies of documents that are in another row"
+        repeats += f"; {counted(batch.num_copies, 'copy')} of documents that are in another row"
     return textwrap.fill(f"{head}; {repeats}", width=80, break_long_words=False)
 
 
 def _rest(size: int, num_rows: int) -> list[str]:
-    return [f"... and {size - num_rows:,} rows more (--rows {size}, --json)"] if size > num_rows else []
+    return [f"... and {counted(size - num_rows, 'row')} more (--rows {size}, --json)"] if size > num_rows else []
 
 
 def _ranks_table(batch: BatchView, deviations: Deviations) -> str:
     """A table of every family's TV, compared with the TV of all batches."""
-    compared = f"better than, of {len(next(iter(deviations.values()))):,} batches"
+    compared = f"better than, of {counted(len(next(iter(deviations.values()))), 'batch')}"
     numbers = ("TV", compared, "best", "mean", "worst")
     table = plain_table("family", *numbers, numbers=numbers)
     for family, view in batch.families.items():
@@ -84,13 +86,9 @@ def _in_percent(share: float) -> str:
 
 
 def _names_of_groups(dataset: Dataset, families: Collection[str]) -> dict[str, dict[str, str]]:
-    """Return family -> number of a group -> its name: the terms of a cluster's documents, or the text of a token."""
-    clusterings = dataset.counts("cluster").get("clusterings", {}) if "cluster" in dataset.stored.stages else {}
-    names = {
-        family: {str(number): cluster["name"] for number, cluster in enumerate(dataset.clusters(family))}
-        for family in families
-        if family in clusterings
-    }
+    """Return family -> stored name of a group -> its name in reports; a token id has the text of the token."""
+    stored, shown = dataset.group_names, dataset.shown_groups
+    names = {family: dict(zip(stored[family], shown[family], strict=True)) for family in families}
     if TOKENS in families:
         with suppress(UserError):  # the tokenizer's library may be missing
             names[TOKENS] = _texts_of_tokens(dataset)

@@ -65,6 +65,7 @@ from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.settings import parse_yaml, read_settings
 from jax_diversity.foundation.stage import Stage
 from jax_diversity.foundation.terminal import show
+from jax_diversity.foundation.wording import counted
 from jax_diversity.pipeline.execution import executing, follow_build
 from jax_diversity.pipeline.settings import BuildConfig, demo_config
 from jax_diversity.pipeline.stages import STAGES, all_stages
@@ -315,7 +316,7 @@ def _follows(options: StageOptions | BuildOptions) -> bool:
     index, count = options.place()
     if index:
         num_jobs = follow_build(options.settings, options)
-        show(f"shard {index} of {count}: {num_jobs} jobs done; shard 0 has finished.")
+        show(f"shard {index} of {count}: {counted(num_jobs, 'job')} done; shard 0 has finished.")
     return index > 0
 
 
@@ -374,7 +375,7 @@ def _run_dry(config: BuildConfig, progress: Progress, sample: int | None) -> Non
         )
     corpus, report = config.corpus, ReadReport()
     limit = time_limit(config.preparation.seconds_per_document)
-    with limit, progress.task("try preparation", None if sample else input_size(corpus), "bytes") as advance:
+    with limit, progress.task("try preparation", None if sample else input_size(corpus), "byte") as advance:
         if sample is None:
             documents = read_documents(corpus, report, advance)
         else:
@@ -438,7 +439,7 @@ def _run_repack(options: RepackOptions) -> None:
 
     settings = {"seed": options.seed, "sequence_length": options.sequence_length}
     dataset = repack(_existing(options.out), options.to, **settings, progress=Progress(options.quiet))
-    show(f"{dataset.num_sequences:,} sequences of {dataset.sequence_length} tokens: {dataset.root}")
+    show(f"{counted(dataset.num_sequences, 'sequence')} of {counted(dataset.sequence_length, 'token')}: {dataset.root}")
 
 
 def _run_sample(options: SampleOptions) -> None:
@@ -468,7 +469,7 @@ def _run_schedule(options: ScheduleOptions) -> None:
         raise UserError(f"Expected --seen >= 0, found {options.seen}.")
     if not exists and not options.datasets:
         open_schedule(options.path)  # raises an error if the run is missing
-    with progress.task("schedule", None, "sequences") as advance:
+    with progress.task("schedule", None, "sequence") as advance:
         if not exists:
             if options.position is not None or options.skip:
                 raise UserError(
@@ -492,7 +493,7 @@ def _run_schedule(options: ScheduleOptions) -> None:
     show(schedule_table(run))
     if options.seen is not None:
         table = run.seen(options.seen, options.out)
-        show(f"\n{table.num_rows:,} documents were read before position {options.seen:,}: {options.out}")
+        show(f"\n{counted(table.num_rows, 'document')} were read before position {options.seen:,}: {options.out}")
 
 
 def _open_run(options: Any, ordering: str | None = None) -> Run:
@@ -657,7 +658,7 @@ def _run_verify(options: VerifyOptions) -> None:
     sizes = [about["bytes"] for entry in folder.stages.values() for about in entry["files"].values()]
     if not sizes:
         raise UserError(f"Expected a dataset in {options.out}, found no dataset; run `jax-diversity build` first.")
-    with Progress(options.quiet).task("verify", sum(sizes), "bytes") as advance:
+    with Progress(options.quiet).task("verify", sum(sizes), "byte") as advance:
         faults = folder.verify(advance) + verify_training(folder.root)
     if faults:
         named = "; ".join(map(str, faults[:_MOST_FAULTS]))
@@ -665,10 +666,11 @@ def _run_verify(options: VerifyOptions) -> None:
             show("\n".join(map(str, faults)))
             named += " and others (standard output has the full list)"
         raise UserError(
-            f"{len(faults)} files in {options.out} are damaged or missing: {named}; restore them, or delete them and "
-            "make them again (`jax-diversity build`, or `train` for a checkpoint)."
+            f"Expected all files in {options.out} unchanged, found {counted(len(faults), 'file')} damaged or missing: "
+            f"{named}; restore what is damaged, or delete it and make it again (`jax-diversity "
+            "build`, or `train` for a checkpoint)."
         )
-    show(f"{options.out}: {len(sizes)} files, {sum(sizes):,} bytes, all unchanged.")
+    show(f"{options.out}: {counted(len(sizes), 'file')}, {counted(sum(sizes), 'byte')}, all unchanged.")
 
 
 def _run_lab(options: LabRunOptions) -> None:

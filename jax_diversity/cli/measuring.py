@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jax_diversity.cli.tables import end_of, plain_table, printed, speaks_unicode
+from jax_diversity.foundation.wording import counted
 
 if TYPE_CHECKING:
     from jax_diversity.measures.followed import FollowedBalance
@@ -30,10 +31,10 @@ def measures_legend(chosen: Chosen) -> str:
             "all datasets."
         )
     return textwrap.fill(
-        f"{chars.num_sequences:,} sequences of {chars.sequence_length:,} tokens. Prefix L2: the largest deviation "
-        "of all tokens read so far from the corpus's mixture, in sequence lengths. Window TV: half the L1 distance "
-        "between a window's token shares and the corpus's. No ordering's mean is below the floor, nor below the "
-        f"bound. Smaller is better, except for the gap closed and the groups per batch.{run}",
+        f"{counted(chars.num_sequences, 'sequence')} of {counted(chars.sequence_length, 'token')}. Prefix L2: the "
+        "largest deviation of all tokens read so far from the corpus's mixture, in sequence lengths. Window TV: half "
+        "the L1 distance between a window's token shares and the corpus's. No ordering's mean is below the floor, "
+        f"nor below the bound. Smaller is better, except for the gap closed and the groups per batch.{run}",
         width=80,
     )
 
@@ -99,7 +100,7 @@ def profile_tables(profiles: Mapping[str, Mapping[str, Mapping[int, float]]]) ->
     lines = []
     for family, of_family in profiles.items():
         sizes = sorted({size for values in of_family.values() for size in values})
-        lines += ["", f"{family}: mean TV of windows of 1 to {size_label(sizes[-1])} sequences; lower is better"]
+        lines += ["", f"{family}: mean TV of windows of at most {size_label(sizes[-1])} sequences; lower is better"]
         for start in range(0, len(sizes), _SIZES_A_TABLE):
             shown = sizes[start : start + _SIZES_A_TABLE]
             lines.append(" " * _NAME_WIDTH + "".join(f"{size_label(size):>7}" for size in shown))

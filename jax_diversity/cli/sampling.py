@@ -30,7 +30,7 @@ def take_samples(options: SampleOptions) -> str:
     if taken := [path for path in paths if path.suffix == ".parquet" and path.exists()]:
         raise UserError(f"Expected a new file, found that {taken[0]} exists; name another or remove it.")
     size = options.share if options.n is None else options.n
-    with Progress(options.quiet).task("sample", None, options.of or "sequences") as advance:
+    with Progress(options.quiet).task("sample", None, options.of or "sequence") as advance:
         samples = sample(
             options.out,
             float(size or 0) if options.n is None else options.n,
@@ -59,7 +59,7 @@ def say_needed(options: SampleOptions) -> str:
             raise UserError(f"Expected --precision without --{name}, found both; leave --{name} out.")
     pilot = None if options.pilot is None else Sample.load(options.pilot)
     losses = _read_array(options.losses)
-    with Progress(options.quiet).task("order", None, options.of or "sequences") as advance:
+    with Progress(options.quiet).task("order", None, options.of or "sequence") as advance:
         needed = sequences_needed(
             options.out, options.precision or 0.0, losses, pilot, of=options.of, seed=options.seed, advance=advance
         )

@@ -17,6 +17,7 @@ from jax_diversity.foundation.errors import shortened
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.stage import Stage
 from jax_diversity.foundation.tables import wrapped
+from jax_diversity.foundation.wording import counted
 from jax_diversity.measures.stored import figures_file, measured_orderings
 
 if TYPE_CHECKING:
@@ -122,7 +123,9 @@ def funnel_table(account: Mapping[str, Any]) -> str:
                 table.add_row(shortened(name, 40) or "(none)", f"{before:,}", f"{after:,}", _share(after, before))
         tables.append(table)
     found = [f"{step['step']} found {_most(step['found'])}" for step in account["steps"] if step["found"]]
-    edited = [f"{step['step']} edited {step['edited']:,} documents" for step in account["steps"] if step["edited"]]
+    edited = [
+        f"{step['step']} edited {counted(step['edited'], 'document')}" for step in account["steps"] if step["edited"]
+    ]
     unjudged = [
         f"{step['step']} did not judge {_most(step['unjudged'])}" for step in account["steps"] if step["unjudged"]
     ]

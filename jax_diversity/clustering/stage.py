@@ -27,6 +27,7 @@ from jax_diversity.foundation.jobs import Job
 from jax_diversity.foundation.progress import reached
 from jax_diversity.foundation.settings import adopt_settings
 from jax_diversity.foundation.stage import Context, Counts, Stage
+from jax_diversity.foundation.wording import counted
 
 if TYPE_CHECKING:
     from jax_diversity.clustering.base import Clustering
@@ -116,7 +117,7 @@ def _make_clustering(
     known = read_array(path, "cluster") if path.exists() and family in trained else None
     num_clusters = config.resolve_num_clusters(len(vectors)) if known is None else len(known)
     total = num_rows_passed(len(vectors), num_clusters, **options)
-    with context.progress.task(f"{family}: {num_clusters:,} groups", total, "rows") as advance:
+    with context.progress.task(f"{family}: {num_clusters:,} groups", total, "row") as advance:
         if known is not None:
             centroids = known
         else:
@@ -167,7 +168,7 @@ def _read_nearest(context: Context, nearest: dict[str, np.ndarray]) -> tuple[dic
     # We use a mask and not a list of indices, because texts are read in the order of the corpus, file by file.
     wanted = np.zeros(context.counts("prepare")["num_documents"], bool)
     wanted[list(clusters_of)] = True
-    with context.progress.task("name clusters", len(clusters_of), "documents") as advance:
+    with context.progress.task("name clusters", len(clusters_of), "document") as advance:
         for document, text in zip(np.flatnonzero(wanted).tolist(), _beginnings(context, wanted), strict=True):
             for family, number in clusters_of[document]:
                 counted[family].add(number, text)
@@ -290,8 +291,8 @@ def _taken(context: Context) -> str:
 
 def summary(counts: Counts) -> str:
     """Summarize the counts in one line: clusters and passes, or clusters of another dataset."""
-    passes = counts["num_iterations"]
-    return f"{counts['num_clusters']:,} clusters {f'in {passes} passes' if passes else 'of another dataset'}"
+    made = f"in {counted(passes, 'pass')}" if (passes := counts["num_iterations"]) else "of another dataset"
+    return f"{counted(counts['num_clusters'], 'cluster')} {made}"
 
 
 CLUSTER = Stage(

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.wording import counted
 from jax_diversity.schema import Document
 
 _BEGINNING = 4096
@@ -87,7 +88,7 @@ class MarkupCounts:
                 self._found[kind] += 1
                 self._first.setdefault(kind, []).extend([document.id] if self._found[kind] <= _NAMED else [])
             if is_beginning and self._number == _CHECKED and not self._keep:
-                self._check("of the first {:,} documents")
+                self._check(f"of the first {_CHECKED:,} documents")
             yield document
 
     def plain(self) -> list[Any]:
@@ -111,11 +112,11 @@ class MarkupCounts:
             UserWarning: a hundredth of the documents is markup of one kind.
         """
         if not self._keep:
-            self._check("of {:,} documents")
+            self._check(f"of {counted(self._number, 'document')}")
             for kind, times in self._found.items():
                 if times >= _SHOWN * self._number:
                     warnings.warn(
-                        f"{times:,} of {self._number:,} documents are {kind} (such as {self._names(kind)}), whose tags "
+                        f"{kind} in {times:,} of {self._number:,} documents (such as {self._names(kind)}): its tags "
                         f"become tokens; {_advice(kind)}, or set corpus.keep_markup.",
                         stacklevel=2,
                     )
@@ -125,8 +126,8 @@ class MarkupCounts:
         for kind, times in self._found.most_common(1):
             if times >= _REFUSED * self._number:
                 raise UserError(
-                    f"Expected documents of text, found that {times:,} {among.format(self._number)} are {kind} (such "
-                    f"as {self._names(kind)}); {_advice(kind)}, or keep it with --corpus.keep-markup."
+                    f"Expected documents of text, found {kind} in {times:,} {among} (such as "
+                    f"{self._names(kind)}); {_advice(kind)}, or keep it with --corpus.keep-markup."
                 )
 
     def _names(self, kind: str) -> str:

@@ -44,7 +44,8 @@ class CorpusConfig:
     id_field: str | None = "id"
     """The field of a document's id. Without it, the id consists of the file's name and the document's place."""
     source_field: str = "source"
-    """The field of a document's source. Without it, the source is the file's name."""
+    """The field of a document's source. Without it, the source is the file's name, or its folder's if the
+    name only numbers the file (`00000.jsonl`, `part-0001.jsonl`)."""
     language_field: str = "language"
     """The field of a document's language."""
     tokens_field: str = "tokens"

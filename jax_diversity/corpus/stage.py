@@ -22,6 +22,7 @@ from jax_diversity.foundation.folders import inside
 from jax_diversity.foundation.jobs import Job, gather, read_done
 from jax_diversity.foundation.progress import reached
 from jax_diversity.foundation.stage import Context, Counts, Stage
+from jax_diversity.foundation.wording import counted
 
 if TYPE_CHECKING:
     from jax_diversity.corpus.passes.chain import Chain
@@ -61,7 +62,7 @@ def prepare(context: Context, partial: Path) -> Counts:
         for number, (name, group) in enumerate(zip(names, groups, strict=True))
     ]
     results, num_bytes = list[dict[str, Any]](), 0
-    with context.progress.task("prepare documents", input_size(config), "bytes") as advance:
+    with context.progress.task("prepare documents", input_size(config), "byte") as advance:
         for result in context.executor.map(store_group if chain is None else read_into_parts, jobs):
             reading.add(result["reading"])
             num_bytes += result["num_bytes"]
@@ -137,7 +138,7 @@ def _run_steps(
         (str(name), (corpus, str(work), chain.num_steps, last, start, stop, start == 0))
         for name, (start, stop) in zip(names, pairwise(bounds), strict=True)
     ]
-    with context.progress.task("prepare: store documents", len(jobs), "groups of files") as advance:
+    with context.progress.task("prepare: store documents", len(jobs), "file group") as advance:
         stored = []
         for result in context.executor.map(store_parts, jobs):
             stored.append(result)
@@ -178,7 +179,7 @@ def _warn_of_few(num_kept: int, preparation: Counts) -> None:
 def summary(counts: Counts) -> str:
     """Return a sentence about the documents that were read."""
     size = f"{counts['text_bytes'] / 1e6:,.1f} MB of" if counts["text_bytes"] else "without"
-    text = f"{counts['num_documents']:,} documents, {size} text"
+    text = f"{counted(counts['num_documents'], 'document')}, {size} text"
     if "preparation" in counts:
         text += f", of {counts['preparation']['num_documents_read']:,} read"
     text += "".join(f", {counts[name]:,} of them {kind}" for kind, name in KINDS.items() if name in counts)
@@ -190,7 +191,7 @@ def summary(counts: Counts) -> str:
         text += f"; removed because {' and '.join(failed)}"
     skipped = sum(counts[name] for name in _SKIPPED)
     first = f"; first: {counts['problems'][0]}" if counts["problems"] else ""
-    return f"{text}, {skipped:,} records skipped{first}" if skipped else text
+    return f"{text}, {counted(skipped, 'record')} skipped{first}" if skipped else text
 
 
 def _failed(counts: Counts) -> Iterator[str]:

@@ -31,6 +31,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.stacked import Rows
 from jax_diversity.foundation.stored import StoredStages
 from jax_diversity.foundation.tables import as_html
+from jax_diversity.foundation.wording import counted
 from jax_diversity.measures import stored as measured
 from jax_diversity.ordering import stored as ordered
 from jax_diversity.packing import stored as packed
@@ -416,6 +417,15 @@ class Dataset:
         return characterized.read_groups(self.stored)
 
     @cached_property
+    def shown_groups(self) -> Mapping[str, tuple[str, ...]]:
+        """`group_names` as reports show them: a cluster has its terms as its name instead of its number."""
+        clusterings = self.counts("cluster").get("clusterings", {}) if "cluster" in self.stored.stages else {}
+        return {
+            family: tuple(cluster["name"] for cluster in self.clusters(family)) if family in clusterings else found
+            for family, found in self.group_names.items()
+        }
+
+    @cached_property
     def group_tokens(self) -> Mapping[str, Int64[np.ndarray, " group"]]:
         """Family -> the number of training tokens in each of its groups, for every stored family."""
         return characterized.read_totals(self.stored)
@@ -537,7 +547,7 @@ class Dataset:
                 yield name, self.stored.stages[stage]["summary"]
         yield "orderings", ", ".join(self.orderings) or "none made yet"
         if self.batch_size is not None:
-            yield "batch size", f"{self.batch_size:,} sequences"
+            yield "batch size", counted(self.batch_size, "sequence")
         if {"write", "pack"} <= self.stored.stages.keys():
             yield "fingerprint", self.fingerprint[:16]
 
@@ -702,4 +712,4 @@ class ValidationPart(Dataset):
         return self._whole.validation_records
 
     def __repr__(self) -> str:
-        return f"ValidationPart({self.address!r}, {self.num_sequences:,} sequences)"
+        return f"ValidationPart({self.address!r}, {counted(self.num_sequences, 'sequence')})"

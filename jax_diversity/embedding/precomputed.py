@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.wording import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,7 +128,7 @@ def _open_tables(paths: Sequence[Path], column: str, id_column: str | None, ids:
             "without it; add the column, or set the option id_column to None to use the order of the rows."
         )
     else:
-        _check_number(f"{len(paths)} files (the first is {paths[0]})", sum(lengths), len(ids))
+        _check_number(f"{counted(len(paths), 'file')} (the first is {paths[0]})", sum(lengths), len(ids))
         targets, num_unused = np.arange(len(ids)), 0
     dimensions = _first_width(paths, column)
 

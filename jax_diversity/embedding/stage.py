@@ -19,6 +19,7 @@ from jax_diversity.foundation.folders import inside
 from jax_diversity.foundation.jobs import Job
 from jax_diversity.foundation.progress import Advance, ignore, reached
 from jax_diversity.foundation.stage import Context, Counts, Stage
+from jax_diversity.foundation.wording import counted
 
 if TYPE_CHECKING:
     from jax_diversity.embedding.precomputed import PrecomputedVectors
@@ -37,14 +38,14 @@ def embed(context: Context, partial: Path) -> Counts:
         _take_learnt(context.reference, config, stored)
     num_fitted = min(FIT_DOCUMENTS, beginnings.num_documents)
     fits = learns(config.method, config.options) and context.reference is None
-    shown = context.progress.task("fit embedding", num_fitted, "documents") if fits else nullcontext(ignore)
+    shown = context.progress.task("fit embedding", num_fitted, "document") if fits else nullcontext(ignore)
     try:
         with shown as advance:
             made = make_once(context.opened, dataclasses.asdict(config), str(stored), advance)
         about: Counts = {"features": _features(context, int(made.dimensions), stored)}
         copies = isinstance(made, PrecomputedVectors)
         name = "copy vectors" if copies else "embed documents"
-        with context.progress.task(name, beginnings.num_documents, "documents") as advance:
+        with context.progress.task(name, beginnings.num_documents, "document") as advance:
             if copies:
                 about["num_unused_vectors"] = made.num_unused
                 num_zero_vectors = _write_vectors(partial, beginnings, made, advance)
@@ -158,7 +159,7 @@ def _write_vectors(partial: Path, beginnings: Any, made: PrecomputedVectors, adv
 
 def summary(counts: Counts) -> str:
     """Summarize the counts in one line: the number of vectors and of their features."""
-    return f"{counts['num_documents']:,} vectors of {counts['dimensions']}"
+    return f"{counted(counts['num_documents'], 'vector')} of {counts['dimensions']}"
 
 
 EMBED = Stage(

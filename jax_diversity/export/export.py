@@ -85,7 +85,7 @@ def _megatron(run: Run, target: Path, config: ExportConfig, progress: Progress) 
             prefix = str(dataset.tokens.files[0].prefix.resolve())
         else:
             prefix = str((target / "tokens").resolve())
-            with progress.task("export tokens", dataset.tokens.num_tokens, "tokens") as advance:
+            with progress.task("export tokens", dataset.tokens.num_tokens, "token") as advance:
                 path, overwrite = Path(prefix), config.overwrite
                 written.append(megatron.write_tokens(dataset.tokens, path, overwrite=overwrite, advance=advance))
         seed = dataset.settings["packing"]["seed"] if options.seed is None else options.seed
@@ -101,14 +101,14 @@ def _olmo(run: Run, target: Path, config: ExportConfig, progress: Progress) -> l
     length, overwrite = common_length(run), config.overwrite
     written = [write_olmo(run.to_order(), target, config.olmo, sequence_length=length, overwrite=overwrite)]
     if config.olmo.tokens:
-        with progress.task("export tokens", run.num_sequences, "sequences") as advance:
+        with progress.task("export tokens", run.num_sequences, "sequence") as advance:
             written.append(write_olmo_tokens(run, target / "sequences.npy", overwrite=overwrite, advance=advance))
     return written
 
 
 def _maxtext(run: Run, target: Path, config: ExportConfig, progress: Progress) -> list[Written]:
     options = {"sequences_per_file": config.maxtext.sequences_per_file, "overwrite": config.overwrite}
-    with progress.task("export records", len(run), "sequences") as advance:
+    with progress.task("export records", len(run), "sequence") as advance:
         written = write_maxtext(run, target, **options, advance=advance)
     settings = written.files[-1].read_text(encoding="utf-8")
     return [Written(written.files, f"{written.line}\n\n{settings.rstrip()}")]

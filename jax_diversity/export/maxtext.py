@@ -26,6 +26,7 @@ from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import hold
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.wording import counted
 from jax_diversity.records.writing import file_counts, num_records, record_paths, write_array_record
 from jax_diversity.run.run import Run
 from jax_diversity.run.source import SequenceSource
@@ -116,7 +117,9 @@ def write_maxtext(
                 write_array_record(path, examples, count, f"group_size:{group_size},uncompressed", advance=advance)
             start += count
         write_text(settings, _settings(folder, length))
-    line = f"{folder}: {len(run):,} records in {len(paths)} files; MaxText reads them by {settings}."
+    line = (
+        f"{folder}: {counted(len(run), 'record')} in {counted(len(paths), 'file')}; MaxText reads them by {settings}."
+    )
     if not run.is_bijection:
         size = sum(path.stat().st_size for path in paths)
         line += (

@@ -29,6 +29,7 @@ from jax_diversity.export.files import Written, new_file
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import hold
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.wording import counted
 from jax_diversity.packing.megatron import MegatronIndices, megatron_indices
 from jax_diversity.schema import Ordering
 from jax_diversity.schema.orderings import Positions
@@ -171,7 +172,9 @@ def write_tokens(tokens: TokenStore, prefix: Path, *, overwrite: bool = False, a
                         start, stop = file.starts[first], file.starts[last]
                         writer.add_runs(file.tokens[start:stop], np.diff(file.starts[first : last + 1]))
                         advance(int(stop - start))
-    return Written(files, f"{prefix}: {tokens.num_documents:,} documents, {tokens.num_tokens:,} tokens.")
+    return Written(
+        files, f"{prefix}: {counted(tokens.num_documents, 'document')}, {counted(tokens.num_tokens, 'token')}."
+    )
 
 
 def write_megatron(
@@ -229,8 +232,8 @@ def write_megatron(
                 np.save(file, values)
     return Written(
         (*paths, text),
-        f"{folder}/{start}-*: {len(order):,} positions in order; run Megatron with --data-cache-path {folder} and "
-        f"--data-path {json.loads(description)['dataset_path']}.",
+        f"{folder}/{start}-*: {counted(len(order), 'position')} in order; run Megatron with --data-cache-path {folder} "
+        f"and --data-path {json.loads(description)['dataset_path']}.",
     )
 
 

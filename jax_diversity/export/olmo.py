@@ -27,6 +27,7 @@ from jax_diversity.export.settings import OlmoExportConfig
 from jax_diversity.foundation.checks import check_at_least
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.foundation.wording import counted
 from jax_diversity.run.run import Run
 from jax_diversity.run.source import SequenceSource
 from jax_diversity.schema import Ordering
@@ -99,7 +100,7 @@ def write_olmo(
         read = num_instances - num_instances % (size or 1)  # the positions that OLMo reads in an epoch
         starts = range(0, max(len(order), 1), read)
         epochs = [order.indices[np.arange(start, start + length) % max(len(order), 1)] for start in starts]
-        ends = f" train {len(order) // (size or 1):,} steps;"
+        ends = f" train {counted(len(order) // (size or 1), 'step')};"
     else:
         epochs, ends = [order.indices[:length]] * config.num_epochs, ""
     names = [indices_name(config, num_instances, sequence_length, epoch) for epoch in range(1, len(epochs) + 1)]
@@ -145,4 +146,6 @@ def write_olmo_tokens(run: Run, path: Path, *, overwrite: bool = False, advance:
                 )
             file.write(rows["inputs"].astype(dtype).data)
             advance(len(indices))
-    return Written((path,), f"{path}: {len(source):,} instances of {length} tokens, raw {dtype.name}.")
+    return Written(
+        (path,), f"{path}: {counted(len(source), 'instance')} of {counted(length, 'token')}, raw {dtype.name}."
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,35 @@ def _close_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_close_locks)
+
+
+# Names of numbered files: datatrove's 00000_tokens, web_00000_tokens, 00000_00003_shuffled; dolma's part-0-00000;
+# Spark's part-00000-c0ffee00-....-c000.snappy; web-00000-of-00512, also with the hash that the Hugging Face hub adds;
+# shard_3, web-0001. A year or a month is not a file's number: wiki-2024, wiki-202401.
+_FILE_NUMBER = re.compile(
+    r"(?:^|[-_.])\d{5}(?:_\d{5})?_(?:tokens|shuffled|unshuffled)$"
+    r"|(?:^|[-_.])(?:part|shard|chunk|file)[-_.]?\d+(?:[-_.]\d+)*$"
+    r"|(?:^|[-_.])(?:(?:part|shard|chunk|file)[-_.])?\d{3,}-of-\d{3,}(?:-[0-9a-f]{16})?$"
+    r"|^part-\d+-(?:tid-\d+-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}.*$"
+    r"|^\d+$"
+    r"|[-_.](?!(?:19|20)\d\d(?:\d\d)?$)\d{3,6}$"
+)
+
+
+def source_of_file(name: str, folder: str) -> str:
+    """Return the source of a file's documents: its name without the file's number, or its folder if nothing is left.
+
+    Args:
+        name: the base name of the file without endings, or of a prefix of Megatron's files.
+        folder: the name of its folder.
+
+    Example:
+        >>> source_of_file("books_text_document", "tokens"), source_of_file("00000_tokens", "web")
+        ('books_text_document', 'web')
+        >>> source_of_file("wiki-0001", "texts"), source_of_file("wiki-2024", "texts")
+        ('wiki', 'wiki-2024')
+    """
+    return _FILE_NUMBER.sub("", name) or folder or name
 
 
 def distinct_ends(paths: Sequence[str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jax_diversity.foundation.terminal import clean, show
+from jax_diversity.foundation.wording import in_number
 
 if TYPE_CHECKING:
     from rich.progress import Task
@@ -115,8 +116,8 @@ class Progress:
     def task(self, name: str, total: int | None, unit: str) -> Iterator[Advance]:
         """Show a task while the block runs; yields a function that any thread calls with the number of new units.
 
-        `unit` is a noun in the plural; only `bytes` are scaled. None means that `total` is unknown. During compilation
-        the task shows `compiling` instead of a rate; this time is not part of the rate.
+        `unit` is a noun in the singular; only a `byte` is scaled. None means that `total` is unknown. During
+        compilation the task shows `compiling` instead of a rate; this time is not part of the rate.
         """
         if self.quiet:
             yield ignore
@@ -210,7 +211,7 @@ def _print_line(task: Task, unit: str, compiled: float, total: int | None = None
     """Print a line for a log; `compiled` is the time of compilation in seconds. `total` adds the remaining time."""
     done = _amount(task.completed, unit)
     if total:
-        done = f"{done.removesuffix(f' {unit}')} of {_amount(total, unit)}"
+        done = f"{_number(task.completed) if unit != 'byte' else done} of {_amount(total, unit)}"
     parts = [f"{done} in {_clock(task.elapsed)}", *_rate_and_memory(task, unit)]
     if compiled >= _SECONDS_WORTH_A_LINE:
         parts.insert(1, f"{_clock(compiled)} of them to compile")
@@ -221,7 +222,7 @@ def _print_line(task: Task, unit: str, compiled: float, total: int | None = None
 
 def _rate_and_memory(task: Task, unit: str, compiles: bool = False) -> list[str]:
     rate = [f"{_amount(task.speed, unit)}/s"] if task.speed else []  # the rate of the last 30 seconds
-    return [*(["compiling"] if compiles else rate), _amount(resident_bytes(), "bytes")]
+    return [*(["compiling"] if compiles else rate), _amount(resident_bytes(), "byte")]
 
 
 def _clock(seconds: float | None) -> timedelta:
@@ -230,8 +231,12 @@ def _clock(seconds: float | None) -> timedelta:
 
 def _amount(number: float, unit: str) -> str:
     """A number of units: `1,234 documents`, `2.5 steps`, `12.0 MB`."""
-    if unit == "bytes":
+    if unit == "byte":
         from rich.filesize import decimal
 
         return decimal(int(number))
-    return f"{number:,.{0 if number >= 10 or number == int(number) else 1}f} {unit}"
+    return f"{_number(number)} {in_number(number, unit)}"
+
+
+def _number(number: float) -> str:
+    return f"{number:,.{0 if number >= 10 or number == int(number) else 1}f}"

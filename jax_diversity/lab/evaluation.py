@@ -18,6 +18,7 @@ from scipy import stats
 from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_function
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.wording import counted
 from jax_diversity.lab.group_losses import document_codes
 from jax_diversity.loader.iteration import Batch
 from jax_diversity.loader.loader import Loader
@@ -49,7 +50,8 @@ class MeanLoss(NamedTuple):
 
     def __str__(self) -> str:
         reach = "" if np.isnan(self.error) else f" ± {self.high - self.mean:.4f}"
-        return f"{self.mean:.4f}{reach} nats per token ({self.num_targets:,} tokens, {self.num_documents:,} documents)"
+        number = f"{counted(self.num_targets, 'token')}, {counted(self.num_documents, 'document')}"
+        return f"{self.mean:.4f}{reach} nats per token ({number})"
 
 
 @dataclass(frozen=True, eq=False)

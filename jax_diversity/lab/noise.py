@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float64, Int64
 
 from jax_diversity.foundation.checks import as_tuple, as_whole_number
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.wording import counted
 
 _POINTS = 9
 """Number of means to which a local line is fitted."""
@@ -41,7 +42,7 @@ class LossNoise:
     smallest_differences: Mapping[int, float]
 
     def __str__(self) -> str:
-        parts = [f"{number} steps: {deviation:.4f}" for number, deviation in self.deviations.items()]
+        parts = [f"{counted(number, 'step')}: {deviation:.4f}" for number, deviation in self.deviations.items()]
         return f"Standard deviation of the mean loss of {', '.join(parts) or 'too few steps to tell'}"
 
 

@@ -19,6 +19,7 @@ from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import hold, inside, refuse_links
 from jax_diversity.foundation.progress import Advance, Progress, compiling, ignore
+from jax_diversity.foundation.wording import counted
 from jax_diversity.lab.checkpoints import Checkpoints
 from jax_diversity.lab.compiled import StepResult, compiled_model
 from jax_diversity.lab.evaluation import Evaluator
@@ -102,7 +103,9 @@ class TrainingRun:
         return np.array(steps, np.int64), np.array(values, np.float64)
 
     def __str__(self) -> str:
-        text = f"Trained {self.num_parameters:,} parameters on {self.run!r} for {self.num_steps} steps"
+        text = (
+            f"Trained {counted(self.num_parameters, 'parameter')} on {self.run!r} for {counted(self.num_steps, 'step')}"
+        )
         if not self.steps:
             return f"{text}; the log of the losses is lost."
         validation = "" if self.validation_loss is None else f", validation loss {self.validation_loss:.3f}"
@@ -286,7 +289,7 @@ def train_in_place(datasets: Datasets | Run, config: TrainConfig, progress: Prog
     """Train on a run; log and checkpoints are stored with the dataset or the stored run, see `training_folder`."""
     run = as_run(datasets, config.ordering)
     folder = training_folder(run)
-    with progress.task(f"train on {run.name}", config.num_steps, "steps") as advance:
+    with progress.task(f"train on {run.name}", config.num_steps, "step") as advance:
         return train(run, dataclasses.replace(config, ordering=None), folder, advance=advance)
 
 

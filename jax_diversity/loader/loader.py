@@ -13,6 +13,7 @@ import jax
 from jax_diversity.foundation.checks import check_one_of, check_type
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.signatures import takes_settings
+from jax_diversity.foundation.wording import counted
 from jax_diversity.loader.device_placement import DevicePlacement
 from jax_diversity.loader.iteration import Batch, BatchIterator, OrderedBatches
 from jax_diversity.loader.settings import ENDLESS, LoaderOptions, LoaderSettings, Windows
@@ -181,9 +182,9 @@ class Loader(grain.IterDataset[Batch]):
         return f"Loader({self.batches})"
 
     def __repr__(self) -> str:
-        number = "endless" if self.num_batches is None else f"{self.num_batches:,}"
+        number = "endless batches" if self.num_batches is None else counted(self.num_batches, "batch")
         lengths = " or ".join(
             f"{length:,}" for length in sorted({length for _, length in self.batches.windows.lengths})
         )
         size = self.batches.windows.settings.global_batch_size
-        return f"Loader({number} batches of {size:,} sequences of {lengths} tokens, {self.run.name!r})"
+        return f"Loader({number} of {counted(size, 'sequence')} of {lengths} tokens, {self.run.name!r})"

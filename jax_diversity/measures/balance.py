@@ -22,6 +22,7 @@ from jax_diversity.foundation.checks import (
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.tables import Cells, aligned, as_html, wrapped
+from jax_diversity.foundation.wording import counted
 from jax_diversity.measures.documents import DocumentSpread, document_spread
 from jax_diversity.measures.drawn import curve_values, limit_values
 from jax_diversity.measures.floors import ideal_token_shuffle, window_bound, window_floor
@@ -114,7 +115,8 @@ class Balance:
             ]
             for family, prefix in self.prefix_l2.items()
         ]
-        sentence = f"Balance of {len(self.norm_drift):,} positions: window TV (mean / worst), largest prefix deviation"
+        number = counted(len(self.norm_drift), "position")
+        sentence = f"Balance of {number}: window TV (mean / worst), largest prefix deviation"
         return sentence, [["family", *map(str, sizes), "prefix L2"], *lines]
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ def measure_stage(name: str) -> Stage:
         section="windows",
         destination=ORDERINGS,
         run=lambda context, partial: _measure(context, partial, name),
-        summary=lambda counts: f"windows of {', '.join(map(str, counts['windows']))} sequences",
+        summary=lambda counts: f"windows of {', '.join(map(str, counts['windows']))}",
         settings=lambda config: {"windows": list(config.windows), "batch_size": config.batch_size},
         inputs=lambda context: ("characterize", f"order/{name}"),
         owns_folder=False,
@@ -32,7 +32,7 @@ def _measure(context: Context, partial: Path, name: str) -> Counts:
     dataset = context.dataset
     chars = dataset.characteristics
     windows = usable_windows(context.config.windows, chars.num_sequences, context.config.batch_size)
-    with context.progress.task(f"measure: {name}", len(chars.families) * chars.num_sequences, "positions") as advance:
+    with context.progress.task(f"measure: {name}", len(chars.families) * chars.num_sequences, "position") as advance:
         summary = measure(chars, dataset.orderings[name], windows, advance).summary()
     write_json(partial / figures_name(name), {**context.counts(f"order/{name}"), "balance": summary})
     return {"windows": list(windows)}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jax_diversity.foundation.tables import Cells, aligned, as_html, wrapped
+from jax_diversity.foundation.wording import counted
 
 SHUFFLE = "uniform_shuffle"
 """The method, and the name, of the order that others are compared with."""
@@ -100,8 +101,9 @@ class Verdict:
         closed = self.mean_gap_closed
         if closed is None or self.window is None:
             return f"{text}."
-        where = f"at your batch of {self.window:,}" if self.is_batch else f"in windows of {self.window:,}"
-        return f"{text}; {where} sequences it closes {100 * closed:.0f} % of the gap between a shuffle and the floor."
+        size = counted(self.window, "sequence")
+        where = f"at your batch of {size}" if self.is_batch else f"in windows of {size}"
+        return f"{text}; {where} it closes {100 * closed:.0f} % of the gap between a shuffle and the floor."
 
     @property
     def cells(self) -> Cells:
@@ -134,10 +136,10 @@ def too_few(num_positions: int, window: int | None) -> str:
     number = 0 if window is None else num_positions // window
     if not 0 < number < _LEAST_WINDOWS:
         return ""
-    windows = f"{number} window{'s' if number > 1 else ''} of {window:,}"
+    windows = f"{counted(number, 'window')} of {window:,}"
     return (
-        f"This is too little to judge an order: {num_positions:,} sequences are only {windows}; more text, or shorter "
-        "sequences, gives more."
+        f"This is too little to judge an order: {counted(num_positions, 'sequence')}, only {windows}; more text, or "
+        "shorter sequences, gives more."
     )
 
 

@@ -186,7 +186,9 @@ def order(
             followed = targets if isinstance(targets, Targets) else _constant(targets)
             info["targets"] = plan.plain_targets(followed.shares)
             if lacking := shortages(characteristics, followed, plan.consumed):
-                warnings.warn(lacking[0].sentence(str(lacking[0].group), len(lacking) - 1), UnmetTargets, stacklevel=2)
+                names = characteristics.names.get(lacking[0].family)
+                name = str(lacking[0].group) if names is None else names[lacking[0].group]
+                warnings.warn(lacking[0].sentence(name, len(lacking) - 1), UnmetTargets, stacklevel=2)
     if checkpoint is not None:
         check_type("checkpoint", checkpoint, str | Path, "the path of a file")
         METHODS.check_takes(method, "checkpoint", "keep its state in a checkpoint")

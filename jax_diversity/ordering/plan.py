@@ -21,6 +21,7 @@ from jaxtyping import Float64, Int64
 
 from jax_diversity.foundation.checks import as_whole_number, check_mapping, check_one_of
 from jax_diversity.foundation.errors import UserError, quoted
+from jax_diversity.foundation.wording import counted
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.schema import Characteristics, Ordering
 from jax_diversity.schema.orderings import as_integers
@@ -64,7 +65,7 @@ class Targets:
 
     def __repr__(self) -> str:
         places = ", ".join([*map(str, self.starts[:4]), *(["..."] if len(self.starts) > 4 else [])])
-        groups = ", ".join(f"{name}: {shares.shape[1]} groups" for name, shares in self.shares.items())
+        groups = ", ".join(f"{name}: {counted(shares.shape[1], 'group')}" for name, shares in self.shares.items())
         return f"Targets({len(self.starts)} phases from {places}; {groups})"
 
     def __reduce__(self) -> tuple[type[Targets], tuple[Any, ...]]:

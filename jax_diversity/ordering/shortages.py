@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.foundation.wording import counted
 from jax_diversity.ordering.plan import Targets
 from jax_diversity.schema import Characteristics
 
@@ -30,8 +31,7 @@ class Shortage(NamedTuple):
     def sentence(self, name: str, num_others: int) -> str:
         """Return the sentence for users. `name` is the group, `num_others` is how many groups are used up later."""
         tokens, place = f"the tokens of {self.family} {name!r}", f"{self.used_up_after:.0%} of the run"
-        groups = "group" if num_others == 1 else "groups"
-        others = f"; they also use up {num_others} more {groups} before its end" if num_others else ""
+        others = f"; they also use up {counted(num_others, 'more group')} before its end" if num_others else ""
         if not self.has:
             fault = f"{tokens} from {place} on, but the corpus has none"
         else:

@@ -12,6 +12,7 @@ import numpy as np
 from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.stage import Context, Counts, Stage
+from jax_diversity.foundation.wording import counted
 from jax_diversity.ordering.settings import OrderConfig, position_of
 from jax_diversity.ordering.stored import ORDERINGS, VALIDATION, VALIDATION_FILE, VALIDATION_STAGE, array_name
 
@@ -74,7 +75,7 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
         consumed = () if before is None else before.indices[:position]
         settings["targets"], about["unmet_targets"] = _targets(dataset, chars, config, consumed)
     with (
-        context.progress.task(f"order: {config.method}", chars.num_sequences, "sequences") as advance,
+        context.progress.task(f"order: {config.method}", chars.num_sequences, "sequence") as advance,
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore", UnmetTargets)  # the warning above names the group
@@ -97,7 +98,7 @@ def order_validation(context: Context, partial: Path) -> Counts:
     result = Ordering(np.zeros(0, np.int64), {"method": _VALIDATION_METHOD})
     if context.counts("pack")["num_validation_sequences"]:
         chars = context.dataset.validation.characteristics
-        with context.progress.task("order validation", chars.num_sequences, "sequences") as advance:
+        with context.progress.task("order validation", chars.num_sequences, "sequence") as advance:
             result = order(chars, _VALIDATION_METHOD, advance=advance)
     write_array(partial / VALIDATION_FILE, result.indices)
     return {"num_sequences": len(result), "fingerprint": result.fingerprint, **result.info}
@@ -134,7 +135,7 @@ ORDER_VALIDATION = Stage(
     section="orders",
     destination=VALIDATION,
     run=order_validation,
-    summary=lambda counts: f"{counts['num_sequences']:,} validation sequences by {counts['method']}",
+    summary=lambda counts: f"{counted(counts['num_sequences'], 'validation sequence')} by {counts['method']}",
     settings=lambda config: {},
     inputs=lambda context: ("tokenize", "pack", "characterize"),
     packages=("jax", "numpy"),
@@ -145,5 +146,5 @@ def summary(counts: Counts) -> str:
     """Return one line: the number of positions, the method, its windows, and the groups with too few tokens."""
     windows = counts.get("objective", {}).get("windows")
     balanced = f", windows of {', '.join(map(str, windows))}" if windows else ""
-    made = f"{counts['num_sequences']:,} positions by {counts['method']}{balanced}"
+    made = f"{counted(counts['num_sequences'], 'position')} by {counts['method']}{balanced}"
     return ". ".join([made, *counts.get("unmet_targets", [])])

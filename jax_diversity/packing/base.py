@@ -28,6 +28,7 @@ from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.tables import as_html
+from jax_diversity.foundation.wording import counted
 from jax_diversity.packing.appearances import intersperse
 from jax_diversity.packing.report import PackingReport, report_packing
 from jax_diversity.schema import Segments
@@ -65,7 +66,8 @@ class Packed:
     report: PackingReport
 
     def __repr__(self) -> str:
-        return f"Packed({self.report.num_documents:,} documents in {self.report.num_sequences:,} sequences)"
+        documents, sequences = self.report.num_documents, self.report.num_sequences
+        return f"Packed({counted(documents, 'document')} in {counted(sequences, 'sequence')})"
 
     def _repr_html_(self) -> str:
         numbers = [(field.name, getattr(self.report, field.name)) for field in fields(self.report)]

@@ -14,6 +14,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.foundation.spacing import space_groups
 from jax_diversity.foundation.stage import Context, Counts, Stage
+from jax_diversity.foundation.wording import counted
 from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.packing.stored import APPEARANCES, HELD_OUT, SEGMENTS, SEQUENCES, SHUFFLE_INDEX, VALIDATION
 
@@ -59,7 +60,7 @@ def pack_documents(context: Context, partial: Path) -> Counts:
         write_array(partial / APPEARANCES, appearances)
     # Both parts are packed separately, so with any method no sequence contains tokens of training and validation
     # documents.
-    with context.progress.task("pack documents", len(lengths), "documents") as advance:
+    with context.progress.task("pack documents", len(lengths), "document") as advance:
         training = _packed(context, dataset, chosen, advance, appearances)
         apart = _packed(context, dataset, validation, advance, once=True)
     if not training.report.num_sequences:
@@ -134,7 +135,7 @@ def _packed(
         order = order[chosen[order]]
     elif config.document_order == "spacing":
         _, group = np.unique(dataset.assignments("cluster")[order], return_inverse=True)
-        with context.progress.task("space documents", len(order), "documents") as spaced:
+        with context.progress.task("space documents", len(order), "document") as spaced:
             tokens = lengths[order].astype(np.int64)
             times = 1 if appearances is None else appearances[order]
             order = order[space_groups(group, tokens * times, spaced)]
@@ -174,10 +175,10 @@ def _inputs(context: Context) -> tuple[str, ...]:
 
 def summary(counts: Counts) -> str:
     """Summarize the counts in one line: number and length of sequences, documents repeated or left out by weight."""
-    sequences = f"{counts['num_sequences']:,} sequences of {counts['sequence_length']:,} tokens"
+    sequences = f"{counted(counts['num_sequences'], 'sequence')} of {counted(counts['sequence_length'], 'token')}"
     text = f"{sequences}, {counts['num_validation_sequences']:,} for validation"
     if "num_appearances" in counts:
-        text += f"; {counts['num_documents_repeated']:,} documents several times by weight"
+        text += f"; {counted(counts['num_documents_repeated'], 'document')} several times by weight"
         text += f", {counts['num_documents_left_out']:,} never" if counts["num_documents_left_out"] else ""
     if "unused_weight_field" in counts:
         text += "; the field weight is not used (packing.weight_field)"

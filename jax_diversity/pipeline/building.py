@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +19,7 @@ from jax_diversity.pipeline.execution import ExecutionConfig, executing, follow_
 from jax_diversity.pipeline.settings import BuildConfig
 
 _LONGEST_PATH = 4096  # in characters; Linux allows no longer one
+_LIKE_A_FILE = re.compile(r"/|\.\w{1,8}$")
 
 
 def build(
@@ -56,9 +59,8 @@ def build(
         >>> loader = make_loader(dataset, global_batch_size=256)
     """
     listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    for path in listed:
-        # A list of texts, or of records, is a common mistake. A text of several lines is never the name of a file.
-        if not isinstance(path, str | os.PathLike) or "\n" in os.fspath(path) or len(os.fspath(path)) > _LONGEST_PATH:
+    for path in listed:  # a list of texts, or of records, is a common mistake
+        if not isinstance(path, str | os.PathLike) or _is_text(os.fspath(path)):
             raise UserError(
                 f"Expected paths to be names of files, found {shortened(quoted(path), 80)}; write texts to a file "
                 "first, for example with pandas.DataFrame({'text': texts}).to_parquet('texts.parquet')."
@@ -82,6 +84,13 @@ def build(
         with executing(config, execution) as executor:
             Build(config, Progress(quiet), executor).run_all()
     return open_dataset(out)
+
+
+def _is_text(path: str) -> bool:
+    """Whether a path is a text: it has several lines, is too long, or has words and is not like a file's name."""
+    if "\n" in path or len(path) > _LONGEST_PATH:
+        return True
+    return " " in path.strip() and not _LIKE_A_FILE.search(path) and not glob.glob(f"{path}*")
 
 
 def _plain(value: Any) -> Any:

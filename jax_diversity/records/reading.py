@@ -15,6 +15,7 @@ from jaxtyping import Int64, Integer, UInt8
 
 from jax_diversity.foundation.artifacts import NO_ARRAY
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.wording import counted
 from jax_diversity.records import codec
 from jax_diversity.records.decoding import FIELDS, Arrays, BufferPool, LossMask, decode, stored_rows
 from jax_diversity.records.files import REPAIR, RecordFile
@@ -87,7 +88,8 @@ class RecordReader:
         return partial(RecordReader, **{name: getattr(self, name) for name in names}), ()
 
     def __repr__(self) -> str:
-        return f"RecordReader({len(self)} records of {self.sequence_length} tokens in {len(self.paths)} files)"
+        records = f"{counted(len(self), 'record')} of {counted(self.sequence_length, 'token')}"
+        return f"RecordReader({records} in {counted(len(self.paths), 'file')})"
 
     def moved(
         self, paths: Sequence[Any], read_rows: Callable[[Rows], UInt8[np.ndarray, "row byte"]] | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 from jax_diversity.foundation.jobs import Job, Work, finished
 from jax_diversity.foundation.progress import reached
 from jax_diversity.foundation.stage import Context, Counts, Stage
+from jax_diversity.foundation.wording import counted
 from jax_diversity.records.settings import RecordsConfig
 from jax_diversity.records.stored import RECORDS
 
@@ -78,7 +79,7 @@ def _write_ordered(context: Context, partial: Path, num_sequences: int) -> None:
 def _run(context: Context, task: str, work: Work, jobs: Sequence[Job], num_sequences: int) -> None:
     """Run jobs, whose results are the numbers of their sequences."""
     done = 0
-    with context.progress.task(task, num_sequences, "sequences") as advance:
+    with context.progress.task(task, num_sequences, "sequence") as advance:
         for number in context.executor.map(work, jobs):
             done += number
             reached(advance, done)
@@ -103,7 +104,9 @@ def summary(counts: Counts) -> str:
     records = counts["records"]
     where = f"in the order of {counts['ordering']!r}" if counts["layout"] == "ordered" else "as packed"
     num_files = sum(map(len, records.values()))
-    return f"{sum(records['train']):,} + {sum(records['validation']):,} records in {num_files} files, {where}"
+    return (
+        f"{sum(records['train']):,} + {sum(records['validation']):,} records in {counted(num_files, 'file')}, {where}"
+    )
 
 
 def _inputs(context: Context) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ def orders_values(
     names = [clean_text(each.about["name"]) for each in orders]
     positions = sum(len(as_order(each.order)) for each in orders) * len(chars.families)
     values, window_tv, floors, ideal = [], {}, {}, {}
-    with progress.task("measure orderings", 2 * positions, "positions") as advance:
+    with progress.task("measure orderings", 2 * positions, "position") as advance:
         for name, each in zip(names, orders, strict=True):
             balance = measurer.measure(each.order, advance)
             values.append(order_values(chars, each, balance, group_names, len(orders), advance, targets))
@@ -94,7 +94,7 @@ def orders_values(
     if shuffle is None:
         shuffle = partial(_uniform_shuffle, chars)
     length = len(as_order(shuffle(0)))
-    with progress.task("measure shuffles", NUM_SEEDS * length * len(chars.families), "positions") as advance:
+    with progress.task("measure shuffles", NUM_SEEDS * length * len(chars.families), "position") as advance:
         references = reference_values(chars, shuffle, advance, targets)
     shuffles = [name for name, each in zip(names, orders, strict=True) if each.about["method"] == SHUFFLE]
     sizes = sorted(measurer.windows) if orders else []

@@ -24,12 +24,13 @@ import numpy as np
 from jax_diversity.figures.plain import clean_text, round_value
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
+from jax_diversity.foundation.wording import counted
 from jax_diversity.lab.training_log import LOG_FILE, training_folder
 from jax_diversity.measures.comparison import SHUFFLE
 from jax_diversity.report import words
 from jax_diversity.report.orderings import Shown, orders_values
 from jax_diversity.report.training import logged_steps, training_values
-from jax_diversity.report.values import FORMAT_VERSION, group_names, summary_values
+from jax_diversity.report.values import FORMAT_VERSION, summary_values
 from jax_diversity.run.joining import joined_groups
 from jax_diversity.run.measuring import choose
 from jax_diversity.run.run import Origins
@@ -71,7 +72,7 @@ def run_values(
     names = (
         {family: joined_groups(run.datasets, family) for family in chars.families}
         if several
-        else group_names(run.datasets[0])
+        else run.datasets[0].shown_groups
     )
     ordering, verdicts = orders_values(
         chars,
@@ -99,8 +100,8 @@ def run_values(
     }
     tokens = sum(each["positions"] * each["sequence_length"] for each in about["datasets"])
     sentence = (
-        f"{words.counted(len(run), 'sequence')} ({tokens:,} tokens, padding included) from "
-        f"{words.counted(len(run.datasets), 'dataset')}, in the order in which training reads them."
+        f"{counted(len(run), 'sequence')} ({tokens:,} tokens, padding included) from "
+        f"{counted(len(run.datasets), 'dataset')}, in the order in which training reads them."
     )
     measured = "its own mixture" if several else "the dataset's mixture"
     cards = [

@@ -135,7 +135,7 @@ def ordering_values(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Measure the orderings of a dataset, and compare them with its first shuffle: values and verdicts."""
     chars, batch_size = dataset.characteristics, context.config.batch_size
-    names_of_groups = group_names(dataset)
+    names_of_groups = dataset.shown_groups
     # Steps that may fail on damaged files come first. Measuring comes last: it takes most of the time.
     batches = batches_values(dataset, names, names_of_groups, batch_size or context.config.train.batch_size)
     shown = [Shown(dataset.orderings[name], {**context.counts(f"order/{name}"), "name": name}) for name in names]
@@ -144,15 +144,6 @@ def ordering_values(
     counts = context.counts("characterize")
     sentences = {"balanced": words.families_sentence(counts), "unbalanced": words.unbalanced_sentence(counts)}
     return {**values, **sentences, "batches": batches}, verdicts
-
-
-def group_names(dataset: Dataset) -> dict[str, Sequence[str]]:
-    """Family -> the names of its groups; a cluster is named by its terms instead of its number."""
-    clusterings = dataset.counts("cluster")["clusterings"]
-    return {
-        family: [cluster["name"] for cluster in dataset.clusters(family)] if family in clusterings else found
-        for family, found in dataset.group_names.items()
-    }
 
 
 def with_summary(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax_diversity.figures.plain import clean_text
+from jax_diversity.foundation.wording import counted
 from jax_diversity.measures.verdict import Verdict
 
 MAX_FIELDS = 8
@@ -33,11 +34,6 @@ def size_in_words(num_bytes: int) -> str:
     if num_bytes < 1000:
         return counted(num_bytes, "byte")
     return _scaled(num_bytes / 1000, ("kB", "MB", "GB", "TB", "PB"))
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun in the right form: `1 document`, `22,727 documents`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def compact(number: int) -> str:
@@ -125,8 +121,8 @@ def verdict_sentence(verdict: Mapping[str, Any]) -> str:
     mean, baseline_mean = against(verdict["mean"], verdict["baseline_mean"])
     holds = "even the worst window" if verdict["holds"] else "the worst window"
     return (
-        f"By {verdict['family']}, windows of {verdict['window_size']:,} sequences have a mean TV of {mean} with "
-        f"`{verdict['ordering']}` and {baseline_mean} with {_shuffle(verdict)}; {holds} ({worst}) is "
+        f"By {verdict['family']}, windows of {counted(verdict['window_size'], 'sequence')} have a mean TV of {mean} "
+        f"with `{verdict['ordering']}` and {baseline_mean} with {_shuffle(verdict)}; {holds} ({worst}) is "
         f"{'' if verdict['holds'] else 'not '}better than the best of {_shuffle(verdict)} ({best})."
     )
 
@@ -185,15 +181,16 @@ def next_sentences(values: Mapping[str, Any], verdicts: Sequence[Verdict], batch
     if closed:
         best = max(closed, key=lambda name: closed[name] or 0.0)
         (judged,) = (each for each in verdicts if each.ordering == best)
-        where = f"at your batch of {judged.window:,}" if judged.is_batch else f"in windows of {judged.window:,}"
+        size_of = counted(judged.window or 0, "sequence")
+        where = f"at your batch of {size_of}" if judged.is_batch else f"in windows of {size_of}"
         share = closed[best] or 0.0
         if share <= 0:
-            sentences.append(f"Train on the shuffle: {where} sequences no order of this page is better.")
+            sentences.append(f"Train on the shuffle: {where} no order of this page is better.")
         elif is_run:
             sentences.append(f'Train on this run: `jd.make_loader("{folder}"{size})`.')
         else:
             sentences.append(
-                f"Train on `{best}`, which closes the largest part of the gap {where} sequences ({percent(share)}): "
+                f"Train on `{best}`, which closes the largest part of the gap {where} ({percent(share)}): "
                 f'`jd.make_loader("{folder}", ordering="{best}"{size})`.'
             )
     elif not is_run and not verdicts:

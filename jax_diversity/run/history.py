@@ -8,6 +8,7 @@ import numpy as np
 
 from jax_diversity.corpus.stored import DUPLICATE_GROUPS, Decision, editing_steps, find_decision
 from jax_diversity.dataset import Dataset
+from jax_diversity.foundation.wording import counted
 from jax_diversity.run.inspection import find_document, ids_of
 
 _MOST_COPIES = 5
@@ -42,8 +43,7 @@ class DocumentHistory:
             told.append(f"Preparation edited its text; the steps that edited documents are {steps}.")
         if self.num_copies:
             more = " and others" if self.num_copies > len(self.copies) else ""
-            copies = "copy" if self.num_copies == 1 else "copies"
-            told.append(f"It has {self.num_copies:,} {copies} in the dataset: {', '.join(self.copies)}{more}.")
+            told.append(f"It has {counted(self.num_copies, 'copy')} in the dataset: {', '.join(self.copies)}{more}.")
         return told
 
 

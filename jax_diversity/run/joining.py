@@ -41,7 +41,7 @@ def joined_characteristics(datasets: Sequence[Dataset]) -> Characteristics:
 
     Example:
         >>> joined_characteristics([web, code])  # of 5,000 and 2,000 sequences
-        Characteristics(7000 sequences of 512; length: 12 groups, language: 31 groups)
+        Characteristics(7,000 sequences of 512; length: 12 groups, language: 31 groups)
     """
     if not datasets:
         raise UserError("Expected at least one dataset, found none.")

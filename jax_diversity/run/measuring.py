@@ -197,7 +197,7 @@ def compare_orderings(chosen: Chosen, progress: Progress) -> tuple[Comparison, M
     def keep(name: str, balance: Balance) -> None:
         curves[name] = short_curves(balance)
 
-    with progress.task("measure", _num_positions(chosen, together), "positions") as advance:
+    with progress.task("measure", _num_positions(chosen, together), "position") as advance:
         compared = compare(
             chosen.characteristics, together, chosen.windows, targets=chosen.targets, advance=advance, keep=keep
         )
@@ -215,7 +215,7 @@ def measure_orderings(chosen: Chosen, progress: Progress, *, profile: bool = Fal
     together = {reference: shuffle, **chosen.orders}
     measurer = Measurer(chosen.characteristics, chosen.windows, chosen.targets)
     summaries: dict[str, dict[str, Any]] = {}
-    with progress.task("measure", _num_positions(chosen, together), "positions") as advance:
+    with progress.task("measure", _num_positions(chosen, together), "position") as advance:
         for name, ordering in together.items():
             balance = measurer.measure(ordering, advance)
             summaries[name] = balance.summary()
@@ -251,7 +251,7 @@ def measure_targets(
 ) -> dict[str, dict[str, FollowedBalance]]:
     """Compare the reference and the orderings with moving targets: ordering -> family with targets -> measures."""
     together, found = _together(chosen), {}
-    with progress.task("measure targets", len(together), "orderings") as advance:
+    with progress.task("measure targets", len(together), "ordering") as advance:
         for name, ordering in together.items():
             found[name] = _beside_targets(chosen, followed, ordering)
             advance(1)
@@ -270,7 +270,7 @@ def profile_orderings(chosen: Chosen, progress: Progress) -> dict[str, dict[str,
     """Mean TV of aligned windows: family -> ordering (the reference is first) or `floor` -> size 1, 2, 4 ... -> TV."""
     chars, together = chosen.characteristics, _together(chosen)
     profiles: dict[str, dict[str, dict[int, float]]] = {family: {} for family in chars.families}
-    with progress.task("measure all sizes", _num_positions(chosen, together), "positions") as advance:
+    with progress.task("measure all sizes", _num_positions(chosen, together), "position") as advance:
         for name, ordering in together.items():
             for family, offsets in window_profile(chars, ordering, advance, targets=chosen.targets).items():
                 aligned = offsets["0"]

@@ -21,6 +21,7 @@ from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.tables import as_html
+from jax_diversity.foundation.wording import counted
 from jax_diversity.schema import Characteristics, Ordering
 from jax_diversity.schema.orderings import Positions
 
@@ -185,7 +186,7 @@ class Run(ABC):
     @property
     def _size_text(self) -> str:
         number = len(self.sizes)
-        return f"{len(self)} positions of {number} dataset{'' if number == 1 else 's'}"
+        return f"{counted(len(self), 'position')} of {counted(number, 'dataset')}"
 
     def seen(self, position: Any = None, path: str | Path | None = None) -> pa.Table:
         """The documents that training read before a position, over all epochs.

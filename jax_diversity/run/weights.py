@@ -13,9 +13,9 @@ from jaxtyping import Float64, Int64
 
 from jax_diversity.foundation.checks import as_tuple, as_weight
 from jax_diversity.foundation.errors import UserError, quoted
+from jax_diversity.foundation.folders import source_of_file
 from jax_diversity.ordering.plan import Targets
 from jax_diversity.schema.weights import WeightRule, fits, parse_rules
-from jax_diversity.token_store.blend import prefix_source
 
 _LARGEST_TEMPERATURE = 1e6
 Weights = Sequence[float] | np.ndarray | Targets
@@ -138,7 +138,7 @@ def _groups(rule: WeightRule, names: Sequence[str], fit: Callable[[str, str], bo
         rule.value,
         rule.value.removeprefix(f"{rule.name}="),
         path.name,
-        prefix_source(path.name, path.parent.name),
+        source_of_file(path.name, path.parent.name),
     )
     found = ([index for index, name in enumerate(names) if fit(name, each)] for each in readings)
     return next(filter(None, found), [])

@@ -20,6 +20,7 @@ from jax_diversity.sampling.whole import as_numbers
 _LEVEL = 0.95
 _LEAST = 4
 """The smallest number of sequences with an error."""
+_TOO_FEW = "too few for an interval"
 
 
 @dataclass(frozen=True)
@@ -52,18 +53,24 @@ class LossEstimate:
         return (self.high - self.low) / 2
 
     def __str__(self) -> str:
-        line = f"{self._value} (95 % interval) from {self.num_sequences:,} of {self.num_all:,}"
+        what = "95 % interval" if math.isfinite(self.reach) else _TOO_FEW
+        line = f"{self._value} ({what}) from {self.num_sequences:,} of {self.num_all:,}"
         if math.isfinite(self.worth):
             line += f", as exact as {self.worth:,.0f} random ones"
         width = max(map(len, self.groups), default=0)
-        rows = [f"  {name:<{width}}  {each._value}  ({each.num_sequences:,})" for name, each in self.groups.items()]
+        rows = []
+        for name, each in self.groups.items():
+            few = "" if math.isfinite(each.reach) else f": {_TOO_FEW}"
+            rows.append(f"  {name:<{width}}  {each._value}  ({each.num_sequences:,}{few})")
         return "\n".join([line, *rows])
 
     @property
     def _value(self) -> str:
         # Two digits of the interval's half width; the mean has as many decimals.
         reach = self.reach
-        decimals = 4 if not reach > 0 or not math.isfinite(reach) else max(1 - math.floor(math.log10(reach)), 0)
+        if not math.isfinite(reach):
+            return f"{self.mean:.4f}"
+        decimals = max(1 - math.floor(math.log10(reach)), 0) if reach > 0 else 4
         return f"{self.mean:.{decimals}f} ± {reach:.{decimals}f}"
 
 

@@ -110,7 +110,7 @@ def find_whole(source: Source, kind: Kind | None) -> Whole:
                 "Expected a dataset or a Parquet file for a sample of documents, found token counts; give counts with "
                 "one row per document and leave `of` out."
             )
-        return Whole("sequences", source, num_numbers=source.num_sequences)
+        return Whole("sequences", source, source.names, num_numbers=source.num_sequences)
     if is_parquet(source):
         if kind == "sequences":
             raise UserError(
@@ -134,7 +134,7 @@ def is_parquet(source: Any) -> bool:
 
 def _of_sequences(dataset: Dataset) -> Whole:
     chars = dataset.characteristics
-    names = {family: dataset.group_names[family] for family in chars.families if family != TOKENS}
+    names = {family: dataset.shown_groups[family] for family in chars.families if family != TOKENS}
     return Whole("sequences", chars, names, num_numbers=chars.num_sequences)
 
 
@@ -151,7 +151,8 @@ def _of_documents(dataset: Dataset) -> Whole:
             counts[family] = _token_shares(dataset, numbers, lengths)
         elif family in table.column_names:
             codes = Codes(table[family].to_numpy()[numbers].astype(np.int32), dataset.group_names[family])
-            counts[family], names[family] = _one_group(codes, np.full(len(numbers), _UNITS)), codes.names
+            counts[family] = _one_group(codes, np.full(len(numbers), _UNITS))
+            names[family] = dataset.shown_groups[family]
     weights = {family: dataset.counts("characterize")["weights"][family] for family in counts}
     store = dataset.document_store
 

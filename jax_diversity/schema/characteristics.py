@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +21,7 @@ from scipy.sparse import coo_array, csr_array, issparse
 from jax_diversity.foundation.checks import as_weight, as_whole_number, check_mapping
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.tables import as_html
+from jax_diversity.foundation.wording import counted
 from jax_diversity.schema.count_files import ROWS_PER_GROUP, CountBlock, CountFiles, StoredCounts, write_counts
 from jax_diversity.schema.orderings import as_integers
 
@@ -45,6 +46,7 @@ class Characteristics:
             all other sequences. None if their order does not matter.
         batch_size: the global batch size of your training, in sequences. Without an objective, orderings balance
             windows of this size; measures include it. None if it is unknown.
+        names: family -> the names of its groups. Families whose groups have only numbers are left out.
 
     Use `Characteristics.from_counts` to make a value of this class. Pickles and copies are read-only too.
     """
@@ -56,6 +58,7 @@ class Characteristics:
     copies: Int64[np.ndarray, "sequence member"] | None = None
     turns: Int64[np.ndarray, " sequence"] | None = None
     batch_size: int | None = None
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # A SciPy matrix cannot be made read-only, only its three arrays.
@@ -69,6 +72,8 @@ class Characteristics:
                 groups.setflags(write=False)
         object.__setattr__(self, "counts", MappingProxyType(dict(self.counts)))
         object.__setattr__(self, "weights", MappingProxyType(dict(self.weights)))
+        names = {family: self.names[family] for family in self.counts if family in self.names}
+        object.__setattr__(self, "names", MappingProxyType(names))
 
     @classmethod
     def from_counts(
@@ -88,7 +93,8 @@ class Characteristics:
             counts: family name -> SciPy sparse or dense matrix (sequence, group) with token counts >= 0, or labels: one
                 text or whole number per sequence, the group of all its tokens. Every family must count all tokens of
                 the same sequences, so a row has the same total in all families. A single matrix or a single list of
-                labels is the family `group`. If all families are labels, a sequence counts as full.
+                labels is the family `group`. If all families are labels, a sequence counts as full. Labels, and the
+                columns of a pandas table, are the `names` of the groups.
             weights: family name -> λ >= 0. Families without an entry have 1.0.
             sequence_length: L in tokens. None means the largest row total.
             documents: for every sequence, the number of its document; negative if the sequence contains several.
@@ -132,6 +138,7 @@ class Characteristics:
                 name: matrices[name] if name in matrices else _of_labels(name, each, counted[0] if counted else tokens)
                 for name, each in counts.items()
             }
+        names = {name: found for name, given in counts.items() if (found := _names_of(given))}
         totals = {name: np.asarray(matrix.sum(axis=1)).ravel() for name, matrix in matrices.items()}
         first_name, first_totals = next(iter(totals.items()))
         for name, row_totals in totals.items():
@@ -169,7 +176,7 @@ class Characteristics:
                     "per sequence, negative without a turn."
                 )
         size = None if batch_size is None else as_whole_number("batch_size", batch_size, 1)
-        return cls(matrices, _as_weights(weights, matrices), length, documents, copies, turns, size)
+        return cls(matrices, _as_weights(weights, matrices), length, documents, copies, turns, size, names)
 
     @classmethod
     def from_files(cls, files: Any) -> Characteristics:
@@ -256,7 +263,7 @@ class Characteristics:
         # A `MappingProxyType` cannot be pickled, so we make dicts.
         of_sequences = (self.documents, self.copies, self.turns)
         members = (dict(self.counts), dict(self.weights), self.sequence_length, *of_sequences, self.batch_size)
-        return type(self), members
+        return type(self), (*members, dict(self.names))
 
     @property
     def num_sequences(self) -> int:
@@ -299,8 +306,8 @@ class Characteristics:
         return digest.hexdigest()
 
     def __repr__(self) -> str:
-        families = ", ".join(f"{name}: {matrix.shape[1]} groups" for name, matrix in self.counts.items())
-        return f"Characteristics({self.num_sequences} sequences of {self.sequence_length}; {families})"
+        families = ", ".join(f"{name}: {counted(matrix.shape[1], 'group')}" for name, matrix in self.counts.items())
+        return f"Characteristics({counted(self.num_sequences, 'sequence')} of {self.sequence_length}; {families})"
 
     def _repr_html_(self) -> str:
         number = max(self.num_sequences, 1)
@@ -308,7 +315,9 @@ class Characteristics:
             [family, f"{matrix.shape[1]:,}", f"{matrix.nnz / number:.1f}", f"{self.weights[family]:g}"]
             for family, matrix in self.counts.items()
         ]
-        sentence = f"Characteristics of {self.num_sequences:,} sequences of {self.sequence_length:,} tokens"
+        sentence = (
+            f"Characteristics of {counted(self.num_sequences, 'sequence')} of {counted(self.sequence_length, 'token')}"
+        )
         return as_html(sentence, [["family", "groups", "groups a sequence", "weight"], *rows])
 
 
@@ -383,12 +392,24 @@ def _are_labels(entries: Any) -> bool:
     return getattr(entries, "ndim", 2) == 1
 
 
-def _of_labels(name: str, labels: Any, tokens: Any) -> csr_array:
-    """One column per label, sorted; all tokens of a sequence are in the column of its label."""
+def _names_of(entries: Any) -> tuple[str, ...]:
+    """The names of the groups: the sorted labels, or the columns of a table; empty if the groups have only numbers."""
+    if _are_labels(entries):
+        return tuple(str(label) for label in np.unique(_as_labels(entries)).tolist())
+    return tuple(str(name) for name in getattr(entries, "columns", ()))
+
+
+def _as_labels(labels: Any) -> np.ndarray:
     values = np.asarray(labels)
     if values.dtype.kind == "O":  # such as a column of texts in pandas
         kinds = {type(value) for value in values.tolist()}
         values = values.astype(str) if kinds <= {str} else values
+    return values
+
+
+def _of_labels(name: str, labels: Any, tokens: Any) -> csr_array:
+    """One column per label, sorted; all tokens of a sequence are in the column of its label."""
+    values = _as_labels(labels)
     if values.dtype.kind not in "iuUSb":
         raise UserError(
             f"Family {name!r} must have labels that are texts or whole numbers, found the type {values.dtype}; give "

@@ -21,6 +21,7 @@ from jax_diversity.foundation.artifacts import write_array, write_text
 from jax_diversity.foundation.checks import check_type
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.tables import as_html
+from jax_diversity.foundation.wording import counted
 
 # The .json contains these values besides `info`. Entries of `info` with these names are not stored.
 _DERIVED = ("num_sequences", "fingerprint")
@@ -89,14 +90,14 @@ class Ordering:
 
     def __repr__(self) -> str:
         method = self.info.get("method", "unknown method")
-        return f"Ordering({len(self)} sequences, {method}, fingerprint {self.fingerprint[:16]})"
+        return f"Ordering({counted(len(self), 'sequence')}, {method}, fingerprint {self.fingerprint[:16]})"
 
     def _repr_html_(self) -> str:
         first = ", ".join(map(str, self.indices[:_SHOWN].tolist()))
         more = ", ..." if len(self) > _SHOWN else ""
         rows = [[name, str(self.info[name])] for name in ("method", "seed") if name in self.info]
         rows += [["first sequences", f"{first}{more}"], ["fingerprint", self.fingerprint[:16]]]
-        return as_html(f"Ordering of {len(self):,} sequences", [["", ""], *rows])
+        return as_html(f"Ordering of {counted(len(self), 'sequence')}", [["", ""], *rows])
 
     @property
     def num_sequences(self) -> int:

@@ -6,7 +6,6 @@ A prefix is the path of a pair of files `prefix.bin` and `prefix.idx`, without t
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,23 +16,6 @@ from jaxtyping import Float64
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import distinct_ends
 from jax_diversity.token_store.megatron import TokenFile
-
-# datatrove's names: 00000_tokens, web_00000_tokens, 00000_unshuffled, 00000_00003_shuffled; dolma's: part-0-00000.
-_FILE_NUMBER = re.compile(r"(?:^|_)\d{5}(?:_\d{5})?_(?:tokens|shuffled|unshuffled)$|^(?:part-\d+-)?\d+$")
-
-
-def prefix_source(name: str, folder: str) -> str:
-    """Return the source of a prefix's documents: its base name, or its folder if the name only numbers a file.
-
-    Args:
-        name: the base name of the prefix.
-        folder: the name of its folder.
-
-    Example:
-        >>> prefix_source("books_text_document", "tokens"), prefix_source("00000_tokens", "web")
-        ('books_text_document', 'web')
-    """
-    return _FILE_NUMBER.sub("", name) or folder or name
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def store_given_tokens(context: Context, partial: Path, prefixes: Sequence[Path]
     prepared = context.counts("prepare")
     largest_id, last_ids, num_documents = 0, Counter[int](), 0
     numbers = range(len(prefixes))
-    with context.progress.task("look at token ids", prepared["num_documents"], "documents") as advance:
+    with context.progress.task("look at token ids", prepared["num_documents"], "document") as advance:
         jobs: list[Job] = [(str(partial / f"ids-{number:05d}"), (context.opened, number)) for number in numbers]
         for found in context.executor.map(look_at_ids, jobs):
             last_ids.update(dict(found["last_ids"]))
@@ -81,7 +81,7 @@ def store_given_tokens(context: Context, partial: Path, prefixes: Sequence[Path]
     vocab_size = max(largest_id, end_id) + 1 if tokenizer is None else tokenizer.vocab_size
     dtype = token_dtype(vocab_size)
     # The largest of all ids determines the type of the tokens, so writing begins after all ids have been read.
-    with context.progress.task("store tokens", prepared["num_documents"], "documents") as advance:
+    with context.progress.task("store tokens", prepared["num_documents"], "document") as advance:
         jobs = [(str(prefixes[number]), (context.opened, number, end_id, str(dtype))) for number in numbers]
         num_stored = 0
         for number_of_file in context.executor.map(store_file, jobs):

@@ -12,6 +12,7 @@ from jax_diversity.foundation.artifacts import file_hash, fingerprint
 from jax_diversity.foundation.jobs import Job
 from jax_diversity.foundation.progress import Advance, reached
 from jax_diversity.foundation.stage import Context, Counts, Stage
+from jax_diversity.foundation.wording import counted
 from jax_diversity.tokenization.encoding import encode_file
 from jax_diversity.tokenization.settings import TokenizerConfig, tokenizer_files
 from jax_diversity.tokenization.stored import TOKENS
@@ -55,7 +56,7 @@ def _encode(context: Context, folder: Path, prefixes: list[Path]) -> list[dict[s
         (str(prefix), (context.opened, number, str(folder), "num_chats" in prepared))
         for number, prefix in enumerate(prefixes)
     ]
-    with context.progress.task("tokenize", prepared["num_documents"], "documents") as advance:
+    with context.progress.task("tokenize", prepared["num_documents"], "document") as advance:
         for counts in context.executor.map(encode_file, jobs):
             of_files.append(counts)
             num_documents += counts["num_documents"]
@@ -77,7 +78,7 @@ def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
     if context.reference is not None:
         tokenizer = context.reference.tokenizer
     else:
-        with context.progress.task("train tokenizer", None, "documents") as advance:
+        with context.progress.task("train tokenizer", None, "document") as advance:
             texts = _training_texts(context, text_bytes, advance) if config.kind == "bpe" else ()
             tokenizer = make_tokenizer(config, texts)
     tokenizer.save(partial)
@@ -138,7 +139,7 @@ def _tokenizer_fingerprint(context: Context) -> str:
 
 def summary(counts: Counts) -> str:
     """Summarize the counts in one line: tokens, vocabulary, library."""
-    text = f"{counts['num_tokens']:,} tokens, vocabulary of {counts['vocab_size']:,} ({counts['token_dtype']})"
+    text = f"{counted(counts['num_tokens'], 'token')}, vocabulary of {counts['vocab_size']:,} ({counts['token_dtype']})"
     if "bytes_per_token" in counts:
         text += f", {counts['bytes_per_token']:.3g} bytes per token"
     if "num_loss_tokens" in counts:

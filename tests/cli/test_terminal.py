@@ -179,7 +179,7 @@ def test_hostile_text_is_text() -> None:
     assert not {"\x1b", "\u202e", "\t", "\ud800"} & set(text)
     assert "[bold]markup" in text
     assert "end-0" in text, "the end of a long id, where ids differ"
-    assert "... and 1 rows more" in text
+    assert "... and 1 row more" in text
     assert strict_json(as_json(batch, deviations))["step"] == 12_345_678
 
 

@@ -116,11 +116,48 @@ def test_a_source_that_is_absent_is_the_name_without_what_says_how_it_is_stored(
     assert [document.source for document in read(tmp_path / "web*")[0]] == ["web", "web", "web.en"]
 
 
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("00000.jsonl", "news"),
+        ("part-0001.jsonl", "news"),
+        ("shard_3.jsonl.gz", "news"),
+        ("part-00000-of-00512.jsonl", "news"),
+        ("part-00000-6ba7b810-9dad-11d1-80b4-00c04fd430c8-c000.snappy.jsonl", "news"),
+        ("web-0001.jsonl", "web"),
+        ("web.part-07.jsonl", "web"),
+        ("books_00012.jsonl", "books"),
+        ("train-00000-of-00001-a09b74b3ef9c3b56.jsonl", "train"),
+        ("wiki-2024.jsonl", "wiki-2024"),
+        ("wiki-202401.jsonl", "wiki-202401"),
+        ("enwiki-20240101.jsonl", "enwiki-20240101"),
+        ("gpt4.jsonl", "gpt4"),
+    ],
+)
+def test_files_that_are_only_numbered_have_the_source_of_their_folder(tmp_path: Path, name: str, source: str) -> None:
+    (tmp_path / "news").mkdir()
+    path = write(tmp_path / "news" / name, lines({"text": "a"}, {"text": "b", "source": "own"}))
+    documents, _ = read(path)
+    assert [document.source for document in documents] == [source, "own"]
+
+
 def test_files_are_read_once_and_in_sorted_order(tmp_path: Path) -> None:
     for name in ("b", "a", "c"):
         write(tmp_path / f"{name}.jsonl", lines({"text": name}))
     documents, _ = read(tmp_path / "c.jsonl", tmp_path / "*.jsonl", tmp_path / "a.jsonl")
     assert [document.text for document in documents] == ["a", "b", "c"]
+
+
+def test_a_glob_that_matches_folders_means_their_files(tmp_path: Path) -> None:
+    """As in a shell, where `texts/*` also gives the names of folders; a dataset in such a place is left out."""
+    for name in ("a.txt", "b/c.txt", "b/d/e.txt", "dataset/documents/f.txt", "b/.hidden.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path / name, name.encode())
+    write(tmp_path / "dataset/manifest.json", b"{}")
+    documents, _ = read(tmp_path / "*")
+    assert [(document.id, document.text) for document in documents] == [
+        (name, name) for name in ("a.txt", "b/c.txt", "b/d/e.txt")
+    ]
 
 
 def test_a_broken_line_in_the_middle_is_counted_with_its_place(tmp_path: Path) -> None:

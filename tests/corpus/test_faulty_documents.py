@@ -242,7 +242,7 @@ def test_a_record_that_fails_is_a_problem(
     reason = {"raising": "KeyError at tests.support.faulty:", "recursing": "RecursionError"}
     assert reason.get(fault, "more than 0.3 seconds") in report.problems[0]
     counts = {**vars(report), "preparation": {"steps": [], "num_documents_read": 0}}
-    assert "1 records skipped; first: " in summary(counts)
+    assert "1 record skipped; first: " in summary(counts)
     calls = itertools.count(1)
     with time_limit(0.3), pytest.raises(UserError, match=r"read without corpus\.strict"):
         list(read_documents(CorpusConfig(paths=paths, strict=True), ReadReport()))

@@ -102,7 +102,7 @@ def test_nothing_that_is_shown_acts_on_a_terminal(
     show(f"a line\nand {ACTING}")
     show(f"{ACTING}", sys.stderr)
     monkeypatch.setattr("jax_diversity.foundation.progress._SECONDS_WORTH_A_LINE", 0.0)
-    with Progress().task(f"cluster_{ACTING}", 1, "rows") as advance:
+    with Progress().task(f"cluster_{ACTING}", 1, "row") as advance:
         advance(1)
 
     def warn(name: str, arguments: list[str]) -> None:

@@ -54,7 +54,7 @@ def test_markup_is_refused_unless_it_is_kept_or_extracted(tmp_path: Path, capsys
     out = tmp_path / "out"
     assert prepare(pages, out) == 2
     error = capsys.readouterr().err
-    assert "found that 3 of 10 documents are HTML (such as 0 and 1); add the step html (--preparation.steps" in error
+    assert "found HTML in 3 of 10 documents (such as 0 and 1); add the step html (--preparation.steps" in error
     assert ("after pip install 'jax-diversity[preparation]'" in error) == (find_spec("trafilatura") is None)
     assert not (out / "documents").exists()
     assert prepare(pages, out, "--corpus.keep-markup") == 0
@@ -70,7 +70,7 @@ def test_markup_is_refused_unless_it_is_kept_or_extracted(tmp_path: Path, capsys
 def test_little_markup_gives_a_warning_and_source_code_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = write(tmp_path / "few.jsonl", [WIKI, *["plain words"] * 50])
     assert prepare(few, tmp_path / "out") == 0
-    assert "warning: 1 of 51 documents are wiki markup (such as 0)" in capsys.readouterr().err
+    assert "warning: wiki markup in 1 of 51 documents (such as 0)" in capsys.readouterr().err
     code = write(tmp_path / "code.jsonl", [PAGE] * 2, language="code:html")
     assert prepare(code, tmp_path / "code") == 0
     assert not capsys.readouterr().err
@@ -86,7 +86,7 @@ def test_a_large_corpus_of_markup_is_refused_at_its_beginning() -> None:
             read.append(number)
             yield Document(str(number), POST, "web")
 
-    with pytest.raises(UserError, match="1,000 of the first 1,000 documents are HTML"):
+    with pytest.raises(UserError, match="HTML in 1,000 of the first 1,000 documents"):
         list(MarkupCounts(False).looked_at(documents(), is_beginning=True))
     assert len(read) == 1000
 

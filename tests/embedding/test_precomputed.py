@@ -141,14 +141,14 @@ HOLED = [*VECTORS[:5], None, *VECTORS[6:]]
         ({"embedding": pa.array([[]] * 10, pa.list_(pa.float32()))}, r"found an empty vector in row 0"),
         ({"embedding": [[1.0, None, 2.0]] * 10}, r"found NaN.* in row 0 of .*v\.parquet"),
         ({"embedding": with_value(6, np.inf).tolist(), "id": IDS[::-1]}, r"in row 6 of .*v\.parquet"),
-        ({"embedding": VECTORS[:8].tolist()}, r"found 8 rows in 1 files \(the first is .*v\.parquet"),
+        ({"embedding": VECTORS[:8].tolist()}, r"found 8 rows in 1 file \(the first is .*v\.parquet"),
         ({"embedding": VECTORS[:8].tolist(), "id": IDS[2:]}, r"found none for 2 documents \(the first is 'doc-0'\)"),
         ({"embedding": VECTORS.tolist(), "id": [*IDS[:9], "doc-3"]}, r"a second one for 'doc-3' in row 9 of"),
         ({"embedding": [1.0] * 10}, r"column 'embedding' of .*v\.parquet, found double"),
         ({"embedding": [["a"]] * 10}, r"found list<"),
         ({"embedding": [[1, 2]] * 10}, r"found list<.*int64"),
         ({"vectors": VECTORS.tolist()}, r"column 'embedding' in .*v\.parquet, found vectors"),
-        ({"embedding": pa.array([], pa.list_(pa.float32()))}, r"found 0 rows in 1 files"),
+        ({"embedding": pa.array([], pa.list_(pa.float32()))}, r"found 0 rows in 1 file"),
     ],
 )
 def test_columns_that_cannot_be_are_named(tmp_path, columns, message):

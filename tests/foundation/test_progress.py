@@ -20,7 +20,7 @@ WATCHED = """
 import sys, time
 from jax_diversity.foundation import progress
 progress._SECONDS_WORTH_A_LINE = 0.2
-with progress.Progress().task("pack", 40, "sequences") as advance:
+with progress.Progress().task("pack", 40, "sequence") as advance:
     for _ in range(40):
         time.sleep(0.02)
         advance(1)
@@ -56,7 +56,7 @@ def run(
 
 
 def test_a_log_gets_a_line_now_and_then(clock: Clock, capsys: pytest.CaptureFixture) -> None:
-    run(Progress(), clock, steps=60, seconds=0.5, amount=1_000_000, total=60_000_000, unit="bytes")
+    run(Progress(), clock, steps=60, seconds=0.5, amount=1_000_000, total=60_000_000, unit="byte")
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [
@@ -67,7 +67,7 @@ def test_a_log_gets_a_line_now_and_then(clock: Clock, capsys: pytest.CaptureFixt
 
 
 def test_a_task_of_unknown_length_shows_no_time_left(clock: Clock, capsys: pytest.CaptureFixture) -> None:
-    run(Progress(), clock, steps=12, seconds=1.0, amount=5, total=None, unit="documents")
+    run(Progress(), clock, steps=12, seconds=1.0, amount=5, total=None, unit="document")
     assert capsys.readouterr().err.splitlines() == [
         "tokenize: 50 documents in 0:00:10, 5 documents/s, 2.5 GB",
         "tokenize: 60 documents in 0:00:12, 5 documents/s, 2.5 GB",
@@ -75,15 +75,15 @@ def test_a_task_of_unknown_length_shows_no_time_left(clock: Clock, capsys: pytes
 
 
 def test_short_tasks_and_quiet_ones_leave_nothing(clock: Clock, capsys: pytest.CaptureFixture) -> None:
-    run(Progress(), clock, steps=3, seconds=0.1, amount=1, total=3, unit="stages")
-    run(Progress(quiet=True), clock, steps=30, seconds=10.0, amount=1, total=30, unit="stages")
+    run(Progress(), clock, steps=3, seconds=0.1, amount=1, total=3, unit="stage")
+    run(Progress(quiet=True), clock, steps=30, seconds=10.0, amount=1, total=30, unit="stage")
     captured = capsys.readouterr()
     assert captured.out + captured.err == ""
 
 
 def test_the_rate_is_that_of_the_last_seconds(clock: Clock, capsys: pytest.CaptureFixture) -> None:
     """What a cut-off run left behind is done at once; time left is of what is still to do."""
-    with Progress().task("embed", 2_000, "documents") as advance:
+    with Progress().task("embed", 2_000, "document") as advance:
         advance(1_000)
         for _ in range(80):
             clock.now += 1.0
@@ -94,7 +94,7 @@ def test_the_rate_is_that_of_the_last_seconds(clock: Clock, capsys: pytest.Captu
 
 def test_compilation_is_shown_apart(clock: Clock, capsys: pytest.CaptureFixture) -> None:
     """The rate counts from the first units that are done after it."""
-    with Progress().task("order", 20_000, "sequences") as advance:
+    with Progress().task("order", 20_000, "sequence") as advance:
         for _ in range(2):  # some work compiles twice
             compiling(advance)
             clock.now += 60.0
@@ -114,7 +114,7 @@ def test_compilation_is_shown_apart(clock: Clock, capsys: pytest.CaptureFixture)
 
 
 def test_what_compiles_within_a_task_is_told_apart_from_its_work(clock: Clock, capsys: pytest.CaptureFixture) -> None:
-    with Progress().task("order", 20_000, "sequences") as advance:
+    with Progress().task("order", 20_000, "sequence") as advance:
         for _ in range(2):
             with compilation():
                 clock.now += 60.0
@@ -131,20 +131,20 @@ def test_what_compiles_within_a_task_is_told_apart_from_its_work(clock: Clock, c
 @pytest.mark.parametrize(("compiles", "rate"), [(True, "compiling"), (False, "5 sequences/s")])
 def test_a_terminal_says_that_work_compiles(clock: Clock, compiles: bool, rate: str) -> None:
     task = SimpleNamespace(speed=5.0)
-    assert progress._rate_and_memory(task, "sequences", compiles) == [rate, "2.5 GB"]  # type: ignore[arg-type]
+    assert progress._rate_and_memory(task, "sequence", compiles) == [rate, "2.5 GB"]  # type: ignore[arg-type]
 
 
 def test_tasks_name_their_stage(clock: Clock, capsys: pytest.CaptureFixture) -> None:
     shown = Progress()
     for _ in shown.numbered(["one", "two"]):
-        run(shown, clock, steps=1, seconds=2.0, amount=1, total=1, unit="stages")
-    run(shown, clock, steps=1, seconds=2.0, amount=1, total=1, unit="stages")
+        run(shown, clock, steps=1, seconds=2.0, amount=1, total=1, unit="stage")
+    run(shown, clock, steps=1, seconds=2.0, amount=1, total=1, unit="stage")
     starts = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
     assert starts == ["1/2 tokenize", "2/2 tokenize", "tokenize"]
 
 
 def test_threads_may_advance_side_by_side(clock: Clock, capsys: pytest.CaptureFixture) -> None:
-    with Progress().task("read", None, "records") as advance:
+    with Progress().task("read", None, "record") as advance:
         threads = [threading.Thread(target=lambda: [advance(1) for _ in range(2_000)]) for _ in range(4)]
         for thread in threads:
             thread.start()
@@ -157,12 +157,13 @@ def test_threads_may_advance_side_by_side(clock: Clock, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("number", "unit", "text"),
     [
-        (0, "steps", "0 steps"),
-        (9_999, "steps", "9,999 steps"),
-        (2.5, "steps", "2.5 steps"),
-        (1_234_567, "documents", "1,234,567 documents"),
-        (1_500, "bytes", "1.5 kB"),
-        (3.2e12, "bytes", "3.2 TB"),
+        (0, "step", "0 steps"),
+        (1, "step", "1 step"),
+        (9_999, "step", "9,999 steps"),
+        (2.5, "step", "2.5 steps"),
+        (1_234_567, "document", "1,234,567 documents"),
+        (1_500, "byte", "1.5 kB"),
+        (3.2e12, "byte", "3.2 TB"),
     ],
 )
 def test_amounts(number: float, unit: str, text: str) -> None:

@@ -228,6 +228,13 @@ def test_the_site_builds_without_a_warning_and_holds_together(tmp_path: Path, co
     described = pages["reference/command-line.html"]
     assert "#lab-run" in described.links
     assert "](#" not in described.text  # a link in Markdown that is none
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        notebook = pages[f"notebooks/{path.stem}.html"]
+        assert any(link.startswith("data:image/png;base64,") for link in notebook.links)
+        assert any(link.endswith(path.name) for link in notebook.links)  # the file itself
+        assert '<div class="output">' in notebook.text
+        assert notebook.text.count("<h1>") == 1
+        assert f"notebooks/{path.stem}.html" in pages["index.html"].links
     for _, found in command_line.options("build"):
         for option in found:
             assert option.meaning, option.name

@@ -188,7 +188,7 @@ def test_groups_without_an_interval_say_so() -> None:
     assert (one.mean, one.num_documents) == (pytest.approx(14 / 6), 1)
     assert np.isnan([one.error, one.low, one.high]).all()
     assert "validation_loss_low/source/a" not in found.values()
-    assert str(one) == "2.3333 nats per token (6 tokens, 1 documents)"
+    assert str(one) == "2.3333 nats per token (6 tokens, 1 document)"
 
 
 def test_bad_input_is_one_sentence(built: jd.Dataset) -> None:

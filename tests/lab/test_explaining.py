@@ -154,9 +154,21 @@ def test_an_explanation_says_what_an_order_is_worth():
     assert found.windows["raw"]["balance"][64].value < 0.7
     assert "A batch of 64 in the order balance is worth a shuffled batch of " in found.sentence
     assert f"{share[ALL].value:.0%}" in found.sentence
-    assert "| topic | 6 | " in found.table
     assert found.picture.startswith("<svg")
-    assert str(found) == found._repr_markdown_()
+
+
+def test_explanations_are_aligned_in_a_terminal_and_tables_in_a_notebook():
+    chars, gradients, weights = explained_case()
+    found = jd.explain_gradients(linear_loss, weights, rows_of(gradients, 100), chars, batch_size=64)
+    text, page = str(found), found._repr_markdown_()
+    assert "|" not in text.replace("||", "")
+    assert max(map(len, text.splitlines())) <= 80
+    header, topic = (next(line for line in text.splitlines() if line.startswith(name)) for name in ("family", "topic"))
+    assert header.index("gradients") + len("gradients") == topic.index("±") + len("± 0.123")  # the ends of a column
+    assert "nan" not in text
+    for line in ("| family | groups | gradients | ", "| topic | 6 | ", "| balance | "):
+        assert line in page
+    assert len(set(page.splitlines())) > 10
 
 
 def test_values_of_ones_own():

@@ -43,7 +43,7 @@ def test_planted_noise_is_found_below_a_falling_loss() -> None:
     cancelling = jd.loss_noise(3 + (noise[1:] - noise[:-1]) / 2**0.5)
     assert cancelling.deviations[1] == pytest.approx(0.1, rel=0.1)
     assert cancelling.deviations[64] == pytest.approx(0.1 / 64, rel=0.15)
-    assert "1 steps: 0.1" in str(cancelling)
+    assert "1 step: 0.1" in str(cancelling)
 
 
 def test_the_smallest_difference_is_found_in_four_of_five_comparisons() -> None:

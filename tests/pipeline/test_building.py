@@ -32,12 +32,20 @@ def test_a_call_makes_the_dataset_of_the_command(tiny_dataset: Path, tmp_path: P
         assert after[stage]["fingerprint"] == before[stage]["fingerprint"]
 
 
-@pytest.mark.parametrize("texts", ["A text.\nIt has two lines.", "word " * 1000])
+@pytest.mark.parametrize("texts", ["A text.\nIt has two lines.", "word " * 1000, "The garden has flowers."])
 def test_texts_in_place_of_files_are_refused_with_the_way_to_write_them(texts: str, tmp_path: Path) -> None:
     with pytest.raises(jd.UserError, match=r"Expected paths to be names of files, found .*to_parquet") as caught:
         jd.build([texts], tmp_path / "out")
     assert len(str(caught.value)) < 300
     assert not (tmp_path / "out").exists()
+
+
+def test_names_of_files_may_have_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my texts").mkdir()
+    for name in ("my texts", "my tex*", "no such file.jsonl", str(tmp_path / "no such")):
+        with pytest.raises(jd.UserError, match="Expected files at"):
+            jd.build(name, "out", quiet=True)
 
 
 def test_mistakes_are_sentences(tmp_path: Path) -> None:

@@ -230,9 +230,7 @@ def test_the_gap_of_the_cards_is_that_of_the_head_and_few_windows_are_said():
     assert f"it closes {gap['value']} of the gap" in values["summary"]["verdict"]
     assert not any("too little to judge" in sentence for sentence in values["summary"]["sentences"])
     few = with_summary({**values, "packing": {**values["packing"], "num_sequences": 600}}, None)["summary"]
-    assert few["sentences"][0].startswith(
-        "This is too little to judge an order: 600 sequences are only 2 windows of 256;"
-    )
+    assert few["sentences"][0].startswith("This is too little to judge an order: 600 sequences, only 2 windows of 256;")
 
 
 def test_the_page_says_what_to_do_next():

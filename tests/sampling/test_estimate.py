@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,28 @@ def test_weights_and_groups() -> None:
     alone = losses[::3].std(ddof=1) / 10 * np.sqrt(1 - 300 / chars.num_sequences)
     assert by_label["b"].error == pytest.approx(alone, rel=0.15)
     assert "a" in str(jd.estimate(losses, chosen, groups=labels))
+
+
+def test_groups_of_few_sequences_have_no_interval(chars: jd.Characteristics) -> None:
+    """Below four sequences the variance is unknown, and the text says so instead of `± nan`."""
+    chosen = jd.Sample.of(chars, np.arange(20))
+    found = jd.estimate(np.arange(20.0), chosen, groups=["rare", *["frequent"] * 19])
+    assert np.isnan(found.groups["rare"].error)
+    _, frequent, rare = str(found).splitlines()
+    assert rare == "  rare      0.0000  (1: too few for an interval)"
+    assert " ± " in frequent
+    assert "nan" not in str(found)
+    three = str(jd.estimate([1.0, 2.0, 3.0], jd.Sample.of(chars, [0, 1, 2])))
+    assert three.endswith(" (too few for an interval) from 3 of 3,000")
+
+
+def test_clusters_of_a_dataset_have_their_names(tiny_dataset: Path) -> None:
+    """The groups of an estimate have the names that reports show, not numbers of clusters."""
+    dataset = jd.open_dataset(tiny_dataset)
+    names = {cluster["name"] for cluster in dataset.clusters()}
+    for kind in ("sequences", "documents"):
+        chosen = jd.sample(dataset, 20, of=kind)
+        assert set(jd.estimate(np.arange(20.0), chosen, groups="cluster").groups) <= names
 
 
 def test_blocks_agree_with_the_whole(chars: jd.Characteristics, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -46,3 +47,28 @@ def test_labels_beside_counts_have_the_tokens_of_the_sequences() -> None:
 def test_other_labels_are_refused(counts: Any, sentence: str) -> None:
     with pytest.raises(jd.UserError, match=sentence):
         jd.Characteristics.from_counts(counts)
+
+
+def test_labels_and_columns_are_the_names_of_the_groups() -> None:
+    table = pytest.importorskip("pandas").DataFrame({"short": [1, 0, 2], "long": [0, 1, 0]})
+    chars = jd.Characteristics.from_counts({"topic": ["web", "code", "web"], "kind": [7, 3, 7], "length": table})
+    assert chars.names == {"topic": ("code", "web"), "kind": ("3", "7"), "length": ("short", "long")}
+    assert jd.Characteristics.from_counts([[1, 2]]).names == {}
+    for again in (chars.take(np.array([2, 0])), pickle.loads(pickle.dumps(chars)), chars.with_weights({"kind": 2.0})):
+        assert again.names == chars.names
+    counts = {family: matrix.copy() for family, matrix in chars.counts.items()}
+    assert jd.Characteristics.from_counts(counts).fingerprint == chars.fingerprint  # names change no order
+
+
+def test_estimates_of_own_labels_have_their_names() -> None:
+    labels = ["web", "code", "wiki", "web"] * 20
+    chosen = jd.sample(jd.Characteristics.from_counts({"topic": labels}), 20)
+    found = jd.estimate(np.arange(20.0), chosen, groups="topic")
+    assert list(found.groups) == ["code", "web", "wiki"]
+    assert "  wiki  " in str(found)
+
+
+def test_warnings_of_own_labels_have_their_names() -> None:
+    chars = jd.Characteristics.from_counts({"topic": ["code", "web", "web", "web"] * 16})
+    with pytest.warns(UserWarning, match="the tokens of topic 'code'"):
+        jd.order(chars, "greedy", targets={"topic": [0.5, 0.5]})

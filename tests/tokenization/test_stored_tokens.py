@@ -321,8 +321,27 @@ def test_numbered_megatron_files_have_the_source_of_their_folder(tmp_path: Path)
         documents, _ = read(CorpusConfig(paths=given, format="megatron"))
         assert {document.id: document.source for document in documents} == sources
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"Expected files at .*\*\.idx, found none"):
+    with pytest.raises(UserError, match=r"Expected \.idx and \.bin files at .*empty, found none"):
         read(CorpusConfig(paths=(str(tmp_path / "empty"),), format="megatron"))
+
+
+def test_globs_of_megatron_files_also_match_folders(tmp_path: Path) -> None:
+    for prefix in ("one", "web/00000_tokens", "web/deep/00001_tokens"):
+        with TokenWriter(tmp_path / prefix, np.dtype(np.uint16)) as writer:
+            writer.add_document(np.array([7, 8]))
+    (tmp_path / "notes").mkdir()  # a folder without token files
+    sources = {"one:1": "one", "web/00000_tokens:1": "web", "web/deep/00001_tokens:1": "deep"}
+    for pattern in ("*", "*e*", "[ow]*"):
+        documents, _ = read(CorpusConfig(paths=(str(tmp_path / pattern),), format="megatron"))
+        assert {document.id: document.source for document in documents} == sources
+
+
+@pytest.mark.parametrize("name", ["web.bin", "web.idx", "00000_unshuffled.ds"])
+def test_token_files_are_not_read_as_texts(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"bytes")
+    for path in (name, "*", ""):
+        with pytest.raises(UserError, match=rf"Expected texts, found .*{name}; set corpus.format=megatron"):
+            read(CorpusConfig(paths=(str(tmp_path / path),)))
 
 
 @pytest.mark.parametrize("name", ["00000_unshuffled.ds", "part-0-00000.npy", "web.bin"])
@@ -339,11 +358,14 @@ def test_half_a_megatron_dataset_is_refused(tmp_path: Path) -> None:
         (tmp_path / f"short{ending}").write_bytes((GOLDENS / f"short{ending}").read_bytes())
         for pattern in ("short", "*"):
             config = CorpusConfig(paths=(str(tmp_path / pattern),), format="megatron")
-            with pytest.raises(UserError, match=r"found none; check corpus\.paths"):
+            other = ".bin" if ending == ".idx" else ".idx"
+            with pytest.raises(
+                UserError, match=rf"Expected .*short\{other} beside .*short\{ending}, found none; .*copy"
+            ):
                 read(config)
     (tmp_path / "other.bin").write_bytes(b"")
     (tmp_path / "short.bin").write_bytes((GOLDENS / "short.bin").read_bytes())
-    with pytest.raises(UserError, match=r"index beside .*other\.bin"):
+    with pytest.raises(UserError, match=r"other\.idx beside .*other\.bin, found none"):
         read(CorpusConfig(paths=(str(tmp_path / "*"),), format="megatron"))
     (tmp_path / "other.bin").unlink()
     (tmp_path / "short.bin").write_bytes(b"\0\0")

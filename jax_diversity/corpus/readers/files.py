@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,11 +23,13 @@ import pyarrow as pa
 from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig, TextFormat
 from jax_diversity.foundation.checks import reads_as_number
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.folders import source_of_file
 from jax_diversity.foundation.libraries import missing_driver
 
 MAX_DOCUMENT_BYTES = 2**30
 """Maximum size of a line or a text file. A string of an Arrow column can be only a little longer."""
 
+_PAIR = (".idx", ".bin")
 _COMPRESSIONS = (".gz", ".bz2", ".zst")
 _PART = re.compile(r"[-._]\d{3,}-of-\d{3,}$")
 _MAGIC = re.compile(r"[*?\[]")
@@ -59,8 +62,18 @@ class InputFile:
     @property
     def stem(self) -> str:
         """The base name without endings and without `-00000-of-00512`."""
+        return _PART.sub("", self._root) or self._root
+
+    @property
+    def _root(self) -> str:
+        """The base name without endings."""
         base = without_compression(PurePosixPath(self.name).name)
-        return _PART.sub("", base.removesuffix(PurePosixPath(base).suffix)) or base
+        return base.removesuffix(PurePosixPath(base).suffix) or base
+
+    @cached_property
+    def source(self) -> str:
+        """The source of the file's documents, if they do not name one: its name, or its folder for a numbered file."""
+        return source_of_file(self._root, self.folder)
 
     @property
     def folder(self) -> str:
@@ -174,23 +187,58 @@ def find_files(config: CorpusConfig) -> list[InputFile]:
     """Find all files of `config.paths`. Each file is returned once, sorted by address."""
     found: dict[str, InputFile] = {}
     for pattern in (path for path in config.paths if path != PYTHON_ENVIRONMENT):
-        prefix = pattern.removesuffix(".idx").removesuffix(".bin")
-        folder = os.path.expanduser(pattern)
-        if config.format == "megatron" and os.path.isdir(folder) and not os.path.isfile(f"{folder}.idx"):
-            prefix = os.path.join(glob.escape(folder), "**", "*")
-        for part in (f"{prefix}.idx", f"{prefix}.bin") if config.format == "megatron" else (pattern,):
-            files = _find_remote(part) if "://" in part or "::" in part else find_local(part)
-            if not files and config.format == "megatron" and reads_as_number(pattern):
-                raise UserError(
-                    f"Expected prefixes of .bin and .idx files in corpus.paths, found the number {pattern} and no "
-                    f"{part}; datasets have no weights here: leave the numbers out, and give the whole list to "
-                    "`jax-diversity schedule --family source --weights` afterwards (docs/megatron.md)."
-                )
-            if not files:
-                raise UserError(f"Expected files at {part}, found none; check corpus.paths.")
-            for file in files:  # a file that two patterns match is read once
-                found.setdefault(os.path.abspath(file.address) if file.filesystem is None else file.address, file)
+        for file in _find_pairs(pattern) if config.format == "megatron" else _find(pattern):
+            # A file that two patterns match is read once.
+            found.setdefault(os.path.abspath(file.address) if file.filesystem is None else file.address, file)
     return _with_own_names({address: found[address] for address in sorted(found)})
+
+
+def _find(pattern: str) -> list[InputFile]:
+    """Return the files of a path, a glob or a folder; a `UserError` if there are none."""
+    files = _matches(pattern)
+    if not files:
+        raise UserError(f"Expected files at {pattern}, found none; check corpus.paths.")
+    return files
+
+
+def _find_pairs(pattern: str) -> list[InputFile]:
+    """Return the .idx and .bin files of Megatron prefixes: a prefix, one of its files, a folder, or a glob of these."""
+    prefix = pattern.removesuffix(".idx").removesuffix(".bin")
+    files = [*_matches(f"{prefix}.idx"), *_matches(f"{prefix}.bin")]
+    # A folder beside files of the same name is not meant; `tokens/*` means prefixes and folders.
+    if not _is_remote(pattern) and (not files or _MAGIC.search(pattern)):
+        files += find_local(pattern)
+    found: list[dict[str, InputFile]] = [{}, {}]
+    for file in files:
+        path, ending = os.path.splitext(file.address)
+        if ending in _PAIR:
+            found[_PAIR.index(ending)][path] = file
+    if alone := sorted(found[0].keys() ^ found[1].keys()):
+        file = (found[0] | found[1])[alone[0]]
+        missing = _PAIR[alone[0] in found[0]]
+        program = "" if missing == ".bin" else ", or make the .idx of another program's tokens with link_tokens"
+        raise UserError(
+            f"Expected {alone[0]}{missing} beside {file.address}, found none; a Megatron dataset has both files: copy "
+            f"the other one{program} (docs/howto/existing-shards.md)."
+        )
+    if found[0]:
+        return [*found[0].values(), *found[1].values()]
+    if reads_as_number(pattern):
+        raise UserError(
+            f"Expected prefixes of .bin and .idx files in corpus.paths, found the number {pattern} and no "
+            f"{pattern}.idx; datasets have no weights here: leave the numbers out, and give the whole list to "
+            "`jax-diversity schedule --family source --weights` afterwards (docs/megatron.md)."
+        )
+    raise UserError(f"Expected .idx and .bin files at {pattern}, found none; check corpus.paths.")
+
+
+def _matches(pattern: str) -> list[InputFile]:
+    """Return the files of a path, a glob or a folder; the list may be empty."""
+    return _find_remote(pattern) if _is_remote(pattern) else find_local(pattern)
+
+
+def _is_remote(pattern: str) -> bool:
+    return "://" in pattern or "::" in pattern
 
 
 def _with_own_names(files: dict[str, InputFile]) -> list[InputFile]:
@@ -221,7 +269,13 @@ def find_local(pattern: str) -> list[InputFile]:
     else:
         root = _fixed_folder(path)
     # The root is not part of names, so that the same files in another folder have the same names.
-    matches = [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)]
+    matches = []
+    for match in glob.glob(path, recursive=True):
+        # A glob matches folders, too: all their files, as if a shell had given their names. A dataset is left out.
+        is_folder = os.path.isdir(match) and not os.path.isfile(os.path.join(match, "manifest.json"))
+        inner = glob.glob(os.path.join(glob.escape(match), "**"), recursive=True) if is_folder else [match]
+        matches += filter(os.path.isfile, inner)
+    matches = list(dict.fromkeys(matches))
     return [InputFile(match, valid_name(Path(os.path.relpath(match, root or ".")).as_posix())) for match in matches]
 
 

@@ -7,9 +7,8 @@ from pathlib import PurePosixPath
 
 from jax_diversity.corpus.readers.files import InputFile, local_path
 from jax_diversity.corpus.readers.records import Found, Place, Problem, TokenDocument, converted, token_ids
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.folders import source_of_file
 from jax_diversity.foundation.progress import Advance
-from jax_diversity.token_store.blend import prefix_source
 from jax_diversity.token_store.megatron import TokenFile
 
 
@@ -21,8 +20,6 @@ def read_megatron(file: InputFile, advance: Advance) -> Found:
     """
     path = local_path(file)
     if path.suffix == ".bin":
-        if not path.with_suffix(".idx").is_file():
-            raise UserError(f"Expected an index beside {file.address}, found no .idx; copy both files.")
         advance(file.size())
         return
     prefix = path.with_suffix("")
@@ -40,5 +37,5 @@ def _document(store: TokenFile, index: int, place: Place) -> TokenDocument | Pro
         tokens = token_ids(store.document(index))
     except ValueError as error:
         return Problem("num_broken_records", str(error))
-    source = prefix_source(PurePosixPath(place.file.name).name, place.file.folder)
+    source = source_of_file(PurePosixPath(place.file.name).name, place.file.folder)
     return TokenDocument(id=place.name, text="", source=source, tokens=tokens)

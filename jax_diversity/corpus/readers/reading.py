@@ -216,7 +216,7 @@ class _NamedFields:
         self._num_records += 1
         found = {
             "id_field": document.id != place.name,
-            "source_field": document.source != place.file.stem,
+            "source_field": document.source != place.file.source,
             "language_field": document.language is not None,
             "title_field": document.title is not None,
         }
@@ -338,9 +338,11 @@ def _reader(file: InputFile, config: CorpusConfig, licences: Licences, advance: 
         return read_parquet(file, config, advance, form)
     if kind == "csv" and form is TEXT:
         return read_csv(file, config, advance)
-    if form is TOKENS and file.name.endswith((".ds", ".npy", ".bin", ".idx")):
+    named_tokens = (".ds", ".bin", ".idx") if config.format == "auto" else (".ds", ".npy", ".bin", ".idx")
+    if (form is TOKENS or config.format == "auto") and file.name.endswith(named_tokens):
+        expected = "token ids in .jsonl, .parquet or .array_record files" if form is TOKENS else "texts"
         raise UserError(
-            f"Expected token ids in .jsonl, .parquet or .array_record files, found {file.address}; set "
+            f"Expected {expected}, found {file.address}; set "
             "corpus.format=megatron for a .bin with its .idx, and make the .idx of a .ds or .npy file with link_tokens "
             "(docs/howto/existing-shards.md)."
         )

@@ -261,7 +261,7 @@ def labels(fields: dict[str, Any], place: Place, config: CorpusConfig) -> dict[s
     """Remove id, source, language and title from `fields`, and return them with all other fields as metadata."""
     return {
         "id": _take_label(fields, config.id_field) or place.name,
-        "source": _take_label(fields, config.source_field) or place.file.stem,
+        "source": _take_label(fields, config.source_field) or place.file.source,
         "language": _take_label(fields, config.language_field),
         "title": _take_label(fields, config.title_field),
         "metadata": {key: _plain_value(value) for key, value in fields.items()},

@@ -194,7 +194,7 @@ def _document(record: _Record, place: Place) -> Document | Problem | None:
     id = headers.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:") or place.name
     title = title_of(text) if media_type in _HTML else None
     metadata = {"url": url, "date": date, "media_type": media_type}
-    return Document(id, text, place.file.stem, title=title, metadata=metadata)
+    return Document(id, text, place.file.source, title=title, metadata=metadata)
 
 
 def _decompressed(body: bytes, headers: Mapping[str, str]) -> bytes:

@@ -12,6 +12,7 @@ from jax_diversity.foundation.artifacts import write_text
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import make_folder
 from jax_diversity.foundation.svg import Curve
+from jax_diversity.foundation.wording import counted
 from jax_diversity.lab.experiments.figures import Bar, curves_figure, differences_figure
 from jax_diversity.lab.experiments.judging import ALL, Judge, Judged, are_significant, interval
 from jax_diversity.lab.experiments.results import TrialRow
@@ -71,7 +72,7 @@ def _lines(judge: Judge, figures: Sequence[str]) -> Iterator[str]:
     if done < len(experiment.trials):
         yield f"**{done} of {len(experiment.trials)} runs are done.**\n"
     if judge.num_diverged:
-        yield f"{judge.num_diverged} runs diverged and are left out.\n"
+        yield f"{counted(judge.num_diverged, 'run')} diverged, and the results leave such runs out.\n"
     if config.claims:
         yield from _claims_table([judge.judge(claim) for claim in config.claims])
     yield from (f"![{name}]({name})\n" for name in figures)

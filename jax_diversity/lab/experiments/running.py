@@ -96,7 +96,7 @@ def run_experiment(
             (trial, datasets[trial.config.dataset].root, config, data.absolute(), experiment.name, waiting)
             for trial in missing
         ]
-        with progress.task(f"lab {experiment.name}", len(jobs), "runs") as advance:
+        with progress.task(f"lab {experiment.name}", len(jobs), "run") as advance:
             environment = _SHARED_MEMORY if num_processes > 1 else None
             for _ in map_in_processes(
                 _work, jobs, num_processes, what="lab", setting="--processes", environment=environment

@@ -7,7 +7,7 @@ at each batch size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +19,8 @@ from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.svg import Chart, Curve
+from jax_diversity.foundation.tables import Cells, aligned, piped, wrapped
+from jax_diversity.foundation.wording import counted
 from jax_diversity.lab.explaining.chosen import ALL, check_batch, document_blocks, family_bases
 from jax_diversity.lab.explaining.regression import Basis, Estimate, explained_share
 from jax_diversity.lab.explaining.sketching import Loss, Sketches, sketch_gradients
@@ -81,8 +83,8 @@ class Explanation:
             if np.isfinite(self.noise_scale):
                 part = self.noise_scale / (self.noise_scale + self.batch_size) * (1 - ratio.value)
                 words += (
-                    f" The noise scale is {self.noise_scale:,.0f} sequences, so the order removes {part:.1%} of the "
-                    "mean squared norm of a batch's gradient."
+                    f" The noise scale is {counted(round(self.noise_scale), 'sequence')}, so the order removes "
+                    f"{part:.1%} of the mean squared norm of a batch's gradient."
                 )
         return words + " Early checkpoints overstate the share: measure late in training, too."
 
@@ -114,24 +116,24 @@ class Explanation:
 
     @property
     def table(self) -> str:
-        """The shares and the windows' variances as two Markdown tables."""
+        """The shares and the windows' variances as tables of at most 80 columns; a notebook shows them in Markdown."""
+        return "\n\n".join(f"{title}\n{aligned(cells)}" for title, cells in self._blocks())
+
+    def _blocks(self) -> Iterator[tuple[str, Cells]]:
+        """Yield the titles and the cells of the tables."""
         kinds = list(self.shares)
-        lines = [f"| adjusted R² | groups | {' | '.join(_TITLES[kind] for kind in kinds)} |"]
-        lines.append("|---|---|" + "---|" * len(kinds))
+        lines = [["family", "groups", *(_TITLES[kind] for kind in kinds)]]
         for family in self.shares[kinds[0]]:
-            cells = [_cell(self.shares[kind][family]) for kind in kinds]
-            lines.append(f"| {family} | {self.num_groups[family]:,} | {' | '.join(cells)} |")
-        cells = [f"{self.shares[kind][ALL].by_chance:.3f}" for kind in kinds]
-        lines.append(f"| {ALL}, sequences permuted | | {' | '.join(cells)} |")
-        sizes = list(next(iter(self.windows[kinds[0]].values()), {}))
-        if sizes:
-            lines += ["", f"| variance of a window, shuffle = 1 | {' | '.join(f'{size:,}' for size in sizes)} |"]
-            lines.append("|---|" + "---|" * len(sizes))
+            shares = [_cell(self.shares[kind][family]) for kind in kinds]
+            lines.append([family, f"{self.num_groups[family]:,}", *shares])
+        lines.append(["sequences permuted", "", *(f"{self.shares[kind][ALL].by_chance:.3f}" for kind in kinds)])
+        yield "Share of the variance that the families explain (adjusted R²)", lines
         for kind in kinds:
-            for name, ratios in self.windows[kind].items():
-                cells = [_cell(ratios[size]) for size in sizes]
-                lines.append(f"| {name}, {_TITLES[kind]} | {' | '.join(cells)} |")
-        return "\n".join(lines)
+            if orders := self.windows[kind]:
+                sizes = list(next(iter(orders.values())))
+                rows = [[name, *(_cell(ratios[size]) for size in sizes)] for name, ratios in orders.items()]
+                cells = [["sequences in a window", *(f"{size:,}" for size in sizes)], *rows]
+                yield f"Variance of the mean of a window, shuffle = 1: {_TITLES[kind]}", cells
 
     @property
     def picture(self) -> str:
@@ -160,7 +162,7 @@ class Explanation:
         room = (high - low) * 0.08 or 0.1
         return Chart(
             "What a sequence of an order is worth",
-            f"{_TITLES[kind]} of {self.num_sequences:,} sequences",
+            f"{_TITLES[kind]} of {counted(self.num_sequences, 'sequence')}",
             "sequences in a window",
             "shuffled sequences",
             (float(ends[0]), float(ends[-1])),
@@ -170,10 +172,10 @@ class Explanation:
         ).draw(curves)
 
     def _repr_markdown_(self) -> str:
-        return f"{self.sentence}\n\n{self.table}"
+        return "\n\n".join([self.sentence, *(f"**{title}**\n\n{piped(cells)}" for title, cells in self._blocks())])
 
     def __str__(self) -> str:
-        return self._repr_markdown_()
+        return f"{wrapped(self.sentence)}\n\n{self.table}"
 
 
 def explain_gradients(
@@ -381,4 +383,4 @@ def _finite(value: float) -> float | None:
 
 
 def _cell(each: Estimate) -> str:
-    return f"{each.value:.3f} ± {each.reach:.3f}"
+    return f"{each.value:.3f} ± {each.reach:.3f}" if np.isfinite(each.reach) else f"{each.value:.3f}"
