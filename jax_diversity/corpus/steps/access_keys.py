@@ -8,7 +8,7 @@ from collections import Counter
 from itertools import pairwise
 
 from jax_diversity.corpus.steps.base import Span
-from jax_diversity.corpus.steps.replacing import Find, by_pattern
+from jax_diversity.corpus.steps.replacing import Find, by_pattern, holding
 
 # Service -> words (each key contains one of these words), and the pattern of the service's keys.
 _FORMS = {
@@ -49,13 +49,13 @@ _FORMS = {
     "pypi": ("pypi-", r"(?<![\w-])pypi-AgE[\w-]{50,1000}"),
     "sendgrid": ("SG.", r"(?<![\w.-])SG\.[\w-]{22}\.[\w-]{43}(?![\w-])"),
     # Services whose keys begin with a prefix of their own, as their documentation or their scanners of keys describe.
-    "airtable": ("pat", r"(?<![A-Za-z0-9])pat[A-Za-z0-9]{14}\.[0-9a-f]{64}(?![A-Za-z0-9])"),
+    "airtable": ("pat", r"pat(?<![A-Za-z0-9]pat)[A-Za-z0-9]{14}\.[0-9a-f]{64}(?![A-Za-z0-9])"),
     "alibaba": ("LTAI", r"(?<![A-Za-z0-9])LTAI[A-Za-z0-9]{16,26}(?![A-Za-z0-9])"),
     "atlassian": ("ATATT3 ATCTT3 ATBB", r"(?<![\w-])(?:AT[AC]TT3[\w=-]{60,250}|ATBB[A-Za-z0-9]{28,36}(?![\w-]))"),
     "azure": ("AccountKey= SharedAccessKey=", r"(?:AccountKey|SharedAccessKey)=(?P<value>[A-Za-z0-9+/]{43,88}={0,2})"),
     "databricks": ("dapi", r"(?<![A-Za-z0-9])dapi[0-9a-f]{32}(?:-\d)?(?![A-Za-z0-9])"),
     "digitalocean": ("_v1_", r"(?<![A-Za-z0-9])do[opr]_v1_[0-9a-f]{64}(?![A-Za-z0-9])"),
-    "discord": (".", r"(?<![\w.-])[MNO][A-Za-z0-9_-]{23,27}\.[\w-]{6}\.[\w-]{27,38}(?![\w.-])"),
+    "discord": (".", r"[MNO](?<![\w.-].)[A-Za-z0-9_-]{23,27}\.[\w-]{6}\.[\w-]{27,38}(?![\w.-])"),
     "docker": ("dckr_pat_", r"(?<![A-Za-z0-9])dckr_pat_[\w-]{27}(?![\w-])"),
     "facebook": ("EAA", r"(?<![A-Za-z0-9])EAA[A-Za-z0-9]{80,400}(?![A-Za-z0-9])"),
     "figma": ("figd_", r"(?<![A-Za-z0-9])figd_[\w-]{38,44}(?![\w-])"),
@@ -87,6 +87,12 @@ _FORMS = {
     ),
 }
 
+_MARKS = {service: marks.split() for service, (marks, _) in _FORMS.items()}
+_WITH_SPACES = ("private_key", "authorization", "bearer")
+"""Services whose keys contain spaces. Other keys lie within words of at least `_SHORTEST` characters."""
+_SHORTEST = 14  # of url_password
+_DISCORD = re.compile(r"\.[\w-]{6}\.")  # fast: few texts contain a dot in so many words
+
 # A value that is assigned to a name. The name ends here or a little later. Computed values are not secrets.
 _NAMES = ("password", "passwd", "passphrase", "pwd", "secret", "credential", "key", "token")
 _WRITTEN = tuple(form for name in _NAMES for form in (name, name.capitalize(), name.upper()))
@@ -105,16 +111,26 @@ _NO_SECRET = re.compile(
 )
 
 
-def access_keys() -> dict[str, Find]:
-    """Return the searches: keys and tokens by service, passwords in addresses, values assigned to names of secrets."""
+def service_keys() -> dict[str, Find]:
+    """Return the searches for keys and tokens, by service, and for passwords in addresses."""
     checks = {"bearer": _is_random}
-    found = {
-        name: by_pattern(re.compile(pattern), checks.get(name), marks) for name, (marks, pattern) in _FORMS.items()
-    }
-    return found | {"assigned": _assigned}
+    found = {name: by_pattern(re.compile(pattern), checks.get(name)) for name, (_, pattern) in _FORMS.items()}
+    return found | {"discord": holding(_DISCORD.search, found["discord"])}
 
 
-def _assigned(text: str) -> list[Span]:
+def marked_services(text: str) -> list[str]:
+    """Return the services of which a text may contain keys: it contains a word that all keys of the service contain."""
+    # Most words are short, so a search of the long words is many times as fast as a search of the text.
+    words = " ".join([word for word in text.split() if len(word) >= _SHORTEST and not word.isalpha()])
+    return [
+        service
+        for service, marks in _MARKS.items()
+        if (where := text if service in _WITH_SPACES else words) and any(map(where.__contains__, marks))
+    ]
+
+
+def assigned_secrets(text: str) -> list[Span]:
+    """Return the spans of the values that are assigned to names of secrets, such as `password`."""
     spans: set[Span] = set()
     for name in _WRITTEN:
         start = text.find(name)  # this is many times as fast as a pattern

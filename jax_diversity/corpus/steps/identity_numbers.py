@@ -9,20 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
-from functools import cache, lru_cache
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 from jax_diversity.corpus.steps.base import Span
-from jax_diversity.corpus.steps.replacing import Find, before, by_pattern, holding
+from jax_diversity.corpus.steps.replacing import Find, before, by_pattern, has_long_number, holding
 
 HAS_CHECKSUMS = find_spec("stdnum") is not None
 """Whether python-stdnum is installed. Without it, every number of the right form is found."""
 
-# ---- Cards.
-_GROUPS = re.compile(r"\d(?<![\w.,-].)\d*(?:[ -]\d+)*(?![\w]|[.,-]\d)")
-_MOST_GROUPS, _SHORTEST_CARD = 7, 12
+# ---- Cards, of at least twelve digits.
+_GROUPS = re.compile(r"\d(?<![\w.,-].)(?=(?:[ -]?\d){11})\d*(?:[ -]\d+)*(?![\w]|[.,-]\d)")
+_MOST_GROUPS = 7
 # First digits and lengths of the large issuers (ISO/IEC 7812): Visa, Mastercard, American Express, Diners, Discover,
 # JCB, UnionPay, Maestro.
 _ISSUER = re.compile(
@@ -50,8 +50,6 @@ def cards() -> Find:
 
     def find(text: str) -> Iterator[Span]:
         for run in _GROUPS.finditer(text):
-            if run.end() - run.start() < _SHORTEST_CARD:
-                continue
             # There may be other numbers before and after a card number. A row of many groups is not a card.
             groups = [each.span() for each in re.finditer(r"\d+", run[0])]
             first = 0 if len(groups) <= _MOST_GROUPS else len(groups)
@@ -61,7 +59,7 @@ def cards() -> Find:
                     yield run.start() + groups[first][0], run.start() + groups[last - 1][1]
                 first = last or first + 1
 
-    return holding(_has_long_number, find)
+    return holding(has_long_number, find)
 
 
 def ibans() -> Find:
@@ -93,24 +91,17 @@ def ibans() -> Find:
 def national_numbers() -> dict[str, Find]:
     """Return country -> search for national identity numbers."""
     return {
-        country: holding(_has_long_number, find) if country in _OF_DIGITS else find
+        country: holding(has_long_number, find) if country in _OF_DIGITS else find
         for country, find in _by_country().items()
     }
 
 
 # The lookbehind follows the first character: a pattern that begins with a class of characters is searched fast.
 _ALONE, _ENDS = r"(?<![\w.,/+-].)", r"(?![\w/]|[.,-]\d|-\w)"
-_LONG = re.compile(r"\d(?:[ .-]?\d){7}")
-_OF_DIGITS = frozenset(("BR", "CN", "DE", "FR", "IN", "PL", "US"))
+_OF_DIGITS = frozenset(("BR", "CN", "DE", "ES", "FR", "IN", "PL", "US"))
 _ITALIAN = r"[\dLMNP-V]"
 _FRENCH_MONTH = r"(?:0[1-9]|1[0-2]|[23]\d|4[0-2]|[5-9]\d)"
 _CHINESE_PROVINCE = r"(?<=1[1-5]|2[1-3]|3[1-7]|4[1-6]|5[0-4]|6[1-5]|71|8[1-3])"
-
-
-@lru_cache(maxsize=2)
-def _has_long_number(text: str) -> bool:
-    """Return whether there are eight digits. Cached: many searches check a text and its copy with joined lines."""
-    return _LONG.search(text) is not None
 
 
 def _by_country() -> dict[str, Find]:
@@ -128,7 +119,7 @@ def _by_country() -> dict[str, Find]:
         "ES": _numbers(rf"[\dXYZ]{_ALONE}(?:(?<=\d)|-?)\d{{7}}-?[A-HJ-NP-TV-Z]{_ENDS}", _valid("es.dni", "es.nie")),
         # If two people would have the same code, letters replace digits.
         "IT": _numbers(
-            rf"[A-Z]{_ALONE}[A-Z]{{5}}{_ITALIAN}{{2}}[A-EHLMPRST]{_ITALIAN}{{2}}[A-Z]{_ITALIAN}{{3}}[A-Z]{_ENDS}",
+            rf"[A-Z](?=[A-Z]{{5}}){_ALONE}[A-Z]{{5}}{_ITALIAN}{{2}}[A-EHLMPRST]{_ITALIAN}{{2}}[A-Z]{_ITALIAN}{{3}}[A-Z]{_ENDS}",
             _valid("it.codicefiscale"),
         ),
         "FR": _numbers(

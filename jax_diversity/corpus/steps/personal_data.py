@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
-from jax_diversity.corpus.steps.access_keys import access_keys
+from jax_diversity.corpus.steps.access_keys import assigned_secrets, marked_services, service_keys
 from jax_diversity.corpus.steps.base import Candidate, Measured, Span, Step, entries
 from jax_diversity.corpus.steps.identity_numbers import HAS_CHECKSUMS, cards, ibans, national_numbers
 from jax_diversity.corpus.steps.replacing import (
@@ -41,6 +41,7 @@ _SPELT_DOMAIN = re.compile(r" ?[\w-]{1,63}(?:(?: ?[\[({<] ?(?:dot|DOT) ?[\])}>] 
 # Four numbers, or groups of hexadecimal digits; `ipaddress` decides. 1.2.3.4.5 and v1.2.3.4 are versions.
 _IP_4 = re.compile(r"\d(?<![\w.].)\d{0,2}(?:\.\d{1,3}){3}(?!\w|\.\w)")
 _IP_6 = re.compile(r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}(?:[0-9a-f]{1,4}|(?<=::))(?!\w|:\w)", re.IGNORECASE)
+_THREE_POINTS = re.compile(r"\.\d{1,3}\.\d{1,3}\.\d")
 _TWO_COLONS = re.compile(r":[0-9A-Fa-f]{0,4}:")
 # Words before a number of four parts that is not an address, and words and marks before one that is.
 _NUMBERED = re.compile(
@@ -136,7 +137,7 @@ class PersonalData(Step):
                 f"Expected fields to be title or fields of the metadata, found {min(unfit)}; the text is always "
                 "replaced, and the others name the document."
             )
-        self._by_regions: dict[tuple[str, ...], list[tuple[str, Find, str]]] = {}
+        self._by_regions: dict[tuple[str, ...], _Finds] = {}
         self._finds_for("")  # checks the options
 
     def identity(self) -> str:
@@ -153,11 +154,11 @@ class PersonalData(Step):
         if any(value != old[name] for name, value in new.items()):
             title = new.pop("title", document.title)
             candidate.document = dataclasses.replace(document, title=title, metadata={**document.metadata, **new})
-        if any(any(find(document.id)) for _, find, _ in finds):
+        if any(any(find(document.id)) for _, find, _ in finds.of(document.id)):
             candidate.found["left_in_id"] += 1
         yield from ()
 
-    def _finds_for(self, language: str) -> list[tuple[str, Find, str]]:
+    def _finds_for(self, language: str) -> _Finds:
         """Return the searches for a document in a language. They are made once for the same regions."""
         regions = tuple(each for each in self.regions if each != _LANGUAGE)
         if _LANGUAGE in self.regions:
@@ -167,10 +168,22 @@ class PersonalData(Step):
         return self._by_regions[regions]
 
 
-def _replaced(candidate: Candidate, value: Any, finds: Sequence[tuple[str, Find, str]]) -> Any:
+class _Finds(NamedTuple):
+    """Searches as (kind, search, placeholder), in the order of replacement: `services` by service, then `others`."""
+
+    services: Mapping[str, tuple[str, Find, str]]
+    others: Sequence[tuple[str, Find, str]]
+
+    def of(self, text: str) -> list[tuple[str, Find, str]]:
+        """Return the searches for a text."""
+        marked = marked_services(text) if self.services else ()
+        return [*(self.services[service] for service in marked), *self.others]
+
+
+def _replaced(candidate: Candidate, value: Any, finds: _Finds) -> Any:
     """Return a value with all kinds replaced in its texts."""
     if isinstance(value, str):
-        for kind, find, placeholder in finds:
+        for kind, find, placeholder in finds.of(value):
             value, number = replaced(value, find, placeholder)
             if number:
                 candidate.found[kind] += number
@@ -188,7 +201,7 @@ def masked(text: str) -> str:
         >>> masked("Write to jane@example.org or 10.0.0.1.")
         'Write to <email> or <ip>.'
     """
-    for _, find, placeholder in _masking():
+    for _, find, placeholder in _masking().of(text):
         text, _ = replaced(text, find, placeholder)
     return text
 
@@ -206,7 +219,7 @@ def masked_versions(*texts: str) -> list[str]:
     found: dict[str, str] = {}
     versions = []
     for text in texts:
-        for _, find, placeholder in _masking():
+        for _, find, placeholder in _masking().of(text):
 
             def replace(characters: str, placeholder: str = placeholder) -> str:
                 parts = (*characters.splitlines(), *characters.split(), *_WORDS.findall(characters))
@@ -221,7 +234,7 @@ def masked_versions(*texts: str) -> list[str]:
 
 
 @cache
-def _masking() -> list[tuple[str, Find, str]]:
+def _masking() -> _Finds:
     step = PersonalData.__dataclass_fields__["placeholders"]
     placeholders = default_of(step) | ({} if find_spec("phonenumbers") else {"phone": ""})
     return _finds(placeholders, _MASKED_REGIONS, sorted(national_numbers()), private_addresses=True)
@@ -229,7 +242,7 @@ def _masking() -> list[tuple[str, Find, str]]:
 
 def _finds(
     placeholders: Mapping[str, str], regions: Sequence[str], countries: Sequence[str], private_addresses: bool
-) -> list[tuple[str, Find, str]]:
+) -> _Finds:
     """The kinds in the order of replacement: a kind comes before kinds that would match parts of it."""
     known = national_numbers()
     for country in countries:
@@ -244,7 +257,9 @@ def _finds(
             search = (lambda find: find) if kind == "secret" else in_plain_copy
             finds.extend((name, search(find), placeholders[kind]) for name, find in found.items())
 
-    add("secret", {f"secret_{service}": find for service, find in access_keys().items()})
+    secret = placeholders["secret"]
+    services = {name: (f"secret_{name}", find, secret) for name, find in service_keys().items()} if secret else {}
+    add("secret", {"secret_assigned": assigned_secrets})
     add("email", {"email": _emails})
     add("email", {"email": _spelt_emails})
     add("iban", {"iban": across_lines(ibans())})
@@ -253,9 +268,9 @@ def _finds(
     if placeholders["phone"]:
         add("phone", {"phone": telephone_numbers(regions)})
     is_address = partial(_is_address, private_addresses=private_addresses)
-    add("ip", {"ip": by_pattern(_IP_4, is_address)})
+    add("ip", {"ip": holding(_THREE_POINTS.search, by_pattern(_IP_4, is_address))})
     add("ip", {"ip": holding(_TWO_COLONS.search, by_pattern(_IP_6, is_address))})
-    return finds
+    return _Finds(services, finds)
 
 
 def _emails(text: str) -> Iterator[Span]:

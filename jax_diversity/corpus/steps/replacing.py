@@ -21,28 +21,35 @@ Find = Callable[[str], Iterable[Span]]
 """A function: text -> the spans of one kind, in their order."""
 
 
-def by_pattern(pattern: re.Pattern, is_one: Callable[[re.Match], bool] | None = None, marks: str = "") -> Find:
+def by_pattern(pattern: re.Pattern, is_one: Callable[[re.Match], bool] | None = None) -> Find:
     """Make a search for the matches of a pattern, or for their group `value`.
 
     Args:
         pattern: the regular expression.
         is_one: a further check of a match, such as a checksum.
-        marks: words, separated by spaces; a text that contains none of them is not searched.
     """
-    words = marks.split() or [""]
     group = "value" if "value" in pattern.groupindex else 0
-
-    def find(text: str) -> Iterable[Span]:
-        if not any(word in text for word in words):
-            return ()
-        return (match.span(group) for match in pattern.finditer(text) if is_one is None or is_one(match))
-
-    return find
+    if is_one is None:
+        return lambda text: (match.span(group) for match in pattern.finditer(text))
+    return lambda text: (match.span(group) for match in pattern.finditer(text) if is_one(match))
 
 
 def holding(may_match: Callable[[str], object], find: Find) -> Find:
     """Make a search that reads only the texts that pass the fast check `may_match`."""
     return lambda text: find(text) if may_match(text) else ()
+
+
+_SEVEN_DIGITS = re.compile(r"\d(?:[ ()./+-]{0,18}\d){6}")
+
+
+@lru_cache(maxsize=2)
+def has_long_number(text: str) -> bool:
+    """Return whether there are seven digits with only spaces, brackets and marks of numbers between them.
+
+    Few texts have such a number, and many searches ask for it: the answers for a text and for its copy with joined
+    lines are cached.
+    """
+    return _SEVEN_DIGITS.search(text) is not None
 
 
 def before(match: re.Match, characters: int) -> str:
@@ -106,7 +113,7 @@ _INVISIBLE = "\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2
 _FULL_WIDTH = "".join(map(chr, chain((0xFF20, 0xFF0E, 0xFF0B, 0xFF08, 0xFF09, 0xFF3F, 0xFF0F), range(0xFF21, 0xFF3B))))
 _FULL_WIDTH += _FULL_WIDTH[7:].lower()  # @ . + ( ) _ / and letters
 _BEYOND = re.compile("[\U00010000-\U0010ffff]")
-_REFERENCES = ("&#", "&commat;", "&nbsp;", "&shy;", "%40")
+_REFERENCES = ("&#", "&commat;", "&nbsp;", "&shy;")
 _SHRINKING = re.compile(rf"(?:&(?:#\d{{2,6}}|#[xX][0-9a-fA-F]{{2,5}}|commat|nbsp|shy);)|%40|[{_INVISIBLE}]+")
 
 
@@ -123,7 +130,7 @@ def in_plain_copy(find: Find) -> Find:
 @lru_cache(maxsize=1)
 def _plain(text: str) -> _Copy:
     """The plain copy of a text; cached because all kinds search it."""
-    shrinks = any(map(text.__contains__, _REFERENCES))
+    shrinks = "%40" in text or ("&" in text and any(map(text.__contains__, _REFERENCES)))
     if not text.isascii():
         special, table = _one_to_one()
         if _BEYOND.search(text):

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import chain
 
 from jax_diversity.corpus.steps.base import Span
-from jax_diversity.corpus.steps.replacing import Find, across_lines, before
+from jax_diversity.corpus.steps.replacing import Find, across_lines, before, has_long_number
 from jax_diversity.foundation.errors import UserError, did_you_mean
 from jax_diversity.foundation.libraries import optional
 
@@ -93,6 +93,8 @@ def telephone_numbers(regions: Sequence[str]) -> Find:
 
     def find_sure(text: str) -> list[Span]:
         spans = [*chain.from_iterable(map(_longest, _INTERNATIONAL.finditer(text)))] if "+" in text else []
+        if not has_long_number(text):
+            return spans
         starts = {start for start, _ in spans}
         labelled = (match for match in _NUMBER.finditer(text) if match.start() not in starts)
         found = filter(_is_labelled, labelled)
@@ -102,7 +104,7 @@ def telephone_numbers(regions: Sequence[str]) -> Find:
 
     def find(text: str) -> Iterator[Span]:
         spans = [*across(text)]
-        if regions:
+        if regions and has_long_number(text):
             for match in filter(_is_grouped, _NATIONAL.finditer(text)):
                 number = sum(map(str.isdigit, match[0]))
                 # The library takes long for each region. Numbers of another length cannot be numbers of the region.
