@@ -14,15 +14,11 @@ import pytest
 from scipy import stats
 
 import jax_diversity as jd
-from jax_diversity.pipeline.build import Build
-from tests.support.tiny_corpus import tiny_config, write_corpus
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> jd.Dataset:
-    folder = tmp_path_factory.mktemp("evaluated")
-    Build(tiny_config(write_corpus(folder / "corpus", 300), folder / "out")).run_all()
-    return jd.open_dataset(folder / "out")
+def built(tiny_dataset: Path) -> jd.Dataset:
+    return jd.open_dataset(tiny_dataset)
 
 
 def loss_of(token: Any, target: Any) -> Any:

@@ -246,13 +246,12 @@ def test_several_devices_give_the_same_explanation():
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small dataset, and a training run of two steps in it."""
-    folder = tmp_path_factory.mktemp("explained")
-    Build(tiny_config(write_corpus(folder / "corpus", 300), folder / "out")).run_all()
+    out = shutil.copytree(tiny_dataset, tmp_path_factory.mktemp("explained") / "out")
     model = ["--train.width=8", "--train.num-layers=1", "--train.num-heads=2", "--train.validation-batches=0"]
-    assert main(["train", "--out", str(folder / "out"), "--train.num-steps=2", *model, "--quiet"]) == 0
-    return folder / "out"
+    assert main(["train", "--out", str(out), "--train.num-steps=2", *model, "--quiet"]) == 0
+    return out
 
 
 def test_the_verb_explains_the_last_checkpoint(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

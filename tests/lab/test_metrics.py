@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 import sys
 import types
 from contextlib import closing
@@ -20,11 +21,10 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.lab.metrics import read_log
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.lab.training import train, train_on_each
-from jax_diversity.pipeline.build import Build
 from jax_diversity.report.training import training_values
 from tests.support.batch_values import assert_same_values, expected_values
 from tests.support.documented_model import train_on
-from tests.support.tiny_corpus import tiny_config, write_corpus
+from tests.support.example_datasets import build_examples
 from tests.support.tiny_dataset import write_tiny_dataset
 
 CONFIG = TrainConfig(
@@ -281,9 +281,9 @@ class FakeRun:
         self.logged.append((step, values))
 
 
-def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch, capsys):
+def test_the_page_runs_as_it_is_written(make_once, tmp_path, monkeypatch, capsys):
     """With the five lines that a user of wandb writes, and a report that draws the loop of one's own."""
-    Build(tiny_config(write_corpus(tmp_path / "corpus", num_documents=800), tmp_path / "dataset")).run_all()
+    shutil.copytree(make_once("examples", build_examples) / "dataset", tmp_path / "dataset")
     monkeypatch.chdir(tmp_path)
     run = FakeRun()
     fake: Any = types.ModuleType("wandb")

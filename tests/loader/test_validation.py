@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +16,8 @@ from tests.support.tiny_corpus import tiny_config, write_corpus
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("validated")
-    config = tiny_config(write_corpus(folder / "corpus", 300), folder / "out")
-    Build(config).run_all()
-    return folder / "out"
+def built(tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shutil.copytree(tiny_dataset, tmp_path_factory.mktemp("validated") / "out")
 
 
 def batches(folder: Path, **options: object) -> list[dict[str, np.ndarray]]:

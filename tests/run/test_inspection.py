@@ -17,14 +17,11 @@ from jax_diversity.measures.documents import document_spread
 from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.records.settings import RecordsConfig
 from jax_diversity.run.inspection import Inspector
-from tests.support.tiny_corpus import tiny_config, write_corpus
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("inspected")
-    Build(tiny_config(write_corpus(folder / "corpus", 200), folder / "out")).run_all()
-    return folder / "out"
+def packed(tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shutil.copytree(tiny_dataset, tmp_path_factory.mktemp("inspected") / "out")
 
 
 @pytest.fixture(scope="module", params=["packed", "ordered"])
