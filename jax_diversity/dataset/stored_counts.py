@@ -17,6 +17,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.measures import files as _files
 from jax_diversity.ordering import out_of_core as _out_of_core
 from jax_diversity.packing.stored import stored_length
+from jax_diversity.schema import Segments
 from jax_diversity.schema.count_files import CountBlock, StoredCounts
 
 
@@ -64,22 +65,22 @@ class DatasetCounts(StoredCounts):
     def read(self, first: int, stop: int) -> CountBlock:
         """See `StoredCounts.read`."""
         whole = self.dataset.stored
-        segments = None
-        if not {*self.families}.isdisjoint(stored.SEQUENCE_FAMILIES):
-            segments = self.dataset.segments_between("train", first, stop)
         counts: dict[str, Any] = {}
         for family, number in self.num_groups.items():
             if family == stored.TOKENS:
-                counts[family] = self.dataset.count_own_tokens(segments)
+                counts[family] = self.dataset.count_own_tokens(self._segments(first, stop))
             elif family == stored.SEQUENCE_CLUSTER:
                 clusters = self._rows(stored.SEQUENCE_CLUSTERS, first, stop)
-                counts[family] = count_sequence_clusters(segments, clusters, number)
+                counts[family] = count_sequence_clusters(self._segments(first, stop), clusters, number)
             else:
                 counts[family] = stored.read_counts_between(whole, family, first, stop)
         documents, copies = (
             self._rows(name, first, stop) for name in (stored.SEQUENCE_DOCUMENTS, stored.SEQUENCE_COPIES)
         )
         return CountBlock.of(counts, documents, copies)
+
+    def _segments(self, first: int, stop: int) -> Segments:
+        return self.dataset.segments_between("train", first, stop)
 
     def _rows(self, name: str, first: int, stop: int) -> np.ndarray:
         return np.array(stored.read_sequence_array(self.dataset.stored, name, mmap=True)[first:stop])
