@@ -72,18 +72,19 @@ def herded(chars: jd.Characteristics, seed: int) -> np.ndarray | None:
     """The first sequences of kernel herding by coreax; None if it is not installed."""
     if importlib.util.find_spec("coreax") is None:
         return None
-    import coreax  # pyright: ignore[reportMissingImports]
-    import jax
     import jax.numpy as jnp
+    from coreax import Data  # pyright: ignore[reportMissingImports]
+    from coreax.kernels import SquaredExponentialKernel  # pyright: ignore[reportMissingImports]
+    from coreax.solvers import KernelHerding  # pyright: ignore[reportMissingImports]
     from sklearn.decomposition import TruncatedSVD
 
     shares = chars.counts["tokens"].astype(np.float64) / chars.sequence_length
     vectors = TruncatedSVD(32, random_state=seed).fit_transform(shares)
     vectors /= vectors.std(axis=0)
     distances = np.linalg.norm(vectors[:500, None] - vectors[None, 500:1000], axis=-1)
-    kernel = coreax.kernels.SquaredExponentialKernel(length_scale=float(np.median(distances)))
-    solver = coreax.solvers.KernelHerding(min(HERDED, len(vectors)), kernel=kernel, random_key=jax.random.key(seed))
-    coreset, _ = solver.reduce(coreax.Data(jnp.asarray(vectors, jnp.float32)))
+    kernel = SquaredExponentialKernel(length_scale=float(np.median(distances)))
+    solver = KernelHerding(coreset_size=min(HERDED, len(vectors)), kernel=kernel, unique=True)
+    coreset, _ = solver.reduce(Data(jnp.asarray(vectors, jnp.float32)))
     return np.asarray(coreset.unweighted_indices).astype(np.int64)
 
 
