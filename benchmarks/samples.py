@@ -41,7 +41,7 @@ COVERED = (64, 256, 1024)
 MOST_LARGE = 32
 """Windows of 1,024 whose intervals are checked: each takes seconds."""
 PRECISION = 0.01
-HERDED = 1024
+HERDED, HALVES = 1024, 24
 Orders = dict[str, list[np.ndarray]]
 
 
@@ -68,10 +68,14 @@ def one_family(name: str, labels: np.ndarray, chars: jd.Characteristics) -> jd.C
     return jd.Characteristics.from_counts({name: csr_array((chars.tokens, (rows, labels)))})
 
 
-def herded(chars: jd.Characteristics, seed: int) -> np.ndarray | None:
-    """The first sequences of kernel herding by coreax; None if it is not installed."""
+def herding(chars: jd.Characteristics, values: np.ndarray, num_halves: int) -> dict[str, Any]:
+    """Window size -> variance of the mean of the first sequences that coreax's kernel herding chooses.
+
+    Herding gives one sample of a population. So it chooses from random halves of the sequences, and the mean of each
+    half is the truth. The result is empty if coreax is not installed.
+    """
     if importlib.util.find_spec("coreax") is None:
-        return None
+        return {}
     import jax.numpy as jnp
     from coreax import Data  # pyright: ignore[reportMissingImports]
     from coreax.kernels import SquaredExponentialKernel  # pyright: ignore[reportMissingImports]
@@ -79,13 +83,29 @@ def herded(chars: jd.Characteristics, seed: int) -> np.ndarray | None:
     from sklearn.decomposition import TruncatedSVD
 
     shares = chars.counts["tokens"].astype(np.float64) / chars.sequence_length
-    vectors = TruncatedSVD(32, random_state=seed).fit_transform(shares)
+    vectors = TruncatedSVD(32, random_state=0).fit_transform(shares)
     vectors /= vectors.std(axis=0)
     distances = np.linalg.norm(vectors[:500, None] - vectors[None, 500:1000], axis=-1)
     kernel = SquaredExponentialKernel(length_scale=float(np.median(distances)))
-    solver = KernelHerding(coreset_size=min(HERDED, len(vectors)), kernel=kernel, unique=True)
-    coreset, _ = solver.reduce(Data(jnp.asarray(vectors, jnp.float32)))
-    return np.asarray(coreset.unweighted_indices).astype(np.int64)
+    ratios: dict[str, list[float]] = {}
+    number = len(values) // 2
+    for seed in range(num_halves):
+        rows = np.random.default_rng(seed).permutation(len(values))[:number]
+        solver = KernelHerding(coreset_size=min(HERDED, number // 2), kernel=kernel, unique=True)
+        coreset, _ = solver.reduce(Data(jnp.asarray(vectors[rows], jnp.float32)))
+        chosen = values[rows][np.asarray(coreset.unweighted_indices)]
+        for size in (size for size in WINDOWS if size <= len(chosen)):
+            expected = values[rows].var() / size * (number - size) / (number - 1)
+            error = chosen[:size].mean() - values[rows].mean()
+            ratios.setdefault(str(size), []).append(float(error**2 / expected))
+    return {size: of_seeds(each) for size, each in ratios.items()}
+
+
+def of_seeds(ratios: list[float]) -> dict[str, float]:
+    """The mean of the seeds' ratios, and its 95 % interval."""
+    mean, spread = float(np.mean(ratios)), float(np.std(ratios, ddof=1) / np.sqrt(len(ratios)))
+    reach = spread * float(stats.t.ppf(0.975, len(ratios) - 1))
+    return {"value": mean, "low": mean - reach, "high": mean + reach}
 
 
 def make_orders(chars: jd.Characteristics, reference: np.ndarray, num_seeds: int) -> Orders:
@@ -139,9 +159,7 @@ def regression(values: np.ndarray, reference: np.ndarray, orders: list[np.ndarra
             estimates = y.mean(axis=1) - slope * (x.mean(axis=1) - reference.mean())
             expected = values.var() / size * (number - size) / (number - 1)
             ratios.append(float(((estimates - values.mean()) ** 2).mean() / expected))
-        mean, spread = float(np.mean(ratios)), float(np.std(ratios, ddof=1) / np.sqrt(len(ratios)))
-        reach = spread * float(stats.t.ppf(0.975, len(ratios) - 1))
-        found[str(size)] = {"value": mean, "low": mean - reach, "high": mean + reach}
+        found[str(size)] = of_seeds(ratios)
     return found
 
 
@@ -189,15 +207,8 @@ def measured(name: str, folder: Path, num_seeds: int, most: int) -> dict[str, An
         ),
         "regression": {key: regression(losses, reference, orders[key]) for key in ("random", "balance")},
     }
-    if (first := herded(chars, 0)) is not None:
-        sizes = [size for size in WINDOWS if size <= len(first)]
-        found["herding"] = {
-            str(size): float(
-                (losses[first[:size]].mean() - losses.mean()) ** 2
-                / (losses.var() / size * (len(held) - size) / (len(held) - 1))
-            )
-            for size in sizes
-        }
+    if herded := herding(chars, losses, HALVES):
+        found["herding"] = herded
     whole = jd.Sample.of(chars, np.arange(len(held)))
     cases: dict[str, tuple[np.ndarray, np.ndarray | None]] = {
         "loss": (losses, None),
@@ -241,11 +252,8 @@ def tables(results: dict[str, Any]) -> str:
                 cells = [found["regression"][key] for found in results.values()]
                 lines.append(_row(f"{key}, regression on the reference", cells, sizes))
             if any("herding" in found for found in results.values()):
-                cells = (
-                    " ".join(f"{value:.2f}" for value in found.get("herding", {}).values())
-                    for found in results.values()
-                )
-                lines.append(f"| kernel herding (one sample) | {' | '.join(cells)} |")
+                cells = [found.get("herding", {}) for found in results.values()]
+                lines.append(_row("kernel herding", cells, sizes))
         parts.append("\n".join(lines))
     lines = [f"| intervals of 95 % that hold the mean | {' | '.join(results)} |", "|---|" + "---|" * len(results)]
     for key in ("balance", "random"):

@@ -251,7 +251,12 @@ def _nearest_part(rows: Array, centroids: Array, num_clusters: Array, spherical:
     scores = half_norms[:, None] - products
     # On CPUs, XLA compiles argmin to a scalar loop. A minimum and a search for the minimum are both vectorised.
     least = jnp.min(scores, axis=0)
-    clusters = jnp.min(jnp.where(scores <= least, numbers[:, None], len(centroids) - 1), axis=0)
+    found = jnp.min(jnp.where(scores <= least, numbers[:, None], len(centroids)), axis=0)
+    # A compiler may compute the scores twice and round them differently, for example if rows have one feature, where it
+    # fuses the product and the difference. Then a row may have no score that is as small as the minimum.
+    clusters = lax.cond(
+        jnp.any(found == len(centroids)), lambda: jnp.argmin(scores, axis=0).astype(jnp.int32), lambda: found
+    )
     if spherical:
         # Every cosine with a row of zeros is 0. All such rows are assigned to the shortest centroid, so they are in one
         # cluster.

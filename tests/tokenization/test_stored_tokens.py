@@ -619,7 +619,7 @@ def test_weights_among_the_prefixes_are_named(tmp_path: Path, monkeypatch: pytes
     for name in ("long.idx", "long.bin"):
         (tmp_path / name).rename(tmp_path / name.replace("long", "30"))
     assert len(find_files(dataclasses.replace(config, paths=("30",)))) == 2
-    with pytest.raises(UserError, match=r"Expected files at other\.idx, found none"):
+    with pytest.raises(UserError, match=r"Expected \.idx and \.bin files at other, found none"):
         find_files(dataclasses.replace(config, paths=("other",)))
 
 
