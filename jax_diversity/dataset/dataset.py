@@ -639,9 +639,11 @@ class ValidationPart(Dataset):
         self.root, self.remote, self._memory_map = whole.root, whole.remote, whole._memory_map
         self.stored, self._whole = whole.stored, whole
         if not self.num_sequences:
+            fraction = whole.settings.get("packing", {}).get("validation_fraction")
+            what = "above 0" if not fraction else f"above {fraction:g}: every document is too large for this share"
             raise UserError(
                 f"Expected validation documents in {whole.address}, found none; build the dataset with "
-                "packing.validation_fraction above 0."
+                f"packing.validation_fraction {what}."
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
