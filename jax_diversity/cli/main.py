@@ -395,13 +395,13 @@ def _run_build(options: BuildOptions, *, trains: bool = False) -> None:
     config, progress = options.settings, Progress(options.quiet)
     with executing(config, options) as executor:
         build = Build(config, progress, executor)
-        results = build.run_all()
+        results = build.run_all(report=not trains)
     run = None
     if trains:
         from jax_diversity.lab.training import train_in_place
 
         run = train_in_place(config.out, config.train, progress)
-        results[-1] = build.run_stage("report")  # again, with the run's losses
+        results.append(build.run_stage("report"))  # with the run's losses
     show(build_table(results))
     _show_funnel(results, build.folder.root)
     _show_verdict(open_dataset(build.folder.root), options.all)

@@ -25,7 +25,7 @@ from jax_diversity.foundation.tables import Cells, aligned, as_html, wrapped
 from jax_diversity.foundation.wording import counted
 from jax_diversity.measures.documents import DocumentSpread, document_spread
 from jax_diversity.measures.drawn import curve_values, limit_values
-from jax_diversity.measures.floors import ideal_token_shuffle, window_bound, window_floor
+from jax_diversity.measures.floors import ideal_token_shuffle, window_limits
 from jax_diversity.measures.prefixes import norm_drift, prefix_deviation
 from jax_diversity.measures.sliding import EveryStart, window_maximum, window_tv_all
 from jax_diversity.measures.windows import (
@@ -258,7 +258,7 @@ class Measurer:
         self._characteristics, self._every_start = characteristics, every_start
         first, self._length = characteristics.families[0], characteristics.sequence_length
         self._has_own_mean = first in targets
-        squares = row_sums(characteristics.counts[first], lambda block: block.tokens.astype(np.float64) ** 2)
+        squares = row_sums(characteristics.counts[first], lambda _, tokens: tokens.astype(np.float64) ** 2)
         self._norms = np.sqrt(squares) / self._length
         tokens = characteristics.tokens.astype(np.float64)
         self._mean_tokens = float(tokens.mean()) if len(tokens) else 0.0
@@ -300,7 +300,7 @@ class Measurer:
         limits = self._limits_of_corpus if isinstance(ordering, Ordering) else {}
         if family not in limits:
             each = {size: (placed, target, size, length) for size in sizes}
-            limits[family] = {size: (window_floor(*these), window_bound(*these)) for size, these in each.items()}
+            limits[family] = {size: window_limits(*these) for size, these in each.items()}
         # All positions are read once for the prefixes. For each window size they are read once for the maximum and, if
         # requested, once for all start positions.
         advance = _once(advance, 1 + len(sizes) * (2 if self._every_start else 1))

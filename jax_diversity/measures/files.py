@@ -23,7 +23,7 @@ from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_fun
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.folders import locked, space_for
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.measures.floors import ideal_token_shuffle
+from jax_diversity.measures.floors import ideal_token_shuffle, sequence_excess
 from jax_diversity.measures.prefixes import prefix_deviation
 from jax_diversity.measures.sliding import window_maximum, window_tv_all
 from jax_diversity.measures.windows import aligned_windows, blocks, cumulative_tokens, group_sums, row_sums
@@ -162,7 +162,7 @@ def _spool_by_position(
 
 
 def _norms(counts: csr_array) -> Float64[np.ndarray, " row"]:
-    return np.sqrt(row_sums(counts, lambda block: block.tokens.astype(np.float64) ** 2))
+    return np.sqrt(row_sums(counts, lambda _, tokens: tokens.astype(np.float64) ** 2))
 
 
 class _Measures:
@@ -267,9 +267,8 @@ class _FamilyMeasures:
         self._kept, self._first = csr_array(rows[first - self._first :]), first
 
     def _add_floor(self, placed: csr_array, size: int) -> None:
-        """Add the excess of every sequence; see `floors.window_floor`."""
-        tokens, target = size * self._length, self._target
-        excess = row_sums(placed, lambda block: np.maximum(0.0, block.tokens / tokens - target[block.group]))
+        """Add the excess of every sequence."""
+        excess = sequence_excess(placed, self._target, size, self._length)
         total, largest = self._floors[size]
         both = np.sort(np.append(largest, excess))
         num_left_out = self._num_sequences % size

@@ -7,14 +7,14 @@ than the whole target of a window. The bound also uses the fact that a window co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
-from jax_diversity.measures.windows import Entries, blocks, row_sums
+from jax_diversity.measures.windows import blocks, row_sums
 
 _TABLE_ENTRIES = 1 << 24
 _QUANTILES = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)
@@ -28,16 +28,26 @@ def window_floor(counts: csr_array, target: Float64[np.ndarray, " group"], size:
     `max(0, piece / (nL) - τ)` over the pieces of the sequence. The N mod n largest sums are left out, because these
     sequences may come after the last whole window.
     """
-    tokens = size * sequence_length
-    kept = _kept(counts, size, lambda block: np.maximum(0.0, block.tokens / tokens - target[block.group]))
+    kept = _kept(sequence_excess(counts, target, size, sequence_length), size)
     return kept / max(counts.shape[0] // size, 1)
 
 
-def window_bound(counts: csr_array, target: Float64[np.ndarray, " group"], size: int, sequence_length: int) -> float:
-    """Compute a lower bound of the mean window TV of any ordering; it is never below `window_floor`.
+def sequence_excess(
+    counts: csr_array, target: Float64[np.ndarray, " group"], size: int, sequence_length: int
+) -> Float64[np.ndarray, " sequence"]:
+    """Compute the excess that every sequence brings to any window; see `window_floor`."""
+    tokens = size * sequence_length
+    return row_sums(counts, lambda groups, pieces: np.maximum(0.0, pieces / tokens - target[groups]))
 
-    Proof. A window with x_g tokens of group g and t <= nL tokens in all has a TV of Σ_g max(0, x_g / t - τ_g)
-    >= Σ_g max(0, x_g - T_g) / (nL), with T_g = τ_g n L. Take any modulus d > 0, a = T_g mod d, and
+
+def window_limits(
+    counts: csr_array, target: Float64[np.ndarray, " group"], size: int, sequence_length: int
+) -> tuple[float, float]:
+    """Compute `window_floor`, and a lower bound of the mean window TV of any ordering that is never below the floor.
+
+    Proof of the bound. A window with x_g tokens of group g and t <= nL tokens in all has a TV of
+    Σ_g max(0, x_g / t - τ_g) >= Σ_g max(0, x_g - T_g) / (nL), with T_g = τ_g n L. Take any modulus d > 0,
+    a = T_g mod d, and
 
         φ(p) = (d - a) ⌊p / d⌋ + max(0, p mod d - a).
 
@@ -57,25 +67,26 @@ def window_bound(counts: csr_array, target: Float64[np.ndarray, " group"], size:
     num_sequences, num_windows = counts.shape[0], counts.shape[0] // size
     floor = window_floor(counts, target, size, sequence_length)
     if not num_windows or not len(counts.data):
-        return floor
+        return floor, floor
     targets = target * (size * sequence_length)
     moduli = _best_moduli(_pieces(counts), targets, num_sequences / size)
-    kept = _kept(counts, size, lambda block: _rounded(block.tokens, moduli[block.group], targets[block.group]))
-    total = kept - num_windows * float(_rounded(targets, moduli, targets).sum())
-    return max(floor, total / (num_windows * size * sequence_length))
+    values = row_sums(counts, lambda groups, pieces: _rounded(pieces, moduli[groups], targets[groups]))
+    total = _kept(values, size) - num_windows * float(_rounded(targets, moduli, targets).sum())
+    return floor, max(floor, total / (num_windows * size * sequence_length))
 
 
-def _kept(counts: csr_array, size: int, of_pieces: Callable[[Entries], np.ndarray]) -> float:
-    """Values of all pieces, added up without the N mod n largest sequences, which may be after the last window."""
-    per_sequence = np.sort(row_sums(counts, of_pieces))
-    return float(per_sequence[: len(per_sequence) - len(per_sequence) % size].sum())
+def _kept(values: Float64[np.ndarray, " sequence"], size: int) -> float:
+    """Add up the values of all sequences but the N mod n largest, which may be after the last window."""
+    return float(np.sort(values)[: len(values) - len(values) % size].sum())
 
 
 def _rounded(pieces: np.ndarray, moduli: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Compute φ of pieces with the moduli and targets of their groups."""
-    rest = np.mod(targets, moduli)  # a; for pieces = T the remainder is a, so φ(T) = (d - a) ⌊T / d⌋
-    times, remainder = np.divmod(pieces, moduli)
-    return (moduli - rest) * times + np.maximum(remainder - rest, 0.0)
+    rest = targets - moduli * np.floor(targets / moduli)  # a; for pieces = T: φ(T) = (d - a) ⌊T / d⌋
+    # A quotient that is rounded up to a whole number gives a remainder just below 0, and φ stays right. (`np.divmod`
+    # would take three times as long.)
+    times = np.floor(pieces / moduli)
+    return (moduli - rest) * times + np.maximum(pieces - moduli * times - rest, 0.0)
 
 
 class _Pieces(NamedTuple):

@@ -16,8 +16,8 @@ from scipy.sparse import csr_array
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.windows import cumulative_tokens, entries, group_sums
 
-# A block has at most this many (group, start) cells, although only spans are stored. This bounds the sort keys, and the
-# number of spans at the first start of a block (one per group).
+# A block has at most this many (group, start) cells, although only spans are stored. This bounds the number of spans at
+# the first start of a block (one per group).
 _BLOCK_ENTRIES = 1 << 22
 _FEWEST_STARTS, _MOST_STARTS = 1024, 1 << 14
 
@@ -119,44 +119,36 @@ def _blocks(placed: csr_array, size: int, advance: Advance) -> Iterator[tuple[In
         # At a start, the row before the start has left the window, and the last row of the window has entered. Changes
         # at `stop` belong to the next block.
         rows = min(stop, num_starts - 1)
-        leaving, entering = entries(placed, start, rows), entries(placed, start + size, rows + size)
-        groups = np.concatenate([leaving.group, entering.group]).astype(np.int64)
-        at = np.concatenate([leaving.position, entering.position]) + 1
-        changes = np.concatenate([-leaving.tokens, entering.tokens])
-        inside = at < stop - start
-        yield window_tokens, _cut(sums, groups[inside], at[inside], changes[inside], window_tokens)
-        np.add.at(sums, groups, changes)  # also the changes at `stop`: now these are the counts at the next start
+        changes = csr_array(placed[start + size : rows + size] - placed[start:rows])
+        yield window_tokens, _cut(sums, csr_array(changes[: stop - start - 1]), window_tokens)
+        sums += changes.sum(axis=0)  # also the changes at `stop`: now these are the counts at the next start
         advance(stop - start if stop < num_starts else num_positions - start)
 
 
-def _cut(
-    sums: Int64[np.ndarray, " group"],
-    groups: Int64[np.ndarray, " change"],
-    at: Int64[np.ndarray, " change"],
-    changes: Int64[np.ndarray, " change"],
-    window_tokens: Int64[np.ndarray, " start"],
-) -> _Spans:
-    """Make the spans of one block from the counts at its first start and the changes `at` later starts."""
+def _cut(sums: Int64[np.ndarray, " group"], changes: csr_array, window_tokens: Int64[np.ndarray, " start"]) -> _Spans:
+    """Make the spans of one block from the counts at its first start and the changes (start - 1, group) after it."""
     num_groups, num_starts = len(sums), len(window_tokens)
-    groups = np.concatenate([np.arange(num_groups), groups])
-    begin = np.concatenate([np.zeros(num_groups, np.int64), at])
-    # One sort puts the changes of each group side by side, in the order of time. The counts of a group are the running
-    # sum over all changes, minus the value of this sum where the group begins. If the keys fit into int32, sorting is
-    # twice as fast.
-    keys = groups * num_starts + begin
-    order = np.argsort(keys.astype(np.int32) if num_groups * num_starts < 2**31 else keys)
-    groups, begin = groups[order], begin[order]
-    running = np.cumsum(np.concatenate([sums, changes])[order])
-    first = np.searchsorted(groups, np.arange(num_groups))
-    counted = running - np.repeat((running - sums[groups])[first], np.diff(first, append=len(groups)))
+    # The counts of the first start and the changes of later starts are the rows of one matrix. Its columns have the
+    # changes of each group side by side, in the order of time. SciPy keeps the zeros that we store: a group without
+    # tokens at the first start has a span, too.
+    columns = csr_array(
+        (
+            np.concatenate([sums, changes.data]),
+            np.concatenate([np.arange(num_groups), changes.indices]),
+            np.concatenate([[0], num_groups + changes.indptr]),
+        ),
+        shape=(changes.shape[0] + 1, num_groups),
+    ).tocsc()
+    first, begin = columns.indptr[:-1], columns.indices.astype(np.int64)
+    groups = np.repeat(np.arange(num_groups), np.diff(columns.indptr))
+    # The counts of a group are the running sum over all changes, minus its value before the group.
+    running = np.cumsum(columns.data)
+    counted = running - np.repeat((running - columns.data)[first], np.diff(columns.indptr))
     end = np.append(begin[1:], num_starts)
     end[first[1:] - 1] = num_starts
-    # If there are several changes at one start, only the count after the last one is used.
-    kept = end > begin
-    begin, end = begin[kept], end[kept]
     fewest = _over_ranges(np.minimum, window_tokens, begin, end)
     most = _over_ranges(np.maximum, window_tokens, begin, end)
-    return _Spans(groups[kept], begin, end, counted[kept], fewest, most)
+    return _Spans(groups, begin, end, counted, fewest, most)
 
 
 def _over_ranges(

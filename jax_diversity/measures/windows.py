@@ -59,12 +59,21 @@ def blocks(rows: csr_array) -> Iterator[tuple[slice, Entries]]:
         yield slice(start, stop), entries(rows, start, stop)
 
 
-def row_sums(rows: csr_array, of_block: Callable[[Entries], np.ndarray]) -> Float64[np.ndarray, " row"]:
-    """Sum a value over the non-zeros of every row."""
+def row_sums(
+    rows: csr_array, value: Callable[[np.ndarray, np.ndarray], Float64[np.ndarray, " nonzero"]]
+) -> Float64[np.ndarray, " row"]:
+    """Sum a value of the non-zeros of every row, which `value` computes from arrays of their groups and tokens."""
     sums = np.empty(rows.shape[0])
-    for part, block in blocks(rows):
-        sums[part] = np.bincount(block.position, weights=of_block(block), minlength=part.stop - part.start)
+    for start in range(0, rows.shape[0], _BLOCK_POSITIONS):
+        block = csr_array(rows[start : start + _BLOCK_POSITIONS])
+        sums[start : start + _BLOCK_POSITIONS] = _row_sums(block, value(block.indices, block.data))
     return sums
+
+
+def _row_sums(rows: csr_array, values: np.ndarray) -> Float64[np.ndarray, " row"]:
+    """Compute the row sums of a matrix that has `values` at the places of the non-zeros of `rows`."""
+    # A product with ones adds from left to right, as a loop would, and needs no array of row numbers.
+    return csr_array((values, rows.indices, rows.indptr), shape=rows.shape) @ np.ones(rows.shape[1])
 
 
 def group_sums(block: Entries, num_groups: int) -> Int64[np.ndarray, " group"]:
@@ -85,12 +94,6 @@ def cumulative_tokens(placed: csr_array) -> Int64[np.ndarray, " boundary"]:
         np.cumsum(placed.data[bounds[0] : bounds[-1]], dtype=np.int64, out=running[1:])
         totals[start : stop + 1] = totals[start] + running[bounds - bounds[0]]
     return totals
-
-
-def _row_sums(rows: csr_array, values: np.ndarray) -> Float64[np.ndarray, " row"]:
-    """Compute the row sums of a matrix that has `values` at the places of the non-zeros of `rows`."""
-    # A product with ones adds from left to right, as a loop would, and needs no array of row numbers.
-    return csr_array((values, rows.indices, rows.indptr), shape=rows.shape) @ np.ones(rows.shape[1])
 
 
 class _Differences:
@@ -226,9 +229,8 @@ def _window_counts(placed: csr_array, size: int, offset: int) -> Iterator[csr_ar
     step = max(1, _BLOCK_POSITIONS // size)
     for first in range(0, num_windows, step):
         last = min(first + step, num_windows)
-        block = entries(placed, offset + first * size, offset + last * size)
-        shape = (last - first, placed.shape[1])
-        # Positions of the same window become entries of one row; `sum_duplicates` adds the entries of one group.
-        windows = csr_array((block.tokens, (block.position // size, block.group)), shape=shape)
-        windows.sum_duplicates()
-        yield windows
+        # A product with ones adds the counts of the positions of a window, without sorting them.
+        starts = np.arange(0, (last - first) * size + 1, size)
+        ones = np.ones(starts[-1], np.int64)
+        adds = csr_array((ones, np.arange(starts[-1]), starts), shape=(last - first, int(starts[-1])))
+        yield csr_array(adds @ placed[offset + first * size : offset + last * size])

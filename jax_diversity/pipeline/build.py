@@ -58,13 +58,16 @@ class Build:
         self._adopted: dict[str, Any] = {}
         self.progress = progress or Progress(quiet=True)
 
-    def run_all(self) -> list[StageResult]:
+    def run_all(self, *, report: bool = True) -> list[StageResult]:
         """Make every stage that is not up to date: the whole dataset with its orderings and report.
+
+        Args:
+            report: whether to draw the report, too; False if it is drawn later, with `run_stage("report")`.
 
         Raises:
             UserError: bad settings or input; finished stages are kept.
         """
-        stages = all_stages(self.config)
+        stages = [stage for stage in all_stages(self.config) if report or stage.name != "report"]
         self._adopt_settings(stages)
         return self._run(stages)
 

@@ -214,7 +214,7 @@ def test_no_permutation_is_below_the_bound(chars: Characteristics, size: int, do
     size, length = min(size, chars.num_sequences), chars.sequence_length * (2 if doubled else 1)
     lowest = all_mean_tvs(placed.toarray(), share, size).min()
     floor = floors.window_floor(placed, share, size, length)
-    bound = floors.window_bound(placed, share, size, length)
+    bound = floors.window_limits(placed, share, size, length)[1]
     assert floor - 1e-12 <= bound <= lowest + 1e-9
 
 
@@ -228,7 +228,7 @@ def test_no_permutation_of_whole_documents_is_below_the_bound(
     rows = rng.multinomial(pieces, [0.5, 0.3, 0.2], sequences) * 12
     placed, share = placed_of(Characteristics.from_counts({"topic": rows}))
     size = min(size, sequences)
-    bound = floors.window_bound(placed, share, size, pieces * 12)
+    bound = floors.window_limits(placed, share, size, pieces * 12)[1]
     assert bound <= all_mean_tvs(rows, share, size).min() + 1e-9
 
 
@@ -239,15 +239,15 @@ def test_the_bound_sees_what_the_floor_does_not() -> None:
     assert floors.window_floor(placed, share, 2, 6) == pytest.approx(1 / 9)
     lowest = all_mean_tvs(rows, share, 2).min()
     assert lowest == pytest.approx(2 / 9)
-    assert floors.window_bound(placed, share, 2, 6) == pytest.approx(lowest)
+    assert floors.window_limits(placed, share, 2, 6)[1] == pytest.approx(lowest)
 
 
 def test_pieces_of_any_size_make_the_same_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     chars = synthetic_characteristics(300, sequence_length=512)
     arguments = chars.counts["length"], chars.target_share("length"), 16, 512
-    expected = floors.window_bound(*arguments)
+    expected = floors.window_limits(*arguments)[1]
     monkeypatch.setattr(floors, "_TABLE_ENTRIES", 0)
-    assert floors.window_bound(*arguments) == expected > floors.window_floor(*arguments)
+    assert floors.window_limits(*arguments)[1] == expected > floors.window_floor(*arguments)
 
 
 def test_gap_closed() -> None:
