@@ -11,6 +11,7 @@ import re
 import sys
 import textwrap
 import typing
+from collections import Counter
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
@@ -443,6 +444,14 @@ def parse_options(
         except SystemExit:
             return None
 
+    # tyro uses the last values of an option. For a single value this is how commands are changed; of an option with
+    # several values, the others would be lost in silence.
+    given = Counter(word.partition("=")[0].replace("_", "-") for word in arguments)
+    if repeated := [option for option, kind in known.items() if given[option] > 1 and _takes_many(kind)]:
+        name = {full: short for short, full in ALIASES.items()}.get(repeated[0], repeated[0])
+        raise UserError(
+            f"Expected {name} once, found it {given[repeated[0]]} times; write all values after one {name}."
+        )
     parsed = parse(arguments)
     if parsed is not None and not parsed[1]:
         # tyro checks only types; the values are then checked like those of a settings file.
@@ -510,6 +519,11 @@ def _is_nested(kind: Any) -> bool:
 def _takes_words_or_names(kind: Any) -> bool:
     """Whether settings accept both a list, which words can express, and a mapping, which only YAML can express."""
     return {tuple, dict} <= {typing.get_origin(part) for part in typing.get_args(kind)}
+
+
+def _takes_many(kind: Any) -> bool:
+    """Whether an option takes several values."""
+    return bool({tuple, dict} & {typing.get_origin(each) for each in (kind, *typing.get_args(kind))})
 
 
 def _holds_lists(kind: Any) -> bool:

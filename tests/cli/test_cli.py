@@ -208,6 +208,10 @@ SLIPS = [
     (["measure", "--outt", "x"], r"`jax-diversity measure` has no option --outt; did you mean --out\?"),
     (["order", "--metod", "greedy"], r"no option --metod; did you mean --method\?"),
     (["measure", "--batch-size", "16"], r"no option --batch-size; did you mean --windows\?"),
+    (
+        ["build", "--corpus", "a", "--corpus.paths", "b"],
+        r"Expected --corpus once, found it 2 times; write all values after one --corpus\.",
+    ),
     (["build", "--seq-len", "16"], r"no option --seq-len; did you mean --sequence-length\?"),
     (
         ["build", "--corpus", "texts.jsonl", "--corpus.text-field", "body"],
