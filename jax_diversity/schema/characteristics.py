@@ -205,7 +205,7 @@ class Characteristics:
         block = CountBlock.joined(blocks or [opened.read(0, 0)])
         weights = _as_weights(opened.weights, opened.num_groups)
         own = (block.documents, block.copies, None, opened.batch_size)
-        return cls(block.counts(opened.num_groups), weights, opened.sequence_length, *own)
+        return cls(block.counts(opened.num_groups), weights, opened.sequence_length, *own, opened.names)
 
     @classmethod
     def of_block(cls, files: StoredCounts, block: CountBlock) -> Characteristics:
@@ -218,7 +218,8 @@ class Characteristics:
         """Write the counts, weights, documents and copies into a Parquet file, atomically; turns are left out.
 
         A large corpus has several files: make the characteristics of some sequences, save them, and continue with the
-        next sequences. All files need the same families, numbers of groups, weights, sequence length and batch size.
+        next sequences. All files need the same families, groups, weights, sequence length and batch size. If groups
+        have names, they must be the same in all files.
 
         Args:
             path: a name that ends in .parquet.
@@ -231,7 +232,7 @@ class Characteristics:
         """
         sizes = {name: matrix.shape[1] for name, matrix in self.counts.items()}
         block = CountBlock.of(self.counts, self.documents, self.copies)
-        write_counts(Path(path), block, sizes, self.weights, self.sequence_length, self.batch_size)
+        write_counts(Path(path), block, sizes, self.weights, self.sequence_length, self.batch_size, self.names)
 
     def with_weights(self, weights: Mapping[str, float]) -> Characteristics:
         """Return the same counts with other weights.

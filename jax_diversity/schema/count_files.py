@@ -13,7 +13,7 @@ import itertools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -199,9 +199,11 @@ class CountFiles(StoredCounts):
 
     Attributes:
         paths: the files.
+        names: family -> the names of its groups, of families whose groups have names.
     """
 
     paths: tuple[Path, ...]
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def open(cls, files: Any) -> CountFiles:
@@ -212,14 +214,24 @@ class CountFiles(StoredCounts):
         """
         paths = _as_paths(files)
         about = [_about(path) for path in paths]
-        for path, each in zip(paths, about, strict=True):
+        names = [each.pop("names") for each in about]
+        for path, each, of_groups in zip(paths, about, names, strict=True):
+            if different := [
+                family for family in names[0] | of_groups if names[0].get(family) != of_groups.get(family)
+            ]:
+                # Labels are numbered in their own order in every file, so the same number would be another group.
+                raise UserError(
+                    f"Expected the groups of {different[0]!r} to have the same names in {paths[0]} and {path}, found "
+                    "other names; make the counts of all files from the same labels."
+                )
             if each != about[0]:
                 raise UserError(
                     f"Expected files of equal families, groups, weights, lengths and columns, found {about[0]} in "
                     f"{paths[0]} and {each} in {path}; write all files with the same settings."
                 )
         first = about[0]
-        return cls(first["families"], first["weights"], first["sequence_length"], first["batch_size"], tuple(paths))
+        described = first["families"], first["weights"], first["sequence_length"], first["batch_size"]
+        return cls(*described, tuple(paths), {family: tuple(found) for family, found in names[0].items()})
 
     @cached_property
     def _places(self) -> list[tuple[Path, int, int]]:
@@ -273,6 +285,7 @@ def write_counts(
     weights: Mapping[str, float],
     sequence_length: int,
     batch_size: int | None,
+    names: Mapping[str, Sequence[str]],
 ) -> None:
     """Write a file atomically; see `CountFiles` for the arguments."""
     import pyarrow as pa
@@ -286,6 +299,7 @@ def write_counts(
         "weights": dict(weights),
         "sequence_length": sequence_length,
         "batch_size": batch_size,
+        "names": {family: list(found) for family, found in names.items()},
     }
     columns: dict[str, Any] = {}
     for name, lengths in block.lengths.items():
@@ -364,13 +378,18 @@ def _about(path: Path) -> dict[str, Any]:
     if version != _VERSION:
         raise UserError(f"Expected counts of version {_VERSION} in {path}, found {version!r}; use a newer release.")
     whole = [about.get("sequence_length"), *(families.values() if isinstance(families, dict) else [None])]
-    size = about.get("batch_size")
+    size, names = about.get("batch_size"), about.setdefault("names", {})
     if (
         not families
         or not all(type(number) is int and 0 < number < 2**31 for number in whole)
         or not isinstance(weights, dict)
         or set(weights) != set(families)
         or not (size is None or (type(size) is int and size > 0))
+        or not isinstance(names, dict)
+        or not all(
+            isinstance(found, list) and len(found) == families.get(family) and all(type(each) is str for each in found)
+            for family, found in names.items()
+        )
     ):
         raise UserError(f"Expected a description of families and lengths in {path}, found {in_one_line(about)}.")
     absent = {f"{name}.{kind}" for name in families for kind in ("group", "tokens")} - set(schema.names)

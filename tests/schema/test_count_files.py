@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,30 @@ def test_one_file_and_a_list_of_files(tmp_path: Path) -> None:
     paths = sorted((tmp_path / "counts").iterdir())
     assert Characteristics.from_files(paths[1]).num_sequences == 15
     assert Characteristics.from_files(paths[::-1]).fingerprint == chars.take(np.r_[5:20, 0:5]).fingerprint
+
+
+def test_names_of_groups_are_saved_and_compared(tmp_path: Path) -> None:
+    """Every file numbers its labels in their own order, so files of other labels have other groups."""
+    chars = Characteristics.from_counts({"source": ["web", "code", "web", "wiki"], "half": [[1], [1], [1], [1]]})
+    chars.take(np.array([0, 1])).save(tmp_path / "a.parquet")
+    chars.take(np.array([2, 3])).save(tmp_path / "b.parquet")
+    read = Characteristics.from_files(tmp_path)
+    assert read.names == chars.names == {"source": ("code", "web", "wiki")}
+    assert read.fingerprint == chars.fingerprint
+    Characteristics.from_counts({"source": ["web", "law", "wiki"], "half": [[1]] * 3}).save(tmp_path / "c.parquet")
+    with pytest.raises(UserError, match=r"the groups of 'source' to have the same names in .*a\.parquet and .*c\.parq"):
+        Characteristics.from_files(tmp_path)
+
+
+@pytest.mark.parametrize("names", [5, {"topic": 5}, {"topic": ["a"]}, {"topic": ["a", 5]}, {"other": ["a", "b"]}])
+def test_bad_names_of_groups(names: Any, tmp_path: Path) -> None:
+    Characteristics.from_counts({"topic": [[3, 1], [0, 4]]}).save(tmp_path / "a.parquet")
+    table = pq.read_table(tmp_path / "a.parquet")
+    about = json.loads(table.schema.metadata[b"jax_diversity.counts"]) | {"names": names}
+    table = table.replace_schema_metadata({"jax_diversity.counts": json.dumps(about)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="Expected a description of families"):
+        Characteristics.from_files(tmp_path)
 
 
 def test_bad_files(tmp_path: Path) -> None:
