@@ -31,11 +31,10 @@ os.environ.setdefault(
 
 import pytest
 from hypothesis import settings
-from jaxtyping import install_import_hook
 
-import tests.support.typechecker  # noqa: F401 - the hook looks it up by name, but does not import it
+from tests.support.typechecker import begin_test, check_package
 
-install_import_hook("jax_diversity", "tests.support.typechecker.typecheck")
+check_package("jax_diversity")
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
@@ -72,6 +71,10 @@ def tiny_dataset(make_once: MakeFolder) -> Path:
         Build(tiny_config(write_corpus(folder / "corpus"), folder / "dataset")).run_all()
 
     return make_once("tiny", fill) / "dataset"
+
+
+def pytest_runtest_setup() -> None:
+    begin_test()
 
 
 def pytest_collection_finish() -> None:

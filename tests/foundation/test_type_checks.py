@@ -1,0 +1,23 @@
+"""The tests' own checks of types and shapes: the first calls of a function in every test."""
+
+from __future__ import annotations
+
+import itertools
+
+import jaxtyping
+import numpy as np
+import pytest
+
+from jax_diversity.measures.windows import place
+from tests.support.synthetic import synthetic_characteristics
+from tests.support.typechecker import CHECKED_CALLS
+
+
+@pytest.mark.parametrize("time", [1, 2])
+def test_the_first_calls_in_every_test_are_checked(time: int) -> None:
+    counts = synthetic_characteristics(4).counts["length"]
+    with pytest.raises(jaxtyping.TypeCheckError, match="indices"):
+        place(counts, np.zeros((2, 2), np.int64))
+    for _ in itertools.repeat(None, CHECKED_CALLS):
+        place(counts, np.arange(3))
+    place(counts, np.arange(3, dtype=np.int32))  # type: ignore[arg-type]
