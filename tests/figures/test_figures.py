@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,15 +124,27 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     browser.close()
 
 
+def draw_in_the_open_page(browser: Browser, figure: Figure) -> None:
+    """Draw a figure as its own page does, in a page that has unpacked plotly.js: that takes most of a page's time."""
+    about = json.dumps({"name": figure.name, "values": figure.values, "choices": figure.choices})
+    browser.evaluate(
+        "library.unpack = async () => {}; Plotly.purge('plot'); delete document.documentElement.dataset.ready;"
+        f" document.getElementById('values').textContent = {json.dumps(about)}; {resource('figures', 'single.js')} null"
+    )
+    browser.wait_for("document.documentElement.dataset.ready > 0")
+
+
 @pytest.mark.integration
 def test_every_figure_is_drawn_without_a_fault(browser: Browser, balance: Any, comparison: Any, tmp_path: Path) -> None:
     values = make_values(HOSTILE)
     figures = [balance.plot(name) for name in ("windows", "prefix", "drift")] + [comparison.plot()]
     figures += [Figure(name, values) for name in FIGURES if name != "reading"]  # which only a run has
     undrawn = []
+    figures[0].save(tmp_path / "first.html")
+    browser.open(tmp_path / "first.html", 700)
     for number, figure in enumerate(figures):
-        figure.save(tmp_path / f"{number}.html")
-        browser.open(tmp_path / f"{number}.html", 700)
+        if number:
+            draw_in_the_open_page(browser, figure)
         assert browser.faults() == []
         if not browser.evaluate("document.querySelector('#plot .main-svg') !== null"):
             undrawn.append((figure.name, browser.evaluate("document.getElementById('about').textContent")))
