@@ -3,11 +3,11 @@
     python benchmarks/preparation.py FILES.jsonl.gz ... [--peer-documents 1000] [--write]
 
 Seconds are processor time, because other programs may use the machine. Every step gets all documents, which are in
-memory already, with their languages, and splits their words itself. `filters` are the four rules of FineWeb's recipe in sequence; they split
-the words only once. *peer* is datatrove (pip install datatrove spacy 'xxhash<4'), if it is installed. It gets some
-English documents from all files; for the ratio our step gets the same documents. datatrove runs with its default word tokenizer
-(spaCy), and with the words and sentences of this package, which shows the time of the rules alone. `equal_verdicts` is
-the share of documents that both packages keep or both remove.
+memory already, with their languages, and splits their words itself. `filters` are the four rules of FineWeb's recipe in
+sequence; they split the words only once. *peer* is datatrove (pip install datatrove spacy 'xxhash<4'), if it is
+installed. It gets some English documents from all files; for the ratio our step gets the same documents. datatrove runs
+with its default word tokenizer (spaCy), and with the words and sentences of this package, which shows the time of the
+rules alone. `equal_verdicts` is the share of documents that both packages keep or both remove.
 """
 
 from __future__ import annotations

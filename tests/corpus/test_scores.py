@@ -341,9 +341,7 @@ class _KenlmStandIn(ModuleType):
             if not (content := Path(path).read_bytes()).startswith(b"\\data\\"):
                 raise RuntimeError(f"{path} is\nnot an ARPA file")
             rows = [line.split("\t") for line in content.decode().splitlines() if "\t" in line]
-            self._table = {
-                tuple(words.split()): (float(cost), *map(float, backoff)) for cost, words, *backoff in rows
-            }
+            self._table = {tuple(words.split()): (float(cost), *map(float, backoff)) for cost, words, *backoff in rows}
 
         def score(self, line: str) -> float:
             history, total = ("<s>",), 0.0
@@ -389,7 +387,7 @@ def test_ccnets_models_have_pieces(tmp_path: Path) -> None:
     rows = "".join(f"{-cost:.4f}\t{piece}\n" for piece, cost in costs.items())
     arpa = f"\\data\\\nngram 1={len(costs)}\nngram 2=1\n\n\\1-grams:\n{rows}\n\\2-grams:\n-0.5\t<s> </s>\n\n\\end\\\n"
     (tmp_path / "en.arpa").write_text(arpa, encoding="utf-8")
-    texts = {"The Fox,\nover\r\n12 bridges… ": "the fox,over00 bridges...", "Zoë’s 犬。": "zoe's 犬."}
+    texts = {"The Fox,\nover\r\n12 bridges… ": "the fox,over00 bridges...", "Zoë\u2019s 犬。": "zoe's 犬."}
     options = {"model": str(tmp_path / "en.arpa"), "pieces": str(tmp_path / "en.sp.model")}
     left, _ = through([("perplexity", options)], list(texts))
     for document, form in zip(left, texts.values(), strict=True):

@@ -141,7 +141,8 @@ def _read(addresses: tuple[str, ...]) -> tuple[UInt64[np.ndarray, " domain"], UI
             folder = folder.rstrip("/")
             if not host or " " in entry:
                 raise UserError(
-                    f"Expected a domain or an address in each line of {address}, found {entry[:100]!r} in line {number:,}."
+                    f"Expected a domain or an address in each line of {address}, "
+                    f"found {entry[:100]!r} in line {number:,}."
                 )
             (beginnings if folder else domains).append(xxhash.xxh3_64_intdigest(f"{host}{folder}".encode()))
             most_folders = max(most_folders, folder.count("/"))
