@@ -120,8 +120,10 @@ def service_keys() -> dict[str, Find]:
 
 def marked_services(text: str) -> list[str]:
     """Return the services of which a text may contain keys: it contains a word that all keys of the service contain."""
-    # Most words are short, so a search of the long words is many times as fast as a search of the text.
-    words = " ".join([word for word in text.split() if len(word) >= _SHORTEST and not word.isalpha()])
+    # Most words are short, so a search of the long words is many times as fast as a search of the text. A key may have
+    # letters only, but not in small letters.
+    long = [word for word in text.split() if len(word) >= _SHORTEST]
+    words = " ".join([word for word in long if not word.isalpha() or not word[1:].islower()])
     return [
         service
         for service, marks in _MARKS.items()
