@@ -3,11 +3,11 @@
     python benchmarks/preparation.py FILES.jsonl.gz ... [--peer-documents 1000] [--write]
 
 Seconds are processor time, because other programs may use the machine. Every step gets all documents, which are in
-memory already, and splits their words itself. `filters` are the four rules of FineWeb's recipe in sequence; they split
-the words only once. *peer* is datatrove (pip install datatrove spacy 'xxhash<4'), if it is installed. It gets some
-documents from all files; for the ratio our step gets the same documents. datatrove runs with its default word tokenizer
-(spaCy), and with the words and sentences of this package, which shows the time of the rules alone. `equal_verdicts` is
-the share of documents that both packages keep or both remove.
+memory already, with their languages, and splits their words itself. `filters` are the four rules of FineWeb's recipe in
+sequence; they split the words only once. *peer* is datatrove (pip install datatrove spacy 'xxhash<4'), if it is
+installed. It gets some English documents from all files; for the ratio our step gets the same documents. datatrove runs
+with its default word tokenizer (spaCy), and with the words and sentences of this package, which shows the time of the
+rules alone. `equal_verdicts` is the share of documents that both packages keep or both remove.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ CASES: dict[str, Steps] = {
 }
 
 
-def read(paths: Sequence[str]) -> list[str]:
-    texts = []
+def read(paths: Sequence[str]) -> list[Document]:
+    documents = []
     for path in sorted(paths):
         with gzip.open(path, "rt", encoding="utf-8") as file:
-            texts += [json.loads(line)["text"] for line in file]
-    return texts
+            for row in map(json.loads, file):
+                documents.append(Document(str(len(documents)), row["text"], "", row.get("language")))
+    return documents
 
 
-def ours(steps: Steps, texts: Iterable[str]) -> tuple[float, set[int], Chain]:
+def ours(steps: Steps, documents: Iterable[Document]) -> tuple[float, set[str], Chain]:
     """Return seconds, the kept documents, and the chain with its counts."""
     chain = Chain(steps, Here())
-    documents = [Document(str(index), text, "") for index, text in enumerate(texts)]
     start = time.process_time()
-    kept = {int(document.id) for document in chain.through(documents)}
+    kept = {document.id for document in chain.through(documents)}
     return time.process_time() - start, kept, chain
 
 
@@ -108,22 +108,22 @@ def same_words() -> Any:
     return SameWords()
 
 
-def theirs(rules: Sequence[Any], texts: Sequence[str]) -> tuple[float, set[int]]:
+def theirs(rules: Sequence[Any], documents: Sequence[Document]) -> tuple[float, set[str]]:
     """Return seconds and the kept documents; a document that makes a rule fail is removed."""
     from datatrove.data import Document as Theirs  # type: ignore[import-not-found]
 
     start, kept = time.process_time(), set()
-    for index, text in enumerate(texts):
-        document = Theirs(text=text, id=str(index))
+    for document in documents:
+        same = Theirs(text=document.text, id=document.id)
         try:
-            if all(rule.filter(document) is True for rule in rules):
-                kept.add(index)
+            if all(rule.filter(same) is True for rule in rules):
+                kept.add(document.id)
         except ZeroDivisionError:
             continue
     return time.process_time() - start, kept
 
 
-def signatures(words: Any, texts: Sequence[str]) -> float:
+def signatures(words: Any, documents: Sequence[Document]) -> float:
     """Seconds of datatrove's MinHash for signatures, without sorting and joining."""
     import tempfile
 
@@ -131,23 +131,23 @@ def signatures(words: Any, texts: Sequence[str]) -> float:
 
     signer = MinhashDedupSignature(tempfile.mkdtemp(), language=words)
     start = time.process_time()
-    for text in texts:
-        shingles = signer.get_shingles(text)
+    for document in documents:
+        shingles = signer.get_shingles(document.text)
         if shingles.size:
             signer.get_signature(shingles)
     return time.process_time() - start
 
 
-def compare(name: str, steps: Steps, texts: Sequence[str], made: Mapping[str, Any]) -> dict[str, Any]:
+def compare(name: str, steps: Steps, documents: Sequence[Document], made: Mapping[str, Any]) -> dict[str, Any]:
     """Compare a step with datatrove's, with datatrove's words and with ours."""
-    seconds, kept, _ = ours(steps, texts)
+    seconds, kept, _ = ours(steps, documents)
     found = {}
     for words, tokenizer in (("spacy", "en"), ("same_words", same_words())):
         if name == "minhash":
-            found[words] = {"speed_by_peer": round(signatures(tokenizer, texts) / seconds, 2)}
+            found[words] = {"speed_by_peer": round(signatures(tokenizer, documents) / seconds, 2)}
             continue
-        other, left = theirs(made[name](tokenizer), texts)
-        equal = 1 - len(kept ^ left) / len(texts)
+        other, left = theirs(made[name](tokenizer), documents)
+        equal = 1 - len(kept ^ left) / len(documents)
         found[words] = {"speed_by_peer": round(other / seconds, 2), "equal_verdicts": round(equal, 4)}
     return found
 
@@ -158,19 +158,20 @@ def main() -> None:
     parser.add_argument("--peer-documents", type=int, default=1000)
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/preparation.json")
     options = parser.parse_args()
-    texts = read([str(path) for path in options.paths])
+    documents = read([str(path) for path in options.paths])
     has_peer = find_spec("datatrove") is not None
     made = peers() if has_peer else {}
-    some = texts[:: max(len(texts) // options.peer_documents, 1)]
+    english = [document for document in documents if document.language == "en"]
+    some = english[:: max(len(english) // options.peer_documents, 1)]
     steps: dict[str, Any] = {}
     for name, listed in CASES.items():
         if name == "language" and find_spec("py3langid") is None:
             continue
-        seconds, kept, chain = ours(listed, texts)
+        seconds, kept, chain = ours(listed, documents)
         removed = {f"{each['step']}.{rule}": n for each in chain.funnel() for rule, n in each["removed"].items()}
         steps[name] = {
             "seconds": round(seconds, 2),
-            "documents_per_second": round(len(texts) / seconds),
+            "documents_per_second": round(len(documents) / seconds),
             "kept": len(kept),
             "removed": removed,
             "found": chain.funnel()[-1]["found"],
@@ -180,7 +181,10 @@ def main() -> None:
         print(name, json.dumps(steps[name]), flush=True)
     if options.write:
         packages = ["numpy", *(["datatrove", "spacy"] if has_peer else [])]
-        about = {"documents": len(texts), "megabytes": round(sum(len(text.encode()) for text in texts) / 1e6, 1)}
+        about = {
+            "documents": len(documents),
+            "megabytes": round(sum(len(each.text.encode()) for each in documents) / 1e6, 1),
+        }
         about |= {"peer_documents": len(some)} if has_peer else {}
         results_file.write("preparation", {"environment": results_file.environment(*packages), **about, "steps": steps})
 

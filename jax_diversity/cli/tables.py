@@ -8,7 +8,7 @@ import os
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -126,10 +126,22 @@ def funnel_table(account: Mapping[str, Any]) -> str:
     edited = [
         f"{step['step']} edited {counted(step['edited'], 'document')}" for step in account["steps"] if step["edited"]
     ]
-    unjudged = [
-        f"{step['step']} did not judge {_most(step['unjudged'])}" for step in account["steps"] if step["unjudged"]
-    ]
+    unjudged = [sentence for step in account["steps"] for sentence in _unjudged(step)]
     return "\n\n".join([*map(printed, (table for table in tables if table.row_count)), *found, *edited, *unjudged])
+
+
+def _unjudged(step: Mapping[str, Any]) -> Iterator[str]:
+    """How many documents passed a step because of its option `only`, and how many a rule did not judge."""
+    from jax_diversity.corpus.steps.base import OUT_OF_SCOPE
+
+    rules = dict(step["unjudged"])
+    outside = rules.pop(OUT_OF_SCOPE, 0)
+    if outside == step["documents_in"] > 0:
+        yield f"{step['step']} judged no document: `only` excludes all {outside:,}"
+    elif outside:
+        yield f"{step['step']} did not judge {counted(outside, 'document')}, which `only` excludes"
+    if rules:
+        yield f"{step['step']} did not judge {_most(rules)}"
 
 
 def _most(found: Mapping[str, int]) -> str:

@@ -62,7 +62,8 @@ def test_signatures_that_do_not_fit(tmp_path: Path) -> None:
     run(tmp_path, "minhash", documents("a", [text(0)]), keep_signatures=True)
     with pytest.raises(UserError, match=r"Expected signatures of the step exact_duplicates in .*, found none; prepare"):
         Chain([("exact_duplicates", {"against": [str(tmp_path)]})])
-    with pytest.raises(UserError, match=r"signatures of minhash \(bands 28.*found minhash \(bands 14, of bands"):
+    found = r"found minhash \(bands 14, rows 8, run 5, stored bands\)"
+    with pytest.raises(UserError, match=rf"signatures of minhash \(bands 28.*{found}"):
         Chain([("minhash", {"against": [str(tmp_path)], "bands": 28})])
     with pytest.raises(UserError, match="found none"):
         Chain([("minhash", {"against": [str(tmp_path / "absent")]})])

@@ -68,6 +68,8 @@ PUBLISHED = [
     ("PING 2001:4860:4860::8888: icmp_seq", "PING <ip>: icmp_seq", {"ip": 1}),
     ("aws AKIAIOSFODNN7EXAMPLE", "aws <secret>", {"secret_aws": 1}),
     ("postgres://me:hunter2!@db.net/x", "postgres://me:<secret>@db.net/x", {"secret_url_password": 1}),
+    ("the key AKIALHQWERTZUIOPASDF", "the key <secret>", {"secret_aws": 1}),
+    ("<b>DB_PASSWORD=D8$rAl3dGD</b>", "<b>DB_PASSWORD=<secret></b>", {"secret_assigned": 1}),
     ('password: "hK8$wq!Zp2"', 'password: "<secret>"', {"secret_assigned": 1}),
     (
         "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\n-----END RSA PRIVATE KEY-----",

@@ -61,6 +61,9 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("llama-c4", "sentences"): {"run": 3},
     ("llama-c4", "language"): {"languages": ("en",), "probability": 0.99},
     ("llama-github", "code"): {"thresholds": {"most_mean_line": 100, "longest_line": 1000, "least_alphanumeric": 0.25}},
+    ("baichuan2", "sentences"): {"run": 3},  # the paper has no thresholds: these values are this package's
+    ("baichuan2", "minhash"): {"bands": 14, "rows": 8, "run": 5},
+    ("baichuan2", "quality"): {"least": 0},
     ("qwen", "gopher"): {"thresholds": GOPHER},
     ("qwen", "repetition"): {"thresholds": REPETITION},
     ("qwen", "minhash"): {"bands": 14, "rows": 8, "run": 5},
@@ -68,6 +71,25 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("skywork", "quality"): {"least": 0.5},
     ("wikitext-50-words", "words"): {"least": 50},
 }
+
+ORDERS = {  # the order of the stages in the papers, without the stages that a header names as left out
+    "gopher": ["gopher", "repetition", "exact_duplicates", "minhash"],  # Rae et al. 2021, appendix A.1
+    "ccnet": ["lines", "language", "perplexity"],  # Wenzek et al. 2020, figure 1
+    "refinedweb": [  # Penedo et al. 2023, table 2
+        *("addresses", "html", "language", "repetition", "gopher", "line_corrections", "minhash", "substrings"),
+    ],
+    "fineweb": [  # datatrove, examples/fineweb.py
+        *("addresses", "html", "language", "repetition", "gopher", "c4", "fineweb", "minhash", "personal_data"),
+    ],
+    "baichuan2": [  # Yang et al. 2023, figure 2; then the scores
+        *("html", "exact_duplicates", "lines", "sentences", "minhash", "semantic", "quality", "weight"),
+    ],
+}
+
+
+@pytest.mark.parametrize("recipe", ORDERS)
+def test_steps_have_the_order_of_the_papers(recipe: str) -> None:
+    assert [each.step for each in PreparationConfig(recipe=recipe).listed()] == ORDERS[recipe]
 
 
 @pytest.mark.parametrize(("recipe", "step"), OPTIONS)

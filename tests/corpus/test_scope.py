@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from jax_diversity.cli.tables import funnel_table
 from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.corpus.passes.phases import labelled
 from jax_diversity.corpus.passes.settings import PreparationConfig, StepConfig
@@ -70,6 +71,18 @@ def test_thresholds_by_source_and_language() -> None:
         ({"words": 1}, {"all_rules": 3}),
         ({}, {}),
     ]
+
+
+def test_the_summary_says_how_many_documents_a_scope_excludes() -> None:
+    steps = [
+        ("words", {"least": 1, "only": {"language": ["englisch"]}}),
+        ("words", {"least": 1, "only": {"language": ["de"]}}),
+    ]
+    chain = Chain(steps)
+    assert list(chain.through(DOCUMENTS))
+    printed = funnel_table(chain.account())
+    assert "words judged no document: `only` excludes all 5" in printed
+    assert "words_2 did not judge 4 documents, which `only` excludes" in printed
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in ("python",)])

@@ -34,6 +34,7 @@ from jax_diversity.foundation.settings import read_settings
 from jax_diversity.pipeline.settings import BuildConfig, PreparationConfig
 from jax_diversity.schema import Document
 from jax_diversity.text.words import plain_word
+from tests.support.sentencepiece_models import train_model
 
 GOOD = ["theorem", "proof", "lemma", "integral", "series", "convergence", "bounded", "function", "limit", "metric"]
 BAD = ["buy", "cheap", "now", "offer", "click", "free", "discount", "winner", "prize", "deal", "sale", "bonus"]
@@ -293,38 +294,116 @@ def test_a_reference_without_words(tmp_path: Path) -> None:
 
 
 # ---- Models of KenLM.
+_ARPA = """\\data\\
+ngram 1=5
+ngram 2=3
+ngram 3=1
+
+\\1-grams:
+-1.0\t<unk>
+-99\t<s>\t-0.3
+-0.8\t</s>
+-0.5\ta\t-0.2
+-0.7\tb\t-0.4
+
+\\2-grams:
+-0.2\t<s> a\t-0.1
+-0.6\ta b\t-0.05
+-0.3\tb </s>
+
+\\3-grams:
+-0.1\t<s> a b
+
+\\end\\
+"""
+_COSTS = {  # text -> cost of each word and of the end of the text, read from the table above
+    "a b": (0.2, 0.1, 0.05 + 0.3),
+    "B\n": (0.3 + 0.7, 0.3),
+    "b x a": (0.3 + 0.7, 0.4 + 1.0, 0.5, 0.2 + 0.8),
+    "á\n\t b ": (0.2, 0.1, 0.05 + 0.3),  # no accents and control characters
+    "a\nb": (0.3 + 1.0, 0.8),  # the line end is removed without a space: one unknown word
+    "": (0.3 + 0.8,),
+    "\udc80 a": (0.3 + 1.0, 0.5, 0.2 + 0.8),
+}
+
+
 class _KenlmStandIn(ModuleType):
-    """As the library: a score is a log10-probability, and a file of another kind raises an error."""
+    """As the library: the log10-probability of a text by a model with back-off; another kind of file is an error."""
+
+    class Config:
+        pass
+
+    class ARPALoadComplain:
+        NONE = 2
 
     class Model:
-        def __init__(self, path: str) -> None:
-            if not Path(path).read_bytes().startswith(b"\\data\\"):
+        def __init__(self, path: str, config: Any) -> None:
+            if not (content := Path(path).read_bytes()).startswith(b"\\data\\"):
                 raise RuntimeError(f"{path} is\nnot an ARPA file")
+            rows = [line.split("\t") for line in content.decode().splitlines() if "\t" in line]
+            self._table = {tuple(words.split()): (float(cost), *map(float, backoff)) for cost, words, *backoff in rows}
 
         def score(self, line: str) -> float:
-            assert line.isascii()
-            return -2.0 * len(line.split()) - 1.0
+            history, total = ("<s>",), 0.0
+            for word in (*line.split(), "</s>"):
+                word = word if (word,) in self._table else "<unk>"
+                context = history[-2:]
+                while (*context, word) not in self._table:
+                    total += (*self._table.get(context, ()), 0.0, 0.0)[1]
+                    context = context[1:]
+                total += self._table[*context, word][0]
+                history += (word,)
+            return total
 
 
-def test_models_of_kenlm_replace_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "kenlm", _KenlmStandIn("kenlm"))
-    (tmp_path / "en.arpa").write_text("\\data\\\n")
+@pytest.fixture(params=["stand-in", "kenlm"])
+def kenlm_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in, and the library itself where it is installed."""
+    if request.param == "kenlm":
+        pytest.importorskip("kenlm")
+    else:
+        monkeypatch.setitem(sys.modules, "kenlm", _KenlmStandIn("kenlm"))
+
+
+@pytest.mark.usefixtures("kenlm_library")
+def test_models_of_kenlm_replace_the_reference(tmp_path: Path) -> None:
+    (tmp_path / "en.arpa").write_text(_ARPA)
     options = {"model": str(tmp_path / "en.arpa"), "languages": ["en"], "thirds": ["head", "middle", "tail"]}
-    texts = ["A café\nopens.", "A caf\u00e9", " ", "\udc80 lone"]
-    left, _ = through([("perplexity", options)], texts, language="en")
-    # The line end is removed without a space: "a cafeopens." has two words.
-    expected = [10 ** (5 / 3), 10 ** (5 / 3), 10.0, 10 ** (5 / 3)]
-    assert [document.metadata["perplexity"] for document in left] == pytest.approx(expected, abs=0.01)
+    left, _ = through([("perplexity", options)], list(_COSTS), language="en")
+    expected = [10 ** np.mean(costs) for costs in _COSTS.values()]
+    assert [document.metadata["perplexity"] for document in left] == pytest.approx(expected, abs=0.006)
     assert {document.metadata["perplexity_third"] for document in left} <= {"head", "middle", "tail"}
+
+
+@pytest.mark.usefixtures("kenlm_library")
+def test_ccnets_models_have_pieces(tmp_path: Path) -> None:
+    """The mean cost of the pieces of the text in CCNet's form, whatever its lines are."""
+    (tmp_path / "en.sp.model").write_bytes(train_model())
+    from sentencepiece import SentencePieceProcessor
+
+    pieces = SentencePieceProcessor(model_file=str(tmp_path / "en.sp.model"))
+    costs = {pieces.id_to_piece(number): 1 + number / 100 for number in range(pieces.get_piece_size())}
+    assert "<unk>" in costs
+    rows = "".join(f"{-cost:.4f}\t{piece}\n" for piece, cost in costs.items())
+    arpa = f"\\data\\\nngram 1={len(costs)}\nngram 2=1\n\n\\1-grams:\n{rows}\n\\2-grams:\n-0.5\t<s> </s>\n\n\\end\\\n"
+    (tmp_path / "en.arpa").write_text(arpa, encoding="utf-8")
+    texts = {"The Fox,\nover\r\n12 bridges… ": "the fox,over00 bridges...", "Zoë\u2019s 犬。": "zoe's 犬."}
+    options = {"model": str(tmp_path / "en.arpa"), "pieces": str(tmp_path / "en.sp.model")}
+    left, _ = through([("perplexity", options)], list(texts))
+    for document, form in zip(left, texts.values(), strict=True):
+        found = [costs.get(piece, costs["<unk>"]) for piece in (*pieces.encode(form, out_type=str), "</s>")]
+        assert document.metadata["perplexity"] == pytest.approx(10 ** np.mean(found), abs=0.006)
+
+
+@pytest.mark.usefixtures("kenlm_library")
+def test_files_that_are_not_models_of_kenlm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "en.arpa").write_text(_ARPA)
     (tmp_path / "other.bin").write_bytes(b"other")
-    for name, sentence in (
-        ("other.bin", "Expected a model of KenLM .* is not an ARPA file"),
-        ("none", "found no file"),
-    ):
+    for name, sentence in (("other.bin", "Expected a model of KenLM .* at .*other"), ("none", "found no file")):
         with pytest.raises(UserError, match=sentence):
             Chain([("perplexity", {"model": str(tmp_path / name)})])
     with pytest.raises(UserError, match=r"Expected a SentencePiece model at .*other\.bin"):
-        Chain([("perplexity", {"model": options["model"], "pieces": str(tmp_path / "other.bin")})])
+        Chain([("perplexity", {"model": str(tmp_path / "en.arpa"), "pieces": str(tmp_path / "other.bin")})])
     monkeypatch.setitem(sys.modules, "kenlm", None)
     with pytest.raises(UserError, match=r"Expected the library kenlm.*pip install 'kenlm'"):
         Chain([("perplexity", {"model": str(tmp_path / "other")})])

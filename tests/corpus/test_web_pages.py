@@ -321,12 +321,21 @@ def test_long_addresses_take_little_memory(url: str, rule: str | None, tmp_path:
     assert peak < 20 * 2**20  # all domains, or all folders, of 64 KB are 1 GB
 
 
-@pytest.mark.parametrize("content", [None, b"", b"# nothing\n", b"two words\n", b"\xff\xfe\n"])
-def test_lists_that_are_none(content: bytes | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "found none"),
+        (b"", "found none"),
+        (b"# nothing\n", "found none"),
+        (b"one.example\ntwo words\n", "'two words' in line 2"),
+        (b"\xff\xfe\n", ""),
+    ],
+)
+def test_lists_that_are_none(content: bytes | None, sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "list.txt"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(UserError, match=r"list\.txt"):
+    with pytest.raises(UserError, match=rf"(?s)(?=.*list\.txt)(?=.*{sentence})"):
         Chain([("addresses", {"blocked": str(path)})])
 
 

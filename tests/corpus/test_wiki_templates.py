@@ -30,6 +30,11 @@ PAGES = [
         "Water, H₂O, has (1.5 ± 0.2)×10⁻³ g/L of SO₄²⁻; H₂SO₄ does not.",
     ),
     (
+        "At {{convert|20|C|F}}, {{convert|6|ft|2|in|m|2}} of {{convert|5|sqmi|km2|1}}, {{cvt|10|km2}} for {{currency|7|USD}}; "
+        "{{percentage|1|3|1}} at {{age|1980|5|2|2020|5|1}}, {{percentage|1|0}}{{age|1980|1|1}}not nine.",
+        "At 20 °C, 6 ft 2 in of 5 sq mi, 10 km² for 7 USD; 33.3% at 39, not nine.",
+    ),
+    (
         "If {{math|1=''x'' = 5}} then e<sup>''x''</sup> and a<sub>''i''</sub> and m<sup>&minus;2</sup> and x<sup>a+b</sup>.",
         "If x = 5 then e^x and a_i and m⁻² and x^(a+b).",
     ),

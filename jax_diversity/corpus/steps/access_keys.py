@@ -104,8 +104,8 @@ _GIVEN = re.compile(
     r"[\w-]{0,20}[\"']?\]?[ \t]{0,4}(?::=|=>|==?|:)[ \t]{0,4}(?:\r?\n[ \t]{0,8})?"
     r"(?:\"(?P<double>[^\"\s]{8,200})\"|'(?P<single>[^'\s]{8,200})'|(?P<bare>[\w+/.~-]{10,200}={0,2})(?![\w(\[]))"
 )
-# A line of a file of settings, such as `export DB_PASSWORD=...`. Its value may have any marks.
-_SETTING = re.compile(r"[A-Z0-9_]{0,20}=(?P<bare>[^\s'\"]{8,200})(?=\s|\Z)")
+# A line of a file of settings, such as `export DB_PASSWORD=...`. Its value may have any marks, and a tag may follow it.
+_SETTING = re.compile(r"[A-Z0-9_]{0,20}=(?P<bare>[^\s'\"<]{8,200})(?=[\s<]|\Z)")
 _NO_SECRET = re.compile(
     r"\$[({]|\{|\}|<|>|%\(|://|\.\w+\(|^[\w.-]+\.(?:\w{1,5})$|^[./~]|^(?:x{4,}|\*{4,}|\.{3,})", re.IGNORECASE
 )
@@ -120,8 +120,10 @@ def service_keys() -> dict[str, Find]:
 
 def marked_services(text: str) -> list[str]:
     """Return the services of which a text may contain keys: it contains a word that all keys of the service contain."""
-    # Most words are short, so a search of the long words is many times as fast as a search of the text.
-    words = " ".join([word for word in text.split() if len(word) >= _SHORTEST and not word.isalpha()])
+    # Most words are short, so a search of the long words is many times as fast as a search of the text. A key may have
+    # letters only, but not in small letters.
+    long = [word for word in text.split() if len(word) >= _SHORTEST]
+    words = " ".join([word for word in long if not word.isalpha() or not word[1:].islower()])
     return [
         service
         for service, marks in _MARKS.items()

@@ -133,14 +133,17 @@ def _read(addresses: tuple[str, ...]) -> tuple[UInt64[np.ndarray, " domain"], UI
     domains, beginnings, most_folders = array("Q"), array("Q"), 0
     for address in addresses:
         num_before = len(domains) + len(beginnings)
-        for line in _lines(InputFile(address, address)):
+        for number, line in enumerate(_lines(InputFile(address, address)), start=1):
             entry = line.partition("#")[0].strip()
             if not entry:
                 continue
             host, folder = _split(entry)
             folder = folder.rstrip("/")
             if not host or " " in entry:
-                raise UserError(f"Expected a domain or an address a line in {address}, found {entry[:100]!r}.")
+                raise UserError(
+                    f"Expected a domain or an address in each line of {address}, "
+                    f"found {entry[:100]!r} in line {number:,}."
+                )
             (beginnings if folder else domains).append(xxhash.xxh3_64_intdigest(f"{host}{folder}".encode()))
             most_folders = max(most_folders, folder.count("/"))
         if len(domains) + len(beginnings) == num_before:

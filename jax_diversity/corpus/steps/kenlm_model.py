@@ -58,7 +58,12 @@ class KenlmModel:
 
     def __init__(self, model: str, pieces: str) -> None:
         kenlm = optional("kenlm", None)
-        self._model: Any = _loaded("model", model, "a model of KenLM (binary or ARPA)", kenlm.Model)
+        settings = kenlm.Config()
+        # Otherwise every process draws a progress bar while it reads an ARPA file.
+        settings.show_progress, settings.arpa_complain = False, kenlm.ARPALoadComplain.NONE
+        self._model: Any = _loaded(
+            "model", model, "a model of KenLM (binary or ARPA)", lambda path: kenlm.Model(path, settings)
+        )
         self._pieces: Any = None
         if pieces:
             make = optional("sentencepiece", "sentencepiece").SentencePieceProcessor

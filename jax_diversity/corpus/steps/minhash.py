@@ -84,7 +84,7 @@ class Minhash(SignedGroups):
     def form(self) -> dict[str, Any]:
         """The step and the options that decide the signatures."""
         kind = "values" if self.similarity else "bands"
-        return {"step": "minhash", "bands": self.bands, "rows": self.rows, "run": self.run, "of": kind}
+        return {"step": "minhash", "bands": self.bands, "rows": self.rows, "run": self.run, "stored": kind}
 
     def sign(self, candidate: Candidate) -> bytes:
         """Compute the signature: 64 bits for each band; with `similarity`, the values of all functions."""

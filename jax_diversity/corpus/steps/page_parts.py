@@ -28,6 +28,7 @@ _NO_PLAIN_LIST = re.compile(r"<(?:a|ul|ol|p|div|table|img|input|button|h\d)(?![\
 _ITEM = re.compile(rf"<li(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
 _HEADING = re.compile(rf"<h1(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
 _ANCHOR = re.compile(rf"<(/?)a(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
+_SEPARATORS = (" - ", " | ", " \u2013 ", " \u2014 ", " \u00b7 ", ": ")
 _Make = Callable[[str, str], str | None]
 """A function: opening tag and content -> the new markup, or None."""
 _MOST_LINKED = 0.8
@@ -48,12 +49,17 @@ def prepared_page(page: str) -> str:
 
 
 def with_title(page: str, title: str | None, text: str) -> str:
-    """Return the text with its first heading, if the title begins with the heading and the text lacks it."""
+    """Return the text with its first heading, if the title has the heading and the text lacks it.
+
+    The title may begin with the heading, or with a tag and a separator, as in `python - How to sort? - Stack Overflow`.
+    A heading at the end of such a title is the name of the site.
+    """
     lowered = _lowered(page) if title else ""
     for tag in _HEADING.finditer(page) if title else ():
         end = lowered.find("</h1", tag.end(), tag.end() + _LONGEST_TAG)
         heading = _plain(page[tag.end() : end]) if end >= 0 else ""
-        if heading and str(title).startswith(heading):
+        before, found, after = str(title).partition(heading) if heading else ("", "", "")
+        if found and (not before or (after and before.endswith(_SEPARATORS))):
             return text if heading in " ".join(text.split()) else f"{heading}\n{text}"
     return text
 

@@ -7,6 +7,7 @@ replaced by its first argument; an unknown template that fills its line, such as
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 
@@ -17,6 +18,9 @@ _LINK, _BAR = re.compile(r"\[\[[^\[\]]*+\]\]"), "\ue003"
 """A link, and the character that stands for its `|` while arguments are separated."""
 _NAMED = re.compile(r"\s*+([\w -]++|(?<= ))=")
 _QUANTITY = re.compile(r"[-\u2212+±]?[\d.,/+ ]+|to|and|or|by|x|\u00d7|\+/-|±|\u2013|-")
+_POWER, _SQUARE = re.compile(r"^([a-z]{1,2})([23])$"), re.compile(r"^(sq|cu)(?=[a-z])")
+_SMALLER_UNITS = frozenset(("in", "ft", "yd", "ch", "furlong", "lb", "oz"))
+"""Units that follow a larger one, as in six feet two inches."""
 _CHARGE = re.compile(r"\d*[+\u2212-]")
 _COUNT = re.compile(r"(?<=[A-Za-z)\]])(\d+)")
 _EXPONENT = re.compile(r"(?<=[\d.)])[eE]([-+\u2212]?\d+)")
@@ -127,7 +131,7 @@ _DROPPED = frozenset(
     short description; inflation; audio icon; listen; hatnote; main; see also; further; details; about; for
     distinguish; redirect; other uses; pronunciation needed; clear; reflist; toc; authority control
     commons category; portal; sister project; image; wide image; multiple image; increase; decrease; steady; gain
-    loss; rating; age; age in years and days; time ago; currentyear; shy; wbr; zwj; zwnj; wikisource; wikiquote
+    loss; rating; age in years and days; time ago; currentyear; shy; wbr; zwj; zwnj; wikisource; wikiquote
     wiktionary; use dmy dates; use mdy dates; use british english; use american english
     """)
 )
@@ -225,9 +229,44 @@ def _value(parts: Sequence[str], named: Mapping[str, str]) -> str:
 
 
 def _quantity(parts: Sequence[str], _: Mapping[str, str]) -> str:
-    """Return the given quantity, without the converted one: `{{convert|5|to|7|km|mi}}`."""
+    """Return the given quantity, without the converted one: `{{convert|5|to|7|km|mi}}`, `{{convert|6|ft|2|in|m}}`."""
     unit = next((at for at, part in enumerate(parts) if not _QUANTITY.fullmatch(part)), len(parts))
-    return " ".join(parts[: unit + 1])
+    written = [*parts[:unit], *map(_unit, parts[unit : unit + 1])]
+    for at in range(unit + 1, len(parts) - 1, 2):
+        if parts[at + 1] not in _SMALLER_UNITS or not _QUANTITY.fullmatch(parts[at]):
+            break
+        written += parts[at : at + 2]
+    return " ".join(written)
+
+
+def _unit(name: str) -> str:
+    """Write a unit as `convert` shows it.
+
+    Example:
+        >>> [_unit(name) for name in ("C", "sqmi", "km2", "mph")]
+        ['\u00b0C', 'sq mi', 'km<sup>2</sup>', 'mph']
+    """
+    if name in ("C", "F", "C-change", "F-change"):
+        return f"\u00b0{name[0]}"
+    return _POWER.sub(r"\1<sup>\2</sup>", _SQUARE.sub(r"\1 ", name))
+
+
+def _percentage(parts: Sequence[str], named: Mapping[str, str]) -> str:
+    """Return `25%` for `{{percentage|1|4}}`; the third argument is the number of decimals."""
+    share, whole, digits = (*parts, "", "", "")[:3]
+    try:
+        percent = 100 * float(share) / float(whole)
+        return f"{percent:.{min(int(digits or 0), 9)}f}%" if math.isfinite(percent) else ""
+    except (ArithmeticError, ValueError):
+        return ""
+
+
+def _age(parts: Sequence[str], _: Mapping[str, str]) -> str:
+    """Return the years between two dates; without a second date they depend on the day of reading."""
+    if len(parts) < 6 or not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts[:6]):
+        return ""
+    numbers = [*map(int, parts[:6])]
+    return str(numbers[3] - numbers[0] - (numbers[4:] < numbers[1:3]))
 
 
 def _chemical(parts: Sequence[str], _: Mapping[str, str]) -> str:
@@ -347,6 +386,7 @@ _RAW: dict[str, Callable[[str], str]] = {
 _FUNCTIONS: dict[str, Callable[[Sequence[str], Mapping[str, str]], str]] = {
     **dict.fromkeys(_words("frac; fraction; sfrac; tfrac; efrac; fract; vfrac; bruch"), _fraction),
     **dict.fromkeys(_words("convert; cvt; conv"), _quantity),
+    **dict.fromkeys(_words("percentage; percent; pct"), _percentage),
     **dict.fromkeys(_words("chem; chemf"), _chemical),
     **dict.fromkeys(
         _words("""
@@ -364,11 +404,12 @@ _FUNCTIONS: dict[str, Callable[[Sequence[str], Mapping[str, str]], str]] = {
     **dict.fromkeys(_words("bulleted list; blist"), _bullets),
     **dict.fromkeys(_words("bibleverse; bibleref; bibleref2; bibleverse-nb; quran-usc"), _bible),
     **dict.fromkeys(
-        _words("unit\u00e9; unit\u00e9/2; unite; nombre; einheit; gaps; key press; keypress"), _joined(" ")
+        _words("currency; unit\u00e9; unit\u00e9/2; unite; nombre; einheit; gaps; key press; keypress"), _joined(" ")
     ),
     "reign": lambda parts, _: "r. " + "\u2013".join(filter(None, parts)) if any(parts) else "",
     "flagathlete": lambda parts, _: f"{parts[0]} ({parts[1]})" if len(parts) > 1 else "".join(parts),
     "respell": _joined("-"),
+    "age": _age,
     "val": _value,
     "as of": _as_of,
     "asof": _as_of,
