@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.dataset import object_store
+from jax_diversity.foundation import object_store
 from jax_diversity.foundation.errors import UserError
 from tests.support.tiny_dataset import TinyDataset, write_tiny_dataset
 
