@@ -133,7 +133,7 @@ class ObjectStore:
 
         def put() -> None:
             self.write(name, content)
-            if (found := self.size(name)) != size:
+            if (found := self._size(name)) != size:
                 raise EOFError(f"{found} of {size} bytes are stored")
 
         self._surely(put, describe_write, name)
@@ -166,7 +166,7 @@ class ObjectStore:
             client.put_file(str(content), f"{path}/{name}")
         else:
             client.pipe_file(f"{path}/{name}", content, **({"mode": "create"} if create else {}))
-        self._tags.pop(name, None)
+        self.forget(name)
 
     def copy(self, name: str, to: str) -> None:
         """Copy an object within the store."""
@@ -197,7 +197,14 @@ class ObjectStore:
         self._surely(delete, describe_write, name)
 
     def size(self, name: str) -> int | None:
-        """The number of bytes of an object; None if there is none. Raises the exceptions of the library."""
+        """The number of bytes of an object; None if there is none."""
+        return self._surely(partial(self._size, name), partial(describe, what="an object"), name)
+
+    def forget(self, name: str) -> None:
+        """Accept another object of this name from now on; otherwise `read` refuses it."""
+        self._tags.pop(name, None)
+
+    def _size(self, name: str) -> int | None:
         client, path, library = self._opened()
         try:
             if library is not None:

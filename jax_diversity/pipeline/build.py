@@ -16,11 +16,12 @@ from typing import Any
 
 from jax_diversity import __version__
 from jax_diversity.dataset import Dataset, open_dataset
-from jax_diversity.foundation.artifacts import FORMAT_VERSION, OutputFolder, fingerprint
+from jax_diversity.foundation.artifacts import FORMAT_VERSION, fingerprint
 from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.foundation.executors import Executor, Processes
 from jax_diversity.foundation.folders import inside, open_to_append
 from jax_diversity.foundation.jobs import recorded_files
+from jax_diversity.foundation.mirrored_folder import MirroredFolder, MirroringExecutor, open_folder
 from jax_diversity.foundation.own_functions import only_given
 from jax_diversity.foundation.progress import Progress, peak_bytes
 from jax_diversity.foundation.settings import settings_from_plain
@@ -51,8 +52,10 @@ class Build:
 
     def __init__(self, config: BuildConfig, progress: Progress | None = None, executor: Executor | None = None) -> None:
         self.config = config
-        self.executor = executor or Processes()
-        self.folder = OutputFolder(config.out)
+        self.folder = open_folder(config.out)
+        inner = executor or Processes()
+        is_mirrored = isinstance(self.folder, MirroredFolder)
+        self.executor = MirroringExecutor(inner, self.folder) if is_mirrored else inner
         # The result of `features_from`: the dataset and sections of the settings.
         self._reference: Dataset | None = None
         self._adopted: dict[str, Any] = {}
@@ -343,7 +346,7 @@ class RecordedConfig(BuildConfig):
 
 def recorded_config(out: str | Path) -> RecordedConfig:
     """The settings of a dataset's last build; a `UserError` if they are absent or unknown to this version."""
-    folder = OutputFolder(out)
+    folder = open_folder(out)
     if not folder.stages or "settings" not in folder.manifest:
         raise UserError(f"Expected a dataset in {folder.root}, found none; run `jax-diversity build` first.")
     try:
