@@ -126,6 +126,9 @@ class Mirror:
 
     def push(self, names: list[str]) -> None:
         """Write files to the store, some at a time."""
+        if len(names) == 1:
+            self.store.put(names[0], inside(self.root, names[0]))
+            return
         with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="jax-diversity-push") as threads:
             for _ in threads.map(lambda name: self.store.put(name, inside(self.root, name)), names):
                 pass
