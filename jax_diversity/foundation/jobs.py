@@ -175,6 +175,7 @@ def run_job(reference: str, name: str, arguments: Sequence[Any]) -> Any:
     mirror = mirror_of_file(Path(name))
     done = finished(work, name)
     if mirror is not None:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)  # on host 0 the stage has made it
         if done is None:
             done = fetch_finished(mirror, work, name)
         elif mirror.store.size(mirror.name(name + RECORD)) is None:

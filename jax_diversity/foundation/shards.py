@@ -301,13 +301,19 @@ def _own_jobs(announced: Mapping[str, Any], host: _Host) -> tuple[Work, list[Job
     try:
         given = announced["jobs"] if host.mirror is None else _moved(announced["jobs"], _ROOT, str(root))
         jobs = [(str(name), tuple(arguments)) for name, arguments in given[host.index :: host.count]]
-        if host.mirror is not None:
-            if announced["manifest"] is not None:
-                host.mirror.fetch_manifest(announced["manifest"])
-            for name, about in announced["files"].items():
-                host.mirror.fetch(name, about)
+        manifest = announced.get("manifest")
+        files = {
+            str(name): {"bytes": int(about["bytes"]), "sha256": str(about["sha256"])}
+            for name, about in announced.get("files", {}).items()
+        }
     except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
         raise UserError(f"Expected a list of jobs in {host.folder / _JOBS}, found something else.") from None
+    # Host 0 waits for the jobs of this host. Without any, it may be at a later stage by now.
+    if host.mirror is not None and jobs:
+        if manifest is not None:
+            host.mirror.fetch_manifest(str(manifest))
+        for name, about in files.items():
+            host.mirror.fetch(name, about)
     for name, _ in jobs:
         inside(root, os.path.relpath(name, root))
     return find_work(work), jobs
