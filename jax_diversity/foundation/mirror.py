@@ -179,7 +179,7 @@ class Mirror:
                 seconds *= 2
             self.store.forget(name)
             size = self.store.size(name)
-            if size != about["bytes"]:
+            if size is None or size != about["bytes"]:
                 found = "no such object" if size is None else f"{size} bytes"
                 continue
             digest = hashlib.sha256()

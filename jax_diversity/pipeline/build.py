@@ -52,10 +52,9 @@ class Build:
 
     def __init__(self, config: BuildConfig, progress: Progress | None = None, executor: Executor | None = None) -> None:
         self.config = config
-        self.folder = open_folder(config.out)
+        self.folder = folder = open_folder(config.out)
         inner = executor or Processes()
-        is_mirrored = isinstance(self.folder, MirroredFolder)
-        self.executor = MirroringExecutor(inner, self.folder) if is_mirrored else inner
+        self.executor = MirroringExecutor(inner, folder) if isinstance(folder, MirroredFolder) else inner
         # The result of `features_from`: the dataset and sections of the settings.
         self._reference: Dataset | None = None
         self._adopted: dict[str, Any] = {}
@@ -127,7 +126,8 @@ class Build:
                 self._adopted[stage.section] = stage.adopt(self.config, other)
 
     def _open_reference(self, path: str, adopting: Sequence[Stage]) -> Dataset:
-        if os.path.realpath(path) == os.path.realpath(self.folder.root):
+        is_own = path.rstrip("/") == self.config.out.rstrip("/")
+        if is_own or os.path.realpath(path) == os.path.realpath(self.folder.root):
             raise UserError(
                 f"Expected features_from to name another dataset, found the dataset that is built ({path}); omit it."
             )

@@ -144,17 +144,18 @@ def test_two_builds_of_one_address_are_one_sentence(faults: Faults, monkeypatch:
     with folder.lock():
         with pytest.raises(UserError, match="is being written by this process"), MirroredFolder(ADDRESS).lock():
             pass
-        root = other_scratch("other")  # another machine
+        other = mirror_of(other_scratch("other"))  # another machine
+        assert other is not None
         with (
             pytest.warns(UserWarning, match=r"waiting 5 seconds"),
             pytest.raises(UserError, match=r"memory://bucket/dataset is being written by process \d+ on .* \(out\)"),
-            mirrors.Lease(mirror_of(root)).held(),
+            mirrors.Lease(other).held(),
         ):
             pass
         monkeypatch.setattr(mirrors, "_DEAD_SECONDS", 0.0)  # as if this process had been stopped for a minute
         with (
             pytest.warns(UserWarning, match="waiting 0 seconds"),
-            mirrors.Lease(mirror_of(root)).held(),
+            mirrors.Lease(other).held(),
             pytest.raises(UserError, match=r"Expected this build alone .* has taken it over"),
         ):
             folder.write_manifest()

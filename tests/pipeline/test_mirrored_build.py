@@ -11,7 +11,7 @@ import sys
 import warnings
 from pathlib import Path
 
-import fsspec
+import fsspec.config
 import numpy as np
 import pytest
 
