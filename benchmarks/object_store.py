@@ -4,7 +4,8 @@
 
 The store is a folder behind fsspec's protocol `local`: the counts are those of any store, the times are not. Three
 builds of one corpus: by one host; by one host that loses its scratch folder after half of the PUTs; by two hosts that
-share only the store. Files of documents have 1 MB of text, so that there are jobs to share. Requests of leases and of the hosts' signs depend on the time and are counted apart.
+share only the store. Files of documents have 1 MB of text, so that there are jobs to share. Requests of leases and of
+the hosts' signs depend on the time and are counted apart.
 """
 
 from __future__ import annotations

@@ -177,7 +177,10 @@ def run_job(reference: str, name: str, arguments: Sequence[Any]) -> Any:
     if mirror is not None:
         Path(name).parent.mkdir(parents=True, exist_ok=True)  # on host 0 the stage has made it
         if done is None:
-            done = fetch_finished(mirror, work, name)
+            try:
+                done = fetch_finished(mirror, work, name)
+            except LostObjectError as error:
+                warnings.warn(f"{error}", stacklevel=2)
         elif mirror.store.size(mirror.name(name + RECORD)) is None:
             _push(mirror, name, done)
     if done is None:
@@ -206,8 +209,8 @@ def _push(mirror: Mirror, name: str, done: Done) -> None:
 def fetch_finished(mirror: Mirror, work: Work, name: str) -> Done | None:
     """Fetch the record and the files of a job that another host has done; None if the job is not finished.
 
-    Warns:
-        UserWarning: a job is recorded as finished, but one of its files is absent or another one. The record is
+    Raises:
+        LostObjectError: a job is recorded as finished, but one of its files is absent or another one. The record is
             deleted, so that the job runs again.
     """
     record_name = mirror.name(name + RECORD)
@@ -221,10 +224,9 @@ def fetch_finished(mirror: Mirror, work: Work, name: str) -> Done | None:
             continue  # a later job has deleted it
         try:
             mirror.fetch(name_of_file, about)
-        except LostObjectError as error:
+        except LostObjectError:
             mirror.store.delete(record_name)
-            warnings.warn(f"{error}", stacklevel=2)
-            return None
+            raise
     write_text(Path(name + RECORD), content.decode())
     return done
 

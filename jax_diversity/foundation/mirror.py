@@ -22,7 +22,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -111,14 +111,12 @@ class Mirror:
     Attributes:
         root: the scratch folder.
         store: the objects.
-        stamps: the files that this process has written to the store, and how they were then.
         plain: the files of the running stage that no job wrote: name -> `bytes` and `sha256`.
     """
 
     def __init__(self, root: Path, address: str) -> None:
         self.root, self.store = root, ObjectStore(address)
         self.plain: dict[str, dict[str, Any]] = {}
-        self.stamps: dict[str, Any] = {}
 
     def name(self, path: str | Path) -> str:
         """The name of a file in the scratch folder."""
@@ -246,8 +244,9 @@ class Lease:
         finally:
             self._stops.set()
             thread.join()
-            if self._last()[0] == self._number:
-                self._store.put(_lease_name(self._number), self._content(ended=True))
+            with suppress(UserError):  # another build waits for a minute
+                if self._last()[0] == self._number:
+                    self._store.put(_lease_name(self._number), self._content(ended=True))
 
     def check(self) -> None:
         """Raise if another build has taken the lease, because this process did not renew it for a minute."""

@@ -20,7 +20,7 @@ from jax_diversity.foundation.artifacts import (
     RECORD,
     Fault,
     OutputFolder,
-    describe_file,
+    file_hash,
     form,
     is_temporary,
     json_text,
@@ -58,16 +58,18 @@ class MirroredFolder(OutputFolder):
         self.mirror: Mirror = mirror
         self._sizes: dict[str, int] | None = None
         self._lease: Lease | None = None
-        self._uploaded: dict[str, str] = {}  # SHA-256 -> an object of a finished job
+        self._uploaded: dict[str, str] = {}  # objects of the running stage -> SHA-256
+        self._pushed: dict[str, Any] = {}  # files that no job wrote, as they were when they were uploaded
+        self._content: bytes | None = None  # the manifest in the store
         self._stored: dict[str, dict[str, Any]] = {}  # the files of the manifest in the store
         super().__init__(root)
 
     def _read_manifest(self) -> dict[str, Any]:
-        content = self.mirror.store.find(_MANIFEST)
-        if content is None:
-            manifest = {"format_version": FORMAT_VERSION, "stages": {}}
+        self._content = self.mirror.store.find(_MANIFEST)
+        if self._content is None:
+            manifest: dict[str, Any] = {"format_version": FORMAT_VERSION, "stages": {}}
         else:
-            manifest = parse_manifest(content, f"{self.mirror.store.address}/{_MANIFEST}")
+            manifest = parse_manifest(self._content, f"{self.mirror.store.address}/{_MANIFEST}")
         self._stored = _all_files(manifest)
         return manifest
 
@@ -78,13 +80,12 @@ class MirroredFolder(OutputFolder):
             self._lease = Lease(self.mirror)
             with self._lease.held():
                 self.manifest = self._read_manifest()  # another build may have ended just before
-                self._sizes, self._uploaded = self.mirror.store.sizes(), {}
-                self.mirror.stamps.clear()
+                self._sizes, self._uploaded, self._pushed = self.mirror.store.sizes(), {}, {}
                 path = inside(self.root, _MANIFEST)
-                if (content := self.mirror.store.find(_MANIFEST)) is None:
+                if self._content is None:
                     path.unlink(missing_ok=True)
                 else:
-                    write_text(path, content.decode())
+                    write_text(path, self._content.decode())
                 yield
 
     def missing_files(self, stage: str) -> Iterator[Fault]:
@@ -119,7 +120,7 @@ class MirroredFolder(OutputFolder):
                 done = read_done(str(record)[: -len(RECORD)])
                 paths = [(record.with_name(file), about) for file, about in (done.files if done else {}).items()]
                 # A job whose files are damaged runs again. Files that later jobs have deleted are absent.
-                if any(path.is_file() and describe_file(path)["sha256"] != about["sha256"] for path, about in paths):
+                if any(path.is_file() and file_hash(path) != about["sha256"] for path, about in paths):
                     record.unlink()
             folder.rmdir()
             os.rename(new, folder)
@@ -133,6 +134,7 @@ class MirroredFolder(OutputFolder):
             is_of_stage = folder.startswith(start) and len(folder) == len(start) + 16
             if is_of_stage and (kept is None or folder != self.mirror.name(kept)):
                 self.mirror.store.delete(name)
+                self._uploaded.pop(name, None)
 
     def remembered(self, stage: str) -> Mapping[str, Any] | None:
         """See `OutputFolder.remembered`; the file is fetched."""
@@ -153,7 +155,8 @@ class MirroredFolder(OutputFolder):
         assert self._lease is not None
         store, files = self.mirror.store, _all_files(self.manifest)
         new = [name for name, about in files.items() if self._stored.get(name, {}).get("sha256") != about["sha256"]]
-        copied = {name: self._uploaded[sha] for name in new if (sha := files[name]["sha256"]) in self._uploaded}
+        uploaded = {sha: name for name, sha in self._uploaded.items()}
+        copied = {name: uploaded[sha] for name in new if (sha := files[name]["sha256"]) in uploaded}
         for name, source in copied.items():
             store.copy(source, name)
         self.mirror.push([name for name in new if name not in copied])
@@ -177,33 +180,29 @@ class MirroredFolder(OutputFolder):
         paths = [path for path in folder.rglob("*") if path.is_file() and not is_temporary(path)]
         of_jobs = {path for path, _ in recorded_files(folder)}
         names, mirror.plain = [], {}
-        records = []
         for path in paths:
             name = mirror.name(path)
-            if path in of_jobs:
+            if path in of_jobs or path.name.endswith(RECORD):
                 if name not in listed:
                     names.append(name)
-            elif path.name.endswith(RECORD):
-                if name not in listed:
-                    records.append(name)
-            else:
-                about = describe_file(path)
-                mirror.plain[name] = {"bytes": about["bytes"], "sha256": about["sha256"]}
-                if mirror.stamps.get(name) != stamp(path):
-                    names.append(name)
-                    mirror.stamps[name] = stamp(path)
+                continue
+            mirror.plain[name] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+            if self._pushed.get(name) != stamp(path):
+                names.append(name)
+                self._pushed[name] = stamp(path)
+            self._uploaded[name] = mirror.plain[name]["sha256"]
         # A record that is not here was deleted with its files, for example since they were made with other inputs.
         for name in listed:
             if name.endswith(RECORD) and not (self.root / name).exists():
                 mirror.store.delete(name)
-        mirror.push(names)
-        mirror.push(records)
+        for is_record in (False, True):
+            mirror.push([name for name in names if name.endswith(RECORD) == is_record])
 
     def note_job(self, name: str) -> None:
         """Note the objects of a finished job: those that the stage publishes are copied within the store."""
         done = read_done(name)
         for file, about in (done.files if done else {}).items():
-            self._uploaded[about["sha256"]] = self.mirror.name(Path(name).with_name(file))
+            self._uploaded[self.mirror.name(Path(name).with_name(file))] = about["sha256"]
 
 
 class MirroringExecutor:
@@ -216,7 +215,8 @@ class MirroringExecutor:
         """See `Executor.map`."""
         self._folder.begin_map()
         for (name, _), result in zip(jobs, self._inner.map(work, jobs), strict=True):
-            self._folder.note_job(name)
+            if not work.is_passing:
+                self._folder.note_job(name)
             yield result
 
 

@@ -18,7 +18,6 @@ import re
 import secrets
 import threading
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -235,14 +234,7 @@ class FirstShard:
 
     def _finished(self, work: Work, name: str) -> Done | None:
         done, mirror = finished(work, name), self._host.mirror
-        if done is not None or mirror is None:
-            return done
-        with warnings.catch_warnings(record=True) as lost:
-            warnings.simplefilter("always")
-            done = fetch_finished(mirror, work, name)
-        if lost:  # the other host has the job's files, and does not look again before it is started
-            raise UserError(f"{lost[0].message}")
-        return done
+        return fetch_finished(mirror, work, name) if done is None and mirror is not None else done
 
 
 def follow(root: Path, index: int, count: int, inner: Executor, about: Mapping[str, Any], seconds: float) -> int:
