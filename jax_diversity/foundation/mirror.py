@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from jax_diversity.foundation.artifacts import CACHE, atomic_path, is_as_written, note_hash, write_text
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.folders import inside, make_folder, user_cache
 from jax_diversity.foundation.object_store import ObjectStore, is_address, sleep
 
@@ -253,7 +253,7 @@ class Lease:
         number, state = self._last()
         if number != self._number:
             raise UserError(
-                f"Expected this build alone to write to {self._store.address}, found that {state.get('who')} has taken "
+                f"Expected this build alone to write to {self._store.address}, found that {_holder(state)} has taken "
                 "it over, because this process was stopped for a minute or could not reach the store; run one build."
             )
 
@@ -286,7 +286,7 @@ class Lease:
         if state.get("scratch") == self._scratch():
             return
         warnings.warn(
-            f"{state.get('who')} was writing to {self._store.address}; waiting {_DEAD_SECONDS:g} seconds to see "
+            f"{_holder(state)} was writing to {self._store.address}; waiting {_DEAD_SECONDS:g} seconds to see "
             "whether it still works.",
             stacklevel=2,
         )
@@ -298,7 +298,7 @@ class Lease:
                 return
             if now != number or latest.get("beat") != state.get("beat"):
                 raise UserError(
-                    f"{self._store.address} is being written by {latest.get('who')}; wait for it or choose another "
+                    f"{self._store.address} is being written by {_holder(latest)}; wait for it or choose another "
                     "place (out)."
                 )
 
@@ -308,7 +308,7 @@ class Lease:
             return 0, {}
         try:
             content = json.loads(self._store.find(max(names)) or b"")
-        except ValueError:
+        except (ValueError, RecursionError):
             content = {}
         return int(max(names)[len(_LEASES) + 1 :]), content if isinstance(content, dict) else {}
 
@@ -331,3 +331,7 @@ class Lease:
 
 def _lease_name(number: int) -> str:
     return f"{_LEASES}/{number:08d}"
+
+
+def _holder(state: Mapping[str, Any]) -> str:
+    return in_one_line(state.get("who"))

@@ -37,6 +37,7 @@ from jax_diversity.foundation.mirror import Lease, Mirror, mirror_of, scratch_fo
 from jax_diversity.foundation.object_store import is_address
 
 _MANIFEST = "manifest.json"
+_LARGEST_COPY = 5 * 10**9  # S3 does not copy larger objects in one request
 
 
 def open_folder(out: str | Path) -> OutputFolder:
@@ -156,7 +157,11 @@ class MirroredFolder(OutputFolder):
         store, files = self.mirror.store, _all_files(self.manifest)
         new = [name for name, about in files.items() if self._stored.get(name, {}).get("sha256") != about["sha256"]]
         uploaded = {sha: name for name, sha in self._uploaded.items()}
-        copied = {name: uploaded[sha] for name in new if (sha := files[name]["sha256"]) in uploaded}
+        copied = {
+            name: uploaded[sha]
+            for name in new
+            if (sha := files[name]["sha256"]) in uploaded and files[name]["bytes"] <= _LARGEST_COPY
+        }
         for name, source in copied.items():
             store.copy(source, name)
         self.mirror.push([name for name in new if name not in copied])

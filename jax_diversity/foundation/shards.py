@@ -91,6 +91,7 @@ class _Host:
     def __init__(self, root: Path, index: int, count: int, about: Mapping[str, Any]) -> None:
         make_folder(root)
         self.root, self.folder, self.mirror = root, inside(root, _FOLDER), mirror_of(root)
+        self.where = str(root) if self.mirror is None else self.mirror.store.address
         self.pause = _LOOK_SECONDS * (_OF_STORE if self.mirror else 1)
         self.index, self.count, self.token = index, count, secrets.token_hex(8)
         self._about = json.loads(json.dumps(about))
@@ -268,7 +269,7 @@ def _follow(host: _Host, inner: Executor, seconds: float) -> int:
             return num_jobs  # the build had ended before this host began
         if silent > seconds:
             raise UserError(
-                f"Expected shard 0 of {host.count} to build {host.folder.parent}, found "
+                f"Expected shard 0 of {host.count} to build {host.where}, found "
                 f"{'that it was never started' if first is None else 'no sign of it'} for {silent / 60:.3g} minutes; "
                 f"run the same command again on all hosts, with --shard 0/{host.count} on one of them."
             )

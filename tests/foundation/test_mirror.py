@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import threading
 import warnings
 from pathlib import Path
 
@@ -21,11 +20,10 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.executors import Here
 from jax_diversity.foundation.mirror import local_folder, mirror_of
 from jax_diversity.foundation.mirrored_folder import MirroredFolder
-from jax_diversity.foundation.shards import FirstShard, follow
+from jax_diversity.foundation.shards import FirstShard
+from tests.support.followers import ABOUT, Follower
 from tests.support.mirrored_build import build
 from tests.support.store_faults import ADDRESS, Faults, KilledError
-
-ABOUT = {"version of jax": "1"}
 
 
 @pytest.fixture(autouse=True)
@@ -173,22 +171,8 @@ def other_scratch(name: str) -> Path:
     return root
 
 
-class Follower:
-    def __init__(self, index: int, count: int) -> None:
-        self.error, self.num_jobs, self.root = None, 0, other_scratch(f"host-{index}")
-        self._thread = threading.Thread(target=self._run, args=(index, count))
-        self._thread.start()
-
-    def _run(self, index: int, count: int) -> None:
-        try:
-            self.num_jobs = follow(self.root, index, count, Here(), ABOUT, 20.0)
-        except UserError as error:
-            self.error = str(error)
-
-    def end(self) -> Follower:
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-        return self
+def follower(index: int, count: int) -> Follower:
+    return Follower(other_scratch(f"host-{index}"), index, count)
 
 
 @pytest.mark.parametrize("fault", [{}, {"fail_every": 7}, {"cut_every": 5}, {"stale": 2}])
@@ -199,12 +183,12 @@ def test_hosts_that_share_only_the_store_make_the_same(faults: Faults, fault: di
     lose_scratch()
     for name, value in fault.items():
         setattr(faults, name, value)
-    followers = [Follower(index, 3) for index in (1, 2)]
+    followers = [follower(index, 3) for index in (1, 2)]
     root = local_folder(ADDRESS)
     with FirstShard(root, 3, Here(), ABOUT, 20.0) as executor:
         build(inner=executor, number=7)
-    assert [follower.end().error for follower in followers] == [None, None]
-    assert [follower.num_jobs for follower in followers] == [4, 4]
+    assert [each.end().error for each in followers] == [None, None]
+    assert [each.num_jobs for each in followers] == [4, 4]
     assert stored(faults) == whole
     assert not list(followers[0].root.glob("lengths/*"))  # published by host 0 alone
 
@@ -214,7 +198,7 @@ def test_a_finished_job_whose_file_is_gone_is_one_sentence_and_runs_again(faults
     whole = stored(faults)
     faults.clear()
     lose_scratch()
-    follower = Follower(1, 2)
+    second = follower(1, 2)
     faults.lost = "words-1.txt"
     root = local_folder(ADDRESS)
     with (
@@ -222,13 +206,22 @@ def test_a_finished_job_whose_file_is_gone_is_one_sentence_and_runs_again(faults
         FirstShard(root, 2, Here(), ABOUT, 20.0) as executor,
     ):
         build(inner=executor, number=3)
-    assert re.search(r"Shard 0 of 2 failed", str(follower.end().error))
+    assert re.search(r"Shard 0 of 2 failed", str(second.end().error))
     faults.lost = ""
-    follower = Follower(1, 2)
+    second = follower(1, 2)
     with FirstShard(root, 2, Here(), ABOUT, 20.0) as executor:
         build(inner=executor, number=3)
-    assert follower.end().error is None
+    assert second.end().error is None
     assert stored(faults) == whole
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 100_000, b'{"who": "a\\nb", "beat": {}}'])
+def test_a_damaged_lease_is_taken_over(faults: Faults, content: bytes) -> None:
+    folder = MirroredFolder(ADDRESS)
+    folder.mirror.store.put(".lease/00000007", content)
+    with pytest.warns(UserWarning, match=r"(None|a b) was writing to memory://bucket/dataset; waiting 0.01 seconds"):
+        build()
+    assert {name for name in faults.objects() if name.startswith(".")} == {".lease/00000008"}
 
 
 def test_a_scratch_folder_is_known_by_its_place(tmp_path: Path, faults: Faults) -> None:
