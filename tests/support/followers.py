@@ -22,9 +22,9 @@ class Follower:
         self._thread = threading.Thread(target=self._run, args=(root, index, count, about))
         self._thread.start()
 
-    def _run(self, *given: Any) -> None:
+    def _run(self, root: Path, index: int, count: int, about: dict[str, Any]) -> None:
         try:
-            self.num_jobs = follow(*given[:3], Here(), given[3], 10.0)
+            self.num_jobs = follow(root, index, count, Here(), about, 10.0)
         except UserError as error:
             self.error = str(error)
 
