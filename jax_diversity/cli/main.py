@@ -60,6 +60,7 @@ from jax_diversity.foundation.artifacts import read_json
 from jax_diversity.foundation.checks import as_whole_number, check_folder_name
 from jax_diversity.foundation.compilation import keep_compiled_programs
 from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line, quoted
+from jax_diversity.foundation.object_store import is_address
 from jax_diversity.foundation.own_functions import give, only_given
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.settings import parse_yaml, read_settings
@@ -393,6 +394,10 @@ def _run_build(options: BuildOptions, *, trains: bool = False) -> None:
     if _follows(options):
         return
     config, progress = options.settings, Progress(options.quiet)
+    if trains and is_address(config.out):
+        raise UserError(
+            f"Expected a folder for the demonstration (--out), found the address {config.out}; name a folder."
+        )
     with executing(config, options) as executor:
         build = Build(config, progress, executor)
         results = build.run_all(report=not trains)
@@ -404,7 +409,7 @@ def _run_build(options: BuildOptions, *, trains: bool = False) -> None:
         results.append(build.run_stage("report"))  # with the run's losses
     show(build_table(results))
     _show_funnel(results, build.folder.root)
-    _show_verdict(open_dataset(build.folder.root), options.all)
+    _show_verdict(open_dataset(build.folder.root), config.out, options.all)
     if run is not None:
         show(f"\n{training_line(run)}")
     show_report(build.folder.root, options.open)
@@ -422,16 +427,16 @@ def _run_order(options: OrderOptions) -> None:
     if has_report:  # it would show the orderings as they were
         results.append(build.run_stage("report"))
     show(build_table(results))
-    _show_verdict(open_dataset(build.folder.root), options.all, options.file_name)
+    _show_verdict(open_dataset(build.folder.root), options.out, options.all, options.file_name)
 
 
-def _show_verdict(dataset: Dataset, shows_all: bool, ordering: str | None = None) -> None:
+def _show_verdict(dataset: Dataset, out: str, shows_all: bool, ordering: str | None = None) -> None:
     """Show whether an ordering is better than a shuffle, and how; with `shows_all`, also all numbers."""
     show(f"\n{orderings_verdict(dataset, ordering)}")
     if shows_all:
         show(f"\n{orderings_table(dataset)}")
     else:
-        show(f"More: jax-diversity measure --out {shlex.quote(str(dataset.root))} --all")
+        show(f"More: jax-diversity measure --out {shlex.quote(out)} --all")
 
 
 def _run_repack(options: RepackOptions) -> None:
@@ -651,10 +656,12 @@ def _run_export(options: ExportOptions) -> None:
 
 
 def _run_verify(options: VerifyOptions) -> None:
+    from jax_diversity.dataset import open_dataset
     from jax_diversity.foundation.artifacts import OutputFolder
     from jax_diversity.lab.checkpoints import verify_training
 
-    folder = OutputFolder(_existing(options.out))
+    out = _existing(options.out)
+    folder = open_dataset(out).stored if is_address(out) else OutputFolder(out)
     sizes = [about["bytes"] for entry in folder.stages.values() for about in entry["files"].values()]
     if not sizes:
         raise UserError(f"Expected a dataset in {options.out}, found no dataset; run `jax-diversity build` first.")

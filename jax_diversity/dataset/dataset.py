@@ -22,12 +22,13 @@ from jax_diversity.characteristics.stored import SEQUENCE_CLUSTER, TOKENS
 from jax_diversity.clustering import stored as clustered
 from jax_diversity.corpus import stored as prepared
 from jax_diversity.dataset.orderings import OrderingFile, Orderings, is_file_name, load_ordering, packed_beside
-from jax_diversity.dataset.remote import RemoteFolder, is_address, local_path
+from jax_diversity.dataset.remote import RemoteFolder, local_path
 from jax_diversity.embedding import stored as embedded
 from jax_diversity.figures.figure import Figure
 from jax_diversity.foundation.artifacts import Fault, fingerprint
 from jax_diversity.foundation.checks import as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.object_store import is_address
 from jax_diversity.foundation.stacked import Rows
 from jax_diversity.foundation.stored import StoredStages
 from jax_diversity.foundation.tables import as_html

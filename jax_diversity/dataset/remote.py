@@ -17,15 +17,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from jax_diversity.dataset.cache import DATASETS, FILES, PIECES, keep_files, locked, make_room, mark_used, writing
-from jax_diversity.dataset.object_store import ObjectStore, sleep
 from jax_diversity.foundation.artifacts import (
     PIECE_BYTES,
     Fault,
@@ -38,14 +34,7 @@ from jax_diversity.foundation.artifacts import (
 )
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import user_cache
-
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::|://)")
-_PIECES_AT_A_TIME = 4
-
-
-def is_address(path: str | Path) -> bool:
-    """Whether this is an address on an object store rather than a local path."""
-    return isinstance(path, str) and _ADDRESS.match(path) is not None and not path.startswith("file://")
+from jax_diversity.foundation.object_store import ObjectStore, sleep
 
 
 def local_path(path: str | Path) -> Path:
@@ -171,27 +160,10 @@ class RemoteFolder:
     def _hash(self, name: str, use: Callable[[bytes], Any], wait: Callable[[float], bool] = sleep) -> str:
         """Return the SHA-256 of a file at the address; `use` is called with the pieces of the file in order."""
         digest = hashlib.sha256()
-        for piece in self._pieces(name, wait):
+        for piece in self.store.pieces(name, self.files[name]["bytes"], wait):
             digest.update(piece)
             use(piece)
         return digest.hexdigest()
-
-    def _pieces(self, name: str, wait: Callable[[float], bool]) -> Iterator[bytes]:
-        """Yield the bytes of a file in order; the next pieces are fetched while a piece is used."""
-        size = self.files[name]["bytes"]
-        starts = deque(range(0, size, PIECE_BYTES))
-        coming: deque[Future[Any]] = deque()  # in the file's order: the hash is computed piece by piece
-        # One connection rarely uses the whole bandwidth. A few parallel pieces use it, with bounded memory.
-        with ThreadPoolExecutor(_PIECES_AT_A_TIME, thread_name_prefix="jax-diversity-fetch") as threads:
-            try:
-                while starts or coming:
-                    while starts and len(coming) < _PIECES_AT_A_TIME:
-                        start = starts.popleft()
-                        stop = min(start + PIECE_BYTES, size)
-                        coming.append(threads.submit(self.store.read_surely, name, start, stop, wait))
-                    yield bytes(coming.popleft().result())
-            finally:  # also runs if the reader stops early: pieces whose download has not begun are not fetched
-                threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _is_there(path: Path, about: Mapping[str, Any]) -> bool:

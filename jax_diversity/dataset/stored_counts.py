@@ -12,8 +12,8 @@ import numpy as np
 from jax_diversity.characteristics import stored
 from jax_diversity.characteristics.sequence_clusters import count_sequence_clusters
 from jax_diversity.dataset.dataset import Dataset, open_dataset
-from jax_diversity.dataset.remote import is_address
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.object_store import is_address
 from jax_diversity.measures import files as _files
 from jax_diversity.ordering import out_of_core as _out_of_core
 from jax_diversity.packing.stored import stored_length

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 NO_ARRAY = (OSError, ValueError, EOFError, OverflowError, TypeError, SyntaxError, TokenError)
 """The exceptions that NumPy raises for damaged files, including those of Python's parser, which reads the headers."""
-_PARTIAL = ".partial"
+PARTIAL = ".partial"
+"""The folder in a dataset's folder for the files of unfinished stages."""
 _TEMPORARY = ".tmp"
 _REMEMBERED = "earlier"
 _IS_TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.tmp\Z")
@@ -48,7 +49,7 @@ RECORD = ".done.json"
 CACHE = ".cache"
 """The folder in a dataset's folder for files that only save time."""
 _checked: dict[str, tuple[Any, ...]] = {}
-"""Files whose content this process has compared with a hash: path -> the file's stamp (`_stamp`) and hash."""
+"""Files whose content this process has compared with a hash: path -> the file's stamp (`stamp`) and hash."""
 
 
 def fingerprint(*parts: Any) -> str:
@@ -79,7 +80,7 @@ def describe_file(path: Path) -> dict[str, Any]:
     return about | {"pieces": pieces} if path.suffix == ".npy" and len(pieces) > 1 else about
 
 
-def _stamp(path: str | Path) -> list[int]:
+def stamp(path: str | Path) -> list[int]:
     """Values that change when a file is written or replaced, even if its time of modification is set back."""
     status = os.stat(path)
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
@@ -90,12 +91,17 @@ def is_as_written(path: Path, about: Mapping[str, Any]) -> bool:
 
     A process hashes a file once (about a second per gigabyte), and again only if the file has changed.
     """
-    known = (_stamp(path), about["sha256"])
+    known = (stamp(path), about["sha256"])
     if _checked.get(str(path)) != known:
         if file_hash(path) != about["sha256"]:
             return False
         _checked[str(path)] = known
     return True
+
+
+def note_hash(path: Path, sha256: str) -> None:
+    """Note the hash of a file that this process has computed while it wrote the file; see `is_as_written`."""
+    _checked[str(path)] = (stamp(path), sha256)
 
 
 class HashMemory:
@@ -114,10 +120,10 @@ class HashMemory:
     def hash(self, path: str | Path) -> str:
         """The hash of a file's bytes."""
         path = os.path.abspath(path)
-        stamp = _stamp(path)
+        now = stamp(path)
         known = self._remembered.get(path)
-        if not isinstance(known, dict) or known.get("stamp") != stamp or "sha256" not in known:
-            known = {"stamp": stamp, "sha256": file_hash(Path(path))}
+        if not isinstance(known, dict) or known.get("stamp") != now or "sha256" not in known:
+            known = {"stamp": now, "sha256": file_hash(Path(path))}
         self._known[path] = known
         return known["sha256"]
 
@@ -238,7 +244,12 @@ def copy_file(source: Path, target: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically, keys sorted."""
-    write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+    write_text(path, json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """The text of a JSON file, keys sorted."""
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def read_json(path: Path, stage: str) -> Any:
@@ -401,7 +412,7 @@ class OutputFolder:
 
         Folders of runs with other keys are removed. `resume` keeps the finished files of a run with the same key.
         """
-        folder = refuse_links(self.root, _PARTIAL) / f"{stage.replace('/', '-')}-{key[:16]}"
+        folder = refuse_links(self.root, PARTIAL) / f"{stage.replace('/', '-')}-{key[:16]}"
         self.remove_partials(stage, folder if resume else None)
         folder.mkdir(parents=True, exist_ok=True)
         for each in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
@@ -410,7 +421,7 @@ class OutputFolder:
 
     def remove_partials(self, stage: str, kept: Path | None = None) -> None:
         """Remove the partial folders of a stage, but for one."""
-        start, partials = stage.replace("/", "-"), refuse_links(self.root, _PARTIAL)
+        start, partials = stage.replace("/", "-"), refuse_links(self.root, PARTIAL)
         for other in partials.glob(f"{start}-*"):
             # `order/long` and `order/long-2` have a common beginning, so the whole name is compared.
             if re.fullmatch(f"{re.escape(start)}-[0-9a-f]{{16}}", other.name) and other != kept:
@@ -464,15 +475,14 @@ class OutputFolder:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(partial / name, target / name)
             # These hashes are new: later stages of this process need not compute them again.
-            about = files[str(Path(destination) / name)]
-            _checked[str(target / name)] = (_stamp(target / name), about["sha256"])
+            note_hash(target / name, files[str(Path(destination) / name)]["sha256"])
         # Files of the previous artifact that the new artifact lacks, for example if it has fewer document files.
         stale = set(previous)
         if owns_folder:
-            forms = {_form(name) for name in files}
+            forms = {form(name) for name in files}
             folders = {(self.root / name).parent for name in files}
             beside = (path for folder in folders for path in folder.iterdir() if path.is_file())
-            stale |= {name for path in beside if _form(name := path.relative_to(self.root).as_posix()) in forms}
+            stale |= {name for path in beside if form(name := path.relative_to(self.root).as_posix()) in forms}
         for name in stale - files.keys():
             inside(self.root, name).unlink(missing_ok=True)
         for folder in {(target / name).parent for name in names}:
@@ -530,9 +540,9 @@ class OutputFolder:
 
     def write_manifest(self) -> None:
         """Write the manifest as it is in memory, with its own SHA-256."""
-        write_json(self.root / "manifest.json", signed(self.manifest))
+        write_text(self.root / "manifest.json", json_text(signed(self.manifest)))
 
 
-def _form(name: str) -> str:
+def form(name: str) -> str:
     """A file's name without its digits, because numbers in names are numbers of files, clusters or documents."""
     return re.sub("[0-9]+", "0", name)

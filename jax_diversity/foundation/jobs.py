@@ -22,8 +22,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.foundation.artifacts import RECORD, file_hash, is_temporary, write_json
+from jax_diversity.foundation.artifacts import RECORD, file_hash, is_temporary, write_json, write_text
 from jax_diversity.foundation.errors import UserError, quoted
+from jax_diversity.foundation.mirror import LostObjectError, Mirror, mirror_of_file
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -47,7 +48,8 @@ class Work:
         patience: seconds of work that are done in this process before other processes are started, because they have
             to import the libraries of the work first.
         is_passing: whether later jobs delete the files.
-        sources: from the arguments, the files of earlier jobs that are deleted after this job.
+        reads: from the arguments, the files of earlier jobs that it reads, see `run_job`.
+        sources: from the arguments, the files of earlier jobs that it reads, and that are deleted after this job.
         traces: from the names of jobs, the files that processes left which ended in the middle of a document. After new
             traces the jobs are repeated.
     """
@@ -58,6 +60,7 @@ class Work:
     at_a_time: int = 1
     patience: float = 0.0
     is_passing: bool = False
+    reads: Callable[..., Sequence[str]] | None = None
     sources: Callable[..., Sequence[str]] | None = None
     traces: Callable[[Sequence[str]], Collection[Path]] | None = None
 
@@ -124,12 +127,19 @@ class Done:
 def read_done(name: str) -> Done | None:
     """Read the record of a job; None if there is no record, or if it is damaged."""
     try:
-        plain = json.loads(Path(name + RECORD).read_text(encoding="utf-8"))
+        return _parse_done(Path(name + RECORD).read_bytes(), name)
+    except OSError:
+        return None
+
+
+def _parse_done(content: bytes, name: str) -> Done | None:
+    try:
+        plain = json.loads(content)
         files = {str(file): {"bytes": int(about["bytes"]), "sha256": about["sha256"]} for file, about in plain["files"]}
         if any("/" in file or not isinstance(about["sha256"], str) for file, about in files.items()):
             raise ValueError(name)
         return Done(plain["result"], files)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -156,18 +166,81 @@ def finished(work: Work, name: str) -> Done | None:
 
 
 def run_job(reference: str, name: str, arguments: Sequence[Any]) -> Any:
-    """Do a job, unless it is finished, record it, and return its result."""
+    """Do a job, unless it is finished, record it, and return its result.
+
+    In a scratch folder (see `jax_diversity.foundation.mirror`), files that it reads are fetched first; then its files
+    are written to the store, and its record after them.
+    """
     work = find_work(reference)
+    mirror = mirror_of_file(Path(name))
     done = finished(work, name)
+    if mirror is not None:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)  # on host 0 the stage has made it
+        if done is None:
+            try:
+                done = fetch_finished(mirror, work, name)
+            except LostObjectError as error:
+                warnings.warn(f"{error}", stacklevel=2)
+        elif mirror.store.size(mirror.name(name + RECORD)) is None:
+            _push(mirror, name, done)
     if done is None:
+        if mirror is not None:
+            _fetch_inputs(mirror, work, arguments)
         result = work.function(Path(name), *arguments)
         done = record(name, result, _files_of(name))
+        if mirror is not None:
+            _push(mirror, name, done)
     if work.sources is not None:
         # After the record: a job whose sources are gone could not run again.
         for source in work.sources(*arguments):
             if Path(source).parent == Path(name).parent:
                 Path(source).unlink(missing_ok=True)
+                if mirror is not None:
+                    mirror.store.delete(mirror.name(source))
     return done.result
+
+
+def _push(mirror: Mirror, name: str, done: Done) -> None:
+    paths = (Path(name).with_name(file) for file in done.files)
+    mirror.push([mirror.name(path) for path in paths if path.exists()])  # later jobs may have deleted some
+    mirror.push([mirror.name(name + RECORD)])
+
+
+def fetch_finished(mirror: Mirror, work: Work, name: str) -> Done | None:
+    """Fetch the record and the files of a job that another host has done; None if the job is not finished.
+
+    Raises:
+        LostObjectError: a job is recorded as finished, but one of its files is absent or another one. The record is
+            deleted, so that the job runs again.
+    """
+    record_name = mirror.name(name + RECORD)
+    content = mirror.store.find(record_name)
+    done = None if content is None else _parse_done(content, name)
+    if content is None or done is None:
+        return None
+    for file, about in done.files.items():
+        name_of_file = mirror.name(Path(name).with_name(file))
+        if work.is_passing and mirror.store.size(name_of_file) is None:
+            continue  # a later job has deleted it
+        try:
+            mirror.fetch(name_of_file, about)
+        except LostObjectError:
+            mirror.store.delete(record_name)
+            raise
+    write_text(Path(name + RECORD), content.decode())
+    return done
+
+
+def _fetch_inputs(mirror: Mirror, work: Work, arguments: Sequence[Any]) -> None:
+    for declared in (work.sources, work.reads):
+        for path in map(Path, () if declared is None else declared(*arguments)):
+            # Files of host 0 that no job wrote are here already.
+            if path.is_relative_to(mirror.root) and not path.exists():
+                name = str(path.with_name(path.name.partition(".")[0]))
+                content = mirror.store.find(mirror.name(name + RECORD))
+                done = None if content is None else _parse_done(content, name)
+                if done is not None and path.name in done.files:
+                    mirror.fetch(mirror.name(path), done.files[path.name])
 
 
 def record(

@@ -16,11 +16,12 @@ from typing import Any
 
 from jax_diversity import __version__
 from jax_diversity.dataset import Dataset, open_dataset
-from jax_diversity.foundation.artifacts import FORMAT_VERSION, OutputFolder, fingerprint
+from jax_diversity.foundation.artifacts import FORMAT_VERSION, fingerprint
 from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.foundation.executors import Executor, Processes
 from jax_diversity.foundation.folders import inside, open_to_append
 from jax_diversity.foundation.jobs import recorded_files
+from jax_diversity.foundation.mirrored_folder import MirroredFolder, MirroringExecutor, open_folder
 from jax_diversity.foundation.own_functions import only_given
 from jax_diversity.foundation.progress import Progress, peak_bytes
 from jax_diversity.foundation.settings import settings_from_plain
@@ -51,8 +52,9 @@ class Build:
 
     def __init__(self, config: BuildConfig, progress: Progress | None = None, executor: Executor | None = None) -> None:
         self.config = config
-        self.executor = executor or Processes()
-        self.folder = OutputFolder(config.out)
+        self.folder = folder = open_folder(config.out)
+        inner = executor or Processes()
+        self.executor = MirroringExecutor(inner, folder) if isinstance(folder, MirroredFolder) else inner
         # The result of `features_from`: the dataset and sections of the settings.
         self._reference: Dataset | None = None
         self._adopted: dict[str, Any] = {}
@@ -124,7 +126,8 @@ class Build:
                 self._adopted[stage.section] = stage.adopt(self.config, other)
 
     def _open_reference(self, path: str, adopting: Sequence[Stage]) -> Dataset:
-        if os.path.realpath(path) == os.path.realpath(self.folder.root):
+        is_own = path.rstrip("/") == self.config.out.rstrip("/")
+        if is_own or os.path.realpath(path) == os.path.realpath(self.folder.root):
             raise UserError(
                 f"Expected features_from to name another dataset, found the dataset that is built ({path}); omit it."
             )
@@ -343,7 +346,7 @@ class RecordedConfig(BuildConfig):
 
 def recorded_config(out: str | Path) -> RecordedConfig:
     """The settings of a dataset's last build; a `UserError` if they are absent or unknown to this version."""
-    folder = OutputFolder(out)
+    folder = open_folder(out)
     if not folder.stages or "settings" not in folder.manifest:
         raise UserError(f"Expected a dataset in {folder.root}, found none; run `jax-diversity build` first.")
     try:

@@ -41,7 +41,7 @@ def build(
     Args:
         paths: files, globs, folders or addresses of documents, or `python-environment`. Texts of a Python list are
             written to a file first, for example with `pandas.DataFrame({"text": texts}).to_parquet("texts.parquet")`.
-        out: the dataset's folder.
+        out: the dataset's folder, or its address on an object store, such as `gs://bucket/dataset`.
         batch_size: the global batch size of your training, in sequences over all hosts.
         sequence_length: L, the number of tokens in a sequence; None means the default, 512.
         quiet: show no progress.

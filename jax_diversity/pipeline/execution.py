@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from jax_diversity import __version__
 from jax_diversity.foundation.checks import as_weight, as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.executors import Executor, Processes
+from jax_diversity.foundation.mirror import local_folder
+from jax_diversity.foundation.object_store import is_address
 from jax_diversity.foundation.own_functions import only_given
 from jax_diversity.pipeline.settings import BuildConfig
 
@@ -26,8 +27,8 @@ class ExecutionConfig:
     """Number of processes that work at the same time on this machine. 0 means one per core, or only one process if
     others would cost more time than they save. Choose fewer if memory is short."""
     shard: str | None = None
-    """The number of this host among n hosts that run the same command with a shared folder, as i/n: 0/8, 1/8 ... 7/8.
-    `auto` takes it from Slurm, from GKE or from jax.process_index()."""
+    """The number of this host among n hosts that run the same command with a shared folder or bucket, as i/n: 0/8,
+    1/8 ... 7/8. `auto` takes it from Slurm, from GKE or from jax.process_index()."""
     shard_minutes: float = 60.0
     """How long a shard waits for another one that has not started or gives no sign."""
     ray: bool = False
@@ -60,6 +61,11 @@ def executing(config: BuildConfig, execution: ExecutionConfig) -> Iterator[Execu
     index, count = execution.place()
     if index:
         raise UserError(f"Expected shard 0/{count} to run the build, found {index}/{count}; follow the build instead.")
+    if execution.ray and is_address(config.out):
+        raise UserError(
+            f"Expected a folder that all machines of the Ray cluster share (out), found the address {config.out}; name "
+            "a folder, or use shards (--shard)."
+        )
     if execution.ray:
         from jax_diversity.foundation.ray_cluster import RayCluster
 
@@ -70,7 +76,7 @@ def executing(config: BuildConfig, execution: ExecutionConfig) -> Iterator[Execu
         from jax_diversity.foundation.shards import FirstShard
 
         inner, seconds = Processes(execution.processes), 60 * execution.shard_minutes
-        with FirstShard(Path(config.out), count, inner, _shared(config), seconds) as executor:
+        with FirstShard(local_folder(config.out), count, inner, _shared(config), seconds) as executor:
             yield executor
 
 
@@ -85,7 +91,7 @@ def follow_build(config: BuildConfig, execution: ExecutionConfig) -> int:
     index, count = execution.place()
     inner, seconds = Processes(execution.processes), 60 * execution.shard_minutes
     with only_given(dataclasses.asdict(config)):
-        return follow(Path(config.out), index, count, inner, _shared(config), seconds)
+        return follow(local_folder(config.out), index, count, inner, _shared(config), seconds)
 
 
 def _shared(config: BuildConfig) -> dict[str, Any]:

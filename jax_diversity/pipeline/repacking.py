@@ -13,6 +13,7 @@ from jax_diversity.foundation.artifacts import copy_file, is_as_written
 from jax_diversity.foundation.checks import as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import inside, make_folder
+from jax_diversity.foundation.object_store import is_address
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.pipeline.build import Build, recorded_config
 
@@ -52,6 +53,8 @@ def repack(
     """
     given = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     check_type("path", path, str | os.PathLike, "the new dataset's folder")
+    if is_address(path):
+        raise UserError(f"Expected a folder for the new dataset, found the address {path}; name a folder.")
     if given.remote is not None:
         raise UserError(f"Expected a dataset on this machine, found one at {given.remote.address}; copy it first.")
     config, target = recorded_config(given.root), Path(path).absolute()

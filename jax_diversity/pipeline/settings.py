@@ -47,7 +47,7 @@ class BuildConfig:
     """The settings of all stages, from a corpus to an ordered, stored, measured dataset."""
 
     out: str = "out"
-    """The dataset's folder."""
+    """The dataset's folder, or its address on an object store, such as `gs://bucket/dataset`."""
     batch_size: int | None = None
     """The global batch size of your training, in sequences over all hosts: orderings without `windows` balance windows
     of this size, `greedy_block_shuffle` without a `block_size` shuffles blocks of this size, and measures, report and

@@ -70,7 +70,7 @@ def invert(name: Path, dataset: Opened, ordering: str, first: int, stop: int) ->
     return stop - first
 
 
-@work("sorting sequences", patience=10.0)
+@work("sorting sequences", patience=10.0, reads=lambda dataset, places, places_first, first, stop: [places])
 def sort_run(name: Path, dataset: Opened, places: str, places_first: int, first: int, stop: int) -> int:
     """Spool the records of the sequences from `first` to `stop - 1`, sorted by place; returns their number.
 
@@ -110,7 +110,12 @@ def sort_run(name: Path, dataset: Opened, places: str, places_first: int, first:
     return stop - first
 
 
-@work("writing records", patience=10.0)
+def _files_of_runs(dataset: Opened, ordering: str, runs: str, num_runs: int, first: int, stop: int) -> list[str]:
+    names = [run_name(Path(runs), number) for number in range(num_runs)]
+    return [f"{name}.{kind}" for name in names for kind in ("rows.npy", "records", "documents.npy")]
+
+
+@work("writing records", patience=10.0, reads=_files_of_runs)
 def write_ordered_file(
     name: Path, dataset: Opened, ordering: str, runs: str, num_runs: int, first: int, stop: int
 ) -> int:

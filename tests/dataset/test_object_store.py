@@ -12,8 +12,8 @@ import fsspec.config
 import fsspec.core
 import pytest
 
-from jax_diversity.dataset import object_store
-from jax_diversity.dataset.object_store import ObjectStore
+from jax_diversity.foundation import object_store
+from jax_diversity.foundation.object_store import ObjectStore
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "secret"}
 

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.dataset.remote import RemoteFolder, is_address
+from jax_diversity.dataset.remote import RemoteFolder
 from jax_diversity.foundation.artifacts import signed
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.object_store import is_address
 from tests.support.remote_datasets import Reads, upload
 from tests.support.tiny_dataset import TinyDataset, write_tiny_dataset
 
@@ -159,7 +160,7 @@ def test_what_is_cut_off_or_lost_in_the_cache_is_fetched_again(tiny, address, tm
 
 
 def test_verify_names_every_object_that_is_wrong(address, memory, tmp_path, monkeypatch):
-    monkeypatch.setattr("jax_diversity.dataset.object_store._FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr("jax_diversity.foundation.object_store._FIRST_WAIT_SECONDS", 0.001)
     names = [path for path in memory.find("/bucket/tiny") if "train-0000" in path]
     memory.rm(names[0])
     memory.pipe_file(names[1], memory.cat_file(names[1])[:-1])
@@ -173,7 +174,7 @@ def test_verify_names_every_object_that_is_wrong(address, memory, tmp_path, monk
 
 
 def test_every_read_is_tried_again(tiny, tmp_path, memory, monkeypatch):
-    monkeypatch.setattr("jax_diversity.dataset.object_store._FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr("jax_diversity.foundation.object_store._FIRST_WAIT_SECONDS", 0.001)
     for module in ("foundation.artifacts", "dataset.orderings", "dataset.remote"):
         monkeypatch.setattr(f"jax_diversity.{module}.PIECE_BYTES", 1024)
     root = write_tiny_dataset(tmp_path / "out", layout="ordered").root
@@ -204,7 +205,7 @@ def test_missing_objects_are_named(address, memory, tmp_path, missing):
 
 
 def test_changed_and_cut_objects_are_refused_and_not_kept(address, memory, tmp_path, monkeypatch):
-    monkeypatch.setattr("jax_diversity.dataset.object_store._FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr("jax_diversity.foundation.object_store._FIRST_WAIT_SECONDS", 0.001)
     content = memory.cat_file("/bucket/tiny/orderings/balance.npy")
     for changed, sentence in (
         (content[:-8], r"balance\.npy, but it could not be read \(tried 6 times\): \d+ of \d+ bytes came.*upload"),

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.dataset import object_store
+from jax_diversity.foundation import mirror, object_store
 from jax_diversity.foundation.errors import UserError
+from tests.support.mirrored_build import build
 from tests.support.tiny_dataset import TinyDataset, write_tiny_dataset
 
 servers = pytest.importorskip("moto.server")
@@ -78,3 +79,30 @@ def test_absent_and_changed_objects_are_one_sentence(bucket, tiny, tmp_path: Pat
     bucket.delete_object(Bucket="texts", Key=key)
     with pytest.raises(UserError, match=r"no such object"):
         read("s3://texts/out", cache_folder=tmp_path)
+
+
+def test_a_build_is_written_to_a_bucket(bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))
+    folder = build(address="s3://texts/made/dataset")
+    build("b", address="s3://texts/made/dataset")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
+    build("b", number=2, address="s3://texts/made/dataset")
+    build("b", number=2, address="s3://texts/made/dataset")
+    found = {each["Key"] for each in bucket.list_objects_v2(Bucket="texts", Prefix="made/")["Contents"]}
+    files = {
+        f"{stage}/{name}" for stage in ("words", "lengths") for name in ("text", f"{stage}-0.txt", f"{stage}-1.txt")
+    }
+    assert found == {f"made/dataset/{name}" for name in {*files, "manifest.json", ".lease/00000004"}}
+    monkeypatch.setattr(mirror, "_BEAT_SECONDS", 0.05)
+    with (
+        folder.lock(),
+        pytest.raises(UserError, match=r"is being written by process \d+ on .* \(out\)"),
+        pytest.warns(UserWarning, match="waiting 60 seconds"),
+    ):
+        build("b", address="s3://texts/made/dataset")
+
+
+def test_a_bucket_that_does_not_exist_is_one_sentence(bucket, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(UserError, match=r"s3://nothing/out"):
+        build(address="s3://nothing/out")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.executors import Here
 from jax_diversity.foundation.shards import FirstShard, follow, parse_shard
 from tests.support import jobs
-
-ABOUT = {"tokenizer.vocab_size": 512, "version of jax": "1"}
+from tests.support.followers import ABOUT, Follower
 
 
 @pytest.fixture(autouse=True)
@@ -27,26 +25,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "_BEAT_SECONDS", 0.05)
     monkeypatch.setattr(shards, "_LOOK_SECONDS", 0.01)
     monkeypatch.setattr(shards, "_OVER_SECONDS", 0.3)
-
-
-class Follower:
-    """A host other than the first one, in a thread."""
-
-    def __init__(self, root: Path, index: int = 1, count: int = 2, about: dict[str, Any] = ABOUT) -> None:
-        self.num_jobs, self.error = 0, None
-        self._thread = threading.Thread(target=self._run, args=(root, index, count, about))
-        self._thread.start()
-
-    def _run(self, *given: Any) -> None:
-        try:
-            self.num_jobs = follow(*given[:3], Here(), given[3], 10.0)
-        except UserError as error:
-            self.error = str(error)
-
-    def end(self) -> Follower:
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-        return self
 
 
 def first(root: Path, count: int = 2, seconds: float = 10.0) -> FirstShard:

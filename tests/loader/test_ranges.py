@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jax_diversity as jd
-from jax_diversity.dataset import object_store
+from jax_diversity.foundation import object_store
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader import ranges
 from jax_diversity.records.codec import body_bytes

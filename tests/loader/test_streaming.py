@@ -313,7 +313,7 @@ def test_a_fault_names_the_object_and_the_next_try_goes_on(ordered, address, tmp
 def test_changed_cut_and_missing_objects_are_named(ordered, tmp_path, monkeypatch, num_prefetch):
     import fsspec
 
-    monkeypatch.setattr("jax_diversity.dataset.object_store._FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr("jax_diversity.foundation.object_store._FIRST_WAIT_SECONDS", 0.001)
     memory = fsspec.filesystem("memory")
     changes = {
         "SHA-256": lambda content: content[:99] + bytes([content[99] ^ 1]) + content[100:],

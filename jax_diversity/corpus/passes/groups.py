@@ -15,6 +15,7 @@ from typing import Any
 from jax_diversity.corpus.markup import MarkupCounts
 from jax_diversity.corpus.passes.decisions import decisions_writer
 from jax_diversity.corpus.passes.parts import split, write_documents_part
+from jax_diversity.corpus.passes.phases import part_path
 from jax_diversity.corpus.passes.tally import Tally
 from jax_diversity.corpus.readers.chat import with_loss_spans
 from jax_diversity.corpus.readers.reading import Group, Reading, read_group
@@ -81,7 +82,13 @@ def raw_part(name: Path, number: int) -> Path:
     return Path(f"{name}.{number:06d}")
 
 
-@work("storing documents", patience=5.0)
+def _parts_to_store(
+    corpus: dict[str, Any], folder: str, num_steps: int, last: int, start: int, stop: int, is_first: bool
+) -> list[str]:
+    return [str(part_path(Path(folder), last, index)) for index in range(start, stop)]
+
+
+@work("storing documents", patience=5.0, reads=_parts_to_store)
 def store_parts(
     name: Path, corpus: dict[str, Any], folder: str, num_steps: int, last: int, start: int, stop: int, is_first: bool
 ) -> dict[str, Any]:
