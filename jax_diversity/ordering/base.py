@@ -197,21 +197,22 @@ def order(
         arguments["checkpoint"] = Checkpoint(Path(checkpoint), identity)
     indices = run(characteristics, advance=advance, **arguments)
     if objective.document_weight and METHODS.takes(method, "plan"):  # a method that keeps documents apart
-        indices = _in_turn(indices, characteristics)
+        indices = in_turn(indices, characteristics.documents, characteristics.turns)
     if plan is None or consumed is None:
         return Ordering(indices, info)
     # `Ordering` checks that both parts together are a bijection.
     return Ordering(np.concatenate([plan.consumed, indices]), {**info, "replanned_at": len(plan.consumed)})
 
 
-def _in_turn(
-    indices: Int64[np.ndarray, " position"], characteristics: Characteristics
+def in_turn(
+    indices: Int64[np.ndarray, " position"],
+    documents: Int64[np.ndarray, " sequence"] | None,
+    turns: Int64[np.ndarray, " sequence"] | None,
 ) -> Int64[np.ndarray, " position"]:
     """Sort a document's sequences among their own positions by turn; sequences without a turn stay.
 
     A turn is a number that gives the place of a sequence among its document's sequences (`Characteristics.turns`).
     """
-    documents, turns = characteristics.documents, characteristics.turns
     if documents is None or turns is None:
         return indices
     positions = np.flatnonzero((turns[indices] >= 0) & (documents[indices] >= 0))

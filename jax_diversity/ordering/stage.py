@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shutil
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 
 _VALIDATION_METHOD = "balance"
+_OUT_OF_CORE = "balance"
+_WITHOUT_COUNTS = ("corpus_order", "uniform_shuffle")
 
 
 def order_stage(config: OrderConfig) -> Stage:
@@ -52,6 +56,8 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
     from jax_diversity.schema import Ordering
 
     dataset = context.dataset
+    if dataset.stored_counts().is_large and _reads_blocks(config):
+        return _order_large(context, partial, config)
     chars = dataset.characteristics
     # A weight may name a family that the characteristics do not have, because it has only one group in this corpus.
     # Such a family is balanced in any order.
@@ -88,6 +94,48 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
     checkpoint.unlink(missing_ok=True)  # a finished run has already deleted it; it must never be published
     write_array(partial / array_name(config.file_name), result.indices)
     return {"num_sequences": len(result), "fingerprint": result.fingerprint, **result.info, **about}
+
+
+def _reads_blocks(config: OrderConfig) -> bool:
+    """Return whether an ordering of a large dataset is made without all counts in memory."""
+    return config.method in (_OUT_OF_CORE, *_WITHOUT_COUNTS) and not config.targets.shares and not config.after.order
+
+
+def _order_large(context: Context, partial: Path, config: OrderConfig) -> Counts:
+    """Compute one ordering of a large dataset; an interrupted run continues from its state in the partial folder."""
+    from jax_diversity.ordering.base import METHODS, in_turn
+    from jax_diversity.ordering.out_of_core import order_files
+    from jax_diversity.schema import Ordering
+
+    dataset = context.dataset
+    counts = dataset.stored_counts()
+    given = {family: value for family, value in config.weights.items() if family in counts.families}
+    counts = dataclasses.replace(counts, weights={**counts.weights, **given})
+    settings = config.arguments(counts.families)
+    path, state = partial / array_name(config.file_name), partial / "unfinished"
+    with context.progress.task(f"order: {config.method}", counts.num_sequences, "sequence") as advance:
+        if config.method in _WITHOUT_COUNTS:
+            indices = METHODS.find(config.method)(counts, advance=advance, **settings)
+            result = Ordering(indices, {"method": config.method, **settings, "options": config.options})
+            write_array(path, result.indices)
+            info = {**result.info, "fingerprint": result.fingerprint}
+        else:
+            # The devices are left out: the parts are ordered one after another, each on the cores of this machine.
+            settings["sequences_in_memory"] = counts.sequences_together
+            info = order_files(counts, state / path.name, advance=advance, **settings)
+            os.replace(state / path.name, path)
+            shutil.rmtree(state)
+    indices, changed = None, dict[str, Any]()
+    if config.method == _OUT_OF_CORE and info["objective"]["document_weight"] and dataset.sequence_turns is not None:
+        indices = in_turn(np.load(path), dataset.sequence_documents, dataset.sequence_turns)
+    if config.reverse:
+        indices = (np.load(path) if indices is None else indices)[::-1]
+        changed["reverse"] = True
+    if indices is not None:
+        result = Ordering(indices)
+        write_array(path, result.indices)
+        changed["fingerprint"] = result.fingerprint
+    return {**info, **changed, "num_sequences": counts.num_sequences, "name": config.file_name}
 
 
 def order_validation(context: Context, partial: Path) -> Counts:

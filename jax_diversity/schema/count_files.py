@@ -31,6 +31,8 @@ _ABOUT = b"jax_diversity.counts"
 _VERSION = 1
 _DOCUMENT, _COPIES = "document", "copies"
 _ENDING = ".parquet"
+_TOGETHER = 1 << 20
+_MOST_TOGETHER = 4
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,25 @@ class StoredCounts(ABC):
         Raises:
             UserError: a file is damaged, or was changed after it was opened.
         """
+
+    @property
+    def sequences_together(self) -> int:
+        """Number of sequences whose counts are in memory at the same time: the size of chunks and parts."""
+        return _TOGETHER
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the stages of a build read the counts in blocks, because all of them would need much memory.
+
+        The value decides which order a build makes. So it depends only on the number of sequences and on the families,
+        never on the memory of the machine.
+        """
+        return self.num_sequences > self.most_in_memory
+
+    @property
+    def most_in_memory(self) -> int:
+        """The largest number of sequences whose counts the stages of a build hold in memory."""
+        return _MOST_TOGETHER * self.sequences_together
 
     def blocks(self, bounds: Sequence[int]) -> Iterator[CountBlock]:
         """Read the sequences between every two neighbouring bounds."""

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from jax_diversity import Characteristics, UserError, measure
-from jax_diversity.measures import files as measured
 from jax_diversity.measures.files import measure_files
+from jax_diversity.schema import count_files
 from jax_diversity.schema.spool import Spool
 
 NUM, WINDOWS = 500, (1, 7, 64, 230)
@@ -45,7 +45,7 @@ def compared(ours: Any, theirs: Any) -> None:
 
 @pytest.mark.parametrize("together", [5, 99, 1000])
 def test_as_in_memory(together: int, counts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measured, "_TOGETHER", together)
+    monkeypatch.setattr(count_files, "_TOGETHER", together)
     order = np.random.default_rng(1).permutation(NUM)
     np.save(counts.parent / "order.npy", order)
     told: list[int] = []
