@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,11 @@ class DatasetCounts(StoredCounts):
     """
 
     dataset: Any
+
+    @property
+    def names(self) -> Mapping[str, Sequence[str]]:
+        """See `StoredCounts.names`."""
+        return self.dataset.group_names
 
     @property
     def num_sequences(self) -> int:

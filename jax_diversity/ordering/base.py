@@ -183,7 +183,7 @@ def order(
         arguments["plan"] = plan = Plan.build(characteristics, objective, targets, consumed, previous)
         info["plan"] = plan.fingerprint
         if targets is not None:
-            followed = targets if isinstance(targets, Targets) else _constant(targets)
+            followed = Targets.of(targets)
             info["targets"] = plan.plain_targets(followed.shares)
             if lacking := shortages(characteristics, followed, plan.consumed):
                 names = characteristics.names.get(lacking[0].family)
@@ -223,8 +223,3 @@ def in_turn(
         np.lexsort((turns[sequences], documents[sequences]))
     ]
     return arranged
-
-
-def _constant(targets: Mapping[str, Any]) -> Targets:
-    """Make targets of one phase, which holds for the whole run."""
-    return Targets((0,), {name: np.array([shares], np.float64) for name, shares in targets.items()})

@@ -103,6 +103,13 @@ class Targets:
             shares[name] = (1 - middles[:, None]) * ends[0] + middles[:, None] * ends[1]
         return cls(tuple(num_positions * phase // num_phases for phase in range(num_phases)), shares)
 
+    @classmethod
+    def of(cls, given: Targets | Mapping[str, Any]) -> Targets:
+        """Return the targets themselves, or the targets of one phase that a mapping family -> shares describes."""
+        if isinstance(given, Targets):
+            return given
+        return cls((0,), {name: np.array([shares], np.float64) for name, shares in given.items()})
+
     @property
     def fingerprint(self) -> str:
         """A hash of the starts and shares."""

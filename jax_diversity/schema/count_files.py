@@ -172,6 +172,11 @@ class StoredCounts(ABC):
         return tuple(self.num_groups)
 
     @property
+    def names(self) -> Mapping[str, Sequence[str]]:
+        """Family -> the names of its groups; families without names are left out."""
+        return {}
+
+    @property
     @abstractmethod
     def num_sequences(self) -> int:
         """Number of all sequences."""

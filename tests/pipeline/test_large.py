@@ -17,7 +17,7 @@ import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.dataset import Dataset
 from jax_diversity.ordering import out_of_core
-from jax_diversity.ordering.settings import OrderConfig
+from jax_diversity.ordering.settings import AfterConfig, OrderConfig, TargetsConfig
 from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.report.words import LARGE
 from jax_diversity.schema import count_files
@@ -139,3 +139,22 @@ def test_a_killed_order_continues_with_the_same_bytes(
             Build(config).run_order(first)
     Build(config).run_order(first)
     assert stored(out)["again.npy"] == stored(out)["balance.npy"]
+
+
+def test_targets_after_another_ordering(built: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(built, tmp_path / "out")
+    name = jd.open_dataset(out).group_names["source"][0]
+    changed = dataclasses.replace(
+        BALANCE,
+        name="changed",
+        targets=TargetsConfig({"source": ({name: 0.9},)}),
+        after=AfterConfig("balance", 100),
+    )
+    with pytest.warns(UserWarning, match="Ordering 'changed': The targets ask for"):
+        Build(recorded_config(out)).run_order(changed)
+    dataset = jd.open_dataset(out)
+    ordering, before = dataset.orderings["changed"], dataset.orderings["balance"]
+    np.testing.assert_array_equal(ordering.indices[:100], before.indices[:100])
+    assert (ordering.info["replanned_at"], ordering.info["of"]["name"]) == (100, "balance")
+    tokens = dataset.characteristics.counts["source"][ordering.indices[100:300]].sum(axis=0)
+    assert tokens[0] > 0.7 * tokens.sum()
