@@ -552,6 +552,8 @@ def _run_measure(options: MeasureOptions) -> None:
             options.families,
             options.targets,
         )
+    if options.profile:
+        _ = chosen.in_memory  # raises an error for a large dataset, before the other measures
     progress = Progress(options.quiet)
     if options.json:
         show(json.dumps(measuring.measure_orderings(chosen, progress, profile=options.profile), indent=2))

@@ -84,8 +84,9 @@ def orderings_table(dataset: Dataset) -> str:
     for size in sorted({size for about in spread.values() for size in about["windows"]}, key=int):
         for name, about in spread.items():
             window = about["windows"][size]
-            figures = (window["repeats_mean"], window["repeats_worst"], window["repeats_floor"])
-            repeats.add_row(size, name, *(f"{figure:.2f}" for figure in figures))
+            # Large datasets have no floor: it needs the sizes of all documents.
+            figures = (window["repeats_mean"], window["repeats_worst"], window.get("repeats_floor"))
+            repeats.add_row(size, name, *("-" if figure is None else f"{figure:.2f}" for figure in figures))
     drifts = ", ".join(f"{name} {summary['norm_drift_max']:.1f}" for name, summary in summaries.items())
     legend = "TV: half the L1 distance between a window's mixture and the corpus's."
     if spread:

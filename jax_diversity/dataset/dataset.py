@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from jax_diversity.corpus.store import DocumentStore
     from jax_diversity.dataset.beginnings import Beginnings
+    from jax_diversity.dataset.blocks import DatasetCounts
     from jax_diversity.records.reading import RecordReader
     from jax_diversity.token_store.megatron import TokenStore
     from jax_diversity.tokenization.base import Tokenizer
@@ -331,6 +332,35 @@ class Dataset:
         """Token counts of the training sequences in the families that orderings balance."""
         counts = self.counts("characterize")
         return self.count_families(counts["families"]).with_weights(counts["weights"])
+
+    def stored_counts(self, families: Sequence[str] = ()) -> DatasetCounts:
+        """Token counts of the training sequences, which are read in blocks, without turns.
+
+        Args:
+            families: stored families, each with weight 1. By default, the families that orderings balance, with their
+                weights.
+
+        Raises:
+            UserError: the dataset has no characteristics, or they are damaged; this is only a part of a dataset.
+        """
+        from jax_diversity.dataset.blocks import DatasetCounts
+
+        if type(self) is not Dataset:
+            raise UserError(
+                f"Expected a whole dataset, found {self!r}; a part of a dataset has its counts in memory: use jd.order "
+                "or jd.measure."
+            )
+        weights = dict.fromkeys(families, 1.0) if families else self.counts("characterize")["weights"]
+        families = families or self.families
+        return DatasetCounts(
+            # As matrices have it: a family without groups has one column.
+            {family: max(len(self.group_names[family]), 1) for family in families},
+            {family: float(weights[family]) for family in families},
+            packed.stored_length(self.stored),
+            self.batch_size,
+            self.group_names,
+            self,
+        )
 
     def count_families(self, families: Sequence[str]) -> Characteristics:
         """Token counts of the training sequences in any stored families, balanced or not, each with weight 1.

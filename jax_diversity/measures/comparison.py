@@ -298,13 +298,30 @@ def compare(
         keep(name, balance)
         summaries[name] = balance.summary()
     shuffle = next((name for name, ordering in orders.items() if is_shuffle(name, ordering)), None)
-    if shuffle is None:
-        shuffled = _shuffle_tvs(characteristics, measurer)
-    else:
-        of_shuffle = {family: about["windows"] for family, about in summaries[shuffle]["families"].items()}
-        shuffled = {(at, int(n)): values["tv_mean"] for at, sizes in of_shuffle.items() for n, values in sizes.items()}
+    shuffled = _shuffle_tvs(characteristics, measurer) if shuffle is None else _means(summaries[shuffle])
     rows = [row for name in orders for row in _rows(name, summaries[name], offsets, shuffled)]
     return Comparison(tuple(rows), batch_size=characteristics.batch_size, shuffle=shuffle)
+
+
+def compare_summaries(
+    summaries: Mapping[str, Mapping[str, Any]], shuffle: str, batch_size: int | None = None
+) -> Comparison:
+    """Compare orders by their stored measures, as `measure_files` returns them.
+
+    Args:
+        summaries: name -> measures, with equal families and windows.
+        shuffle: the name of the uniform shuffle among them.
+        batch_size: the global batch size of training; None if it is unknown.
+    """
+    shuffled = _means(summaries[shuffle])
+    rows = [row for name, summary in summaries.items() for row in _rows(name, summary, ("0",), shuffled)]
+    return Comparison(tuple(rows), batch_size=batch_size, shuffle=shuffle)
+
+
+def _means(summary: Mapping[str, Any]) -> dict[tuple[str, int], float]:
+    """Return the mean TV of aligned windows of an order."""
+    by_family = {family: about["windows"] for family, about in summary["families"].items()}
+    return {(at, int(size)): tv["tv_mean"] for at, sizes in by_family.items() for size, tv in sizes.items()}
 
 
 def is_shuffle(name: str, ordering: Order) -> bool:
@@ -342,8 +359,10 @@ def _rows(
         yield Row(name, family, "groups_per_sequence_mean", about["groups_per_sequence_mean"])
         for size, values in about["windows"].items():
             window = int(size)
+            # Counts that are read in blocks have no bound and no groups per batch.
             for measured in ("tv_floor", "tv_bound", "l2_worst", "max_share_deviation", *_GROUPS_PER_BATCH):
-                yield Row(name, family, measured, values[measured], window)
+                if measured in values:
+                    yield Row(name, family, measured, values[measured], window)
             closed = gap_or_none(values["tv_mean"], shuffled[family, window], values["tv_floor"])
             yield Row(name, family, "gap_closed", closed, window)
             unequal = ("tokens",) if "tv_mean_tokens" in values and "tokens" not in offsets else ()
@@ -353,7 +372,8 @@ def _rows(
     for family, part in ((DOCUMENT, "documents"), (COPY, "copies")):
         if about := summary.get(part):
             for measured in _SPREAD if family == DOCUMENT else _SPREAD[1:]:
-                yield Row(name, family, measured, about[measured])
+                if measured in about:
+                    yield Row(name, family, measured, about[measured])
             for size, values in about["windows"].items():
                 for measured, value in values.items():
                     yield Row(name, family, measured, value, int(size))
@@ -392,6 +412,9 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, Cells]]:
     def line(name: str, family: str, measures: Sequence[str], offset: str | None = None) -> list[str]:
         return [" / ".join(cell(name, family, measure, window, offset) for measure in measures) for window in windows]
 
+    def is_known(family: str, measure: str) -> bool:
+        return any((names[0], family, measure, window, None) in values for window in windows)
+
     def by_window(family: str, measures: Sequence[str], offset: str | None = None) -> Cells:
         """Return cells with one line per ordering and one column per window size."""
         return [["", *map(str, windows)], *([name, *line(name, family, measures, offset)] for name in names)]
@@ -399,6 +422,8 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, Cells]]:
     def limits(family: str) -> Iterator[list[str]]:
         """Yield the lowest possible means: one line if all orderings have the same, otherwise one per value."""
         for limit in ("repeats_floor",) if family in (DOCUMENT, COPY) else ("tv_floor", "tv_bound"):
+            if not is_known(family, limit):
+                continue
             distinct: dict[tuple[str, ...], list[str]] = {}
             for name in names:
                 distinct.setdefault(tuple(line(name, family, (limit,))), []).append(name)
@@ -409,7 +434,8 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, Cells]]:
     for family in dict.fromkeys(row.family for row in rows):
         totals = [measure for measure in _TOTALS if (names[0], family, measure, None, None) in values]
         lines = [[name, *(cell(name, family, measure) for measure in totals)] for name in names]
-        yield f"{family}{ratio}", [["", *(_TOTALS[measure] for measure in totals)], *lines]
+        if totals:
+            yield f"{family}{ratio}", [["", *(_TOTALS[measure] for measure in totals)], *lines]
         if not windows:
             continue
         if family in (DOCUMENT, COPY):
@@ -422,4 +448,5 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, Cells]]:
                 cells += limits(family)
             yield f"{family}{ratio}: window TV, mean / worst, {_OFFSET_WORDS[offset]}", cells
         yield f"{family}{ratio}: gap closed between a shuffle and the floor", by_window(family, ("gap_closed",))
-        yield f"{family}{ratio}: groups per batch, mean / least", by_window(family, _GROUPS_PER_BATCH)
+        if is_known(family, _GROUPS_PER_BATCH[0]):
+            yield f"{family}{ratio}: groups per batch, mean / least", by_window(family, _GROUPS_PER_BATCH)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -23,6 +23,7 @@ from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_fun
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.folders import locked, space_for
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.measures.curves import Envelope, envelope
 from jax_diversity.measures.floors import ideal_token_shuffle, sequence_excess
 from jax_diversity.measures.prefixes import prefix_deviation
 from jax_diversity.measures.sliding import window_maximum, window_tv_all
@@ -32,8 +33,21 @@ from jax_diversity.schema.count_files import StoredCounts, open_counts
 from jax_diversity.schema.spool import Rows, Spool
 
 _FOLDER, _PAIRS = ".measuring", "pairs-"
-_TOGETHER = 1 << 20
-"""Number of sequences that are read, and of positions that are measured, at the same time."""
+Read = Callable[[int, int], Int64[np.ndarray, " position"]]
+"""Reads the sequences at the positions `first` up to `stop`."""
+
+
+class Measured(NamedTuple):
+    """The measures of one order of stored counts.
+
+    Attributes:
+        summary: as `measure_files` returns it.
+        curves: `prefix` (family -> curve), `windows` (family -> window size -> `curve` and `worst_position`) and
+            `norm_drift` (a curve); a curve is what `envelope` makes.
+    """
+
+    summary: dict[str, Any]
+    curves: dict[str, Any]
 
 
 def measure_files(
@@ -74,18 +88,51 @@ def measure_files(
     opened = open_counts(files)
     path = Path(ordering)
     indices = _opened(path, opened.num_sequences)
-    sizes = tuple(as_whole_number("every window size", size, 1, opened.num_sequences) for size in as_tuple(windows))
-    number = max(-(-opened.num_sequences // _TOGETHER), 1)
-    bounds = [opened.num_sequences * part // number for part in range(number + 1)]
+
+    def read(first: int, stop: int) -> Int64[np.ndarray, " position"]:
+        # The pages of a mapped file would count as this process's memory.
+        offset = indices.offset + first * indices.dtype.itemsize
+        return np.fromfile(path, indices.dtype, stop - first, offset=offset).astype(np.int64)
+
     # The name is fixed, so that the next call removes what a killed one has left.
     folder = path.with_name(path.name + _FOLDER)
+    return measure_counts(opened, read, windows, folder, advance, every_start=every_start).summary
+
+
+def reader(indices: Int64[np.ndarray, " position"]) -> Read:
+    """Return a function that reads parts of an array."""
+    return lambda first, stop: indices[first:stop]
+
+
+def measure_counts(
+    counts: StoredCounts,
+    read: Read,
+    windows: Sequence[int],
+    folder: Path,
+    advance: Advance = ignore,
+    *,
+    every_start: bool = False,
+) -> Measured:
+    """Measure an order of stored counts; see `measure_files`.
+
+    Args:
+        counts: the counts.
+        read: reads a part of the order.
+        windows: window sizes.
+        folder: for temporary files; it is removed.
+        advance: called with the number of positions done.
+        every_start: whether to also measure the window TV of all start positions.
+    """
+    sizes = tuple(as_whole_number("every window size", size, 1, counts.num_sequences) for size in as_tuple(windows))
+    number = max(-(-counts.num_sequences // counts.sequences_together), 1)
+    bounds = [counts.num_sequences * part // number for part in range(number + 1)]
     with locked(folder), space_for(folder):
         for left in [*folder.glob(f"{_PAIRS}*"), *folder.glob("*.spool")]:
             left.unlink()
         try:
-            _divide(path, indices, bounds, folder)
+            _divide(read, bounds, folder)
             spool = Spool(folder, number)
-            measures = _spool_by_position(opened, bounds, folder, spool, sizes, every_start)
+            measures = _spool_by_position(counts, bounds, folder, spool, sizes, every_start)
             for part, (first, stop) in enumerate(itertools.pairwise(bounds)):
                 if first == stop:  # no sequences at all
                     break
@@ -94,7 +141,7 @@ def measure_files(
                 advance(stop - first)
         finally:
             shutil.rmtree(folder)  # before the lock is released
-    return measures.summary()
+    return Measured(measures.summary(), measures.curves())
 
 
 def _opened(path: Path, num_sequences: int) -> np.memmap:
@@ -112,12 +159,10 @@ def _opened(path: Path, num_sequences: int) -> np.memmap:
     return indices
 
 
-def _divide(path: Path, indices: np.memmap, bounds: Sequence[int], folder: Path) -> None:
+def _divide(read: Read, bounds: Sequence[int], folder: Path) -> None:
     """Write the pairs (sequence, position) of every part of the files into a file."""
     for first, stop in itertools.pairwise(bounds):
-        # The pages of a mapped file would count as this process's memory.
-        offset = indices.offset + first * indices.dtype.itemsize
-        sequences = np.fromfile(path, indices.dtype, stop - first, offset=offset).astype(np.int64)
+        sequences = read(first, stop)
         part = np.searchsorted(bounds, sequences, side="right") - 1
         if len(sequences) and not 0 <= part.min() <= part.max() < len(bounds) - 1:
             raise UserError(f"Expected sequences 0 to {bounds[-1] - 1}, found {sequences.min()} .. {sequences.max()}.")
@@ -134,7 +179,7 @@ def _spool_by_position(
 ) -> _Measures:
     """Spool all rows by position; return the measures, which know the shares and the mean norm of all sequences."""
     totals = {family: np.zeros(number, np.int64) for family, number in files.num_groups.items()}
-    norms, has_documents = 0.0, False
+    norms, known = 0.0, set[str]()
     for number, (first, stop) in enumerate(itertools.pairwise(bounds)):
         block = files.read(first, stop)
         chars = Characteristics.of_block(files, block)
@@ -154,11 +199,12 @@ def _spool_by_position(
             for _, entries in blocks(matrix):
                 totals[family] += group_sums(entries, len(totals[family]))
         norms += float(_norms(chars.counts[files.families[0]]).sum())
-        has_documents = block.documents is not None
+        held = {"documents": block.documents, "copies": block.copies}
+        known |= {name for name, groups in held.items() if groups is not None and (groups.ndim == 1 or groups.size)}
         (folder / f"{_PAIRS}{number}").unlink()
     # For a corpus without tokens all shares are 0, not NaN.
     targets = {family: total / max(float(total.sum()), 1.0) for family, total in totals.items()}
-    return _Measures(files, targets, norms / max(files.num_sequences, 1), sizes, every_start, has_documents)
+    return _Measures(files, targets, norms / max(files.num_sequences, 1), sizes, every_start, known)
 
 
 def _norms(counts: csr_array) -> Float64[np.ndarray, " row"]:
@@ -175,7 +221,7 @@ class _Measures:
         mean_norm: float,
         sizes: tuple[int, ...],
         every_start: bool,
-        has_documents: bool,
+        known: Collection[str],
     ) -> None:
         length = files.sequence_length
         self._files, self._sizes, self._mean_norm = files, sizes, mean_norm
@@ -184,7 +230,8 @@ class _Measures:
             for family, target in targets.items()
         }
         self._drift, self._largest_drift = 0.0, 0.0
-        self._documents = {size: _Repeats(size) for size in sizes} if has_documents else {}
+        self._drift_curve = Envelope(files.num_sequences)
+        self._repeats = {name: {size: _Repeats(size) for size in sizes} for name in sorted(known)}
 
     def add(self, rows: Rows) -> None:
         """Measure the next positions."""
@@ -194,9 +241,10 @@ class _Measures:
         drift = self._drift + np.cumsum(_norms(counts[self._files.families[0]]) - self._mean_norm)
         self._drift = float(drift[-1])
         self._largest_drift = max(self._largest_drift, float(np.abs(drift).max()))
-        if (documents := rows.block.documents) is not None:
-            for repeats in self._documents.values():
-                repeats.add(documents)
+        self._drift_curve.add(drift / self._files.sequence_length)
+        for name, by_size in self._repeats.items():
+            for repeats in by_size.values():
+                repeats.add(getattr(rows.block, name))
 
     def summary(self) -> dict[str, Any]:
         """Return all values, as plain numbers."""
@@ -204,10 +252,17 @@ class _Measures:
             "families": {family: measures.summary() for family, measures in self._families.items()},
             "norm_drift_max": self._largest_drift / self._files.sequence_length,
         }
-        if self._documents:
-            repeats = {str(size): each.summary() for size, each in self._documents.items()}
-            found["documents"] = {"windows": repeats}
+        for name, by_size in self._repeats.items():
+            found[name] = {"windows": {str(size): each.summary() for size, each in by_size.items()}}
         return found
+
+    def curves(self) -> dict[str, Any]:
+        """Return all curves, see `Measured`."""
+        return {
+            "prefix": {family: measures.prefix.points() for family, measures in self._families.items()},
+            "windows": {family: measures.window_curves() for family, measures in self._families.items()},
+            "norm_drift": self._drift_curve.points(),
+        }
 
 
 class _FamilyMeasures:
@@ -224,11 +279,12 @@ class _FamilyMeasures:
         self._target, self._length, self._num_sequences = target, sequence_length, num_sequences
         self._every_start = every_start
         self._sums, self._total = np.zeros(len(target), np.int64), 0
-        self._prefix, self._num_entries = 0.0, 0
+        self.prefix, self._num_entries = Envelope(num_sequences), 0
         # The rows from `_first` on, which windows still need; the next aligned window and the next start of each size.
         self._kept, self._first = csr_array((0, len(target)), dtype=np.int32), 0
         self._next = {size: [0, 0] for size in sizes}
-        self._windows: dict[int, list[tuple[float, float, float, float]]] = {size: [] for size in sizes}
+        self._windows: dict[int, list[Float64[np.ndarray, " window"]]] = {size: [] for size in sizes}
+        self._largest_l2 = dict.fromkeys(sizes, 0.0)
         self._largest = dict.fromkeys(sizes, 0.0)
         self._of_starts = {size: [0.0, 0.0] for size in sizes}
         # The sum of the floors' excesses, and the largest of them, which are left out.
@@ -241,7 +297,7 @@ class _FamilyMeasures:
         target, length = self._target, self._length
         tokens = np.diff(cumulative_tokens(placed))
         deviations = prefix_deviation(placed, tokens, target, length, before=(self._sums, self._total))
-        self._prefix = max(self._prefix, float(deviations.max(initial=0.0)))
+        self.prefix.add(deviations)
         for _, entries in blocks(placed):
             self._sums = self._sums + group_sums(entries, len(target))
         self._total += int(tokens.sum())
@@ -252,9 +308,8 @@ class _FamilyMeasures:
             self._add_floor(placed, size)
             aligned, start = places
             found = aligned_windows(rows, target, size, aligned - self._first)
-            if len(found.tv):
-                values = found.tv.sum(), found.tv.min(), found.tv.max(), found.l2.max()
-                self._windows[size].append(tuple(map(float, values)))  # type: ignore[arg-type]
+            self._windows[size].append(found.tv)
+            self._largest_l2[size] = max(self._largest_l2[size], float(found.l2.max(initial=0.0)))
             if stop - start >= size:
                 from_start = rows[start - self._first :]
                 self._largest[size] = max(self._largest[size], window_maximum(from_start, target, size))
@@ -277,16 +332,16 @@ class _FamilyMeasures:
     def summary(self) -> dict[str, Any]:
         """Return the values of this family."""
         windows = {}
-        for size, parts in self._windows.items():
-            sums, best, worst, l2 = zip(*parts, strict=True)
-            number, (total, largest) = self._num_sequences // size, self._floors[size]
+        for size in self._windows:
+            tv, (total, largest) = self._tv(size), self._floors[size]
+            number = len(tv)
             windows[str(size)] = {
-                "tv_mean": sum(sums) / number,
-                "tv_best": min(best),
-                "tv_worst": max(worst),
+                "tv_mean": float(tv.mean()),
+                "tv_best": float(tv.min()),
+                "tv_worst": float(tv.max()),
                 "tv_floor": (total - float(largest.sum())) / number,
                 "tv_ideal_token_shuffle": ideal_token_shuffle(self._target, size, self._length),
-                "l2_worst": max(l2),
+                "l2_worst": self._largest_l2[size],
                 "max_share_deviation": self._largest[size],
             }
             if self._every_start:
@@ -294,25 +349,40 @@ class _FamilyMeasures:
                 windows[str(size)]["tv_mean_every_start"] = of_starts[0] / (self._num_sequences - size + 1)
                 windows[str(size)]["tv_worst_every_start"] = of_starts[1]
         return {
-            "prefix_l2_max": self._prefix,
+            "prefix_l2_max": self.prefix.largest,
             "groups_per_sequence_mean": self._num_entries / max(self._num_sequences, 1),
             "windows": windows,
         }
 
+    def window_curves(self) -> dict[str, Any]:
+        """Return the curve of the windows of each size, and the position of the worst window."""
+        found = {}
+        for size in self._windows:
+            tv = self._tv(size)
+            middles = (np.arange(len(tv)) + 0.5) * size
+            found[str(size)] = {"curve": envelope(tv, middles), "worst_position": int(np.argmax(tv)) * size}
+        return found
+
+    def _tv(self, size: int) -> Float64[np.ndarray, " window"]:
+        return np.concatenate([np.zeros(0), *self._windows[size]])
+
 
 class _Repeats:
-    """The repeats of documents in aligned windows of one size; see `documents.DocumentSpread`."""
+    """The repeats of documents or copies in aligned windows of one size; see `documents.DocumentSpread`."""
 
     def __init__(self, size: int) -> None:
-        self._size, self._kept = size, np.zeros(0, np.int64)
+        self._size, self._kept = size, np.zeros((0, 1), np.int64)
         self._sum, self._worst, self._number = 0, 0, 0
 
-    def add(self, documents: Int64[np.ndarray, " position"]) -> None:
-        """Count the next positions' repeats."""
-        documents = np.append(self._kept, documents)
-        number = len(documents) // self._size
-        self._kept = documents[number * self._size :]
-        whole = np.sort(documents[: number * self._size].reshape(number, self._size), axis=1)
+    def add(self, groups: Int64[np.ndarray, "position ..."]) -> None:
+        """Count the next positions' repeats; `groups` are documents, or the groups of copies (position, member)."""
+        groups = groups.reshape(len(groups), -1)
+        width = max(groups.shape[1], self._kept.shape[1])
+        groups = np.concatenate([_widened(self._kept, width), _widened(groups, width)])
+        number = len(groups) // self._size
+        self._kept = groups[number * self._size :]
+        # A sequence has each group once, so that every equal pair is of two positions.
+        whole = np.sort(groups[: number * self._size].reshape(number, self._size * width), axis=1)
         repeats = ((np.diff(whole, axis=1) == 0) & (whole[:, 1:] >= 0)).sum(axis=1)
         self._sum, self._number = self._sum + int(repeats.sum()), self._number + number
         self._worst = max(self._worst, int(repeats.max(initial=0)))
@@ -320,3 +390,7 @@ class _Repeats:
     def summary(self) -> dict[str, float]:
         """Return the mean and the largest number of repeats of a window."""
         return {"repeats_mean": self._sum / max(self._number, 1), "repeats_worst": float(self._worst)}
+
+
+def _widened(groups: Int64[np.ndarray, "position member"], width: int) -> Int64[np.ndarray, "position wider"]:
+    return np.pad(groups, ((0, 0), (0, width - groups.shape[1])), constant_values=-1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jax_diversity.foundation.artifacts import write_json
 from jax_diversity.foundation.stage import Context, Counts, Stage
-from jax_diversity.measures.stored import ORDERINGS, figures_name
+from jax_diversity.measures.stored import ORDERINGS, curves_name, figures_name
 
 
 def measure_stage(name: str) -> Stage:
@@ -27,12 +27,19 @@ def measure_stage(name: str) -> Stage:
 def _measure(context: Context, partial: Path, name: str) -> Counts:
     """Measure one ordering; write the values, and how it was made, into a JSON file in its folder."""
     from jax_diversity.measures.balance import measure
+    from jax_diversity.measures.files import measure_counts, reader
     from jax_diversity.measures.windows import usable_windows
 
     dataset = context.dataset
-    chars = dataset.characteristics
-    windows = usable_windows(context.config.windows, chars.num_sequences, context.config.batch_size)
-    with context.progress.task(f"measure: {name}", len(chars.families) * chars.num_sequences, "position") as advance:
-        summary = measure(chars, dataset.orderings[name], windows, advance).summary()
+    counts, ordering = dataset.stored_counts(), dataset.orderings[name]
+    windows = usable_windows(context.config.windows, counts.num_sequences, context.config.batch_size)
+    number = counts.num_sequences * (1 if counts.is_large else len(counts.families))
+    with context.progress.task(f"measure: {name}", number, "position") as advance:
+        if counts.is_large:
+            read, folder = reader(ordering.indices), partial / "measuring"
+            summary, curves = measure_counts(counts, read, windows, folder, advance)
+            write_json(partial / curves_name(name), curves)
+        else:
+            summary = measure(dataset.characteristics, ordering, windows, advance).summary()
     write_json(partial / figures_name(name), {**context.counts(f"order/{name}"), "balance": summary})
     return {"windows": list(windows)}

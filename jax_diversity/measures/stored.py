@@ -22,6 +22,16 @@ def figures_name(name: str) -> str:
     return f"{name}.json"
 
 
+def curves_name(name: str) -> str:
+    """Return the name of the file with the curves of an ordering, which only large datasets have."""
+    return f"{name}.curves.json"
+
+
+def curves_file(stored: StoredStages, name: str) -> Path:
+    """Return the path of the file with the curves of an ordering."""
+    return stored.file(f"{_STAGE}{name}", f"{ORDERINGS}/{curves_name(name)}")
+
+
 def figures_file(stored: StoredStages, name: str) -> Path:
     """Return the path of the file with the measured values of an ordering."""
     return stored.file(f"{_STAGE}{name}", f"{ORDERINGS}/{figures_name(name)}")

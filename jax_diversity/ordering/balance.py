@@ -11,6 +11,9 @@ the target needs. In this case each group's sequences are first moved to the pos
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float64, Int64
@@ -114,41 +117,104 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
     """
     if not len(stream):
         return stream
-    totals = plan.features.totals(stream)
-    families = plan.features.family_columns.values()
-    family = next((columns for columns in families if _differs(plan, columns, totals)), None)
+    features, first = plan.features, len(plan.consumed)
+    span = (first, plan.num_positions)
+    totals = features.totals(stream)
+    family = differing_family(plan.starts, plan.targets, features.family_columns, span, totals)
     if family is None:
         return stream
-    features = plan.features
-    first = len(plan.consumed)
-    inside = [start for start in plan.starts if first < start < plan.num_positions]
-    knots = np.unique([*np.linspace(first, plan.num_positions, _NUM_KNOTS), *inside])
-    phase = np.searchsorted(plan.starts, knots[:-1], side="right") - 1
-    # Targets are shares. A position needs its target share of the tokens of a mean sequence.
-    per_position = features.tokens[stream].mean() * plan.targets[phase][:, family]
-    asked = np.cumsum(np.diff(knots)[:, None] * per_position, axis=0)
-    # The additional last column is the group of the sequences without tokens. No target needs this group.
-    asked = np.pad(asked, ((1, 0), (0, 1))) - np.append(plan.excess(plan.consumed)[family], 0.0)
-    # If a group already has too many tokens, no position needs it until its target has caught up. `np.interp` needs an
-    # ascending curve.
-    asked = np.maximum.accumulate(np.maximum(asked, 0.0), axis=0)
+    deviation = plan.carried + plan.excess(plan.consumed)
+    asked = Asked.of(plan.starts, plan.targets[:, family], span, features.tokens[stream].mean(), deviation[family])
     groups = features.heaviest(family)[0][stream]
     positions = np.empty(len(stream))
     for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
         tokens = features.tokens[stream[members]]
         # We use the middle of a sequence, so that a group's first sequence is not placed before the target needs it.
-        middles = np.cumsum(tokens) - tokens / 2
-        reached = asked[:, group]
-        # Tokens beyond the target's total get places after the last position, in the same proportion for all groups.
-        late = np.maximum(middles - reached[-1], 0) / max(reached[-1], 1.0)
-        positions[members] = np.interp(middles, reached, knots) + late * plan.num_positions
+        positions[members] = asked.positions(int(group), np.cumsum(tokens) - tokens / 2)
     return stream[np.argsort(positions, kind="stable")]
 
 
-def _differs(plan: Plan, columns: slice, totals: Float64[np.ndarray, " column"]) -> bool:
-    """Return whether the targets of a family differ from the mixture of the stream, whose token counts are given."""
-    first = max(int(np.searchsorted(plan.starts, len(plan.consumed), side="right")) - 1, 0)
-    stop = int(np.searchsorted(plan.starts, plan.num_positions))
-    mixture = totals[columns] / max(totals[columns].sum(), 1)
-    return float(np.abs(plan.targets[first:stop, columns] - mixture).sum(axis=1).max()) > _OTHER_MIXTURE
+class Asked(NamedTuple):
+    """The tokens that the targets of a family ask of each group.
+
+    Attributes:
+        knots: some positions, ascending; the last is the end of the run.
+        tokens: the tokens that positions before each knot ask of each group. The additional last column is the group of
+            the sequences without tokens, which no target needs.
+    """
+
+    knots: Float64[np.ndarray, " knot"]
+    tokens: Float64[np.ndarray, "knot group"]
+
+    @classmethod
+    def of(
+        cls,
+        starts: Sequence[int],
+        shares: Float64[np.ndarray, "phase family_group"],
+        span: tuple[int, int],
+        mean_tokens: float | np.floating,
+        deviation: Float64[np.ndarray, " family_group"],
+    ) -> Asked:
+        """Add up the target tokens.
+
+        Args:
+            starts: the first positions of the phases.
+            shares: the family's targets in every phase.
+            span: the first position, and the end.
+            mean_tokens: the mean number of tokens of the sequences to place.
+            deviation: the family's tokens above its target, before the first position.
+        """
+        first, stop = span
+        inside = [start for start in starts if first < start < stop]
+        knots = np.unique([*np.linspace(first, stop, _NUM_KNOTS), *inside])
+        phase = np.searchsorted(starts, knots[:-1], side="right") - 1
+        # Targets are shares. A position needs its target share of the tokens of a mean sequence.
+        per_position = mean_tokens * shares[phase]
+        asked = np.cumsum(np.diff(knots)[:, None] * per_position, axis=0)
+        asked = np.pad(asked, ((1, 0), (0, 1))) - np.append(deviation, 0.0)
+        # If a group already has too many tokens, no position needs it until its target has caught up. `np.interp` needs
+        # an ascending curve.
+        return cls(knots, np.maximum.accumulate(np.maximum(asked, 0.0), axis=0))
+
+    def positions(self, group: int, middles: Float64[np.ndarray, " member"]) -> Float64[np.ndarray, " member"]:
+        """Return the positions that need the sequences of a group; `middles` are the group's tokens up to each."""
+        reached = self.tokens[:, group]
+        # Tokens beyond the target's total get places after the last position, in the same proportion for all groups.
+        late = np.maximum(middles - reached[-1], 0) / max(reached[-1], 1.0)
+        return np.interp(middles, reached, self.knots) + late * self.knots[-1]
+
+    def tokens_before(self, position: float) -> Float64[np.ndarray, " group"]:
+        """Return how many tokens of each group have positions up to the given one: the inverse of `positions`."""
+        end, last = self.knots[-1], self.tokens[-1]
+        if position >= end:
+            return last + (position - end) / end * np.maximum(last, 1.0)
+        right = int(np.searchsorted(self.knots, position, side="right"))
+        left = max(right - 1, 0)
+        share = (position - self.knots[left]) / (self.knots[right] - self.knots[left]) if right else 0.0
+        return self.tokens[left] + share * (self.tokens[right] - self.tokens[left])
+
+
+def differing_family(
+    starts: Sequence[int],
+    targets: Float64[np.ndarray, "phase column"],
+    family_columns: Mapping[str, slice],
+    span: tuple[int, int],
+    totals: Float64[np.ndarray, " column"],
+) -> slice | None:
+    """Return the columns of the first family whose targets differ from the mixture of the sequences to place.
+
+    Args:
+        starts: the first positions of the phases.
+        targets: the targets of the phases.
+        family_columns: the columns of every family.
+        span: the first position, and the end.
+        totals: the tokens of the sequences to place.
+    """
+    first = max(int(np.searchsorted(starts, span[0], side="right")) - 1, 0)
+    phases = slice(first, int(np.searchsorted(starts, span[1])))
+    for columns in family_columns.values():
+        mixture = totals[columns] / max(totals[columns].sum(), 1)
+        if float(np.abs(targets[phases, columns] - mixture).sum(axis=1).max()) > _OTHER_MIXTURE:
+            return columns
+    return None

@@ -183,7 +183,7 @@ def order(
         arguments["plan"] = plan = Plan.build(characteristics, objective, targets, consumed, previous)
         info["plan"] = plan.fingerprint
         if targets is not None:
-            followed = targets if isinstance(targets, Targets) else _constant(targets)
+            followed = Targets.of(targets)
             info["targets"] = plan.plain_targets(followed.shares)
             if lacking := shortages(characteristics, followed, plan.consumed):
                 names = characteristics.names.get(lacking[0].family)
@@ -197,21 +197,22 @@ def order(
         arguments["checkpoint"] = Checkpoint(Path(checkpoint), identity)
     indices = run(characteristics, advance=advance, **arguments)
     if objective.document_weight and METHODS.takes(method, "plan"):  # a method that keeps documents apart
-        indices = _in_turn(indices, characteristics)
+        indices = in_turn(indices, characteristics.documents, characteristics.turns)
     if plan is None or consumed is None:
         return Ordering(indices, info)
     # `Ordering` checks that both parts together are a bijection.
     return Ordering(np.concatenate([plan.consumed, indices]), {**info, "replanned_at": len(plan.consumed)})
 
 
-def _in_turn(
-    indices: Int64[np.ndarray, " position"], characteristics: Characteristics
+def in_turn(
+    indices: Int64[np.ndarray, " position"],
+    documents: Int64[np.ndarray, " sequence"] | None,
+    turns: Int64[np.ndarray, " sequence"] | None,
 ) -> Int64[np.ndarray, " position"]:
     """Sort a document's sequences among their own positions by turn; sequences without a turn stay.
 
     A turn is a number that gives the place of a sequence among its document's sequences (`Characteristics.turns`).
     """
-    documents, turns = characteristics.documents, characteristics.turns
     if documents is None or turns is None:
         return indices
     positions = np.flatnonzero((turns[indices] >= 0) & (documents[indices] >= 0))
@@ -222,8 +223,3 @@ def _in_turn(
         np.lexsort((turns[sequences], documents[sequences]))
     ]
     return arranged
-
-
-def _constant(targets: Mapping[str, Any]) -> Targets:
-    """Make targets of one phase, which holds for the whole run."""
-    return Targets((0,), {name: np.array([shares], np.float64) for name, shares in targets.items()})

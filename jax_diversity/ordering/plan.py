@@ -103,6 +103,13 @@ class Targets:
             shares[name] = (1 - middles[:, None]) * ends[0] + middles[:, None] * ends[1]
         return cls(tuple(num_positions * phase // num_phases for phase in range(num_phases)), shares)
 
+    @classmethod
+    def of(cls, given: Targets | Mapping[str, Any]) -> Targets:
+        """Return the targets themselves, or the targets of one phase that a mapping family -> shares describes."""
+        if isinstance(given, Targets):
+            return given
+        return cls((0,), {name: np.array([shares], np.float64) for name, shares in given.items()})
+
     @property
     def fingerprint(self) -> str:
         """A hash of the starts and shares."""
@@ -168,41 +175,18 @@ class Plan:
         carried = np.zeros(len(features.targets))
         if targets is None:
             return cls(features, (0,), features.targets[None], consumed, carried, head_start)
-        if from_here_on := not isinstance(targets, Targets):
-            check_mapping("targets", targets, _FAMILY_TO_SHARES)
-            if unknown := set(targets) - set(characteristics.families):
-                known = list(characteristics.families)
-                raise UserError(f"Targets name unknown families {sorted(unknown)}; the families are {known}.")
-            targets = Targets((0,), {name: _as_shares(name, [shares], 1) for name, shares in targets.items()})
-        # Families without targets, and the norm column, keep the corpus's own shares in all phases.
-        table = np.repeat(features.targets[None], len(targets.starts), axis=0)
-        for name, shares in targets.shares.items():
-            if name not in features.family_columns:
-                known = ", ".join(features.family_columns)
-                raise UserError(f"Targets name the family {name!r}; the objective weighs {known}.")
-            columns = features.family_columns[name]
-            if shares.shape[1] != columns.stop - columns.start:
-                raise UserError(
-                    f"Expected target shares of {columns.stop - columns.start} groups of {name!r}, "
-                    f"found {shares.shape[1]}."
-                )
-            table[:, columns] = shares
-        starts = targets.starts
-        if from_here_on and len(consumed):
-            starts, table = (0, len(consumed)), np.repeat(table, 2, axis=0)
-            for name in targets.shares:
-                seen = np.asarray(characteristics.counts[name][consumed].sum(axis=0), np.float64).ravel()
-                # The target of the consumed sequences is their own mixture, so their deviation is zero. If they have no
-                # tokens, any target is valid.
-                if seen.any():
-                    table[0, features.family_columns[name]] = seen / seen.sum()
-            if characteristics.families[0] in targets.shares and len(consumed) < num_sequences:
-                # The norms belong to the first family. Therefore the norms of consumed and of remaining sequences are
-                # each compared with their own mean.
+        seen, norm_means = np.zeros(0), None
+        if not isinstance(targets, Targets) and len(consumed):
+            seen = features.totals(consumed)
+            if characteristics.families[0] in targets and len(consumed) < num_sequences:
                 left = np.ones(num_sequences, bool)
                 left[consumed] = False
                 norms = features.norms.astype(np.float64)
-                table[:, -1] = norms[consumed].mean(), norms[left].mean()
+                norm_means = (float(norms[consumed].mean()), float(norms[left].mean()))
+        families = characteristics.families
+        starts, table = target_table(
+            targets, features.targets, features.family_columns, families, len(consumed), seen, norm_means
+        )
         return cls(replace(features, targets=table[0]), starts, table, consumed, carried, head_start)
 
     @property
@@ -218,10 +202,7 @@ class Plan:
 
         Shares have six digits, which is more than the measures show.
         """
-        columns = {name: self.features.family_columns[name] for name in families}
-        rows = {name: self.targets[:, its].tolist() for name, its in columns.items()}
-        shares = {name: [[float(f"{share:.6g}") for share in row] for row in phases] for name, phases in rows.items()}
-        return {"starts": list(self.starts), "shares": shares}
+        return plain_targets(self.starts, self.targets, {name: self.features.family_columns[name] for name in families})
 
     @property
     def num_positions(self) -> int:
@@ -282,12 +263,11 @@ class Plan:
         apart, groups = self.features.apart.only(rows)
         # P_g - τ_g S, rounded to tokens, of the groups that have sequences in this part.
         head_start = self.head_start + before.of_groups - np.round(self.features.apart.share * before.tokens)
-        starts = np.maximum(np.subtract(self.starts, first_position), 0)
-        phases = slice(int(np.searchsorted(starts, 0, side="right")) - 1, int(np.searchsorted(starts, len(rows))))
+        phases, starts = phases_between(self.starts, first_position, len(rows))
         return replace(
             self,
             features=replace(self.features.take(rows, apart), targets=self.targets[phases.start]),
-            starts=tuple(starts[phases].tolist()),
+            starts=starts,
             targets=self.targets[phases],
             consumed=np.arange(len(last_before)),
             carried=self.carried + before.excess,
@@ -301,6 +281,76 @@ class Plan:
         num_groups = len(features.apart.share)
         of_groups = np.bincount(group.ravel(), np.tile(tokens, len(group)), minlength=num_groups + 1)[:num_groups]
         return Before(self.excess(placed, first_position), of_groups.astype(np.int64), int(tokens.sum()))
+
+
+def target_table(
+    targets: Targets | Mapping[str, Any],
+    own: Float64[np.ndarray, " column"],
+    family_columns: Mapping[str, slice],
+    families: Sequence[str],
+    num_consumed: int,
+    seen: Float64[np.ndarray, " _column"],
+    norm_means: tuple[float, float] | None,
+) -> tuple[tuple[int, ...], Float64[np.ndarray, "phase column"]]:
+    """Return the first position and the targets of every phase; the norm column is last.
+
+    Args:
+        targets: as in `Plan.build`.
+        own: the corpus's own shares and the mean norm.
+        family_columns: the columns of every family that the objective weighs.
+        families: the families of the corpus.
+        num_consumed: the number of consumed sequences.
+        seen: their tokens in every column; used only with a mapping.
+        norm_means: the mean norms of the consumed and of the remaining sequences, if both exist.
+    """
+    if from_here_on := not isinstance(targets, Targets):
+        check_mapping("targets", targets, _FAMILY_TO_SHARES)
+        if unknown := set(targets) - set(families):
+            raise UserError(f"Targets name unknown families {sorted(unknown)}; the families are {list(families)}.")
+        targets = Targets((0,), {name: _as_shares(name, [shares], 1) for name, shares in targets.items()})
+    # Families without targets, and the norm column, keep the corpus's own shares in all phases.
+    table = np.repeat(own[None], len(targets.starts), axis=0)
+    for name, shares in targets.shares.items():
+        if name not in family_columns:
+            known = ", ".join(family_columns)
+            raise UserError(f"Targets name the family {name!r}; the objective weighs {known}.")
+        columns = family_columns[name]
+        if shares.shape[1] != columns.stop - columns.start:
+            raise UserError(
+                f"Expected target shares of {columns.stop - columns.start} groups of {name!r}, found {shares.shape[1]}."
+            )
+        table[:, columns] = shares
+    starts = targets.starts
+    if from_here_on and num_consumed:
+        starts, table = (0, num_consumed), np.repeat(table, 2, axis=0)
+        for name in targets.shares:
+            columns = family_columns[name]
+            # The target of the consumed sequences is their own mixture, so their deviation is zero. If they have no
+            # tokens, any target is valid.
+            if seen[columns].any():
+                table[0, columns] = seen[columns] / seen[columns].sum()
+        if families[0] in targets.shares and norm_means is not None:
+            # The norms belong to the first family. Therefore the norms of consumed and of remaining sequences are each
+            # compared with their own mean.
+            table[:, -1] = norm_means
+    return starts, table
+
+
+def plain_targets(
+    starts: Sequence[int], table: Float64[np.ndarray, "phase column"], columns: Mapping[str, slice]
+) -> dict[str, Any]:
+    """Return the starts and some families' shares as JSON values, see `Plan.plain_targets`."""
+    rows = {name: table[:, its].tolist() for name, its in columns.items()}
+    shares = {name: [[float(f"{share:.6g}") for share in row] for row in phases] for name, phases in rows.items()}
+    return {"starts": list(starts), "shares": shares}
+
+
+def phases_between(starts: Sequence[int], first_position: int, number: int) -> tuple[slice, tuple[int, ...]]:
+    """Return the phases of some consecutive positions, and their starts, counted from the first position."""
+    own = np.maximum(np.subtract(starts, first_position), 0)
+    phases = slice(int(np.searchsorted(own, 0, side="right")) - 1, int(np.searchsorted(own, number)))
+    phases = slice(phases.start, max(phases.stop, phases.start + 1))
+    return phases, tuple(own[phases].tolist())
 
 
 class Before(NamedTuple):

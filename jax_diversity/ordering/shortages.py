@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -56,12 +57,31 @@ def shortages(
     consumed = np.zeros(0, np.int64) if consumed is None else consumed
     left = np.ones(num_positions, bool)
     left[consumed] = False
-    first, per_position = len(consumed), float(tokens[left].sum()) / max(num_positions - len(consumed), 1)
+    totals = {
+        family: np.asarray(characteristics.counts[family][left].sum(axis=0, dtype=np.int64)).ravel()
+        for family in targets.shares
+    }
+    return shortages_of(targets, totals, int(tokens[left].sum()), (len(consumed), num_positions))
+
+
+def shortages_of(
+    targets: Targets, totals: Mapping[str, Int64[np.ndarray, " group"]], num_tokens: int, span: tuple[int, int]
+) -> list[Shortage]:
+    """Return the shortages from sums over the sequences that are not consumed.
+
+    Args:
+        targets: the targets.
+        totals: family -> the tokens of its groups.
+        num_tokens: all tokens.
+        span: the first position after the consumed sequences, and the number of positions.
+    """
+    first, num_positions = span
+    per_position = float(num_tokens) / max(num_positions - first, 1)
     starts = np.clip(targets.starts, first, num_positions)
     lengths = np.diff(starts, append=num_positions)
     found = []
     for family, shares in targets.shares.items():
-        has = np.asarray(characteristics.counts[family][left].sum(axis=0, dtype=np.int64)).ravel()
+        has = totals[family]
         asked = np.cumsum(lengths[:, None] * shares * per_position, axis=0)
         for group in np.flatnonzero(asked[-1] > has):
             # Within a phase the targets need tokens at a constant rate.

@@ -49,5 +49,9 @@ def validation_order_file(stored: StoredStages) -> tuple[Path, str] | None:
 
 
 def counted_characteristics(stored: StoredStages) -> set[str]:
-    """Return the fingerprints of the token counts from which the orderings were made."""
-    return {entry["counts"]["characteristics"] for stage, entry in stored.stages.items() if stage.startswith(_STAGE)}
+    """Return the fingerprints of the token counts from which the orderings were made.
+
+    Orderings of large datasets have no such fingerprint: it is a hash of all counts together.
+    """
+    counts = [entry["counts"] for stage, entry in stored.stages.items() if stage.startswith(_STAGE)]
+    return {each["characteristics"] for each in counts if "characteristics" in each}

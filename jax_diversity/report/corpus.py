@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from jaxtyping import Int32, Int64
 
 from jax_diversity.figures.plain import clean_text, count_histogram, largest_groups, length_histogram, round_value
 from jax_diversity.measures.curves import envelope
-from jax_diversity.packing.report import cluster_mix
+from jax_diversity.packing.report import ClusterMix, cluster_mix
 from jax_diversity.report.words import purity_sentence
 from jax_diversity.schema import Segments
 
@@ -129,11 +129,20 @@ def _cluster_map(clusters: Sequence[Mapping[str, Any]], tokens: np.ndarray, shar
 
 
 def packing_values(
-    counts: Mapping[str, Any], method: str, segments: Segments, clusters: Int32[np.ndarray, " document"]
+    counts: Mapping[str, Any], method: str, segments: Iterable[Segments], clusters: Int32[np.ndarray, " document"]
 ) -> dict[str, Any]:
-    """The tokens that packing kept, and the documents and clusters in a training sequence."""
-    mix = cluster_mix(segments, clusters)
-    per_sequence = np.bincount(segments.sequence_index, minlength=segments.num_sequences)
+    """The tokens that packing kept, and the documents and clusters in a training sequence.
+
+    `segments` are the packing of consecutive sequences.
+    """
+    numbers, sums, num_held = [np.zeros(0, np.int64)], np.zeros(2), 0
+    for block in segments:
+        numbers.append(np.bincount(block.sequence_index, minlength=block.num_sequences))
+        if (found := cluster_mix(block, clusters)) is not None:
+            held = int((numbers[-1] > 0).sum())
+            sums, num_held = sums + np.array(found) * held, num_held + held
+    per_sequence = np.concatenate(numbers)
+    mix = ClusterMix(*(sums / num_held).tolist()) if num_held else None
     return {
         "method": method,
         **{name: counts[name] for name in _PACKED},

@@ -6,17 +6,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
 
 from jax_diversity.figures.plain import as_json, clean_text, round_value, round_values
 from jax_diversity.foundation.progress import Advance, Progress
 from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, as_order, target_shares
 from jax_diversity.measures.comparison import SHUFFLE, gap_or_none
-from jax_diversity.measures.curves import MAX_POINTS
-from jax_diversity.measures.documents import DocumentSpread
+from jax_diversity.measures.curves import MAX_POINTS, shortened
 from jax_diversity.measures.drawn import curve_values, limit_values
 from jax_diversity.measures.floors import ideal_token_shuffle, window_floor
 from jax_diversity.measures.profile import GroupTimeline, WindowProfile, group_timeline, window_profile
@@ -36,8 +34,18 @@ LEAST_SEQUENCES = 8
 _WANTED_GROUPS, _WIDEST_BINS = 8, 12
 """The number of groups that should be large enough, and the smallest number of bins that they may cost."""
 
-WindowTVs = Mapping[str, Mapping[int, Float64[np.ndarray, " window"]]]
-"""Family -> window size -> TV of every window of one ordering."""
+
+class WindowTV(NamedTuple):
+    """The number of the windows of one size, and their mean, best and worst TV."""
+
+    number: int
+    mean: float
+    best: float
+    worst: float
+
+
+WindowTVs = Mapping[str, Mapping[int, WindowTV]]
+"""Family -> window size -> TV of the windows of one ordering."""
 
 
 def curve_points(num_curves: int) -> int:
@@ -90,7 +98,15 @@ def orders_values(
             values.append(order_values(chars, each, balance, group_names, len(orders), advance, targets))
             # Only the windows are kept: prefix curves of ten million sequences are 80 MB per family. Floors and
             # ideals are taken from the last order: they are equal for all orderings of a corpus.
-            window_tv[name], floors, ideal = balance.window_tv, balance.window_tv_floor, balance.ideal_tv
+            window_tv[name] = {
+                family: {
+                    size: WindowTV(len(tv), float(tv.mean()), float(tv.min()), float(tv.max()))
+                    for size, tv in by_size.items()
+                    if len(tv)
+                }
+                for family, by_size in balance.window_tv.items()
+            }
+            floors, ideal = balance.window_tv_floor, balance.ideal_tv
     if shuffle is None:
         shuffle = partial(_uniform_shuffle, chars)
     length = len(as_order(shuffle(0)))
@@ -131,10 +147,7 @@ def order_values(
     # One pass over all sizes: `measure` would take a pass for each of them.
     profiles = window_profile(characteristics, shown.order, advance, targets=targets)
     return {
-        "name": clean_text(about["name"]),
-        "method": clean_text(about["method"]),
-        "is_baseline": about["method"] == SHUFFLE,
-        "info": as_json({key: about[key] for key in _SHOWN if key in about}),
+        **_about_order(about),
         **curve_values(balance, points),
         "profile": {
             clean_text(family): {
@@ -149,15 +162,98 @@ def order_values(
             )
             for family in families
         },
-        "documents": _spread(balance.documents),
-        "copies": _spread(balance.copies),
+        "documents": None if balance.documents is None else _spread(balance.documents.summary()),
+        "copies": None if balance.copies is None else _spread(balance.copies.summary()),
     }
 
 
-def _spread(spread: DocumentSpread | None) -> dict[str, Any] | None:
-    if spread is None:
+def stored_values(
+    orders: Mapping[str, Mapping[str, Any]], curves: Mapping[str, Mapping[str, Any]], num_sequences: int
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The values and verdicts of `orders_values` for a large dataset, from the stored measures.
+
+    There are no profiles and no heat maps, which need the counts.
+
+    Args:
+        orders: name -> how the order was made, with its measures as `balance`.
+        curves: name -> the curves of `measures.files.Measured`.
+        num_sequences: the number of sequences.
+    """
+    shuffles = [clean_text(name) for name, about in orders.items() if about["method"] == SHUFFLE]
+    values, window_tv = [], dict[str, WindowTVs]()
+    floors, ideals = dict[str, dict[int, float]](), dict[str, dict[int, float]]()
+    for name, about in orders.items():
+        own, shown = about["balance"]["families"], curves[name]
+        sizes = next(iter(own.values()))["windows"]
+        points = curve_points(len(orders) * (1 + len(own) * (1 + len(sizes))))
+        windows = []
+        tvs = dict[str, dict[int, WindowTV]]()
+        for family, measured in own.items():
+            for size, tv in sorted(((int(size), tv) for size, tv in measured["windows"].items())):
+                found = WindowTV(num_sequences // size, tv["tv_mean"], tv["tv_best"], tv["tv_worst"])
+                tvs.setdefault(family, {})[size] = found
+                floors.setdefault(family, {})[size] = tv["tv_floor"]
+                ideals.setdefault(family, {})[size] = tv["tv_ideal_token_shuffle"]
+                drawn = shown["windows"][family][str(size)]
+                windows.append(
+                    {
+                        "family": clean_text(family),
+                        "window_size": size,
+                        "num_windows": found.number,
+                        "mean": round_value(found.mean),
+                        "best": round_value(found.best),
+                        "worst": round_value(found.worst),
+                        "worst_position": drawn["worst_position"],
+                        "window_max": round_value(tv["max_share_deviation"]),
+                        "curve": shortened(drawn["curve"], points),
+                    }
+                )
+        window_tv[clean_text(name)] = tvs
+        values.append(
+            {
+                **_about_order({**about, "name": name}),
+                "prefix": [
+                    {
+                        "family": clean_text(family),
+                        "max": round_value(measured["prefix_l2_max"]),
+                        "curve": shortened(shown["prefix"][family], points),
+                    }
+                    for family, measured in own.items()
+                ],
+                "windows": windows,
+                "norm_drift": {
+                    "max": round_value(about["balance"]["norm_drift_max"]),
+                    "curve": shortened(shown["norm_drift"], points),
+                },
+                "profile": {},
+                "heat_map": {},
+                **{part: _spread(about["balance"].get(part)) for part in ("documents", "copies")},
+            }
+        )
+    found = {
+        "baseline": shuffles[0] if shuffles else None,
+        "families": [clean_text(family) for family in floors],
+        "window_sizes": sorted({size for by_size in floors.values() for size in by_size}),
+        "references": limit_values(floors, ideals),
+        "profile_references": {},
+        "orders": values,
+    }
+    return found, verdict_values(window_tv, floors, shuffles)
+
+
+def _about_order(about: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "name": clean_text(about["name"]),
+        "method": clean_text(about["method"]),
+        "is_baseline": about["method"] == SHUFFLE,
+        "info": as_json({key: about[key] for key in _SHOWN if key in about}),
+    }
+
+
+def _spread(figures: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if figures is None:
         return None
-    figures = spread.summary()
+    figures = dict(figures)
     windows = [{"window_size": int(size), **values} for size, values in figures.pop("windows").items()]
     return as_json({**figures, "windows": windows})
 
@@ -254,7 +350,7 @@ def verdict_values(
 ) -> list[dict[str, Any]]:
     """Compare the worst window of every other ordering with the best window of the first shuffle.
 
-    `window_tv` is ordering -> family -> window size -> TV of every window; `floors` are lower bounds of the means.
+    `window_tv` is ordering -> family -> window size -> TV of the windows; `floors` are lower bounds of the means.
     """
     return [
         _verdict(name, shuffles[0], family, size, tv, window_tv[shuffles[0]][family][size], floors[family][size])
@@ -262,26 +358,25 @@ def verdict_values(
         if shuffles and name not in shuffles
         for family, by_size in families.items()
         for size, tv in sorted(by_size.items())
-        if len(tv) >= 2
+        if tv.number >= 2
     ]
 
 
 def _verdict(
-    name: str, baseline: str, family: str, size: int, tv: np.ndarray, shuffled: np.ndarray, floor: float
+    name: str, baseline: str, family: str, size: int, tv: WindowTV, shuffled: WindowTV, floor: float
 ) -> dict[str, Any]:
-    mean, baseline_mean = float(tv.mean()), float(shuffled.mean())
     verdict: dict[str, Any] = {
         "ordering": clean_text(name),
         "baseline": clean_text(baseline),
         "family": clean_text(family),
         "window_size": size,
-        "num_windows": len(tv),
-        "holds": bool(tv.max() < shuffled.min()),
-        "worst": float(tv.max()),
-        "baseline_best": float(shuffled.min()),
-        "mean": mean,
-        "baseline_mean": baseline_mean,
-        "gap_closed": gap_or_none(mean, baseline_mean, floor),
+        "num_windows": tv.number,
+        "holds": tv.worst < shuffled.best,
+        "worst": tv.worst,
+        "baseline_best": shuffled.best,
+        "mean": tv.mean,
+        "baseline_mean": shuffled.mean,
+        "gap_closed": gap_or_none(tv.mean, shuffled.mean, floor),
     }
     # The sentence shows enough digits to distinguish the two numbers: it is made before they are rounded.
     sentence = verdict_sentence(verdict)

@@ -68,7 +68,7 @@ def run_values(
         Shown(shuffle, {"name": reference, "method": SHUFFLE}),
         Shown(run.to_order(), {"name": name, "method": "schedule"}),
     ]
-    chars = chosen.characteristics
+    chars = chosen.in_memory
     names = (
         {family: joined_groups(run.datasets, family) for family in chars.families}
         if several

@@ -70,7 +70,7 @@ window sizes in sequences. Steps count from 0. Numbers have six significant digi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,15 +78,18 @@ import numpy as np
 from jax_diversity.characteristics.stored import documents_file
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.figures.plain import as_json, clean_text
+from jax_diversity.foundation.artifacts import read_json
 from jax_diversity.foundation.stage import Context
+from jax_diversity.measures.stored import curves_file, figures_file, measured_orderings
 from jax_diversity.measures.verdict import Means, judge, too_few
 from jax_diversity.measures.windows import usable_windows
 from jax_diversity.report import words
 from jax_diversity.report.batches import batches_values
 from jax_diversity.report.corpus import DOCUMENT_COLUMNS, cluster_values, corpus_values, packing_values
-from jax_diversity.report.orderings import Shown, main_verdicts, orders_values
+from jax_diversity.report.orderings import Shown, main_verdicts, orders_values, stored_values
 from jax_diversity.report.preparation import stored_preparation
 from jax_diversity.report.training import explanations, logs_of_others, training_runs, training_values
+from jax_diversity.schema import Segments
 
 FORMAT_VERSION = 2
 
@@ -115,7 +118,7 @@ def report_values(context: Context, title: str, names: Sequence[str]) -> dict[st
         "corpus": corpus_values(table, prepared, packed["num_duplicate_documents"]),
         "preparation": stored_preparation(dataset),
         "clusters": cluster_values(clusters, tokens, clustered, embedding["method"]),
-        "packing": packing_values(packed, packing["method"], dataset.segments, assignments),
+        "packing": packing_values(packed, packing["method"], _segments(dataset), assignments),
         "ordering": ordering,
         "verdicts": verdicts,
         "training": [
@@ -126,14 +129,36 @@ def report_values(context: Context, title: str, names: Sequence[str]) -> dict[st
         "fingerprints": {name: entry["fingerprint"] for name, entry in shown.items()},
     }
     left_out = [words.left_out_sentence(clean_text(name)) for name in logs_of_others(context, names)]
+    if dataset.stored_counts().is_large:
+        left_out.append(words.LARGE)
     main = main_ordering if main_ordering in names else None
     return with_summary(values, main, context.config.batch_size, left_out)
+
+
+def _segments(dataset: Dataset) -> Iterator[Segments]:
+    """The packing of the training sequences in blocks: all segments may need more memory than the machine has."""
+    counts = dataset.stored_counts()
+    for first in range(0, counts.num_sequences, counts.sequences_together):
+        stop = min(first + counts.sequences_together, counts.num_sequences)
+        yield dataset.segments_between("train", first, stop)
 
 
 def ordering_values(
     context: Context, dataset: Dataset, names: Sequence[str]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Measure the orderings of a dataset, and compare them with its first shuffle: values and verdicts."""
+    """Measure the orderings of a dataset, and compare them with its first shuffle: values and verdicts.
+
+    Of a large dataset, the stored measures are read.
+    """
+    counts = context.counts("characterize")
+    sentences = {"balanced": words.families_sentence(counts), "unbalanced": words.unbalanced_sentence(counts)}
+    if dataset.stored_counts().is_large:
+        stored = dataset.stored
+        measured = [name for name in names if name in measured_orderings(stored)]
+        orders = {name: read_json(figures_file(stored, name), "measure") for name in measured}
+        curves = {name: read_json(curves_file(stored, name), "measure") for name in measured}
+        values, verdicts = stored_values(orders, curves, dataset.num_sequences)
+        return {**values, **sentences, "batches": None}, verdicts
     chars, batch_size = dataset.characteristics, context.config.batch_size
     names_of_groups = dataset.shown_groups
     # Steps that may fail on damaged files come first. Measuring comes last: it takes most of the time.
@@ -141,8 +166,6 @@ def ordering_values(
     shown = [Shown(dataset.orderings[name], {**context.counts(f"order/{name}"), "name": name}) for name in names]
     windows = usable_windows(context.config.windows, chars.num_sequences, batch_size)
     values, verdicts = orders_values(chars, shown, windows, names_of_groups, context.progress)
-    counts = context.counts("characterize")
-    sentences = {"balanced": words.families_sentence(counts), "unbalanced": words.unbalanced_sentence(counts)}
     return {**values, **sentences, "batches": batches}, verdicts
 
 

@@ -5,6 +5,7 @@ TV means total variation: half the L1 distance between two mixtures of groups.
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,17 +19,27 @@ from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
-from jax_diversity.measures.balance import Balance, Measurer, own_shares, target_shares
-from jax_diversity.measures.comparison import SHUFFLE, Comparison, compare, gap_or_none, is_shuffle
-from jax_diversity.measures.curves import envelope
+from jax_diversity.measures.balance import Balance, Measurer, as_order, own_shares, target_shares
+from jax_diversity.measures.comparison import (
+    SHUFFLE,
+    Comparison,
+    compare,
+    compare_summaries,
+    gap_or_none,
+    is_shuffle,
+)
+from jax_diversity.measures.curves import envelope, shortened
+from jax_diversity.measures.files import Measured as MeasuredCounts
+from jax_diversity.measures.files import measure_counts, reader
 from jax_diversity.measures.floors import window_floor
 from jax_diversity.measures.followed import FollowedBalance, follow
 from jax_diversity.measures.profile import window_profile
 from jax_diversity.measures.windows import place, usable_windows
-from jax_diversity.ordering.base import order
+from jax_diversity.ordering.literature.baselines import uniform_shuffle
 from jax_diversity.ordering.plan import Targets
 from jax_diversity.run.run import Run, make_run
 from jax_diversity.schema import Characteristics, Ordering
+from jax_diversity.schema.count_files import StoredCounts
 from jax_diversity.schema.orderings import Positions
 
 
@@ -62,16 +73,32 @@ class FollowedTargets(NamedTuple):
 class Chosen:
     """Runs over the same sequences, by name or file name, with the token counts and windows for their measures.
 
-    The reference is the name and the order of a uniform shuffle: one of the runs, or a new one. `targets` are shares
-    that replace the shares of the corpus. `followed` are moving targets for an additional comparison.
+    The counts of a large dataset are read in blocks. The reference is the name and the order of a uniform shuffle: one
+    of the runs, or a new one. `targets` are shares that replace the shares of the corpus. `followed` are moving targets
+    for an additional comparison.
     """
 
-    characteristics: Characteristics
+    characteristics: Characteristics | StoredCounts
     orders: Mapping[str, Run]
     reference: tuple[str, Measured]
     windows: tuple[int, ...]
     followed: FollowedTargets | None = None
     targets: Mapping[str, Float64[np.ndarray, " group"]] | None = None
+
+    @property
+    def in_memory(self) -> Characteristics:
+        """The token counts, for measures that need all counts in memory.
+
+        Raises:
+            UserError: the dataset is large.
+        """
+        counts = self.characteristics
+        if isinstance(counts, StoredCounts):
+            raise UserError(
+                f"Expected at most {counts.most_in_memory:,} sequences for --profile and --targets, which need all "
+                f"counts in memory, found {counts.num_sequences:,}; leave the option out."
+            )
+        return counts
 
 
 def choose_orderings(
@@ -93,7 +120,16 @@ def choose_orderings(
     chosen |= {file: make_run(dataset, Path(file)) for file in files}
     if not chosen:
         raise UserError("Expected orderings to measure, found none; make one with `jax-diversity order`.")
-    return choose(chosen, windows, families, targets)
+    if not dataset.stored_counts().is_large:
+        return choose(chosen, windows, families, targets)
+    for family in families:
+        check_one_of("every family", family, dataset.group_names)
+    counts = dataset.stored_counts(families)
+    windows = windows or usable_windows(dataset.settings["windows"], counts.num_sequences, dataset.batch_size)
+    found = Chosen(counts, chosen, _shuffle(dataset, chosen, counts), tuple(windows))
+    if targets is not None:
+        _ = found.in_memory  # raises the error
+    return found
 
 
 def choose(
@@ -134,13 +170,20 @@ def choose(
         reference = Positions(shuffled, first.num_sequences, {"method": SHUFFLE})
         shares = run_shares(chars, first)
         return Chosen(chars, chosen, (SHUFFLE, reference), tuple(windows), targets=shares)
-    # The reference is one of the given runs if it is a shuffle, else the dataset's stored shuffle, else a new one.
     dataset = next(iter(datasets))
+    followed = None if targets is None else _followed(dataset, targets, chars)
+    return Chosen(chars, chosen, _shuffle(dataset, chosen, chars), tuple(windows), followed)
+
+
+def _shuffle(
+    dataset: Dataset, chosen: Mapping[str, Run], counts: Characteristics | StoredCounts
+) -> tuple[str, Measured]:
+    """The reference: one of the given runs if it is a shuffle, else the dataset's stored shuffle, else a new one."""
     own = {SHUFFLE: make_run(dataset, SHUFFLE)} if SHUFFLE in dataset.orderings else {}
     shuffles = [(name, run) for name, run in {**chosen, **own}.items() if is_shuffle(name, run)]
-    reference = shuffles[0] if shuffles else (SHUFFLE, order(chars, SHUFFLE))
-    followed = None if targets is None else _followed(dataset, targets, chars)
-    return Chosen(chars, chosen, reference, tuple(windows), followed)
+    if shuffles:
+        return shuffles[0]
+    return SHUFFLE, Ordering(uniform_shuffle(counts), {"method": SHUFFLE})
 
 
 def run_shares(characteristics: Characteristics, run: Run) -> dict[str, Float64[np.ndarray, " group"]]:
@@ -190,16 +233,46 @@ def short_curves(balance: Balance) -> Curves:
     }
 
 
+def stored_curves(curves: Mapping[str, Any]) -> Curves:
+    """The curves of an ordering whose counts were read in blocks."""
+    return {
+        family: FamilyCurves(
+            shortened(prefix, 100),
+            {int(size): shortened(of_size["curve"], 100) for size, of_size in curves["windows"][family].items()},
+        )
+        for family, prefix in curves["prefix"].items()
+    }
+
+
+def _measure_stored(chosen: Chosen, progress: Progress) -> dict[str, MeasuredCounts]:
+    """Measure the reference and the orderings of a large dataset."""
+    counts, together, found = chosen.characteristics, _together(chosen), dict[str, MeasuredCounts]()
+    assert isinstance(counts, StoredCounts)
+    with progress.task("measure", len(together) * counts.num_sequences, "position") as advance:
+        for name, ordering in together.items():
+            indices = as_order(ordering, f"order {name!r}").indices
+            # The dataset's folder may not be writable; TMPDIR is another folder for the temporary files.
+            with tempfile.TemporaryDirectory() as folder:
+                place = Path(folder) / "measuring"
+                found[name] = measure_counts(counts, reader(indices), chosen.windows, place, advance)
+    return found
+
+
 def compare_orderings(chosen: Chosen, progress: Progress) -> tuple[Comparison, Mapping[str, Curves]]:
     """Compare the orderings with a uniform shuffle, which is the first row; also returns the curves by name."""
     together, curves = _together(chosen), dict[str, Curves]()
+    if isinstance(chosen.characteristics, StoredCounts):
+        found = _measure_stored(chosen, progress)
+        summaries = {name: measured.summary for name, measured in found.items()}
+        compared = compare_summaries(summaries, chosen.reference[0], chosen.characteristics.batch_size)
+        return compared, {name: stored_curves(measured.curves) for name, measured in found.items()}
 
     def keep(name: str, balance: Balance) -> None:
         curves[name] = short_curves(balance)
 
     with progress.task("measure", _num_positions(chosen, together), "position") as advance:
         compared = compare(
-            chosen.characteristics, together, chosen.windows, targets=chosen.targets, advance=advance, keep=keep
+            chosen.in_memory, together, chosen.windows, targets=chosen.targets, advance=advance, keep=keep
         )
         return compared, curves
 
@@ -213,26 +286,31 @@ def measure_orderings(chosen: Chosen, progress: Progress, *, profile: bool = Fal
     """
     reference, shuffle = chosen.reference
     together = {reference: shuffle, **chosen.orders}
-    measurer = Measurer(chosen.characteristics, chosen.windows, chosen.targets)
     summaries: dict[str, dict[str, Any]] = {}
-    with progress.task("measure", _num_positions(chosen, together), "position") as advance:
-        for name, ordering in together.items():
-            balance = measurer.measure(ordering, advance)
-            summaries[name] = balance.summary()
-            families = summaries[name]["families"]
-            for family, curves in short_curves(balance).items():
-                families[family]["curves"] = curves._asdict()
-            if profile and name in chosen.orders:
-                for family, offsets in window_profile(chosen.characteristics, ordering, targets=chosen.targets).items():
-                    families[family]["profile"] = {
-                        offset: {key: values.tolist() for key, values in of_offset._asdict().items()}
-                        for offset, of_offset in offsets.items()
-                    }
-            # The reference is measured first, so that its means are available for all orderings.
-            for family, values in families.items():
-                for size, window in values["windows"].items():
-                    shuffled = summaries[reference]["families"][family]["windows"][size]["tv_mean"]
-                    window["gap_closed"] = gap_or_none(window["tv_mean"], shuffled, window["tv_floor"])
+    if isinstance(chosen.characteristics, StoredCounts):
+        measured = _measure_stored(replace(chosen, orders=together), progress)
+        curves_of = {name: stored_curves(each.curves) for name, each in measured.items()}
+        summaries = {name: each.summary for name, each in measured.items()}
+    else:
+        measurer, curves_of = Measurer(chosen.characteristics, chosen.windows, chosen.targets), dict[str, Curves]()
+        with progress.task("measure", _num_positions(chosen, together), "position") as advance:
+            for name, ordering in together.items():
+                balance = measurer.measure(ordering, advance)
+                summaries[name], curves_of[name] = balance.summary(), short_curves(balance)
+    for name, ordering in together.items():
+        families = summaries[name]["families"]
+        for family, curves in curves_of[name].items():
+            families[family]["curves"] = curves._asdict()
+        if profile and name in chosen.orders:
+            for family, offsets in window_profile(chosen.in_memory, ordering, targets=chosen.targets).items():
+                families[family]["profile"] = {
+                    offset: {key: values.tolist() for key, values in of_offset._asdict().items()}
+                    for offset, of_offset in offsets.items()
+                }
+        for family, values in families.items():
+            for size, window in values["windows"].items():
+                shuffled = summaries[reference]["families"][family]["windows"][size]["tv_mean"]
+                window["gap_closed"] = gap_or_none(window["tv_mean"], shuffled, window["tv_floor"])
     if chosen.followed is not None:
         for name, ordering in chosen.orders.items():
             plain = {
@@ -259,7 +337,7 @@ def measure_targets(
 
 
 def _beside_targets(chosen: Chosen, followed: FollowedTargets, ordering: Measured) -> dict[str, FollowedBalance]:
-    chars, starts, found = chosen.characteristics, followed.targets.starts, {}
+    chars, starts, found = chosen.in_memory, followed.targets.starts, {}
     for family, shares in followed.targets.shares.items():
         placed = place(chars.counts[family], ordering.indices)
         found[family] = follow(placed, starts, shares, chosen.windows, chars.sequence_length)
@@ -268,7 +346,7 @@ def _beside_targets(chosen: Chosen, followed: FollowedTargets, ordering: Measure
 
 def profile_orderings(chosen: Chosen, progress: Progress) -> dict[str, dict[str, dict[int, float]]]:
     """Mean TV of aligned windows: family -> ordering (the reference is first) or `floor` -> size 1, 2, 4 ... -> TV."""
-    chars, together = chosen.characteristics, _together(chosen)
+    chars, together = chosen.in_memory, _together(chosen)
     profiles: dict[str, dict[str, dict[int, float]]] = {family: {} for family in chars.families}
     with progress.task("measure all sizes", _num_positions(chosen, together), "position") as advance:
         for name, ordering in together.items():

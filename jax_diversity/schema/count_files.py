@@ -13,7 +13,7 @@ import itertools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ _ABOUT = b"jax_diversity.counts"
 _VERSION = 1
 _DOCUMENT, _COPIES = "document", "copies"
 _ENDING = ".parquet"
+_TOGETHER = 1 << 20
+_MOST_TOGETHER = 4
 
 
 @dataclass(frozen=True)
@@ -157,12 +159,14 @@ class StoredCounts(ABC):
         weights: family -> λ, the weight of the family's squared deviations.
         sequence_length: L in tokens.
         batch_size: the global batch size of training; None if it is unknown.
+        names: family -> the names of its groups, of families whose groups have names.
     """
 
     num_groups: Mapping[str, int]
     weights: Mapping[str, float]
     sequence_length: int
     batch_size: int | None
+    names: Mapping[str, Sequence[str]]
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -182,6 +186,25 @@ class StoredCounts(ABC):
             UserError: a file is damaged, or was changed after it was opened.
         """
 
+    @property
+    def sequences_together(self) -> int:
+        """Number of sequences whose counts are in memory at the same time: the size of chunks and parts."""
+        return _TOGETHER
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the stages of a build read the counts in blocks, because all of them would need much memory.
+
+        The value decides which order a build makes. So it depends only on the number of sequences and on the families,
+        never on the memory of the machine.
+        """
+        return self.num_sequences > self.most_in_memory
+
+    @property
+    def most_in_memory(self) -> int:
+        """The largest number of sequences whose counts the stages of a build hold in memory."""
+        return _MOST_TOGETHER * self.sequences_together
+
     def blocks(self, bounds: Sequence[int]) -> Iterator[CountBlock]:
         """Read the sequences between every two neighbouring bounds."""
         for first, stop in itertools.pairwise(bounds):
@@ -199,11 +222,9 @@ class CountFiles(StoredCounts):
 
     Attributes:
         paths: the files.
-        names: family -> the names of its groups, of families whose groups have names.
     """
 
     paths: tuple[Path, ...]
-    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def open(cls, files: Any) -> CountFiles:
@@ -231,7 +252,7 @@ class CountFiles(StoredCounts):
                 )
         first = about[0]
         described = first["families"], first["weights"], first["sequence_length"], first["batch_size"]
-        return cls(*described, tuple(paths), {family: tuple(found) for family, found in names[0].items()})
+        return cls(*described, {family: tuple(found) for family, found in names[0].items()}, tuple(paths))
 
     @cached_property
     def _places(self) -> list[tuple[Path, int, int]]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import errno
 import itertools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from jax_diversity import Characteristics, UserError, measure
-from jax_diversity.measures import files as measured
 from jax_diversity.measures.files import measure_files
+from jax_diversity.schema import count_files
 from jax_diversity.schema.spool import Spool
+from tests.support.summaries import check_among
 
 NUM, WINDOWS = 500, (1, 7, 64, 230)
 
@@ -34,23 +34,14 @@ def counts(tmp_path: Path) -> Path:
     return tmp_path / "counts"
 
 
-def compared(ours: Any, theirs: Any) -> None:
-    """All our values are among theirs, and equal up to rounding."""
-    for name, value in ours.items():
-        if isinstance(value, dict):
-            compared(value, theirs[name])
-        else:
-            assert value == pytest.approx(theirs[name], rel=1e-9, abs=1e-12), name
-
-
 @pytest.mark.parametrize("together", [5, 99, 1000])
 def test_as_in_memory(together: int, counts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measured, "_TOGETHER", together)
+    monkeypatch.setattr(count_files, "_TOGETHER", together)
     order = np.random.default_rng(1).permutation(NUM)
     np.save(counts.parent / "order.npy", order)
     told: list[int] = []
     found = measure_files(counts, counts.parent / "order.npy", WINDOWS, told.append, every_start=True)
-    compared(found, measure(corpus(), order, WINDOWS, every_start=True).summary())
+    check_among(found, measure(corpus(), order, WINDOWS, every_start=True).summary())
     assert sum(told) == NUM
     assert set(found["families"]["topic"]["windows"]) == set(map(str, WINDOWS))
     assert sorted(path.name for path in counts.parent.iterdir()) == ["counts", "order.npy"]

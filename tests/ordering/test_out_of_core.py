@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,14 @@ import numpy as np
 import pytest
 
 from jax_diversity import Characteristics, Objective, Ordering, UserError, measure, order
+from jax_diversity.measures.followed import FollowedBalance, follow
+from jax_diversity.measures.windows import place
 from jax_diversity.ordering import out_of_core, parts
 from jax_diversity.ordering.halving import halve, sort_by_group
 from jax_diversity.ordering.objective import Features
 from jax_diversity.ordering.out_of_core import order_files
+from jax_diversity.ordering.plan import Targets
+from jax_diversity.ordering.shortages import UnmetTargets
 from jax_diversity.schema import spool
 from tests.support.synthetic import synthetic_characteristics
 
@@ -238,6 +243,102 @@ def test_another_order_in_the_same_place(
             order_files(folder / "counts", tmp_path / FOUND, **{**SMALL, **other})
 
 
+def planned(chars: Characteristics) -> dict[str, dict[str, Any]]:
+    """Targets that the corpus can meet, and consumed sequences; the changing targets add up to the corpus's shares."""
+    own, num = chars.target_share("cluster"), chars.num_sequences
+    signs = np.where(np.arange(len(own)) % 2, 0.5, -0.5)
+    difference = own * (signs - own @ signs)
+    more, fewer = {"cluster": own + difference}, {"cluster": own - difference}
+    largest = np.argsort(-chars.counts["cluster"].toarray()[:, 0], kind="stable")
+    return {
+        "phases": {"targets": Targets((0, num // 2), {"cluster": np.stack([more["cluster"], fewer["cluster"]])})},
+        "linear": {"targets": Targets.linear(more, fewer, num, 16)},
+        "consumed": {"consumed": largest[: num // 20]},
+        "mapping": {"targets": {"cluster": own + 0.1 * difference}, "consumed": largest[: num // 20][::-1]},
+        "windows": {"consumed": np.arange(0, 100), "objective": Objective(windows=(32,))},
+    }
+
+
+CASES = ("phases", "linear", "consumed", "mapping", "windows")
+
+
+def followed(chars: Characteristics, ordering: Ordering, targets: Any) -> FollowedBalance:
+    """The cluster's balance against the targets of every position."""
+    if not isinstance(targets, Targets):
+        shares = (targets or {}).get("cluster", chars.target_share("cluster"))
+        targets = Targets((0,), {"cluster": shares[None]})
+    placed = place(chars.counts["cluster"], ordering.indices)
+    return follow(placed, targets.starts, targets.shares["cluster"], (64,), chars.sequence_length)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_targets_and_consumed_sequences_as_in_memory(
+    case: str, made: tuple[Characteristics, Path], tmp_path: Path
+) -> None:
+    chars, folder = made
+    given = planned(chars)[case]
+    about = order_files(folder / "counts", tmp_path / FOUND, **SMALL, **given)
+    ours = Ordering.load(tmp_path / FOUND)
+    theirs = order(chars, **{name: SMALL[name] for name in ("part_size", "pool_size")}, **given)
+    num_consumed = len(given.get("consumed", ()))
+    assert sorted(ours) == list(range(NUM))
+    np.testing.assert_array_equal(ours.indices[:num_consumed], given.get("consumed", ())[:num_consumed])
+    assert about.get("replanned_at") == theirs.info.get("replanned_at")
+    assert about.get("targets") == theirs.info.get("targets")
+    own, whole, shuffled = (
+        followed(chars, each, given.get("targets")) for each in (ours, theirs, order(chars, "uniform_shuffle"))
+    )
+    assert own.windows[64].tv_mean < 1.05 * whole.windows[64].tv_mean
+    assert own.prefix_l2_max < 1.3 * whole.prefix_l2_max + 1
+    if not num_consumed:
+        assert own.windows[64].tv_mean < 0.75 * shuffled.windows[64].tv_mean
+
+
+def test_targets_with_other_files_after_a_kill(
+    made: tuple[Characteristics, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chars, folder = made
+    cases = planned(chars)
+    given = {**cases["phases"], **cases["consumed"]}
+    order_files(save(chars, tmp_path / "counts", 7), tmp_path / "expected.npy", **SMALL, **given)
+    for calls in (1, 4, 7, 10):
+        with monkeypatch.context() as patch:
+            patch.setattr(out_of_core.Checkpoint, "save", fails_after(out_of_core.Checkpoint.save, calls, Killed()))
+            with pytest.raises(Killed):
+                order_files(folder / "counts", tmp_path / FOUND, **SMALL, **given)
+        for other in (cases["phases"], cases["mapping"], {}):
+            with pytest.raises(UserError, match="belongs to another run"):
+                order_files(folder / "counts", tmp_path / FOUND, **SMALL, **other)
+        told: list[int] = []
+        order_files(folder / "counts", tmp_path / FOUND, advance=told.append, **SMALL, **given)
+        assert sum(told) == NUM - len(given["consumed"])
+        assert (tmp_path / FOUND).read_bytes() == (tmp_path / "expected.npy").read_bytes()
+
+
+def test_targets_that_cannot_be_met(made: tuple[Characteristics, Path], tmp_path: Path) -> None:
+    chars, folder = made
+    shares = np.zeros(60)
+    shares[[0, 7]] = 0.5
+    with pytest.warns(UnmetTargets, match=r"times the tokens of cluster '\d+', which are used up"):
+        order_files(folder / "counts", tmp_path / FOUND, **SMALL, targets={"cluster": shares})
+    assert sorted(Ordering.load(tmp_path / FOUND)) == list(range(NUM))
+    first = chars.counts["cluster"][Ordering.load(tmp_path / FOUND).indices[:40]].toarray()
+    assert first[:, [0, 7]].sum() > 0.6 * first.sum()
+
+
+@pytest.mark.parametrize("num_sequences", [0, 1, 5])
+def test_plans_of_few_sequences(num_sequences: int, tmp_path: Path) -> None:
+    chars = corpus(64).take(np.arange(num_sequences))
+    save(chars, tmp_path / "counts", 1)
+    for size, consumed in itertools.product((1, 3), {0, num_sequences // 2, num_sequences}):
+        given = {"targets": {"cluster": np.eye(60)[3]}, "consumed": np.arange(consumed)[::-1]}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnmetTargets)
+            order_files(tmp_path / "counts", tmp_path / FOUND, sequences_in_memory=size, **given)
+        assert sorted(Ordering.load(tmp_path / FOUND)) == list(range(num_sequences))
+        assert Ordering.load(tmp_path / FOUND).indices[:consumed].tolist() == list(range(consumed))[::-1]
+
+
 @pytest.mark.parametrize(("num_sequences", "size"), [(0, 1), (1, 3), (5, 1), (5, 3)])
 def test_few_sequences(num_sequences: int, size: int, tmp_path: Path) -> None:
     chars = corpus(64).take(np.arange(num_sequences))
@@ -257,6 +358,12 @@ def test_few_sequences(num_sequences: int, size: int, tmp_path: Path) -> None:
         ({"mesh": 1}, "no mesh"),
         ({"seed": -1}, "seed"),
         ({"objective": Objective.f3(form="norms")}, "norms"),
+        ({"targets": {"topic": [1.0]}}, "unknown families"),
+        ({"targets": {"cluster": [1.0]}}, "60 groups"),
+        ({"targets": {"cluster": [-1.0] * 60}}, ">= 0"),
+        ({"targets": {"cluster": ["many"] * 60}}, "as numbers"),
+        ({"consumed": [1, 1]}, "once"),
+        ({"consumed": [NUM]}, "consumed"),
         ({"path": "order.npz"}, r"end in \.npy"),
         ({"path": "absent.npy/order.npy"}, "folder"),
     ],

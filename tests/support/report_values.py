@@ -249,7 +249,7 @@ def make_values(
             "corpus": corpus_values(documents, {**PREPARED, "text_bytes": 4000, "num_broken_records": 2}, 4),
             "preparation": None if tiny else make_preparation(text),
             "clusters": make_clusters([4] if tiny else [int(5000 / (1 + rank)) for rank in range(70)], text),
-            "packing": packing_values(counts, "concat", packed.segments, np.zeros(len(lengths), np.int32)),
+            "packing": packing_values(counts, "concat", [packed.segments], np.zeros(len(lengths), np.int32)),
             "ordering": ordering,
             "verdicts": verdicts,
             "training": [] if tiny else [training_values("greedy", steps, explained)],

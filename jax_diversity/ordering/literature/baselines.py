@@ -13,10 +13,11 @@ from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.objective import heaviest_groups
 from jax_diversity.schema import Characteristics
+from jax_diversity.schema.count_files import StoredCounts
 
 
 def uniform_shuffle(
-    characteristics: Characteristics, *, seed: int = 0, advance: Advance = ignore
+    characteristics: Characteristics | StoredCounts, *, seed: int = 0, advance: Advance = ignore
 ) -> Int64[np.ndarray, " sequence"]:
     """Return a random permutation; every permutation is equally likely (NumPy's PCG64, seeded)."""
     indices = np.random.default_rng(seed).permutation(characteristics.num_sequences).astype(np.int64)
@@ -24,7 +25,9 @@ def uniform_shuffle(
     return indices
 
 
-def corpus_order(characteristics: Characteristics, *, advance: Advance = ignore) -> Int64[np.ndarray, " sequence"]:
+def corpus_order(
+    characteristics: Characteristics | StoredCounts, *, advance: Advance = ignore
+) -> Int64[np.ndarray, " sequence"]:
     """Return the sequences in the order of packing."""
     advance(characteristics.num_sequences)
     return np.arange(characteristics.num_sequences, dtype=np.int64)
