@@ -48,7 +48,10 @@ def _check_first_calls(decorated: Any = None, *, typechecker: Any = None) -> Any
 
 
 def _first_calls_of(function: Any, typechecker: Any) -> Callable[..., Any]:
-    code, checked = function.__code__, None
+    code = function.__code__
+    # A function inside a function is decorated when it is called: most of them are called less often than they are made.
+    # All others are decorated now, because a later test may have replaced what their annotations name.
+    checked = None if "<locals>" in function.__qualname__ else _check_always(function, typechecker=typechecker)
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -56,7 +59,7 @@ def _first_calls_of(function: Any, typechecker: Any) -> Callable[..., Any]:
         if _calls[code] >= CHECKED_CALLS:
             return function(*args, **kwargs)
         _calls[code] += 1
-        if checked is None:  # made by the first call: most functions are never called by a process
+        if checked is None:
             checked = _check_always(function, typechecker=typechecker)
         return checked(*args, **kwargs)
 
