@@ -205,7 +205,13 @@ class Characteristics:
         block = CountBlock.joined(blocks or [opened.read(0, 0)])
         weights = _as_weights(opened.weights, opened.num_groups)
         own = (block.documents, block.copies, None, opened.batch_size)
-        return cls(block.counts(opened.num_groups), weights, opened.sequence_length, *own, opened.names)
+        return cls(
+            block.counts(opened.num_groups),
+            weights,
+            opened.sequence_length,
+            *own,
+            {name: tuple(each) for name, each in opened.names.items()},
+        )
 
     @classmethod
     def of_block(cls, files: StoredCounts, block: CountBlock) -> Characteristics:

@@ -49,7 +49,7 @@ def _check_first_calls(decorated: Any = None, *, typechecker: Any = None) -> Any
 
 def _first_calls_of(function: Any, typechecker: Any) -> Callable[..., Any]:
     code = function.__code__
-    # A function inside a function is decorated when it is called: most of them are called less often than they are made.
+    # A function inside a function is decorated when it is called, because many are made and never called.
     # All others are decorated now, because a later test may have replaced what their annotations name.
     checked = None if "<locals>" in function.__qualname__ else _check_always(function, typechecker=typechecker)
 
