@@ -158,6 +158,10 @@ def train(
     run = as_run(datasets, config.ordering)
     if (shortest := min(length for _, length in run.lengths)) < 2:
         raise UserError(f"Expected sequences of at least 2 tokens, found {shortest}.")
+    if config.batch_size > len(run):
+        raise UserError(
+            f"Expected train.batch_size in 1 .. {len(run)} (the sequences of the run), found {config.batch_size}."
+        )
     loader = make_loader(
         run, global_batch_size=config.batch_size, num_epochs=None, fields=FIELDS, loss_mask=config.loss_mask
     )

@@ -24,7 +24,7 @@ from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.tables import Cells, aligned, as_html, wrapped
 from jax_diversity.foundation.wording import counted
 from jax_diversity.measures.documents import DocumentSpread, document_spread
-from jax_diversity.measures.drawn import curve_values, limit_values
+from jax_diversity.measures.drawn import curve_values, curves_of, limit_values
 from jax_diversity.measures.floors import ideal_token_shuffle, window_limits
 from jax_diversity.measures.prefixes import norm_drift, prefix_deviation
 from jax_diversity.measures.sliding import EveryStart, window_maximum, window_tv_all
@@ -151,7 +151,11 @@ class Balance:
         sizes = sorted({size for windows in self.window_tv.values() for size in windows})
         given = {"family": None if family is None else clean_text(family), "size": window}
         choices = {name: value for name, value in given.items() if value is not None}
-        order = {"name": "order", "is_baseline": False, **curve_values(self)}
+        order = {
+            "name": "order",
+            "is_baseline": False,
+            **curve_values(self.summary(), curves_of(self), len(self.norm_drift)),
+        }
         ordering = {
             "baseline": None,
             "families": list(map(clean_text, self.prefix_l2)),

@@ -9,37 +9,67 @@ import numpy as np
 from jaxtyping import Float64
 
 from jax_diversity.figures.plain import clean_text, round_value
-from jax_diversity.measures.curves import MAX_POINTS, envelope
+from jax_diversity.measures.curves import MAX_POINTS, envelope, shortened
 
 if TYPE_CHECKING:
     from jax_diversity.measures.balance import Balance
 
 
-def curve_values(balance: Balance, points: int = MAX_POINTS) -> dict[str, Any]:
-    """Return what figures draw of an order: `prefix`, `windows` and `norm_drift`, curves of at most `points` points."""
-    windows = [
-        {
-            "family": clean_text(family),
-            "window_size": size,
-            "num_windows": len(tv),
-            "mean": round_value(tv.mean()),
-            "best": round_value(tv.min()),
-            "worst": round_value(tv.max()),
-            "worst_position": int(np.argmax(tv)) * size,
-            "window_max": round_value(balance.window_max[family][size]),
-            "curve": envelope(tv, (np.arange(len(tv)) + 0.5) * size, points),
-        }
-        for family, by_size in balance.window_tv.items()
-        for size, tv in sorted(by_size.items())
-        if len(tv)
-    ]
+def curves_of(balance: Balance, points: int = MAX_POINTS) -> dict[str, Any]:
+    """Return the curves of a measured order, each with at most `points` points; see `files.MeasuredOrder`."""
     return {
-        "prefix": [
-            {"family": clean_text(family), **_curve(curve, points)} for family, curve in balance.prefix_l2.items()
-        ],
-        "windows": windows,
-        "norm_drift": _curve(balance.norm_drift, points),
+        "prefix": {family: envelope(curve, max_points=points) for family, curve in balance.prefix_l2.items()},
+        "windows": {
+            family: {str(size): window_curve(tv, size, points) for size, tv in by_size.items()}
+            for family, by_size in balance.window_tv.items()
+        },
+        "norm_drift": envelope(balance.norm_drift, max_points=points),
     }
+
+
+def window_curve(tv: Float64[np.ndarray, " window"], size: int, points: int = MAX_POINTS) -> dict[str, Any]:
+    """Return the curve of aligned windows of one size, drawn at their middles, and the position of the worst one."""
+    middles = (np.arange(len(tv)) + 0.5) * size
+    return {"curve": envelope(tv, middles, points), "worst_position": int(np.argmax(tv)) * size}
+
+
+def shortened_curves(curves: Mapping[str, Any], points: int) -> dict[str, Any]:
+    """Return the curves of `curves_of` with at most `points` points each."""
+    return {
+        "prefix": {family: shortened(curve, points) for family, curve in curves["prefix"].items()},
+        "windows": {
+            family: {size: {**each, "curve": shortened(each["curve"], points)} for size, each in by_size.items()}
+            for family, by_size in curves["windows"].items()
+        },
+        "norm_drift": shortened(curves["norm_drift"], points),
+    }
+
+
+def curve_values(summary: Mapping[str, Any], curves: Mapping[str, Any], num_positions: int) -> dict[str, Any]:
+    """Return what figures draw of an order: `prefix`, `windows` and `norm_drift`.
+
+    Args:
+        summary: the measures of the order, as `Balance.summary` returns them.
+        curves: its curves, as `curves_of` returns them.
+        num_positions: the number of its positions.
+    """
+    prefix, windows = [], []
+    for family, measured in summary["families"].items():
+        of_prefix = {"max": round_value(measured["prefix_l2_max"]), "curve": curves["prefix"][family]}
+        prefix.append({"family": clean_text(family), **of_prefix})
+        for size, tv in sorted((int(size), tv) for size, tv in measured["windows"].items()):
+            windows.append(
+                {
+                    "family": clean_text(family),
+                    "window_size": size,
+                    "num_windows": num_positions // size,
+                    **{name: round_value(tv[f"tv_{name}"]) for name in ("mean", "best", "worst")},
+                    "window_max": round_value(tv["max_share_deviation"]),
+                    **curves["windows"][family][str(size)],
+                }
+            )
+    drift = {"max": round_value(summary["norm_drift_max"]), "curve": curves["norm_drift"]}
+    return {"prefix": prefix, "windows": windows, "norm_drift": drift}
 
 
 def limit_values(floors: Mapping[str, Mapping[int, float]], ideals: Mapping[str, Mapping[int, float]]) -> list[Any]:
@@ -54,8 +84,3 @@ def limit_values(floors: Mapping[str, Mapping[int, float]], ideals: Mapping[str,
         for family, by_size in floors.items()
         for size, floor in sorted(by_size.items())
     ]
-
-
-def _curve(values: Float64[np.ndarray, " position"], points: int) -> dict[str, Any]:
-    """A curve and its largest distance from zero, taken before the curve is shortened and rounded."""
-    return {"max": round_value(np.abs(values).max(initial=0.0)), "curve": envelope(values, max_points=points)}

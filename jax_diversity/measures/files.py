@@ -23,7 +23,8 @@ from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_fun
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.folders import locked, space_for
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.measures.curves import Envelope, envelope
+from jax_diversity.measures.curves import Envelope
+from jax_diversity.measures.drawn import window_curve
 from jax_diversity.measures.floors import ideal_token_shuffle, sequence_excess
 from jax_diversity.measures.prefixes import prefix_deviation
 from jax_diversity.measures.sliding import window_maximum, window_tv_all
@@ -37,7 +38,7 @@ Read = Callable[[int, int], Int64[np.ndarray, " position"]]
 """Reads the sequences at the positions `first` up to `stop`."""
 
 
-class Measured(NamedTuple):
+class MeasuredOrder(NamedTuple):
     """The measures of one order of stored counts.
 
     Attributes:
@@ -112,7 +113,7 @@ def measure_counts(
     advance: Advance = ignore,
     *,
     every_start: bool = False,
-) -> Measured:
+) -> MeasuredOrder:
     """Measure an order of stored counts; see `measure_files`.
 
     Args:
@@ -141,7 +142,7 @@ def measure_counts(
                 advance(stop - first)
         finally:
             shutil.rmtree(folder)  # before the lock is released
-    return Measured(measures.summary(), measures.curves())
+    return MeasuredOrder(measures.summary(), measures.curves())
 
 
 def _opened(path: Path, num_sequences: int) -> np.memmap:
@@ -257,7 +258,7 @@ class _Measures:
         return found
 
     def curves(self) -> dict[str, Any]:
-        """Return all curves, see `Measured`."""
+        """Return all curves, see `MeasuredOrder`."""
         return {
             "prefix": {family: measures.prefix.points() for family, measures in self._families.items()},
             "windows": {family: measures.window_curves() for family, measures in self._families.items()},
@@ -356,12 +357,7 @@ class _FamilyMeasures:
 
     def window_curves(self) -> dict[str, Any]:
         """Return the curve of the windows of each size, and the position of the worst window."""
-        found = {}
-        for size in self._windows:
-            tv = self._tv(size)
-            middles = (np.arange(len(tv)) + 0.5) * size
-            found[str(size)] = {"curve": envelope(tv, middles), "worst_position": int(np.argmax(tv)) * size}
-        return found
+        return {str(size): window_curve(self._tv(size), size) for size in self._windows}
 
     def _tv(self, size: int) -> Float64[np.ndarray, " window"]:
         return np.concatenate([np.zeros(0), *self._windows[size]])

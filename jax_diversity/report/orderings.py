@@ -14,8 +14,8 @@ from jax_diversity.figures.plain import as_json, clean_text, round_value, round_
 from jax_diversity.foundation.progress import Advance, Progress
 from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, as_order, target_shares
 from jax_diversity.measures.comparison import SHUFFLE, gap_or_none
-from jax_diversity.measures.curves import MAX_POINTS, shortened
-from jax_diversity.measures.drawn import curve_values, limit_values
+from jax_diversity.measures.curves import MAX_POINTS
+from jax_diversity.measures.drawn import curve_values, curves_of, limit_values, shortened_curves
 from jax_diversity.measures.floors import ideal_token_shuffle, window_floor
 from jax_diversity.measures.profile import GroupTimeline, WindowProfile, group_timeline, window_profile
 from jax_diversity.measures.windows import place
@@ -35,7 +35,7 @@ _WANTED_GROUPS, _WIDEST_BINS = 8, 12
 """The number of groups that should be large enough, and the smallest number of bins that they may cost."""
 
 
-class WindowTV(NamedTuple):
+class WindowSummary(NamedTuple):
     """The number of the windows of one size, and their mean, best and worst TV."""
 
     number: int
@@ -44,7 +44,7 @@ class WindowTV(NamedTuple):
     worst: float
 
 
-WindowTVs = Mapping[str, Mapping[int, WindowTV]]
+WindowSummaries = Mapping[str, Mapping[int, WindowSummary]]
 """Family -> window size -> TV of the windows of one ordering."""
 
 
@@ -89,40 +89,20 @@ def orders_values(
             corpus.
     """
     chars, measurer = characteristics, Measurer(characteristics, windows, targets)
-    names = [clean_text(each.about["name"]) for each in orders]
     positions = sum(len(as_order(each.order)) for each in orders) * len(chars.families)
-    values, window_tv, floors, ideal = [], {}, {}, {}
+    values, summaries = [], []
     with progress.task("measure orderings", 2 * positions, "position") as advance:
-        for name, each in zip(names, orders, strict=True):
+        for each in orders:
             balance = measurer.measure(each.order, advance)
-            values.append(order_values(chars, each, balance, group_names, len(orders), advance, targets))
-            # Only the windows are kept: prefix curves of ten million sequences are 80 MB per family. Floors and
-            # ideals are taken from the last order: they are equal for all orderings of a corpus.
-            window_tv[name] = {
-                family: {
-                    size: WindowTV(len(tv), float(tv.mean()), float(tv.min()), float(tv.max()))
-                    for size, tv in by_size.items()
-                    if len(tv)
-                }
-                for family, by_size in balance.window_tv.items()
-            }
-            floors, ideal = balance.window_tv_floor, balance.ideal_tv
+            # Only the summary is kept: prefix curves of ten million sequences are 80 MB per family.
+            summaries.append(balance.summary())
+            values.append(order_values(chars, each, balance, summaries[-1], group_names, len(orders), advance, targets))
     if shuffle is None:
         shuffle = partial(_uniform_shuffle, chars)
     length = len(as_order(shuffle(0)))
     with progress.task("measure shuffles", NUM_SEEDS * length * len(chars.families), "position") as advance:
         references = reference_values(chars, shuffle, advance, targets)
-    shuffles = [name for name, each in zip(names, orders, strict=True) if each.about["method"] == SHUFFLE]
-    sizes = sorted(measurer.windows) if orders else []
-    found = {
-        "baseline": shuffles[0] if shuffles else None,
-        "families": [clean_text(family) for family in floors],
-        "window_sizes": sizes,
-        "references": limit_values(floors, ideal),
-        "profile_references": references,
-        "orders": values,
-    }
-    return found, verdict_values(window_tv, floors, shuffles)
+    return _compared(values, summaries, references)
 
 
 def _uniform_shuffle(characteristics: Characteristics, seed: int) -> Order:
@@ -133,22 +113,20 @@ def order_values(
     characteristics: Characteristics,
     shown: Shown,
     balance: Balance,
+    summary: Mapping[str, Any],
     group_names: Mapping[str, Sequence[str]],
     num_orderings: int,
     advance: Advance,
     targets: Targets | None = None,
 ) -> dict[str, Any]:
     """The values of one order on the page; curves are shortened to the points that can be drawn."""
-    about = shown.about
-    # Each ordering has a curve of the norm drift and, in every family, a prefix curve and one curve per window size.
-    families, sizes = balance.prefix_l2, next(iter(balance.window_tv.values()))
-    points = curve_points(num_orderings * (1 + len(families) * (1 + len(sizes))))
+    families = balance.prefix_l2
     num_bins = heat_map_bins(num_orderings * len(families))
     # One pass over all sizes: `measure` would take a pass for each of them.
     profiles = window_profile(characteristics, shown.order, advance, targets=targets)
     return {
-        **_about_order(about),
-        **curve_values(balance, points),
+        **_about_order(shown.about),
+        **_drawn(summary, curves_of(balance, _points(num_orderings, summary)), len(balance.norm_drift)),
         "profile": {
             clean_text(family): {
                 offset: {name: round_values(values) for name, values in profile._asdict().items()}
@@ -162,8 +140,6 @@ def order_values(
             )
             for family in families
         },
-        "documents": None if balance.documents is None else _spread(balance.documents.summary()),
-        "copies": None if balance.copies is None else _spread(balance.copies.summary()),
     }
 
 
@@ -176,66 +152,59 @@ def stored_values(
 
     Args:
         orders: name -> how the order was made, with its measures as `balance`.
-        curves: name -> the curves of `measures.files.Measured`.
+        curves: name -> the curves of `measures.files.MeasuredOrder`.
         num_sequences: the number of sequences.
     """
-    shuffles = [clean_text(name) for name, about in orders.items() if about["method"] == SHUFFLE]
-    values, window_tv = [], dict[str, WindowTVs]()
+    values = [
+        {
+            **_about_order({**about, "name": name}),
+            **_drawn(
+                about["balance"], shortened_curves(curves[name], _points(len(orders), about["balance"])), num_sequences
+            ),
+            "profile": {},
+            "heat_map": {},
+        }
+        for name, about in orders.items()
+    ]
+    return _compared(values, [about["balance"] for about in orders.values()], {})
+
+
+def _points(num_orderings: int, summary: Mapping[str, Any]) -> int:
+    """The number of points of a curve."""
+    # Each ordering has a curve of the norm drift and, in every family, a prefix curve and one curve per window size.
+    families = summary["families"]
+    sizes = next(iter(families.values()))["windows"]
+    return curve_points(num_orderings * (1 + len(families) * (1 + len(sizes))))
+
+
+def _drawn(summary: Mapping[str, Any], curves: Mapping[str, Any], num_positions: int) -> dict[str, Any]:
+    """The values of one order that come from its measures."""
+    spreads = {part: _spread(summary.get(part)) for part in ("documents", "copies")}
+    return {**curve_values(summary, curves, num_positions), **spreads}
+
+
+def _compared(
+    values: Sequence[dict[str, Any]], summaries: Sequence[Mapping[str, Any]], profile_references: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Add what all orders have in common, and the verdicts; `summaries` are the measures of the orders in `values`."""
+    shuffles = [each["name"] for each in values if each["is_baseline"]]
     floors, ideals = dict[str, dict[int, float]](), dict[str, dict[int, float]]()
-    for name, about in orders.items():
-        own, shown = about["balance"]["families"], curves[name]
-        sizes = next(iter(own.values()))["windows"]
-        points = curve_points(len(orders) * (1 + len(own) * (1 + len(sizes))))
-        windows = []
-        tvs = dict[str, dict[int, WindowTV]]()
-        for family, measured in own.items():
-            for size, tv in sorted(((int(size), tv) for size, tv in measured["windows"].items())):
-                found = WindowTV(num_sequences // size, tv["tv_mean"], tv["tv_best"], tv["tv_worst"])
-                tvs.setdefault(family, {})[size] = found
+    window_tv = dict[str, dict[str, dict[int, WindowSummary]]]()
+    for each, summary in zip(values, summaries, strict=True):
+        numbers = {row["window_size"]: row["num_windows"] for row in each["windows"]}
+        for family, measured in summary["families"].items():
+            for size, tv in sorted((int(size), tv) for size, tv in measured["windows"].items()):
+                found = WindowSummary(numbers[size], tv["tv_mean"], tv["tv_best"], tv["tv_worst"])
+                window_tv.setdefault(each["name"], {}).setdefault(family, {})[size] = found
+                # They are equal for all orderings of a corpus.
                 floors.setdefault(family, {})[size] = tv["tv_floor"]
                 ideals.setdefault(family, {})[size] = tv["tv_ideal_token_shuffle"]
-                drawn = shown["windows"][family][str(size)]
-                windows.append(
-                    {
-                        "family": clean_text(family),
-                        "window_size": size,
-                        "num_windows": found.number,
-                        "mean": round_value(found.mean),
-                        "best": round_value(found.best),
-                        "worst": round_value(found.worst),
-                        "worst_position": drawn["worst_position"],
-                        "window_max": round_value(tv["max_share_deviation"]),
-                        "curve": shortened(drawn["curve"], points),
-                    }
-                )
-        window_tv[clean_text(name)] = tvs
-        values.append(
-            {
-                **_about_order({**about, "name": name}),
-                "prefix": [
-                    {
-                        "family": clean_text(family),
-                        "max": round_value(measured["prefix_l2_max"]),
-                        "curve": shortened(shown["prefix"][family], points),
-                    }
-                    for family, measured in own.items()
-                ],
-                "windows": windows,
-                "norm_drift": {
-                    "max": round_value(about["balance"]["norm_drift_max"]),
-                    "curve": shortened(shown["norm_drift"], points),
-                },
-                "profile": {},
-                "heat_map": {},
-                **{part: _spread(about["balance"].get(part)) for part in ("documents", "copies")},
-            }
-        )
     found = {
         "baseline": shuffles[0] if shuffles else None,
         "families": [clean_text(family) for family in floors],
         "window_sizes": sorted({size for by_size in floors.values() for size in by_size}),
         "references": limit_values(floors, ideals),
-        "profile_references": {},
+        "profile_references": profile_references,
         "orders": values,
     }
     return found, verdict_values(window_tv, floors, shuffles)
@@ -346,7 +315,7 @@ def shuffle_band(profiles: Sequence[WindowProfile]) -> dict[str, list[Any]]:
 
 
 def verdict_values(
-    window_tv: Mapping[str, WindowTVs], floors: Mapping[str, Mapping[int, float]], shuffles: Sequence[str]
+    window_tv: Mapping[str, WindowSummaries], floors: Mapping[str, Mapping[int, float]], shuffles: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Compare the worst window of every other ordering with the best window of the first shuffle.
 
@@ -363,7 +332,7 @@ def verdict_values(
 
 
 def _verdict(
-    name: str, baseline: str, family: str, size: int, tv: WindowTV, shuffled: WindowTV, floor: float
+    name: str, baseline: str, family: str, size: int, tv: WindowSummary, shuffled: WindowSummary, floor: float
 ) -> dict[str, Any]:
     verdict: dict[str, Any] = {
         "ordering": clean_text(name),

@@ -28,9 +28,8 @@ from jax_diversity.measures.comparison import (
     gap_or_none,
     is_shuffle,
 )
-from jax_diversity.measures.curves import envelope, shortened
-from jax_diversity.measures.files import Measured as MeasuredCounts
-from jax_diversity.measures.files import measure_counts, reader
+from jax_diversity.measures.drawn import curves_of, shortened_curves
+from jax_diversity.measures.files import MeasuredOrder, measure_counts, reader
 from jax_diversity.measures.floors import window_floor
 from jax_diversity.measures.followed import FollowedBalance, follow
 from jax_diversity.measures.profile import window_profile
@@ -41,6 +40,8 @@ from jax_diversity.run.run import Run, make_run
 from jax_diversity.schema import Characteristics, Ordering
 from jax_diversity.schema.count_files import StoredCounts
 from jax_diversity.schema.orderings import Positions
+
+_POINTS = 100
 
 
 class FamilyCurves(NamedTuple):
@@ -222,31 +223,25 @@ def _followed(dataset: Dataset, name: str, chars: Characteristics) -> FollowedTa
     return FollowedTargets(name, Targets(tuple(about["starts"]), shares))
 
 
-def short_curves(balance: Balance) -> Curves:
+def short_curves(curves: Mapping[str, Any]) -> Curves:
     """The curves of an ordering, with at most 100 points each; windows are drawn at their last position."""
+
+    def at_the_end(curve: Mapping[str, Sequence[float]], size: int) -> Mapping[str, Sequence[float]]:
+        return {**curve, "position": [middle + size / 2 for middle in curve["position"]]}
+
+    short = shortened_curves(curves, _POINTS)
     return {
         family: FamilyCurves(
-            envelope(prefix, max_points=100),
-            {n: envelope(tv, n * np.arange(1, len(tv) + 1), 100) for n, tv in balance.window_tv[family].items()},
+            prefix,
+            {int(size): at_the_end(of_size["curve"], int(size)) for size, of_size in short["windows"][family].items()},
         )
-        for family, prefix in balance.prefix_l2.items()
+        for family, prefix in short["prefix"].items()
     }
 
 
-def stored_curves(curves: Mapping[str, Any]) -> Curves:
-    """The curves of an ordering whose counts were read in blocks."""
-    return {
-        family: FamilyCurves(
-            shortened(prefix, 100),
-            {int(size): shortened(of_size["curve"], 100) for size, of_size in curves["windows"][family].items()},
-        )
-        for family, prefix in curves["prefix"].items()
-    }
-
-
-def _measure_stored(chosen: Chosen, progress: Progress) -> dict[str, MeasuredCounts]:
+def _measure_stored(chosen: Chosen, progress: Progress) -> dict[str, MeasuredOrder]:
     """Measure the reference and the orderings of a large dataset."""
-    counts, together, found = chosen.characteristics, _together(chosen), dict[str, MeasuredCounts]()
+    counts, together, found = chosen.characteristics, _together(chosen), dict[str, MeasuredOrder]()
     assert isinstance(counts, StoredCounts)
     with progress.task("measure", len(together) * counts.num_sequences, "position") as advance:
         for name, ordering in together.items():
@@ -265,10 +260,10 @@ def compare_orderings(chosen: Chosen, progress: Progress) -> tuple[Comparison, M
         found = _measure_stored(chosen, progress)
         summaries = {name: measured.summary for name, measured in found.items()}
         compared = compare_summaries(summaries, chosen.reference[0], chosen.characteristics.batch_size)
-        return compared, {name: stored_curves(measured.curves) for name, measured in found.items()}
+        return compared, {name: short_curves(measured.curves) for name, measured in found.items()}
 
     def keep(name: str, balance: Balance) -> None:
-        curves[name] = short_curves(balance)
+        curves[name] = short_curves(curves_of(balance, _POINTS))
 
     with progress.task("measure", _num_positions(chosen, together), "position") as advance:
         compared = compare(
@@ -289,17 +284,17 @@ def measure_orderings(chosen: Chosen, progress: Progress, *, profile: bool = Fal
     summaries: dict[str, dict[str, Any]] = {}
     if isinstance(chosen.characteristics, StoredCounts):
         measured = _measure_stored(replace(chosen, orders=together), progress)
-        curves_of = {name: stored_curves(each.curves) for name, each in measured.items()}
+        short = {name: short_curves(each.curves) for name, each in measured.items()}
         summaries = {name: each.summary for name, each in measured.items()}
     else:
-        measurer, curves_of = Measurer(chosen.characteristics, chosen.windows, chosen.targets), dict[str, Curves]()
+        measurer, short = Measurer(chosen.characteristics, chosen.windows, chosen.targets), dict[str, Curves]()
         with progress.task("measure", _num_positions(chosen, together), "position") as advance:
             for name, ordering in together.items():
                 balance = measurer.measure(ordering, advance)
-                summaries[name], curves_of[name] = balance.summary(), short_curves(balance)
+                summaries[name], short[name] = balance.summary(), short_curves(curves_of(balance, _POINTS))
     for name, ordering in together.items():
         families = summaries[name]["families"]
-        for family, curves in curves_of[name].items():
+        for family, curves in short[name].items():
             families[family]["curves"] = curves._asdict()
         if profile and name in chosen.orders:
             for family, offsets in window_profile(chosen.in_memory, ordering, targets=chosen.targets).items():

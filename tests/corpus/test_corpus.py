@@ -163,6 +163,7 @@ def test_a_glob_that_matches_folders_means_their_files(tmp_path: Path) -> None:
 def test_a_broken_line_in_the_middle_is_counted_with_its_place(tmp_path: Path) -> None:
     bad = {
         b'{"text": "cut': "not JSON",
+        b'{"text": "a\x01"}': "not JSON: Invalid control character at character 12",
         b"[1, 2]": "expected a JSON object, found list",
         b'{"text": "\xff"}': "invalid UTF-8",
         b'{"text": "half \\ud800 a pair"}': "invalid UTF-8",
@@ -182,7 +183,7 @@ def test_a_broken_line_in_the_middle_is_counted_with_its_place(tmp_path: Path) -
     for number, (problem, what) in enumerate(zip(report.problems, bad.values(), strict=True), start=2):
         assert problem.startswith(f"x.jsonl:{number}: "), problem
         assert what in problem
-    assert (report.num_broken_records, report.num_invalid_utf8) == (4, 3)
+    assert (report.num_broken_records, report.num_invalid_utf8) == (5, 3)
     assert (report.num_without_text, report.num_text_not_string, report.num_empty_documents) == (1, 2, 2)
 
 

@@ -396,6 +396,7 @@ def test_checkpoints_of_others_are_refused(dataset, whole, tmp_path):
         ({"seed": 2**32}, r"train\.seed from 0 to 2\^32 - 1"),
         ({"num_steps": 2**31}, r"train\.num_steps <= 2147483647"),
         ({"width": 2**24}, r"at most 1,000,000,000 weights, found 6,755,399,441,055,744; lower train\.width"),
+        ({"batch_size": 10**6}, r"train\.batch_size in 1 \.\. \d+ \(the sequences of the run\), found 1000000"),
         ({"ordering": "best"}, "Unknown ordering 'best'"),
     ],
 )

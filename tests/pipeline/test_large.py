@@ -99,10 +99,13 @@ def test_the_command_line_measures_in_blocks(
     for arguments in (["--all"], ["--relative-to", "uniform_shuffle", "--families", "length"]):
         assert main(["measure", "--out", str(built), *arguments]) == 0
         assert "balance" in capsys.readouterr().out
-    assert main(["measure", "--out", str(built), "--json", "--windows", "16"]) == 0
+    assert main(["measure", "--out", str(built), "--json", "--windows", "16", "64"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["balance"]["families"]["cluster"]["windows"]["16"]["gap_closed"] > 0
-    assert found["balance"]["families"]["cluster"]["curves"]["prefix_l2"]["mean"]
+    curves = found["balance"]["families"]["cluster"]["curves"]
+    assert curves["prefix_l2"]["mean"]
+    ends = [64 * (window + 1) for window in range(jd.open_dataset(built).num_sequences // 64)]
+    assert curves["window_tv"]["64"]["position"] == ends
     assert main(["measure", "--out", str(built), "--profile"]) == 2
     assert "at most 1,200 sequences" in capsys.readouterr().err
 

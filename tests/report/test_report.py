@@ -27,7 +27,7 @@ from jax_diversity.report import corpus, words
 from jax_diversity.report.batches import document_values, shown_rows
 from jax_diversity.report.corpus import corpus_values
 from jax_diversity.report.orderings import (
-    WindowTV,
+    WindowSummary,
     curve_points,
     heat_map_bins,
     large_groups,
@@ -166,7 +166,7 @@ def verdicts(**orders: dict[str, dict[int, list[float]]]) -> list[dict[str, Any]
     """Of orderings with such windows; the first is the shuffle, the floor is .05 everywhere."""
     window_tv = {
         name: {
-            family: {size: WindowTV(len(tv), float(np.mean(tv)), min(tv), max(tv)) for size, tv in by.items()}
+            family: {size: WindowSummary(len(tv), float(np.mean(tv)), min(tv), max(tv)) for size, tv in by.items()}
             for family, by in families.items()
         }
         for name, families in orders.items()

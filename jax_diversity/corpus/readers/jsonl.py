@@ -65,6 +65,7 @@ def _parse(line: bytes) -> dict[str, Any] | Problem:
     except (UnicodeDecodeError, UnicodeEncodeError) as error:
         return Problem.of_unicode(error)
     except json.JSONDecodeError as error:
-        return Problem("num_broken_records", f"not JSON: {error.msg} at character {error.colno}")
+        # Some messages of the module json end in "at", because it continues them with the place.
+        return Problem("num_broken_records", f"not JSON: {error.msg.removesuffix(' at')} at character {error.colno}")
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits, or thousands of nested brackets
         return Problem("num_broken_records", f"unreadable JSON: {error}")
