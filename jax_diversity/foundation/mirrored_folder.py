@@ -204,7 +204,7 @@ class MirroredFolder(OutputFolder):
             mirror.push([name for name in names if name.endswith(RECORD) == is_record])
 
     def note_job(self, name: str) -> None:
-        """Note the objects of a finished job: those that the stage publishes are copied within the store."""
+        """Note the objects of a finished job: the store copies them when the stage publishes them."""
         done = read_done(name)
         for file, about in (done.files if done else {}).items():
             self._uploaded[self.mirror.name(Path(name).with_name(file))] = about["sha256"]
