@@ -295,7 +295,7 @@ def _existing(out: str) -> str:
         return out
     found = "no manifest.json in it" if folder.is_dir() else "a file" if folder.exists() else "no such folder"
     others = sorted(path.parent.name for path in Path().glob("*/manifest.json"))
-    near = difflib.get_close_matches(out, others, n=1) or others
+    near = difflib.get_close_matches(out, others, n=1) or (others if len(others) == 1 else [])
     advice = f"did you mean --out {near[0]}?" if near else "make one with `jax-diversity build` or `demo`."
     raise UserError(f"Expected a dataset in {out}, found {found}; {advice}")
 

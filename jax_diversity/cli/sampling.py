@@ -45,7 +45,8 @@ def take_samples(options: SampleOptions) -> str:
     lines = [str(samples[0])]
     if len(samples) > 1:
         lines[0] = f"{len(samples)} samples without a common one; the first:\n{lines[0]}"
-    return "\n".join([*lines, *(f"written to {path}" for path in paths)])
+    written = [f"written to {path}" for path in paths] or ["not written: give --to FILE"]
+    return "\n".join([*lines, *written])
 
 
 def say_needed(options: SampleOptions) -> str:

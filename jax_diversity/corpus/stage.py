@@ -38,6 +38,7 @@ _SKIPPED = (
 
 _FEW = 0.2
 """The share of kept documents below which preparation warns."""
+_SHOWN_PROBLEMS = 3
 
 
 def prepare(context: Context, partial: Path) -> Counts:
@@ -190,8 +191,11 @@ def summary(counts: Counts) -> str:
     if failed := [*_failed(counts)]:
         text += f"; removed because {' and '.join(failed)}"
     skipped = sum(counts[name] for name in _SKIPPED)
-    first = f"; first: {counts['problems'][0]}" if counts["problems"] else ""
-    return f"{text}, {counted(skipped, 'record')} skipped{first}" if skipped else text
+    if not skipped:
+        return text
+    shown = counts["problems"][:_SHOWN_PROBLEMS]
+    first = f", the first: {'; '.join(shown)}" if skipped > len(shown) else f": {'; '.join(shown)}"
+    return f"{text}; {counted(skipped, 'record')} skipped{first if shown else ''}"
 
 
 def _failed(counts: Counts) -> Iterator[str]:

@@ -13,6 +13,7 @@ from jaxtyping import Int64
 
 from jax_diversity.corpus.steps.base import rule_phrase
 from jax_diversity.foundation.artifacts import read_array, read_json
+from jax_diversity.foundation.errors import UserError, in_one_line
 
 if TYPE_CHECKING:
     import pyarrow.dataset
@@ -62,13 +63,14 @@ def read_preparation(stored: StoredStages, name: str) -> Any:
 class Decision:
     """The decision of preparation on one document, a row of `preparation/decisions`.
 
-    `step` to `threshold` belong to the rule that removed it; they are None for kept documents. `duplicate_of` is the id
-    of the document of which it is a copy. `fields` has the fields that steps added, as a JSON object.
+    `edited_by` has the steps that changed its text. `step` to `threshold` belong to the rule that removed it; they are
+    None for kept documents. `duplicate_of` is the id of the document of which it is a copy. `fields` has the fields
+    that steps added, as a JSON object.
     """
 
     id: str
     kept: bool
-    edited: bool
+    edited_by: list[str]
     step: str | None
     rule: str | None
     value: float | None
@@ -99,22 +101,27 @@ class Decision:
 
 
 def find_decision(stored: StoredStages, document: str) -> Decision | None:
-    """Return the decision on a document; None if there were no steps, or if no document had this id."""
+    """Return the decision on a document; None if there were no steps, or if no document had this id.
+
+    Raises:
+        UserError: a file of decisions is missing or damaged.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
+
+    from jax_diversity.corpus.passes.decisions import SCHEMA
 
     names = [each.name for each in dataclass_fields(Decision)]
     folder = f"{PREPARATION}/decisions/"
     for path in stored.files("prepare", folder, ".parquet") if stored.names("prepare", folder) else ():
-        rows = pq.read_table(path, columns=names, filters=[("id", "==", document)]).to_pylist()
+        try:
+            table = pq.read_table(path, columns=names, filters=[("id", "==", document)])
+            rows = table.cast(pa.schema([SCHEMA.field(name) for name in names])).to_pylist()
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise UserError(f"{path} is damaged ({in_one_line(error)}); prepare the corpus again.") from None
         if rows:
             return Decision(**rows[0])
     return None
-
-
-def editing_steps(stored: StoredStages) -> tuple[str, ...]:
-    """Return the steps that edited documents."""
-    account = read_preparation(stored, "funnel")
-    return tuple(step["step"] for step in account["steps"] if step["edited"]) if account else ()
 
 
 def _document_files(stored: StoredStages) -> list[Path]:

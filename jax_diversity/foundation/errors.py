@@ -44,6 +44,16 @@ def quoted(value: object) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the most similar known name, or a full stop if none is similar."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else "."
+    """The end of a sentence about an unknown name: the known names that may be meant, or a full stop if there are none.
+
+    Names that have the given word as one of their words are meant, otherwise the most similar name.
+
+    Example:
+        >>> did_you_mean("shuffle", ["balance", "buffer_shuffle", "uniform_shuffle"])
+        "; did you mean 'buffer_shuffle' or 'uniform_shuffle'?"
+        >>> did_you_mean("balanc", ["balance"]), did_you_mean("x", ["balance"])
+        ("; did you mean 'balance'?", '.')
+    """
+    names = list(known)
+    near = [each for each in names if name in each.split("_")] or difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else "."

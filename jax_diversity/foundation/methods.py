@@ -49,6 +49,10 @@ class Parameter:
         ]
         return None if None in words else " or ".join(map(str, words))
 
+    def has_entry(self, name: str) -> bool:
+        """Whether the default is a mapping that has an entry of this name."""
+        return bool({_NUMBERS, _TEXTS}.intersection(self.kinds)) and name in parse_yaml(self.default or "{}")
+
     def read(self, value: Any) -> Any:
         """Parse a list or mapping that is given as text, as on the command line; other values are returned unchanged.
 
@@ -186,7 +190,10 @@ class Methods(dict[str, str]):
         for option in options:
             if option not in known:
                 expected = f"expected one of {', '.join(sorted(known))}" if known else "it takes none"
-                raise UserError(f"Method {name!r} has no option {option!r}: {expected}{did_you_mean(option, known)}")
+                mappings = (each for each, parameter in self.parameters(name).items() if parameter.has_entry(option))
+                within = next(mappings, None)
+                near = did_you_mean(option, known) if within is None else f"; did you mean {within}: {{{option}: ...}}?"
+                raise UserError(f"Method {name!r} has no option {option!r}: {expected}{near}")
 
     def check_settings(self, name: str, options: Mapping[str, Any]) -> None:
         """Refuse the first option of settings that does not fit the method's signature: name, type, or missing."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from jax_diversity.dataset import Dataset, open_dataset
-from jax_diversity.foundation.errors import UserError, quoted, shortened
+from jax_diversity.foundation.errors import UserError, did_you_mean, quoted, shortened
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.settings import settings_from_plain
 from jax_diversity.pipeline.build import Build
@@ -65,6 +65,11 @@ def build(
                 f"Expected paths to be names of files, found {shortened(quoted(path), 80)}; write texts to a file "
                 "first, for example with pandas.DataFrame({'text': texts}).to_parquet('texts.parquet')."
             )
+    sections = [each.name for each in dataclasses.fields(BuildConfig) if each.name != "out"]
+    arguments = [*dict.fromkeys(("batch_size", "sequence_length", "quiet", "processes", "shard", "ray", *sections))]
+    if unknown := [name for name in settings if name not in arguments]:
+        listed = f"{', '.join(arguments)}{did_you_mean(unknown[0], arguments)}"
+        raise UserError(f"Unknown setting {unknown[0]}; expected one of {listed}")
     plain: dict[str, Any] = {name: _plain(value) for name, value in settings.items()}
     for section, name, value in (
         ("corpus", "paths", [os.fspath(path) for path in listed]),

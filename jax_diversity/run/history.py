@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jax_diversity.corpus.stored import DUPLICATE_GROUPS, Decision, editing_steps, find_decision
+from jax_diversity.corpus.stored import DUPLICATE_GROUPS, Decision, find_decision
 from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.wording import counted
 from jax_diversity.run.inspection import find_document, ids_of
@@ -20,14 +20,12 @@ class DocumentHistory:
 
     Attributes:
         decision: the decision of preparation; None if the dataset was built without steps, or never read the document.
-        editing_steps: the steps that edited documents, if this document was edited.
         num_copies: the number of other stored documents with equal text, or that a step marked as copies.
         copies: the ids of the first of them.
         is_stored: whether the dataset has the document.
     """
 
     decision: Decision | None
-    editing_steps: tuple[str, ...]
     num_copies: int
     copies: tuple[str, ...]
     is_stored: bool
@@ -38,9 +36,8 @@ class DocumentHistory:
         found, told = self.decision, []
         if found is not None and not found.kept:
             told.append(found.sentence)
-        if self.editing_steps:
-            steps = ", ".join(self.editing_steps)
-            told.append(f"Preparation edited its text; the steps that edited documents are {steps}.")
+        if found is not None and found.edited_by:
+            told.append(f"The steps that edited its text are {', '.join(found.edited_by)}.")
         if self.num_copies:
             more = " and others" if self.num_copies > len(self.copies) else ""
             told.append(f"It has {counted(self.num_copies, 'copy')} in the dataset: {', '.join(self.copies)}{more}.")
@@ -55,10 +52,9 @@ def document_history(dataset: Dataset, document: str) -> DocumentHistory:
         ['The step gopher removed it by the rule least_words (too few words): 31, against a threshold of 50.']
     """
     decision, number = find_decision(dataset.stored, document), find_document(dataset, document)
-    edits = editing_steps(dataset.stored) if decision is not None and decision.edited else ()
     copies = np.zeros(0, np.int64)
     if number is not None and dataset.stored.names("prepare", DUPLICATE_GROUPS):
         groups = dataset.duplicate_groups
         copies = np.setdiff1d(np.flatnonzero(groups == groups[number]), [number])
     names = ids_of(dataset, copies[:_MOST_COPIES])
-    return DocumentHistory(decision, edits, len(copies), names, number is not None)
+    return DocumentHistory(decision, len(copies), names, number is not None)

@@ -78,7 +78,7 @@ def _tokenizer(context: Context, partial: Path, text_bytes: int) -> Tokenizer:
     if context.reference is not None:
         tokenizer = context.reference.tokenizer
     else:
-        with context.progress.task("train tokenizer", None, "document") as advance:
+        with context.progress.task("train tokenizer", None, "text") as advance:
             texts = _training_texts(context, text_bytes, advance) if config.kind == "bpe" else ()
             tokenizer = make_tokenizer(config, texts)
     tokenizer.save(partial)
@@ -140,6 +140,8 @@ def _tokenizer_fingerprint(context: Context) -> str:
 def summary(counts: Counts) -> str:
     """Summarize the counts in one line: tokens, vocabulary, library."""
     text = f"{counted(counts['num_tokens'], 'token')}, vocabulary of {counts['vocab_size']:,} ({counts['token_dtype']})"
+    if counts["implementation"] == "stored" and counts["end_token"] is None:
+        text += ", which is the largest id plus 1, because tokenizer.path names no tokenizer"
     if "bytes_per_token" in counts:
         text += f", {counts['bytes_per_token']:.3g} bytes per token"
     if "num_loss_tokens" in counts:

@@ -242,7 +242,7 @@ def test_a_record_that_fails_is_a_problem(
     reason = {"raising": "KeyError at tests.support.faulty:", "recursing": "RecursionError"}
     assert reason.get(fault, "more than 0.3 seconds") in report.problems[0]
     counts = {**vars(report), "preparation": {"steps": [], "num_documents_read": 0}}
-    assert "1 record skipped; first: " in summary(counts)
+    assert "; 1 record skipped: " in summary(counts)
     calls = itertools.count(1)
     with time_limit(0.3), pytest.raises(UserError, match=r"read without corpus\.strict"):
         list(read_documents(CorpusConfig(paths=paths, strict=True), ReadReport()))
@@ -360,7 +360,7 @@ def test_a_part_keeps_everything(tmp_path: Path) -> None:
     (found, empty), (one, other) = parts.read_part(tmp_path / "part")
     assert (one.document, one.text, one.language) == (odd, odd.text, "de")
     assert (one.scores, one.measured, one.removed) == ({"score": 0.1}, {"words.words": 7.0}, None)
-    assert (other.text, other.removed, other.is_edited) == ("", second.removed, True)
+    assert (other.text, other.removed, other.edited_by) == ("", second.removed, ["words_2"])
     assert (other.duplicate_group, other.duplicate_of) == (3, "d7")
     assert (other.entered, other.size, other.step) == (second.entered, second.size, "words_2")
     assert found.plain() == account.plain()

@@ -16,7 +16,12 @@ from jax_diversity.schema import Document
 
 GOPHER = {  # Rae et al. 2021, appendix A.1.1
     **{"least_words": 50, "most_words": 100_000, "least_mean_length": 3, "most_mean_length": 10},
-    **{"most_symbols_per_word": 0.1, "most_bullet_lines": 0.9, "most_ellipsis_lines": 0.3},
+    **{
+        "most_hashes_per_word": 0.1,
+        "most_ellipses_per_word": 0.1,
+        "most_bullet_lines": 0.9,
+        "most_ellipsis_lines": 0.3,
+    },
     **{"least_alphabetic_words": 0.8, "least_stop_words": 2},
 }
 REPETITION = {  # Rae et al. 2021, table A1

@@ -132,6 +132,10 @@ def test_a_method_may_be_a_class_of_fields(methods: Methods) -> None:
         ({"files": ["a"], "thresholds": ["a"]}, "'thresholds' to be a number for each name"),
         ({"files": ["a"], "thresholds": {"most": "much"}}, "'thresholds' to be a number for each name"),
         ({"files": ["a"], "thresholds": {"most": float("nan")}}, "'thresholds' to be a number for each name"),
+        (
+            {"files": ["a"], "least": 1},
+            r"has no option 'least': expected one of .*; did you mean thresholds: {least: ...}\?",
+        ),
         ({"files": ["a"], "thresholds": {"mots": 1}}, "Unknown name 'mots' .* of least, most; did you mean 'most'"),
         ({"files": ["a"], "marks": {"one": 1}}, "'marks' to be a text for each name"),
     ],

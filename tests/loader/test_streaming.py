@@ -107,7 +107,13 @@ def test_a_resumed_stream_fetches_from_its_position_on(ordered, address, tmp_pat
     next(iter(stream))
     assert min(reads.records()).startswith("train-00003")
     shuffled = jd.stream_batches(
-        address, global_batch_size=7, start_position=21, read_ahead_files=0, cache_folder=tmp_path, shuffle_buffer=7
+        address,
+        global_batch_size=7,
+        start_position=21,
+        read_ahead_files=0,
+        cache_folder=tmp_path,
+        shuffle_buffer=7,
+        num_prefetch=0,
     )
     reads.ranges.clear()
     next(iter(shuffled))

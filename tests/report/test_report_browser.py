@@ -84,8 +84,9 @@ def draw_all(browser: Browser) -> None:
     """Bring every figure to the window once; some are behind `more`."""
     show_more(browser)
     for number in range(browser.ask("figures().length")):
-        browser.ask(f"figures()[{number}].scrollIntoView({{ behavior: 'instant' }})")
-        browser.wait_for(f"checks.isDone(checks.figures()[{number}])")
+        # Figures that are drawn meanwhile may move this one away, so every look brings it back.
+        figure = f"checks.figures()[{number}]"
+        browser.wait_for(f"({figure}.scrollIntoView({{ behavior: 'instant' }}), checks.isDone({figure}))")
 
 
 def open_all(browser: Browser) -> None:

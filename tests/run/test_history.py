@@ -11,7 +11,7 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.cli.inspecting import history_text
 from jax_diversity.cli.main import main
-from jax_diversity.corpus.stored import Decision, editing_steps, find_decision
+from jax_diversity.corpus.stored import Decision, find_decision
 from jax_diversity.run.history import DocumentHistory, document_history
 
 
@@ -44,7 +44,7 @@ def test_a_removed_document_has_its_step_rule_value_and_threshold(prepared: Path
     assert kept is not None
     assert (kept.kept, kept.sentence) == (True, "Preparation kept it.")
     assert find_decision(stored, "nobody") is None
-    assert editing_steps(stored) == ()
+    assert kept.edited_by == []
 
 
 def test_the_command_shows_it(tiny_dataset: Path, prepared: Path, tmp_path: Path, capsys) -> None:
@@ -83,7 +83,7 @@ def test_the_command_answers_after_preparation_alone(prepared: Path, capsys: pyt
 
 def test_the_sentence_on_a_removed_document_names_its_language() -> None:
     fields = json.dumps({"detected_language": "de", "language_probability": 0.98, "words": 9})
-    decision = Decision("a", False, False, "language", "languages", 0.01, 0.65, None, fields)
+    decision = Decision("a", False, [], "language", "languages", 0.01, 0.65, None, fields)
     assert decision.sentence == (
         "The step language removed it by the rule languages (not a wanted language): 0.01, against a threshold of "
         "0.65. The language found is de, with a probability of 0.98."
@@ -100,9 +100,10 @@ def test_a_document_without_steps_has_no_history(tiny_dataset: Path) -> None:
 
 
 def test_sentences() -> None:
-    history = DocumentHistory(None, ("lines", "personal_data"), 7, ("a", "b", "c", "d", "e"), True)
+    decision = Decision("x", True, ["lines", "personal_data"], None, None, None, None, None, None)
+    history = DocumentHistory(decision, 7, ("a", "b", "c", "d", "e"), True)
     assert history.sentences == [
-        "Preparation edited its text; the steps that edited documents are lines, personal_data.",
+        "The steps that edited its text are lines, personal_data.",
         "It has 7 copies in the dataset: a, b, c, d, e and others.",
     ]
     assert history_text("x", [], "the table") == "the table"

@@ -20,7 +20,7 @@ SCHEMA = pa.schema(
         pa.field("source", pa.string(), nullable=False),
         pa.field("language", pa.string()),
         pa.field("kept", pa.bool_(), nullable=False),
-        pa.field("edited", pa.bool_(), nullable=False),
+        pa.field("edited_by", pa.list_(pa.string()), nullable=False),
         pa.field("step", pa.string()),
         pa.field("rule", pa.string()),
         pa.field("value", pa.float64()),
@@ -31,8 +31,9 @@ SCHEMA = pa.schema(
         pa.field("duplicate_of", pa.string()),
     ]
 )
-"""The columns `step` to `threshold` are null for kept documents. `measured` maps `step.rule` to the measured value.
-`fields` has the fields that steps added, such as `detected_language`, as a JSON object; null without such fields."""
+"""`edited_by` has the steps that changed the text. The columns `step` to `threshold` are null for kept documents.
+`measured` maps `step.rule` to the measured value. `fields` has the fields that steps added, such as
+`detected_language`, as a JSON object; null without such fields."""
 _GROUP_ROWS = 10_000
 _FILE_ROWS = 1_000_000
 
@@ -84,7 +85,7 @@ def decisions_writer(folder: Path, name: Callable[[int], str] = decisions_file) 
             added = json.dumps(candidate.scores, sort_keys=True, ensure_ascii=False) if candidate.scores else None
             duplicates = (candidate.duplicate_group, candidate.duplicate_of)
             labels = (document.id, document.source, candidate.language)
-            rows.append((*labels, kept, candidate.is_edited, *why, measured, added, *duplicates))
+            rows.append((*labels, kept, candidate.edited_by, *why, measured, added, *duplicates))
             if len(rows) == _GROUP_ROWS:
                 write_group()
 

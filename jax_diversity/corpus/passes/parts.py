@@ -65,7 +65,7 @@ def write_part(path: Path, accounts: Sequence[Account], candidates: Sequence[Can
                 candidate.duplicate_group,
                 candidate.duplicate_of,
                 candidate.step,
-                candidate.is_edited,
+                candidate.edited_by,
             )
         )
     columns = [*zip(*rows, strict=True)]  # JSON reads a few long lists faster than many short lists
@@ -88,14 +88,14 @@ def read_part(path: Path) -> tuple[list[Account], list[Candidate]]:
         start = first = 0
         for row in zip(*columns, strict=True):
             id, source, language, title, metadata, now, scores, of_rules, removed, group, duplicate_of = row[:11]
-            step, is_edited, num_bytes, words_in, bytes_in, words, bytes_out = row[11:]
+            step, edited_by, num_bytes, words_in, bytes_in, words, bytes_out = row[11:]
             names, text = rules[of_rules], str(texts[start : start + num_bytes], errors="surrogatepass")
             by_rule = dict(zip(names, measured[first : first + len(names)], strict=True))
             start, first = start + num_bytes, first + len(names)
             document = Document(id, text, source, language, title, metadata)
             reason = removed and Removal(*removed)
             candidate = Candidate(document, now, scores, by_rule, reason, group, duplicate_of, step=step)
-            candidate.entered, candidate.is_edited = (words_in, bytes_in), is_edited
+            candidate.entered, candidate.edited_by = (words_in, bytes_in), edited_by
             candidate._size = words, bytes_out
             candidates.append(candidate)
         return [*map(Account.of_plain, accounts)], candidates

@@ -246,7 +246,7 @@ def _judge(candidate: Candidate, step: Step, text: str) -> None:
 
 def _mark(candidate: Candidate, step: Step, text: str) -> None:
     """Store the values of all rules as fields. The text and the document stay as they are before the step."""
-    document, is_edited = candidate.document, candidate.is_edited
+    document = candidate.document
     passes = True
     for measured in step.judge(candidate):
         value = float(measured.value)
@@ -260,7 +260,7 @@ def _mark(candidate: Candidate, step: Step, text: str) -> None:
             passes = False
     candidate.scores[f"{candidate.step}_passes"] = passes
     candidate.document = document
-    candidate.restore(text, is_edited)
+    candidate.restore(text)
 
 
 def write_steps(work: Path, specs: Sequence[StepSpec], seconds: float, keep_removed: bool) -> None:

@@ -139,7 +139,7 @@ class PreparationConfig:
             if self.recipe is None:
                 raise
             raise UserError(
-                f"Recipe {self.recipe}: {str(error).removesuffix('.')}; options of a recipe's steps are given as "
+                f"Recipe {self.recipe}: {error} Options of a recipe's steps are given as "
                 "--preparation.options STEP.OPTION VALUE."
             ) from None
 

@@ -30,6 +30,8 @@ MAX_DOCUMENT_BYTES = 2**30
 """Maximum size of a line or a text file. A string of an Arrow column can be only a little longer."""
 
 _PAIR = (".idx", ".bin")
+LINKING = "make the .idx of a .ds or .npy file with link_tokens (docs/howto/existing-shards.md)"
+"""The advice for files of token ids of other programs."""
 _COMPRESSIONS = (".gz", ".bz2", ".zst")
 _PART = re.compile(r"[-._]\d{3,}-of-\d{3,}$")
 _MAGIC = re.compile(r"[*?\[]")
@@ -229,7 +231,9 @@ def _find_pairs(pattern: str) -> list[InputFile]:
             f"{pattern}.idx; datasets have no weights here: leave the numbers out, and give the whole list to "
             "`jax-diversity schedule --family source --weights` afterwards (docs/megatron.md)."
         )
-    raise UserError(f"Expected .idx and .bin files at {pattern}, found none; check corpus.paths.")
+    others = any(file.name.endswith((".ds", ".npy")) for file in files)
+    advice = LINKING if others else "check corpus.paths"
+    raise UserError(f"Expected .idx and .bin files at {pattern}, found none; {advice}.")
 
 
 def _matches(pattern: str) -> list[InputFile]:

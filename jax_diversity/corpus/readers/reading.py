@@ -18,7 +18,7 @@ from jax_diversity.corpus.readers.array_record import read_array_records
 from jax_diversity.corpus.readers.chat import chat_form
 from jax_diversity.corpus.readers.code import Licences, read_code
 from jax_diversity.corpus.readers.csv_tables import read_csv
-from jax_diversity.corpus.readers.files import InputFile, find_files, reading_faults
+from jax_diversity.corpus.readers.files import LINKING, InputFile, find_files, reading_faults
 from jax_diversity.corpus.readers.jsonl import read_jsonl
 from jax_diversity.corpus.readers.latex import read_latex
 from jax_diversity.corpus.readers.mediawiki import read_mediawiki
@@ -192,9 +192,11 @@ class Reading:
         report = self.report
         if not report.num_documents:
             first = f"; the first problem: {report.problems[0]}" if report.problems else ""
+            # dolma gives its files of token ids this ending, and NumPy its arrays, which are no corpus.
+            linking = f"; {LINKING}" if ".npy:" in first else ""
             raise UserError(
                 f"Expected at least one document that is not empty in {', '.join(self.config.paths)}, found "
-                f"{report.num_problems} broken and {report.num_empty_documents} empty ones{first}."
+                f"{report.num_problems} broken and {report.num_empty_documents} empty ones{first}{linking}."
             )
         self._named.check()
 
@@ -343,8 +345,7 @@ def _reader(file: InputFile, config: CorpusConfig, licences: Licences, advance: 
         expected = "token ids in .jsonl, .parquet or .array_record files" if form is TOKENS else "texts"
         raise UserError(
             f"Expected {expected}, found {file.address}; set "
-            "corpus.format=megatron for a .bin with its .idx, and make the .idx of a .ds or .npy file with link_tokens "
-            "(docs/howto/existing-shards.md)."
+            f"corpus.format=megatron for a .bin with its .idx, and {LINKING}."
         )
     if form is not TEXT:
         names = (

@@ -145,7 +145,7 @@ class Candidate:
         number: the document's number, from 0, among the documents of the survey that judges it now.
         step: the label of the current step.
         entered: the numbers of words and bytes at the start of the current step.
-        is_edited: whether a step has changed the text.
+        edited_by: the labels of the steps that changed the text.
         unjudged: the rules of the current step that could not judge the document.
     """
 
@@ -159,7 +159,7 @@ class Candidate:
     number: int = 0
     step: str = ""
     entered: tuple[int, int] = (0, 0)
-    is_edited: bool = False
+    edited_by: list[str] = field(default_factory=list)
     unjudged: list[str] = field(default_factory=list)
     _found: Counter[str] | None = None
     _text: str | None = None
@@ -176,7 +176,9 @@ class Candidate:
     @text.setter
     def text(self, text: str) -> None:
         if text != self.text:
-            self._text, self._size, self.is_edited = text, None, True
+            self._text, self._size = text, None
+            if self.step not in self.edited_by:
+                self.edited_by.append(self.step)
             self.forget_words()
 
     @property
@@ -232,10 +234,11 @@ class Candidate:
         self.step, self.entered, self._found = step, self.size, None
         self.unjudged.clear()
 
-    def restore(self, text: str, is_edited: bool) -> None:
-        """Undo the edits of the current step: set the text and `is_edited` before it."""
+    def restore(self, text: str) -> None:
+        """Undo the edits of the current step: set the text before it."""
         self.text = text
-        self.is_edited = is_edited
+        if self.step in self.edited_by:
+            self.edited_by.remove(self.step)
 
     def forget_words(self) -> None:
         """Free the memory of the split words. If words are needed again, the text is split again."""

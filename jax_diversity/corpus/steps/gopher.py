@@ -45,7 +45,8 @@ class Gopher(LanguageStep):
         most_words=100_000,
         least_mean_length=3.0,
         most_mean_length=10.0,
-        most_symbols_per_word=0.1,
+        most_hashes_per_word=0.1,
+        most_ellipses_per_word=0.1,
         most_bullet_lines=0.9,
         most_ellipsis_lines=0.3,
         least_alphabetic_words=0.8,
@@ -68,9 +69,9 @@ class Gopher(LanguageStep):
             mean_length = sum(map(len, proper)) / max(len(proper), 1)
             yield at_least("least_mean_length", mean_length, limits["least_mean_length"])
             yield at_most("most_mean_length", mean_length, limits["most_mean_length"])
-        num_words, most_symbols = max(len(every), 1), limits["most_symbols_per_word"]
-        yield at_most("most_hashes_per_word", text.count("#") / num_words, most_symbols)
-        yield at_most("most_ellipses_per_word", sum(map(text.count, _ELLIPSES)) / num_words, most_symbols)
+        num_words, num_ellipses = max(len(every), 1), sum(map(text.count, _ELLIPSES))
+        yield at_most("most_hashes_per_word", text.count("#") / num_words, limits["most_hashes_per_word"])
+        yield at_most("most_ellipses_per_word", num_ellipses / num_words, limits["most_ellipses_per_word"])
         lines = text.splitlines()
         num_lines = max(len(lines), 1)
         num_bullets = sum(line.lstrip().startswith(_BULLETS) for line in lines)

@@ -83,7 +83,7 @@ class Explanation:
             if np.isfinite(self.noise_scale):
                 part = self.noise_scale / (self.noise_scale + self.batch_size) * (1 - ratio.value)
                 words += (
-                    f" The noise scale is {counted(round(self.noise_scale), 'sequence')}, so the order removes "
+                    f" The noise scale is {_sequences(self.noise_scale)}, so the order removes "
                     f"{part:.1%} of the mean squared norm of a batch's gradient."
                 )
         return words + " Early checkpoints overstate the share: measure late in training, too."
@@ -372,6 +372,10 @@ def _indices(name: str, ordering: Ordering, number: int) -> np.ndarray:
 
 def _worth(batch_size: int, ratio: float) -> str:
     return f"{batch_size / ratio:,.0f}" if ratio > 0 else "any size"
+
+
+def _sequences(noise_scale: float) -> str:
+    return "less than one sequence" if noise_scale < 0.5 else counted(round(noise_scale), "sequence")
 
 
 def _plain(each: Estimate) -> dict[str, float | None]:
