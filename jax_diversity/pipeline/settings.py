@@ -125,5 +125,5 @@ def demo_config() -> BuildConfig:
         tokenizer=TokenizerConfig(vocab_size=8192, train_bytes=8 * 2**20),
         packing=PackingConfig(sequence_length=256, validation_fraction=0.02),
         characteristics=CharacteristicsConfig(length_bins=50),
-        train=TrainConfig(num_steps=100, batch_size=8, validate_every=50, checkpoint_every=50, diagnose_every=20),
+        train=TrainConfig(num_steps=60, batch_size=8, validate_every=30, checkpoint_every=30, diagnose_every=12),
     )
