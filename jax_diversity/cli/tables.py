@@ -43,6 +43,16 @@ def build_table(results: Sequence[StageResult]) -> str:
     return printed(table)
 
 
+def _summaries(dataset: Dataset) -> dict[str, dict[str, Any]]:
+    """The measures of the finished orderings; the families have the dataset's order, not the sorted one of JSON."""
+    summaries = {}
+    for name in measured_orderings(dataset.stored):
+        summary = read_json(figures_file(dataset.stored, name), "measure")["balance"]
+        families = {each: summary["families"][each] for each in dataset.families if each in summary["families"]}
+        summaries[name] = {**summary, "families": {**families, **summary["families"]}}
+    return summaries
+
+
 def orderings_verdict(dataset: Dataset, ordering: str | None = None) -> str:
     """The verdict on a dataset's main ordering (or another one), from the .json files: a sentence and a small table.
 
@@ -51,10 +61,9 @@ def orderings_verdict(dataset: Dataset, ordering: str | None = None) -> str:
     # These import SciPy, which `--help` does not need.
     from jax_diversity.measures.verdict import SHUFFLE, judge, means_of, too_few
 
-    names = measured_orderings(dataset.stored)
-    if SHUFFLE not in names:
+    summaries = _summaries(dataset)
+    if SHUFFLE not in summaries:
         return f"`jax-diversity measure --out {dataset.root}` compares the orderings with a shuffle."
-    summaries = {name: read_json(figures_file(dataset.stored, name), "measure")["balance"] for name in names}
     means = {name: means_of(summary) for name, summary in summaries.items()}
     verdict = judge(means, SHUFFLE, dataset.batch_size, ordering)
     few = too_few(dataset.num_sequences, verdict.window)
@@ -63,8 +72,7 @@ def orderings_verdict(dataset: Dataset, ordering: str | None = None) -> str:
 
 def orderings_table(dataset: Dataset) -> str:
     """A table of the balance of the finished orderings, from their .json files; smaller is better in every column."""
-    names = measured_orderings(dataset.stored)
-    summaries = {name: read_json(figures_file(dataset.stored, name), "measure")["balance"] for name in names}
+    summaries = _summaries(dataset)
     if not summaries:
         return "no orderings yet"
     numbers = ("TV mean", "worst", "best", "floor", "prefix L2")
