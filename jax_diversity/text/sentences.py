@@ -75,7 +75,22 @@ def split_sentences(text: str) -> list[str]:
         >>> split_sentences("他说：“好。”走了！")
         ['他说：“好。”', '走了！']
     """
-    sentence_end = _SENTENCE_END if text.isascii() or not _SPECIAL.search(text) else _ANY_SENTENCE_END
-    ends = [match.end() for match in sentence_end.finditer(text)]
-    parts = (text[start:end].strip() for start, end in pairwise([0, *ends, len(text)]))
+    parts = (text[start:end].strip() for start, end in pairwise([0, *_ends(text), len(text)]))
     return [part for part in parts if part]
+
+
+def count_sentences(text: str) -> int:
+    """Return the number of sentences that `split_sentences` returns.
+
+    Example:
+        >>> count_sentences('He said "Stop." Then he left, at 3.50')
+        2
+    """
+    ends = _ends(text)
+    return len(ends) + bool(text[ends[-1] if ends else 0 :].strip())
+
+
+def _ends(text: str) -> list[int]:
+    """Return where sentences end; the text before each end, and after the end before it, is not blank."""
+    sentence_end = _SENTENCE_END if text.isascii() or not _SPECIAL.search(text) else _ANY_SENTENCE_END
+    return [match.end() for match in sentence_end.finditer(text)]

@@ -31,6 +31,7 @@ _ANY_WORD = re.compile(
     r"|\.+|-+|[^\w\s]"
 )
 _UNSPACED_WORD = re.compile(_CHARACTER)
+_SPACED_WORD = re.compile(rf"{_CHARACTER}|[^\s{UNSPACED}]++")
 _ZEROS = str.maketrans("123456789", "0" * 9)
 
 
@@ -66,7 +67,7 @@ def split_spaced(text: str) -> list[str]:
         >>> split_spaced("It is, 好茶!")
         ['It', 'is,', '好', '茶', '!']
     """
-    return (_UNSPACED_WORD.sub(r" \g<0> ", text) if has_unspaced(text) else text).split()
+    return _SPACED_WORD.findall(text) if has_unspaced(text) else text.split()
 
 
 def count_unspaced(text: str) -> int:

@@ -16,7 +16,7 @@ from jax_diversity.corpus.steps.published import published_thresholds, stop_word
 from jax_diversity.schema import Document
 from jax_diversity.text import words
 from jax_diversity.text.languages import language_of_script, main_language
-from jax_diversity.text.sentences import split_sentences
+from jax_diversity.text.sentences import count_sentences, split_sentences
 from jax_diversity.text.words import count_unspaced, split_spaced, split_words, word_spans
 
 ALPHABET = "ab3 _.,'/-#你好かなกิ่ข้าमि०ी\u0301\u200dé—。！？\n။ခ្មែ"
@@ -69,6 +69,12 @@ def test_texts_in_latin_scripts_have_the_same_words_in_both_patterns(text: str) 
 )
 def test_sentences_of_many_scripts(text: str, expected: list[str]) -> None:
     assert split_sentences(text) == expected
+
+
+@given(st.text(st.sampled_from(ALPHABET + "!?\"')\u0e46 "), max_size=60))
+@settings(deadline=None)
+def test_sentences_are_counted_as_they_are_split(text: str) -> None:
+    assert count_sentences(text) == len(split_sentences(text))
 
 
 def test_names_of_languages() -> None:
