@@ -92,10 +92,12 @@ class Watch(threading.Thread):
             return
 
 
-def build(corpus: Path, out: Path, kind: str, workers: int, kill_every: float | None = None) -> dict[str, Any]:
+def build(
+    corpus: Path, out: Path, kind: str, workers: int, kill_every: float | None = None, verb: str = "build"
+) -> dict[str, Any]:
     """Build a dataset with an executor and return its seconds by stage, memory and hashes."""
     cores = CORES[: min(workers, len(CORES))]
-    base = [sys.executable, "-m", "jax_diversity", "build", "--quiet", "--out", str(out), "--corpus", str(corpus)]
+    base = [sys.executable, "-m", "jax_diversity", verb, "--quiet", "--out", str(out), "--corpus", str(corpus)]
     hosts = {0: [*base, "--processes", str(workers)]}
     environment = dict(os.environ)
     if kind == "shards":
@@ -160,6 +162,7 @@ def main() -> None:
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--copies", type=int, default=2)
     parser.add_argument("--kill-every", type=float)
+    parser.add_argument("--verb", default="build", help="`prepare` for one stage of a large corpus")
     parser.add_argument("--only", nargs="+", help="kinds and workers, such as processes-2")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/executors.json")
     options = parser.parse_args()
@@ -178,7 +181,7 @@ def main() -> None:
         for kind, workers, every in [*((*case, None) for case in cases), *killed]:
             out = folder / f"{kind}-{workers}{'' if every is None else '-killed'}"
             row = {"executor": kind, "workers": workers, "kill_every": every}
-            row |= build(folder / "corpus", out, kind, workers, every)
+            row |= build(folder / "corpus", out, kind, workers, every, options.verb)
             rows.append(row)
             first, cores = rows[0], min(workers, len(CORES))
             row["equal"] = row["hashes"] == first["hashes"]

@@ -18,6 +18,7 @@ from jaxtyping import Int64, UInt16
 from scipy import sparse
 
 from jax_diversity.characteristics.codes import Codes
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Segments
 from jax_diversity.token_store.megatron import TokenStore, run_positions
 
@@ -83,10 +84,13 @@ def count_own_tokens(segments: Segments, store: TokenStore, vocab_size: int, end
         store: the tokens of the corpus's documents.
         vocab_size: number of token ids.
         end_id: the end token.
+
+    Raises:
+        UserError: a token is not below `vocab_size`.
     """
     num_groups = num_token_groups(vocab_size)
     columns, counts, widths = [], [], []
-    for rows in _own_groups(segments, store, num_groups, end_id):
+    for rows in _own_groups(segments, store, num_groups, end_id, vocab_size):
         rows.sort(axis=1)
         # Equal groups are neighbours now: every run of equal groups becomes one entry. Padding is sorted to the end.
         begins = np.ones(rows.shape, bool)
@@ -114,13 +118,13 @@ def total_own_tokens(
     """Return the column sums of `count_own_tokens`, without the matrix."""
     num_groups = num_token_groups(vocab_size)
     totals = np.zeros(num_groups, np.int64)
-    for rows in _own_groups(segments, store, num_groups, end_id):
+    for rows in _own_groups(segments, store, num_groups, end_id, vocab_size):
         totals += np.bincount(rows[rows != _PADDING], minlength=num_groups)
     return totals
 
 
 def _own_groups(
-    segments: Segments, store: TokenStore, num_groups: int, end_id: int
+    segments: Segments, store: TokenStore, num_groups: int, end_id: int, vocab_size: int
 ) -> Iterator[UInt16[np.ndarray, "row token"]]:
     """Yield the group of every token, for a block of sequences at a time; padding has the group `_PADDING`."""
     length = segments.sequence_length
@@ -134,6 +138,8 @@ def _own_groups(
         # is replaced.
         tokens = np.array(store.gather(segments.document_index[part], segments.document_offset[part], lengths))
         tokens[(np.cumsum(lengths) - 1)[inserted[part]]] = end_id
+        if len(tokens) and tokens.max() >= vocab_size:
+            raise UserError(f"Expected token ids below the vocab_size {vocab_size}, found {tokens.max()}.")
         rows = np.full((stop - first) * length, _PADDING)
         start = (segments.sequence_index[part] - first) * length + segments.position[part]
         rows[run_positions(start, lengths)] = tokens % num_groups

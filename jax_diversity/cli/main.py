@@ -464,10 +464,10 @@ def _run_sample(options: SampleOptions) -> None:
 def _run_schedule(options: ScheduleOptions) -> None:
     from jax_diversity.cli.scheduling import schedule_table
     from jax_diversity.run import making
-    from jax_diversity.run.run import open_datasets
-    from jax_diversity.run.stored import FILE, open_schedule
+    from jax_diversity.run.run import SCHEDULE_FILE, open_datasets
+    from jax_diversity.run.stored import open_schedule
 
-    exists, progress = (Path(options.path) / FILE).is_file(), Progress(options.quiet)
+    exists, progress = (Path(options.path) / SCHEDULE_FILE).is_file(), Progress(options.quiet)
     options.check(exists)
     datasets = open_datasets(options.datasets) if options.datasets else []
     if (options.seen or 0) < 0:
@@ -519,9 +519,9 @@ def _open_run(options: Any, ordering: str | None = None) -> Run:
 
 def _is_run(out: str) -> bool:
     """Whether a folder contains a stored run."""
-    from jax_diversity.run.stored import FILE
+    from jax_diversity.run.run import SCHEDULE_FILE
 
-    return bool(out) and "://" not in out and (Path(out) / FILE).is_file()
+    return bool(out) and "://" not in out and (Path(out) / SCHEDULE_FILE).is_file()
 
 
 def _run_measure(options: MeasureOptions) -> None:

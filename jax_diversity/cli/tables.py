@@ -12,13 +12,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from jax_diversity.foundation.artifacts import read_json
 from jax_diversity.foundation.errors import shortened
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.stage import Stage
 from jax_diversity.foundation.tables import wrapped
 from jax_diversity.foundation.wording import counted
-from jax_diversity.measures.stored import figures_file, measured_orderings
+from jax_diversity.measures.stored import measured_orderings, read_figures
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,13 +43,9 @@ def build_table(results: Sequence[StageResult]) -> str:
 
 
 def _summaries(dataset: Dataset) -> dict[str, dict[str, Any]]:
-    """The measures of the finished orderings; the families have the dataset's order, not the sorted one of JSON."""
-    summaries = {}
-    for name in measured_orderings(dataset.stored):
-        summary = read_json(figures_file(dataset.stored, name), "measure")["balance"]
-        families = {each: summary["families"][each] for each in dataset.families if each in summary["families"]}
-        summaries[name] = {**summary, "families": {**families, **summary["families"]}}
-    return summaries
+    """The measures of the finished orderings."""
+    stored = dataset.stored
+    return {name: read_figures(stored, name, dataset.families)["balance"] for name in measured_orderings(stored)}
 
 
 def orderings_verdict(dataset: Dataset, ordering: str | None = None) -> str:

@@ -99,6 +99,7 @@ def prepare(context: Context, partial: Path) -> Counts:
     if chain is not None:
         counts |= chain.counts()
         _warn_of_few(counts["num_documents"], counts["preparation"])
+        _warn_of_empty_scopes(counts["preparation"])
     renamed = {path: partial / DOCUMENTS / document_file(number) for number, path in enumerate(files)}
     gather(all_documents, counts, renamed)
     shutil.rmtree(work)
@@ -175,6 +176,19 @@ def _warn_of_few(num_kept: int, preparation: Counts) -> None:
             "choose steps that fit these texts.",
             stacklevel=2,
         )
+
+
+def _warn_of_empty_scopes(preparation: Counts) -> None:
+    """Warn of steps whose option `only` excludes all documents, such as by a misspelt source."""
+    from jax_diversity.corpus.steps.base import OUT_OF_SCOPE
+
+    for step in preparation["steps"]:
+        if 0 < step["documents_in"] == step["unjudged"].get(OUT_OF_SCOPE):
+            warnings.warn(
+                f"The option `only` of the step {step['step']} excludes all {step['documents_in']:,} documents; check "
+                "the names of sources and languages.",
+                stacklevel=2,
+            )
 
 
 def summary(counts: Counts) -> str:

@@ -55,6 +55,8 @@ def compare(  # noqa: D103
             windows = usable_windows(dataset.settings["windows"], counts.num_sequences, counts.batch_size)
         if orderings is None:
             orderings = list(dataset.orderings)
+        if isinstance(orderings, str):
+            orderings = [orderings]
         if not isinstance(orderings, Mapping):
             check_type("orderings", orderings, Sequence, "names of orderings, or a mapping name -> ordering")
             for name in orderings:

@@ -10,6 +10,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -368,7 +369,7 @@ class Dataset:
         Raises:
             UserError: a family is unknown, or its file is absent or damaged.
         """
-        return Characteristics.from_counts(
+        unnamed = Characteristics.from_counts(
             {family: self._counts_of(family) for family in families},
             sequence_length=packed.stored_length(self.stored),
             documents=self.sequence_documents,
@@ -376,6 +377,7 @@ class Dataset:
             turns=self.sequence_turns,
             batch_size=self.batch_size,
         )
+        return replace(unnamed, names={family: self.group_names[family] for family in families})
 
     def count_own_tokens(self, segments: Segments) -> csr_array:
         """Token counts of some of the dataset's sequences in the family `tokens`: int32 CSR (sequence, group)."""

@@ -214,6 +214,8 @@ class FirstShard:
         results = [*self._inner.map(work, jobs[:: host.count])][::-1]
         for place, (name, _) in enumerate(jobs):
             yield results.pop() if place % host.count == 0 else self._result(work, jobs, place, name)
+        # A host that is started again must not look for these jobs: the stage moves their files away.
+        host.write_file(_JOBS, {**own, "jobs": []})
 
     def _result(self, work: Work, jobs: Sequence[Job], place: int, name: str) -> Any:
         """Wait for the record of another host's job."""

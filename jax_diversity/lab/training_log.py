@@ -110,8 +110,8 @@ class TrainingLog:
                 raise UserError(
                     f"Expected the log of a run on the {name} of fingerprint {self._header[name][:16]}, found "
                     f"{self._path} of the {name} {str(header[name])[:16]}{how and f' ({how})'}; to continue that run, "
-                    f"open its {name} (a build with the same documents and settings makes the same one again); to "
-                    f"start a new run, move {self._folder} away."
+                    f"open its {name} (a build of the same documents with the same settings into a new folder makes "
+                    f"the same one again); to start a new run, move {self._folder} away."
                 )
 
     def __call__(self, step: int, values: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, in_one_line
 
 
 class DevicePlacement:
@@ -48,10 +48,14 @@ class DevicePlacement:
         try:
             indices = self.sharding.addressable_devices_indices_map((self.num_rows, length))
         except ValueError as error:
-            reason = " ".join(str(error).split())
+            if isinstance(self.sharding, NamedSharding):
+                spec, mesh = self.sharding.spec, self.sharding.mesh
+                found = f"the sharding {spec} over the axes {dict(mesh.shape)}"
+            else:
+                found = in_one_line(error)
             raise UserError(
-                f"Expected a sharding that divides batches of {self.num_rows} rows and {length} tokens, found "
-                f"{self.sharding} ({reason}); choose another global_batch_size or mesh."
+                f"Expected a sharding that divides batches of {self.num_rows} rows and {length} tokens evenly, found "
+                f"{found}; choose another global_batch_size or mesh."
             ) from None
         # If only the rows are sharded, a device has one slice, and all columns.
         return {

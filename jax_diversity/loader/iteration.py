@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from jax_diversity.foundation.checks import as_whole_number
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.loader.device_placement import DevicePlacement
 from jax_diversity.loader.settings import Windows
 from jax_diversity.loader.workers import WorkerDied, Workers
@@ -185,7 +185,10 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         """
         names = ("version", "position", "dataset", "ordering")
         if not isinstance(state, Mapping) or set(names) - state.keys():
-            raise UserError(f"Expected the state of a loader with {', '.join(names)}, found {state!r}.")
+            raise UserError(
+                f"Expected the state of a loader with {', '.join(names)}, found {quoted(state)}; give a position "
+                "alone to make_loader as start_position."
+            )
         if state["version"] != _STATE_VERSION:
             raise UserError(f"Expected a loader's state of version {_STATE_VERSION}, found {state['version']}.")
         position = state["position"]
@@ -203,8 +206,8 @@ class BatchIterator(grain.DatasetIterator[Batch]):
                 own = self._state(position)[name]
                 raise UserError(
                     f"The checkpoint was made with the {name} of fingerprint {str(state[name])[:16]}, this loader's is "
-                    f"{own[:16]}; open the {name} of the checkpoint (a build with the same documents and settings "
-                    "makes the same one again), or start a new run."
+                    f"{own[:16]}; open the {name} of the checkpoint (a build of the same documents with the "
+                    "same settings into a new folder makes the same one again), or start a new run."
                 )
         self._windows.check_lengths(position)
         self._move(position)

@@ -359,10 +359,18 @@ def as_order(ordering: Order, name: str = "the ordering") -> Ordering | Position
         return ordering
     if isinstance(ordering, SupportsOrder):
         return ordering.to_order()
+    if isinstance(ordering, Mapping):
+        raise UserError(
+            f"Expected {name} to be one jd.Ordering or its array, found a mapping; jd.compare takes several."
+        )
     try:
         return Ordering(ordering)
-    except Exception as error:  # also errors that come from arrays of NumPy and other libraries
-        raise UserError(f"Expected {name} to be a jd.Ordering or its array; {in_one_line(error)}") from None
+    except UserError as error:
+        raise UserError(
+            f"{name[0].upper()}{name[1:]} is not a jd.Ordering or its array: {in_one_line(error)}"
+        ) from None
+    except Exception as error:  # errors that come from arrays of NumPy and other libraries
+        raise UserError(f"Expected {name} to be a jd.Ordering or its array, found: {in_one_line(error)}.") from None
 
 
 def own_shares(characteristics: Characteristics, ordering: Order) -> dict[str, Float64[np.ndarray, " group"]]:

@@ -17,7 +17,7 @@ from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.tables import WIDTH, Cells, aligned, as_html, cut, piped, wrapped
 from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, as_order_of
 from jax_diversity.measures.documents import COPY, DOCUMENT
-from jax_diversity.measures.verdict import SHUFFLE, Verdict, decimal, gap_closed, judge
+from jax_diversity.measures.verdict import LEGEND, SHUFFLE, Verdict, decimal, gap_closed, judge
 from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.schema import Characteristics
 
@@ -226,11 +226,14 @@ class Comparison:
             for key in keys
             for family, _, window, _ in [key]
         ]
-        return f"Mean TV of aligned windows{ratio}", [["family, window", *self.orderings], *lines]
+        advice = (
+            "" if self.base or self.shuffle else "; add jd.order(..., 'uniform_shuffle') to the orders for a verdict"
+        )
+        return f"Mean TV of aligned windows{ratio}{advice}", [["family, window", *self.orderings], *lines]
 
     def __str__(self) -> str:
         sentence, cells = self._short()
-        return f"{wrapped(sentence)}\n\n{aligned(cells)}\n\nAll numbers: .table(), .markdown(), .as_dict()"
+        return f"{wrapped(sentence)}\n\n{aligned(cells)}\n{LEGEND}\nAll numbers: .table(), .markdown(), .as_dict()"
 
     __repr__ = __str__
 

@@ -25,8 +25,9 @@ def measure_stage(name: str) -> Stage:
 
 
 def _measure(context: Context, partial: Path, name: str) -> Counts:
-    """Measure one ordering; write the values, and how it was made, into a JSON file in its folder."""
+    """Measure one ordering; write the values with how it was made, and its curves, into JSON files in its folder."""
     from jax_diversity.measures.balance import measure
+    from jax_diversity.measures.drawn import curves_of
     from jax_diversity.measures.files import measure_counts, reader
     from jax_diversity.measures.windows import usable_windows
 
@@ -38,8 +39,9 @@ def _measure(context: Context, partial: Path, name: str) -> Counts:
         if counts.is_large:
             read, folder = reader(ordering.indices), partial / "measuring"
             summary, curves = measure_counts(counts, read, windows, folder, advance)
-            write_json(partial / curves_name(name), curves)
         else:
-            summary = measure(dataset.characteristics, ordering, windows, advance).summary()
+            balance = measure(dataset.characteristics, ordering, windows, advance)
+            summary, curves = balance.summary(), curves_of(balance)
+    write_json(partial / curves_name(name), curves)
     write_json(partial / figures_name(name), {**context.counts(f"order/{name}"), "balance": summary})
     return {"windows": list(windows)}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from jax_diversity.foundation.artifacts import read_json
 
 if TYPE_CHECKING:
     from jax_diversity.foundation.stored import StoredStages
@@ -23,7 +26,7 @@ def figures_name(name: str) -> str:
 
 
 def curves_name(name: str) -> str:
-    """Return the name of the file with the curves of an ordering, which only large datasets have."""
+    """Return the name of the file with the curves of an ordering."""
     return f"{name}.curves.json"
 
 
@@ -35,6 +38,17 @@ def curves_file(stored: StoredStages, name: str) -> Path:
 def figures_file(stored: StoredStages, name: str) -> Path:
     """Return the path of the file with the measured values of an ordering."""
     return stored.file(f"{_STAGE}{name}", f"{ORDERINGS}/{figures_name(name)}")
+
+
+def read_figures(stored: StoredStages, name: str, families: Sequence[str]) -> dict[str, Any]:
+    """Return how an ordering was made, with its measures as `balance`.
+
+    The measures have the families in the given order; a JSON file has them sorted by name.
+    """
+    found = read_json(figures_file(stored, name), "measure")
+    summary = found["balance"]
+    first = {each: summary["families"][each] for each in families if each in summary["families"]}
+    return {**found, "balance": {**summary, "families": {**first, **summary["families"]}}}
 
 
 def fetch_figures(stored: StoredStages, name: str) -> bool:

@@ -13,8 +13,10 @@ from jaxtyping import Int64
 
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import as_whole_number, check_function, check_type
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.ordering.curriculum import shares_by_name
 from jax_diversity.ordering.objective import Objective, check_index_range
 from jax_diversity.ordering.plan import Plan, Targets
 from jax_diversity.ordering.running import Checkpoint
@@ -149,6 +151,8 @@ def order(
     """
     check_type("characteristics", characteristics, Characteristics, MADE_BY)
     run = METHODS.find(method)
+    if within := {each.name for each in dataclasses.fields(Objective)}.intersection(options):
+        raise UserError(f"Expected {min(within)} in an objective; give objective=jd.Objective({min(within)}=...).")
     METHODS.check_options(method, options)
     check_type("objective", objective, Objective | None, "a jd.Objective")
     check_function("advance", advance)
@@ -178,6 +182,8 @@ def order(
         "characteristics": characteristics.fingerprint,
     }
     arguments, plan = {**used, **options}, None
+    if isinstance(targets, Mapping):
+        targets = shares_by_name(targets, characteristics)
     if targets is not None or consumed is not None or previous is not None:
         METHODS.check_takes(method, "plan", PLANNING)
         arguments["plan"] = plan = Plan.build(characteristics, objective, targets, consumed, previous)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -50,7 +51,7 @@ def targets_of(
     shares = {}
     for family, phases in config.shares.items():
         names, own = group_names[family], own_shares[family]
-        shares[family] = np.stack([_group_shares(family, phase, names, own) for phase in phases])
+        shares[family] = np.stack([group_shares(family, phase, names, own) for phase in phases])
     if config.linear:
         first, last = ({family: phases[end] for family, phases in shares.items()} for end in (0, 1))
         return Targets.linear(first, last, num_positions, min(_MOST_STEPS, num_positions))
@@ -61,10 +62,34 @@ def targets_of(
     return Targets(tuple(starts), shares)
 
 
-def _group_shares(
+def shares_by_name(targets: Mapping[str, Any], characteristics: Characteristics) -> dict[str, Any]:
+    """Replace mappings from the names of groups to shares by a share for every group; other values stay.
+
+    Example:
+        >>> chars = Characteristics.from_counts({"source": ["web", "code", "web", "books"]})
+        >>> shares_by_name({"source": {"web": 0.8}}, chars)["source"].tolist()
+        [0.1, 0.1, 0.8]
+    """
+    return {
+        family: group_shares(family, given, characteristics.names[family], characteristics.target_share(family))
+        if isinstance(given, Mapping) and family in characteristics.names
+        else given
+        for family, given in targets.items()
+    }
+
+
+def group_shares(
     family: str, given: Mapping[str, float] | Sequence[float], names: Sequence[str], own: Float64[np.ndarray, " group"]
 ) -> Float64[np.ndarray, " group"]:
-    """Return a share for every group. Groups without a given share divide the rest in proportion to `own`."""
+    """Return a share for every group. Groups without a given share divide the rest in proportion to `own`.
+
+    Raises:
+        UserError: a group does not exist, or the numbers of shares and groups differ.
+
+    Example:
+        >>> group_shares("source", {"web": 0.5}, ["books", "code", "web"], np.array([0.1, 0.3, 0.6])).tolist()
+        [0.125, 0.375, 0.5]
+    """
     known = f"{', '.join(names[:_MOST_NAMES])}{' ...' if len(names) > _MOST_NAMES else ''}"
     if not isinstance(given, Mapping):
         if len(given) != len(names):

@@ -6,13 +6,14 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from jax_diversity import __version__
 from jax_diversity.dataset import Dataset, open_dataset
@@ -30,6 +31,8 @@ from jax_diversity.lab.metrics import logs_of_runs, read_log
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.pipeline.stages import all_stages, ordering_stages, stages_by_name
+
+_MOST_CHANGES = 3
 
 
 @dataclass(frozen=True)
@@ -286,17 +289,14 @@ class Build:
             if stage.name == first and _without_files(entry["config"]) == _without_files(settings):
                 continue
             for lost in sorted(self._outdated(stage.name) & followed.keys()):
-                before, after = flat(entry["config"]), flat(settings)
-                changes = [
-                    f"{setting} {after.get(setting)} (it was {before.get(setting)})"
-                    for setting in sorted(before.keys() | after.keys())
-                    if before.get(setting) != after.get(setting)
-                ]
+                changes = [*_changes(flat(entry["config"]), flat(settings))]
+                found = ", ".join(changes[:_MOST_CHANGES])
+                found += f" and {len(changes) - _MOST_CHANGES} more changes" if len(changes) > _MOST_CHANGES else ""
                 folder, num_steps = followed[lost]
                 raise UserError(
                     f"Expected settings that keep the ordering {quoted(folder.name)}, because the training run in "
                     f"{folder} ({num_steps:,} steps) follows it, found "
-                    f"{', '.join(changes[:3]) or f'other files or versions for stage {stage.name!r}'}: the run could "
+                    f"{found or f'other files or versions for stage {stage.name!r}'}: the run could "
                     f"not be continued; build into another folder (out), keep the settings, or move {folder} away."
                 )
 
@@ -311,7 +311,14 @@ class Build:
         has_grown = is_corpus and _without_files(previous["config"]) == _without_files(new_settings)
         if is_corpus and not has_grown:
             self.folder.forget()
-        for other in sorted(self._outdated(name) - {name}):
+        outdated = self._outdated(name)
+        if "pack" in outdated and any(other.startswith("order/") for other in outdated):
+            warnings.warn(
+                f"The sequences of {self.folder.root} are made again: states of loaders, stored runs and your own "
+                "orders of the earlier sequences do not fit them.",
+                stacklevel=2,
+            )
+        for other in sorted(outdated - {name}):
             self.folder.withdraw(other, known[other].remembered if has_grown and other in known else "")
 
     def _log(self, stage: str, seconds: float) -> None:
@@ -321,6 +328,23 @@ class Build:
         line = {"time": now, "stage": stage, "seconds": round(seconds, 3), "process_peak_memory_bytes": memory}
         with open_to_append(inside(self.folder.root, "build.log")) as log:
             log.write(json.dumps(line) + "\n")
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    """Yield the settings that differ with both values; of a list of mappings (steps), what differs in it."""
+    for setting in sorted(before.keys() | after.keys()):
+        was, now = before.get(setting), after.get(setting)
+        if was == now:
+            continue
+        if _is_list_of_mappings(was) and _is_list_of_mappings(now):
+            entries = [{f"{setting}[{place}]": part for place, part in enumerate(each)} for each in (was, now)]
+            yield from _changes(*map(flat, entries))
+        else:
+            yield f"{setting} {'absent' if now is None else now} (it was {'absent' if was is None else was})"
+
+
+def _is_list_of_mappings(value: Any) -> TypeGuard[list[dict]]:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
 
 
 def _without_files(settings: dict[str, Any]) -> dict[str, Any]:

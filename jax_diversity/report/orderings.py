@@ -12,10 +12,11 @@ import numpy as np
 
 from jax_diversity.figures.plain import as_json, clean_text, round_value, round_values
 from jax_diversity.foundation.progress import Advance, Progress
-from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, as_order, target_shares
+from jax_diversity.measures.balance import Measurer, Order, Targets, as_order, target_shares
 from jax_diversity.measures.comparison import SHUFFLE, gap_or_none
 from jax_diversity.measures.curves import MAX_POINTS
 from jax_diversity.measures.drawn import curve_values, curves_of, limit_values, shortened_curves
+from jax_diversity.measures.files import MeasuredOrder
 from jax_diversity.measures.floors import ideal_token_shuffle, window_floor
 from jax_diversity.measures.profile import GroupTimeline, WindowProfile, group_timeline, window_profile
 from jax_diversity.measures.windows import place
@@ -60,10 +61,11 @@ def heat_map_bins(num_heat_maps: int) -> int:
 
 @dataclass(frozen=True)
 class Shown:
-    """An order that the page shows: its positions, its name and method, and its other settings."""
+    """An order that the page shows: its positions, its name, method and settings, and its measures if it has them."""
 
     order: Order
     about: Mapping[str, Any]
+    measured: MeasuredOrder | None = None
 
 
 def orders_values(
@@ -88,15 +90,19 @@ def orders_values(
         shuffle: a function from a seed to a shuffle, to show the spread by chance; None means uniform shuffles of the
             corpus.
     """
-    chars, measurer = characteristics, Measurer(characteristics, windows, targets)
-    positions = sum(len(as_order(each.order)) for each in orders) * len(chars.families)
-    values, summaries = [], []
-    with progress.task("measure orderings", 2 * positions, "position") as advance:
+    chars, values, summaries = characteristics, [], []
+    measurer: Measurer | None = None
+    positions = sum((1 if each.measured else 2) * len(as_order(each.order)) for each in orders) * len(chars.families)
+    with progress.task("measure orderings", positions, "position") as advance:
         for each in orders:
-            balance = measurer.measure(each.order, advance)
-            # Only the summary is kept: prefix curves of ten million sequences are 80 MB per family.
-            summaries.append(balance.summary())
-            values.append(order_values(chars, each, balance, summaries[-1], group_names, len(orders), advance, targets))
+            measured = each.measured
+            if measured is None:
+                measurer = measurer or Measurer(characteristics, windows, targets)
+                balance = measurer.measure(each.order, advance)
+                # The whole curves are not kept: prefix curves of ten million sequences are 80 MB per family.
+                measured = MeasuredOrder(balance.summary(), curves_of(balance))
+            summaries.append(measured.summary)
+            values.append(order_values(chars, each, measured, group_names, len(orders), advance, targets))
     if shuffle is None:
         shuffle = partial(_uniform_shuffle, chars)
     length = len(as_order(shuffle(0)))
@@ -112,21 +118,22 @@ def _uniform_shuffle(characteristics: Characteristics, seed: int) -> Order:
 def order_values(
     characteristics: Characteristics,
     shown: Shown,
-    balance: Balance,
-    summary: Mapping[str, Any],
+    measured: MeasuredOrder,
     group_names: Mapping[str, Sequence[str]],
     num_orderings: int,
     advance: Advance,
     targets: Targets | None = None,
 ) -> dict[str, Any]:
     """The values of one order on the page; curves are shortened to the points that can be drawn."""
-    families = balance.prefix_l2
+    summary, families = measured.summary, characteristics.families
     num_bins = heat_map_bins(num_orderings * len(families))
     # One pass over all sizes: `measure` would take a pass for each of them.
     profiles = window_profile(characteristics, shown.order, advance, targets=targets)
     return {
         **_about_order(shown.about),
-        **_drawn(summary, curves_of(balance, _points(num_orderings, summary)), len(balance.norm_drift)),
+        **_drawn(
+            summary, shortened_curves(measured.curves, _points(num_orderings, summary)), len(as_order(shown.order))
+        ),
         "profile": {
             clean_text(family): {
                 offset: {name: round_values(values) for name, values in profile._asdict().items()}

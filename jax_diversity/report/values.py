@@ -80,7 +80,8 @@ from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.figures.plain import as_json, clean_text
 from jax_diversity.foundation.artifacts import read_json
 from jax_diversity.foundation.stage import Context
-from jax_diversity.measures.stored import curves_file, figures_file, measured_orderings
+from jax_diversity.measures.files import MeasuredOrder
+from jax_diversity.measures.stored import curves_file, measured_orderings, read_figures
 from jax_diversity.measures.verdict import Means, judge, too_few
 from jax_diversity.measures.windows import usable_windows
 from jax_diversity.report import words
@@ -146,25 +147,30 @@ def _segments(dataset: Dataset) -> Iterator[Segments]:
 def ordering_values(
     context: Context, dataset: Dataset, names: Sequence[str]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Measure the orderings of a dataset, and compare them with its first shuffle: values and verdicts.
+    """Compare the orderings of a dataset with its first shuffle, by their stored measures: values and verdicts.
 
-    Of a large dataset, the stored measures are read.
+    An ordering that was not measured in these windows is measured, unless the dataset is large.
     """
     counts = context.counts("characterize")
     sentences = {"balanced": words.families_sentence(counts), "unbalanced": words.unbalanced_sentence(counts)}
+    stored = dataset.stored
+    measured = [name for name in names if name in measured_orderings(stored)]
+    orders = {name: read_figures(stored, name, dataset.families) for name in measured}
+    curves = {name: read_json(curves_file(stored, name), "measure") for name in measured}
     if dataset.stored_counts().is_large:
-        stored = dataset.stored
-        measured = [name for name in names if name in measured_orderings(stored)]
-        orders = {name: read_json(figures_file(stored, name), "measure") for name in measured}
-        curves = {name: read_json(curves_file(stored, name), "measure") for name in measured}
         values, verdicts = stored_values(orders, curves, dataset.num_sequences)
         return {**values, **sentences, "batches": None}, verdicts
     chars, batch_size = dataset.characteristics, context.config.batch_size
     names_of_groups = dataset.shown_groups
     # Steps that may fail on damaged files come first. Measuring comes last: it takes most of the time.
     batches = batches_values(dataset, names, names_of_groups, batch_size or context.config.train.batch_size)
-    shown = [Shown(dataset.orderings[name], {**context.counts(f"order/{name}"), "name": name}) for name in names]
     windows = usable_windows(context.config.windows, chars.num_sequences, batch_size)
+    shown = []
+    for name in names:
+        about, found = {**context.counts(f"order/{name}"), "name": name}, None
+        if name in orders and list(windows) == stored.counts(f"measure/{name}")["windows"]:
+            found = MeasuredOrder(orders[name]["balance"], curves[name])
+        shown.append(Shown(dataset.orderings[name], about, found))
     values, verdicts = orders_values(chars, shown, windows, names_of_groups, context.progress)
     return {**values, **sentences, "batches": batches}, verdicts
 

@@ -30,9 +30,8 @@ from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Targets, as_epoch
 from jax_diversity.run.background import Maker
 from jax_diversity.run.mixture import Mixture, NumberQueue
-from jax_diversity.run.run import Datasets, open_datasets, times_before
+from jax_diversity.run.run import SCHEDULE_FILE, Datasets, open_datasets, times_before
 from jax_diversity.run.stored import (
-    FILE,
     Content,
     Member,
     Part,
@@ -97,7 +96,7 @@ def create_schedule(
 
     def steps() -> Generator[StoredRun, None, None]:
         with locked(root):
-            if (root / FILE).exists():
+            if (root / SCHEDULE_FILE).exists():
                 raise UserError(
                     f"Expected a folder without a schedule, found one at {root}; change it with extend_schedule, or "
                     "name another folder."
@@ -390,7 +389,7 @@ def _stored(
 
 def _unchanged(schedule: StoredRun) -> Content:
     """The content of the run's file; raises a `UserError` if a version was added after the run was opened."""
-    content = Content.read(schedule.root / FILE)
+    content = Content.read(schedule.root / SCHEDULE_FILE)
     if content.id != schedule.content.id or len(content.versions) != schedule.version:
         raise UserError(
             f"Expected version {schedule.version} to be the last of the schedule at {schedule.root}, found "

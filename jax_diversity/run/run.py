@@ -28,6 +28,8 @@ from jax_diversity.schema.orderings import Positions
 if TYPE_CHECKING:
     import pyarrow as pa
 
+SCHEDULE_FILE = "schedule.json"
+"""The file of a stored run."""
 Positioned = Int64[np.ndarray, " row"]
 """One whole number for each given position."""
 Datasets = str | Path | Dataset | Sequence[str | Path | Dataset]
@@ -393,6 +395,8 @@ def open_datasets(datasets: Any, cache_folder: str | Path | None = None) -> tupl
     for each in given:
         if not isinstance(each, str | Path | Dataset):
             raise UserError(f"Expected a dataset, or its folder or address, found {each!r}.")
+        if not isinstance(each, Dataset) and (Path(each) / SCHEDULE_FILE).is_file():
+            raise UserError(f"Expected a dataset, found the stored run {each}; open it with jd.open_schedule.")
     return tuple(each if isinstance(each, Dataset) else open_dataset(each, cache_folder=cache_folder) for each in given)
 
 

@@ -53,7 +53,8 @@ class ScheduleConfig:
     background: bool = False
     """Store every part as soon as it is ordered, so that training can begin while the others are made."""
     position: int | None = None
-    """For an existing run: the first position that changes; -1 means the end. Without it nothing is changed."""
+    """For an existing run: the first position that changes; -1 means the end. Without it nothing is changed. Shares of
+    one phase in `order.targets` are the target from this position on; phases count from the beginning of an epoch."""
     skip: tuple[int, ...] = ()
     """For an existing run: the first position to leave out, and the first later position to keep."""
 
@@ -76,7 +77,7 @@ class ScheduleConfig:
             "background": self.background,
             "method": order.method,
             **({"objective": self._objective(order, datasets)} if METHODS.takes(order.method, "objective") else {}),
-            **({"targets": _targets(order.targets, datasets)} if order.targets.shares else {}),
+            **({"targets": self._targets(order.targets, datasets)} if order.targets.shares else {}),
             # Settings do not record whether a value was given: the default is replaced by the previous version's seed.
             **({"seed": order.seed} if order.seed else {}),
             **order.options,
@@ -102,6 +103,22 @@ class ScheduleConfig:
         if objective.family_weights is not None:
             return objective
         return replace(objective, family_weights=tuple({**chars.weights, **order.weights}.values()))
+
+    def _targets(self, config: TargetsConfig, datasets: Sequence[Dataset]) -> Any:
+        """The target shares of every epoch of one dataset."""
+        from jax_diversity.ordering.curriculum import named_targets
+
+        if len(datasets) != 1:
+            raise UserError(
+                f"Expected order.targets with one dataset, found {len(datasets)}; give shares of a family as weights "
+                "of a joint order."
+            )
+        targets = named_targets(config, datasets[0].characteristics, datasets[0].group_names)
+        if self.position is None or targets.starts != (0,):
+            return targets
+        # Shares without phases are the target from the position on. `Targets` would be the target of the positions
+        # before it, too, and the next sequences would make up for them.
+        return {family: shares[0] for family, shares in targets.shares.items()}
 
     def check(self, exists: bool) -> None:
         """Raise a `UserError` if settings contradict one another, or do not fit a new (or existing) run.
@@ -133,15 +150,3 @@ class ScheduleConfig:
 
 
 _DEFAULT = ScheduleConfig()
-
-
-def _targets(config: TargetsConfig, datasets: Sequence[Dataset]) -> Any:
-    """The target shares of every epoch of one dataset."""
-    from jax_diversity.ordering.curriculum import named_targets
-
-    if len(datasets) != 1:
-        raise UserError(
-            f"Expected order.targets with one dataset, found {len(datasets)}; give shares of a family as weights of a "
-            "joint order."
-        )
-    return named_targets(config, datasets[0].characteristics, datasets[0].group_names)

@@ -28,9 +28,8 @@ from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_typ
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.folders import inside, is_locked
 from jax_diversity.run.background import error_of
-from jax_diversity.run.run import Positioned, Run, times_before
+from jax_diversity.run.run import SCHEDULE_FILE, Positioned, Run, times_before
 
-FILE = "schedule.json"
 _FORMAT = 1
 
 
@@ -113,7 +112,8 @@ class Content:
                 reason = f"it has the format {plain['format']}, but this version reads {_FORMAT}"
         except FileNotFoundError:
             raise UserError(
-                f"Expected a schedule at {path.parent}, found no {FILE}; make one with `jax-diversity schedule`."
+                f"Expected a schedule at {path.parent}, found no {SCHEDULE_FILE}; make one with "
+                "`jax-diversity schedule`."
             ) from None
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             reason = in_one_line(error)
@@ -145,7 +145,7 @@ class Content:
 
     def write(self, root: Path) -> None:
         """Replace the file atomically."""
-        write_json(root / FILE, signed({"format": _FORMAT, **asdict(self)}))
+        write_json(root / SCHEDULE_FILE, signed({"format": _FORMAT, **asdict(self)}))
 
 
 _KINDS: Mapping[str, type] = {"str": str, "int": int}
@@ -300,7 +300,7 @@ class StoredRun(Run):
         while not (about := self.content.parts[part]).fingerprint:
             # The lock is checked before the file is read: if it is free, the file already lists all finished parts.
             at_work = is_locked(self.root)
-            found = Content.read(inside(self.root, FILE))
+            found = Content.read(inside(self.root, SCHEDULE_FILE))
             if found.id != self.content.id:
                 raise UserError(f"Expected the schedule that was opened at {self.root}, found another; open it again.")
             parts = found.parts[: len(self.content.parts)]
@@ -409,7 +409,7 @@ def open_schedule(
     given = None if datasets is None else as_tuple(datasets)
     for each in given or ():
         check_type("each of datasets", each, str | os.PathLike | Dataset, "a dataset, its folder or its address")
-    content = Content.read(inside(root, FILE))
+    content = Content.read(inside(root, SCHEDULE_FILE))
     last = len(content.versions)
     number = last if version is None else as_whole_number("version", version, 1, last)
     return StoredRun(root, content, number, given)
@@ -447,7 +447,7 @@ def _opened(given: str | Path | Dataset, member: Member) -> Dataset:
     for name in ("num_sequences", "sequence_length"):
         if (found := getattr(dataset, name)) != (expected := getattr(member, name)):
             raise UserError(
-                f"Expected {name} {found}, as in the dataset {dataset.root}, found {expected} in {FILE}; restore that "
-                "file, or make another run."
+                f"Expected {name} {found}, as in the dataset {dataset.root}, found {expected} in {SCHEDULE_FILE}; "
+                "restore that file, or make another run."
             )
     return dataset

@@ -417,10 +417,17 @@ def _as_labels(labels: Any) -> np.ndarray:
 def _of_labels(name: str, labels: Any, tokens: Any) -> csr_array:
     """One column per label, sorted; all tokens of a sequence are in the column of its label."""
     values = _as_labels(labels)
-    if values.dtype.kind not in "iuUSb":
+    # NumPy turns a NaN between texts into the text "nan"; it stands for a missing label in tables.
+    plain = [] if isinstance(labels, np.ndarray) and labels.dtype.kind != "O" else [*labels]
+    missing = [
+        place for place, label in enumerate(plain) if label is None or (isinstance(label, float) and label != label)
+    ]
+    if missing or values.dtype.kind not in "iuUSb":
+        found = f"the type {values.dtype}" if len(values) else "no label"
+        found = f"{plain[missing[0]]} at {missing[0]}" if missing else found
         raise UserError(
-            f"Family {name!r} must have labels that are texts or whole numbers, found the type {values.dtype}; give "
-            "each sequence one label, or counts (sequence, group)."
+            f"Family {name!r} must have labels that are texts or whole numbers, found {found}; give each sequence one "
+            "label, or counts (sequence, group)."
         )
     groups, column = np.unique(values, return_inverse=True)
     totals = np.broadcast_to(np.asarray(tokens, np.int64), values.shape) if np.ndim(tokens) == 0 else tokens

@@ -53,6 +53,8 @@ def link_tokens(
         357
     """
     source, prefix = Path(tokens), Path(prefix)
+    if prefix.suffix in (".idx", ".bin"):
+        raise UserError(f"Expected a prefix without .idx and .bin, found {prefix}; both files get it.")
     try:
         with source.open("rb") as file:
             beginning = file.read(len(_NUMPY))

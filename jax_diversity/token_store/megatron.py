@@ -434,7 +434,7 @@ def count_documents(prefix: Path) -> int:
         with path.open("rb") as file:
             magic, version, _, _, num_bounds = _HEADER.unpack(file.read(_HEADER.size))
     except OSError as error:
-        raise UserError(f"Expected a token index at {path}, found: {error.strerror}; tokenize the corpus.") from None
+        raise _no_index(path, error) from None
     except struct.error:
         magic, version, num_bounds = b"", 0, 0
     if magic != MAGIC or version != VERSION or not num_bounds:
@@ -510,4 +510,15 @@ def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UserError(f"Expected a token index at {path}, found: {error.strerror}; tokenize the corpus.") from None
+        raise _no_index(path, error) from None
+
+
+def _no_index(path: Path, error: OSError) -> UserError:
+    prefix = path.with_suffix("")
+    if prefix.suffix in (".idx", ".bin"):
+        advice = f"give the path of both files without .idx and .bin, {prefix.with_suffix('').name}"
+    elif path.is_symlink():
+        advice = "the tokens were moved: link them again"
+    else:
+        advice = "check the prefix, or tokenize the corpus"
+    return UserError(f"Expected a token index at {path}, found: {error.strerror}; {advice}.")

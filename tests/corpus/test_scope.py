@@ -15,6 +15,9 @@ from jax_diversity.corpus.passes.phases import labelled
 from jax_diversity.corpus.passes.settings import PreparationConfig, StepConfig
 from jax_diversity.corpus.steps.base import METHODS
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Progress
+from jax_diversity.pipeline.build import Build
+from jax_diversity.pipeline.settings import BuildConfig, CorpusConfig
 from jax_diversity.schema import Document
 
 TEXT = "one two three four five six seven eight nine ten"
@@ -40,10 +43,24 @@ def removed(step: str, only: Any, **options: Any) -> list[str]:
         ({"source": "web-*", "language": ["en-US", "de"]}, ["d2", "d3"]),
         ("{source: law}", ["d1"]),
         ({"language": ["fr"]}, []),
+        ({"source": ["!law"]}, ["d0", "d2", "d3", "d4"]),
+        ({"source": ["web-*", "!web-2"], "language": ["!en-US"]}, ["d0", "d4"]),
     ],
 )
 def test_a_step_is_applied_to_some_sources_and_languages(only: Any, expected: list[str]) -> None:
     assert removed("words", only, least=50) == expected
+
+
+def test_a_scope_without_documents_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "texts.jsonl").write_text('{"text": "one two three"}\n' * 2)
+    scope = {"source": ("missspelt",)}
+    config = BuildConfig(
+        out=str(tmp_path / "out"),
+        corpus=CorpusConfig(paths=(str(tmp_path / "texts.jsonl"),)),
+        preparation=PreparationConfig(steps=(StepConfig("words", {"least": 1}, scope),)),
+    )
+    with pytest.warns(UserWarning, match="`only` of the step words excludes all 2 documents"):
+        Build(config, Progress(quiet=True)).run_stage("prepare")
 
 
 def test_other_documents_take_no_part_in_a_comparison(tmp_path: Path) -> None:

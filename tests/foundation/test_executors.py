@@ -84,6 +84,7 @@ def test_a_file_that_was_lost_before_it_is_published_is_named(tmp_path: Path) ->
             folder.publish("tokenize", partial, "tokens", {}, owns_folder=True, known=known)
         list(Here().map(jobs.count, jobs.counted(partial, 2)))
         (partial / "count-00002.done.json").unlink()
+        (partial / "count-00001.txt.0123dead.tmp").write_text("half")  # of a process that was killed on another host
         folder.publish("tokenize", partial, "tokens", {}, owns_folder=True, known=dict(recorded_files(partial)))
     assert sorted(files(tmp_path / "tokens")) == ["count-00000.txt", "count-00001.txt"]
 

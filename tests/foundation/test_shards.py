@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,19 @@ def test_hosts_share_the_jobs_of_every_map(tmp_path: Path, count: int) -> None:
     assert all(follower.end().error is None for follower in followers)
     assert sum(follower.num_jobs for follower in followers) >= 4
     assert len(list(tmp_path.glob("*.txt"))) == 11
+
+
+def test_a_host_that_starts_again_after_a_stage_looks_for_no_job_of_it(tmp_path: Path) -> None:
+    """The stage has moved the files of its jobs away."""
+    follower, partial = Follower(tmp_path), tmp_path / "partial"
+    partial.mkdir()
+    with first(tmp_path) as executor:
+        assert list(executor.map(jobs.count, jobs.counted(partial))) == [*range(7)]
+        shutil.rmtree(partial)
+        again = Follower(tmp_path)
+        time.sleep(0.2)
+    assert follower.end().error is None
+    assert (again.end().error, again.num_jobs) == (None, 0)
 
 
 def test_a_host_that_comes_after_the_end_has_nothing_to_do(tmp_path: Path) -> None:

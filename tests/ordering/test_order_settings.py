@@ -292,7 +292,7 @@ def test_a_group_without_tokens_is_told() -> None:
     chars = jd.Characteristics.from_counts({"topic": np.array([[8, 0]] * 9)})
     (shortage,) = shortages(chars, phases([0], [[1, 1]]))
     assert shortage.sentence("law", 0) == (
-        "The targets ask for the tokens of topic 'law' from 0% of the run on, but the corpus has none. "
+        "The targets ask for the tokens of topic 'law' from 0% of the order on, but the corpus has none. "
         "The remaining sequences follow."
     )
 
@@ -504,5 +504,7 @@ def test_published_objectives_take_the_weights_of_their_own_families() -> None:
 
 def test_python_says_what_targets_lack() -> None:
     chars = jd.Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
-    with pytest.warns(UnmetTargets, match="2.00 times the tokens of topic '0', which are used up after 50% of the run"):
+    with pytest.warns(
+        UnmetTargets, match="2.00 times the tokens of topic '0', which are used up after 50% of the order"
+    ):
         jd.order(chars, targets={"topic": [1.0, 0.0]})

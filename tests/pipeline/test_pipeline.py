@@ -27,7 +27,7 @@ from jax_diversity.foundation.progress import Advance, Progress, ignore
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering import running
 from jax_diversity.ordering.settings import OrderConfig
-from jax_diversity.pipeline.build import Build, recorded_config
+from jax_diversity.pipeline.build import Build, _changes, flat, recorded_config
 from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.records.settings import RecordsConfig
 from jax_diversity.tokenization.settings import TokenizerConfig
@@ -575,6 +575,16 @@ def test_a_kill_at_any_step_of_publishing(
     assert artifacts(tmp_path / "out") == fresh(changed)
 
 
+def test_changed_settings_of_steps_are_named_by_their_values() -> None:
+    before, after = (
+        {"preparation": {"steps": [{"step": "gopher", "options": {"thresholds": {"a": value, "b": 2}}}]}, "seed": 1}
+        for value in (0.7, 0.6)
+    )
+    assert [*_changes(flat(before), flat(after))] == ["preparation.steps[0].options.thresholds.a 0.6 (it was 0.7)"]
+    longer = {**before, "preparation": {"steps": [*before["preparation"]["steps"], {"step": "words"}]}}
+    assert [*_changes(flat(before), flat(longer))] == ["preparation.steps[1].step words (it was absent)"]
+
+
 def test_the_report_draws_the_runs_of_this_dataset_alone(config: BuildConfig, tmp_path: Path) -> None:
     dataset = jd.open_dataset(config.out)
     log = tmp_path / "out" / "training" / "balance" / "log.jsonl"
@@ -599,7 +609,8 @@ def test_the_report_draws_the_runs_of_this_dataset_alone(config: BuildConfig, tm
     assert artifacts(tmp_path / "out") == before
     old = log.read_text()
     log.unlink()
-    Build(changed).run_all()
+    with pytest.warns(UserWarning, match="The sequences of .* are made again: states of loaders, stored runs"):
+        Build(changed).run_all()
     log.write_text(old)
     Build(changed).run_stage("report")
     page = (tmp_path / "out" / "report.json").read_text()

@@ -108,6 +108,23 @@ def test_the_command_line_says_it_too(folder: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(whole(jd.open_schedule(tmp_path / "run")), whole(jd.extend_schedule(expected)))
 
 
+def test_shares_of_a_change_are_the_target_from_its_position_on(folder: Path, tmp_path: Path) -> None:
+    """As in Python: earlier positions do not count towards them, so that nothing is made up for."""
+    for name in ("command", "python"):
+        jd.create_schedule(tmp_path / name, folder / "web", num_epochs=2)
+    arguments = ["--position", "30", "--order.targets.shares", "{length: [{short: 0.6}]}", "--quiet"]
+    assert main(["schedule", "--path", str(tmp_path / "command"), *arguments]) == 0
+    run = jd.open_schedule(tmp_path / "python")
+    expected = jd.extend_schedule(run, position=30, targets={"length": {"short": 0.6}})
+    np.testing.assert_array_equal(whole(jd.open_schedule(tmp_path / "command")), whole(expected))
+
+
+def test_a_run_is_not_a_dataset(folder: Path, tmp_path: Path) -> None:
+    jd.create_schedule(tmp_path / "run", folder / "web")
+    with pytest.raises(jd.UserError, match=r"found the stored run .*run; open it with jd\.open_schedule"):
+        jd.make_loader(tmp_path / "run", global_batch_size=4)
+
+
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_a_run_takes_the_settings_that_its_method_uses(method: str, folder: Path, tmp_path: Path) -> None:
     run = jd.create_schedule(tmp_path / "plain", folder / "web", method=method, num_epochs=1)

@@ -41,7 +41,9 @@ def test_labels_beside_counts_have_the_tokens_of_the_sequences() -> None:
         ([0.5, 0.5], "must have the shape"),
         (np.array([0.5, 0.5]), "labels that are texts or whole numbers, found the type float64"),
         ({"a": ["x", "y", "z"], "b": [[1], [1]]}, "'a' has 3 labels, the counts have 2 rows"),
-        (np.array(["a", None], object), "found the type object"),
+        (np.array(["a", None], object), "found None at 1"),
+        (["a", float("nan")], "found nan at 1"),
+        ({"a": []}, "found no label"),
     ],
 )
 def test_other_labels_are_refused(counts: Any, sentence: str) -> None:
@@ -71,4 +73,14 @@ def test_estimates_of_own_labels_have_their_names() -> None:
 def test_warnings_of_own_labels_have_their_names() -> None:
     chars = jd.Characteristics.from_counts({"topic": ["code", "web", "web", "web"] * 16})
     with pytest.warns(UserWarning, match="the tokens of topic 'code'"):
-        jd.order(chars, "greedy", targets={"topic": [0.5, 0.5]})
+        ordering = jd.order(chars, "greedy", targets={"topic": [0.5, 0.5]})
+    with pytest.warns(UserWarning, match="the tokens of topic"):
+        by_name = jd.order(chars, "greedy", targets={"topic": {"web": 0.5}})
+    np.testing.assert_array_equal(by_name.indices, ordering.indices)
+    with pytest.raises(jd.UserError, match=r"name its groups \(code, web\), found 'wob'; did you mean 'web'\?"):
+        jd.order(chars, "greedy", targets={"topic": {"wob": 0.5}})
+
+
+def test_settings_of_an_objective_are_not_options_of_the_method() -> None:
+    with pytest.raises(jd.UserError, match=r"give objective=jd\.Objective\(windows=\.\.\.\)"):
+        jd.order(jd.Characteristics.from_counts(["a", "b"]), windows=(8,))

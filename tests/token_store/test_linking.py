@@ -12,7 +12,7 @@ import pytest
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.token_store.linking import link_tokens
-from jax_diversity.token_store.megatron import TokenFile, TokenWriter
+from jax_diversity.token_store.megatron import TokenFile, TokenStore, TokenWriter
 
 DOCUMENTS = ([5, 6, 0], [7, 0], [], [70, 8, 9, 0])
 TOKENS = [token for document in DOCUMENTS for token in document]
@@ -142,3 +142,15 @@ def test_faults_are_one_sentence(tmp_path: Path, fault: str, said: str) -> None:
         link_tokens(shard, tmp_path / "linked" / "x", **arguments)
     assert "\n" not in str(raised.value)
     assert not list((tmp_path / "linked").glob("x.*"))
+
+
+def test_prefixes_have_no_ending(tmp_path: Path) -> None:
+    shard = write_trove(tmp_path / "x.ds")
+    with pytest.raises(UserError, match=r"Expected a prefix without \.idx and \.bin, found .*y\.bin"):
+        link_tokens(shard, tmp_path / "y.bin")
+    link_tokens(shard, tmp_path / "y")
+    with pytest.raises(UserError, match=r"give the path of both files without \.idx and \.bin, y\."):
+        TokenStore([tmp_path / "y.idx"])
+    shard.unlink()
+    with pytest.raises(UserError, match="check the prefix, or tokenize"):
+        TokenStore([tmp_path / "z"])

@@ -1,4 +1,4 @@
-"""The documents that a step is applied to: those of some sources and languages."""
+"""The documents that a step is applied to: the documents of some sources and languages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax_diversity.schema.weights import fits
 from jax_diversity.text.languages import main_language
 
 Scope = Mapping[str, Sequence[str]]
-"""`source` or `language` -> names and patterns. A document must match one of each."""
+"""`source` or `language` -> names and patterns. A document must match one of each, and none that begins with `!`."""
 _FIELDS = ("source", "language")
 
 
@@ -42,7 +42,18 @@ def parse_scope(value: Any, step: str) -> Scope:
 
 
 def is_in_scope(candidate: Candidate, scope: Scope) -> bool:
-    """Tell whether a step is applied to a document. `en` also matches `en-US` and `eng`; `*` matches any characters."""
+    """Tell whether a step is applied to a document.
+
+    `en` also matches `en-US` and `eng`; `*` matches any characters. `!law*` excludes what `law*` matches.
+    """
     language = candidate.language or ""
     names = {"source": (candidate.document.source,), "language": (language, main_language(language))}
-    return all(any(fits(name, each) for name in names[field] for each in listed) for field, listed in scope.items())
+
+    def matches(field: str, patterns: Sequence[str]) -> bool:
+        return any(fits(name, each) for name in names[field] for each in patterns)
+
+    for field, listed in scope.items():
+        wanted = [each for each in listed if not each.startswith("!")]
+        if (wanted and not matches(field, wanted)) or matches(field, [each[1:] for each in listed if each[:1] == "!"]):
+            return False
+    return True

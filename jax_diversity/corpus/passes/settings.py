@@ -91,9 +91,14 @@ class PreparationConfig:
         given: dict[str, Options] = {label: {} for label in labels}
         for key, value in self.options.items():
             label, _, option = key.partition(".")
+            if not labels:
+                raise UserError(
+                    f"Expected preparation.options with steps, found {quoted(key)} without steps; give "
+                    "preparation.recipe or preparation.steps."
+                )
             if label not in given or not option:
                 raise UserError(
-                    f"Expected preparation.options to be STEP.OPTION with a step of {', '.join(labels) or 'none'}, "
+                    f"Expected preparation.options to be STEP.OPTION with a step of {', '.join(labels)}, "
                     f"found {quoted(key)}{did_you_mean(label, labels)}"
                 )
             given[label][option] = value
