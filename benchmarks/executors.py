@@ -68,12 +68,13 @@ class Watch(threading.Thread):
                 try:
                     first = psutil.Process(host.pid)
                     self._measure("host", first)
-                    below = [each for each in first.children(recursive=True) if self._is_worker(each)]
+                    workers += [each for each in first.children(recursive=True) if self._has(each, "spawn_main")]
                 except psutil.Error:
                     continue
-                workers += below
                 if number:  # a whole host may be lost; the first one is the driver
                     workers.append(first)
+            # Ray starts its workers; a worker has the name of its task while it runs one.
+            workers += [each for each in psutil.process_iter() if self._has(each, "ray::")]
             for each in workers:
                 self._measure("worker", each)
             if self._every is not None and time.monotonic() > self._next and workers:
@@ -81,9 +82,11 @@ class Watch(threading.Thread):
                 self.num_kills += 1
                 self._next = time.monotonic() + self._every
 
-    def _is_worker(self, process: psutil.Process) -> bool:
-        words = " ".join(process.cmdline())
-        return "spawn_main" in words or "ray::" in words
+    def _has(self, process: psutil.Process, word: str) -> bool:
+        try:
+            return word in " ".join(process.cmdline())
+        except psutil.Error:
+            return False
 
     def _measure(self, kind: str, process: psutil.Process) -> None:
         try:
@@ -187,15 +190,14 @@ def main() -> None:
             row["equal"] = row["hashes"] == first["hashes"]
             row["differ"] = sorted(name for name, value in row["hashes"].items() if first["hashes"].get(name) != value)
             for part in ("mapped_seconds", "seconds"):
-                row[f"efficiency_{part}"] = round(
-                    first[part] / first["workers"] / (cores * row[part]) * first["workers"], 2
-                )
+                # The log has no seconds of a stage that was killed.
+                row[f"efficiency_{part}"] = None if every else round(first[part] / (cores * row[part]), 2)
             about = f"{kind}, {workers}" + ("" if every is None else f", {row['kills']} kills, {row['starts']} starts")
             values = (
                 *(row["mapped_seconds"], row["seconds"], row["efficiency_mapped_seconds"], row["efficiency_seconds"]),
                 *("yes" if row["equal"] else "no", row["host_gigabytes"], row["worker_gigabytes"]),
             )
-            print(f"{about:<28}" + "".join(f"{value:>11}" for value in values), row["by_stage"], flush=True)
+            print(f"{about:<28}" + "".join(f"{value!s:>11}" for value in values), row["by_stage"], flush=True)
             if row["differ"]:
                 print("  other bytes:", ", ".join(row["differ"][:5]), flush=True)
     if options.write:
