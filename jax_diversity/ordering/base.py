@@ -16,9 +16,8 @@ from jax_diversity.foundation.checks import as_whole_number, check_function, che
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.ordering.curriculum import shares_by_name
 from jax_diversity.ordering.objective import Objective, check_index_range
-from jax_diversity.ordering.plan import Plan, Targets
+from jax_diversity.ordering.plan import Plan, Targets, shares_by_name
 from jax_diversity.ordering.running import Checkpoint
 from jax_diversity.ordering.shortages import UnmetTargets, shortages
 from jax_diversity.schema import Characteristics, Ordering

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
-from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
-from jax_diversity.ordering.plan import Targets
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.ordering.plan import Targets, group_shares
 from jax_diversity.ordering.settings import TargetsConfig, position_of
 from jax_diversity.schema import Characteristics
 
 _MOST_STEPS = 64
-_MOST_NAMES = 12
 
 
 def named_targets(
@@ -60,52 +58,3 @@ def targets_of(
     if starts[-1] >= max(num_positions, 1):
         raise UserError(f"Expected targets that start before position {num_positions}, the last, found {starts[-1]}.")
     return Targets(tuple(starts), shares)
-
-
-def shares_by_name(targets: Mapping[str, Any], characteristics: Characteristics) -> dict[str, Any]:
-    """Replace mappings from the names of groups to shares by a share for every group; other values stay.
-
-    Example:
-        >>> chars = Characteristics.from_counts({"source": ["web", "code", "web", "books"]})
-        >>> shares_by_name({"source": {"web": 0.8}}, chars)["source"].tolist()
-        [0.1, 0.1, 0.8]
-    """
-    return {
-        family: group_shares(family, given, characteristics.names[family], characteristics.target_share(family))
-        if isinstance(given, Mapping) and family in characteristics.names
-        else given
-        for family, given in targets.items()
-    }
-
-
-def group_shares(
-    family: str, given: Mapping[str, float] | Sequence[float], names: Sequence[str], own: Float64[np.ndarray, " group"]
-) -> Float64[np.ndarray, " group"]:
-    """Return a share for every group. Groups without a given share divide the rest in proportion to `own`.
-
-    Raises:
-        UserError: a group does not exist, or the numbers of shares and groups differ.
-
-    Example:
-        >>> group_shares("source", {"web": 0.5}, ["books", "code", "web"], np.array([0.1, 0.3, 0.6])).tolist()
-        [0.125, 0.375, 0.5]
-    """
-    known = f"{', '.join(names[:_MOST_NAMES])}{' ...' if len(names) > _MOST_NAMES else ''}"
-    if not isinstance(given, Mapping):
-        if len(given) != len(names):
-            raise UserError(
-                f"Expected targets of {family!r} to give a share for each of its {len(names)} groups ({known}), found "
-                f"{len(given)}; or name the groups."
-            )
-        return np.array(given, np.float64)
-    for name in given:
-        if name not in names:
-            raise UserError(
-                f"Expected targets of {family!r} to name its groups ({known}), found {quoted(name)}"
-                f"{did_you_mean(name, names) or '.'}"
-            )
-    shares = np.array([given.get(name, np.nan) for name in names])
-    others = np.isnan(shares)
-    rest = max(1.0 - sum(given.values()), 0.0)
-    shares[others] = rest * own[others] / (own[others].sum() or 1.0)
-    return shares
