@@ -68,13 +68,13 @@ class Watch(threading.Thread):
                 try:
                     first = psutil.Process(host.pid)
                     self._measure("host", first)
-                    workers += [each for each in first.children(recursive=True) if self._has(each, "spawn_main")]
+                    workers += [each for each in first.children(recursive=True) if "spawn_main" in self._words(each)]
                 except psutil.Error:
                     continue
                 if number:  # a whole host may be lost; the first one is the driver
                     workers.append(first)
             # Ray starts its workers; a worker has the name of its task while it runs one.
-            workers += [each for each in psutil.process_iter() if self._has(each, "ray::")]
+            workers += [each for each in psutil.process_iter() if self._words(each).startswith("ray::")]
             for each in workers:
                 self._measure("worker", each)
             if self._every is not None and time.monotonic() > self._next and workers:
@@ -82,11 +82,11 @@ class Watch(threading.Thread):
                 self.num_kills += 1
                 self._next = time.monotonic() + self._every
 
-    def _has(self, process: psutil.Process, word: str) -> bool:
+    def _words(self, process: psutil.Process) -> str:
         try:
-            return word in " ".join(process.cmdline())
+            return " ".join(process.cmdline())
         except psutil.Error:
-            return False
+            return ""
 
     def _measure(self, kind: str, process: psutil.Process) -> None:
         try:
