@@ -156,6 +156,7 @@ UNTOUCHED = [
     'password = os.environ["PASSWORD"], token = get_token(user_id), secret: ${SECRET}, key = "primary-key-name"',
     "password: changeme, api_key = your_api_key_goes_here, http://user:password@host/, AKIA-NO",
     "eyJ.eyJ.x, sk-short, hf_model_name, github_pat_, xoxb-",
+    "call 1-2-3-4-5-6-7, or call 1.2.3.4.5.6.7.8",
 ]
 
 

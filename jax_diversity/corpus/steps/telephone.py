@@ -35,11 +35,11 @@ _LABEL = re.compile(
 )
 _YEARS = re.compile(r"\D*(?:1[5-9]\d\d|20\d\d)(?:\D+(?:1[5-9]\d\d|20\d\d))+\D*")
 _DAY, _MONTH, _YEAR = r"(?:0?[1-9]|[12]\d|3[01])", r"(?:0?[1-9]|1[0-2])", r"(?:1[5-9]|20)\d\d"
-# A date, perhaps with hours after it; hours from and to; millions with points; an IP address.
+# A date, perhaps with hours after it; hours from and to; millions with points; single digits; an IP address.
 _NO_LABELLED = re.compile(
     rf"(?:{_YEAR}[./-]?{_MONTH}[./-]?{_DAY}|(?:{_DAY}[./-]{_MONTH}|{_MONTH}[./-]{_DAY})[./-]{_YEAR})(?:\D.*)?"
     rf"|{_YEARS.pattern}|(?:[01]\d|2[0-4])[0-5]\d ?- ?(?:[01]\d|2[0-4])[0-5]\d|\d{{1,3}}(?:\.\d{{3}})+"
-    r"|(?=.*(?<!\d)\d(?!\d))\d{1,3}(?:\.\d{1,5}){3}"
+    r"|\d(?:[./-]\d)+|(?=.*(?<!\d)\d(?!\d))\d{1,3}(?:\.\d{1,5}){3}"
 )
 _OF_THINGS = re.compile(
     r"\b(?:parts?|serial|model|order|item|catalog(?:ue)?|articles?|artikel|invoice|isbn|issn|sku|upc|ean|case|docket|grant"
