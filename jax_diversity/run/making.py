@@ -256,6 +256,11 @@ class _Orders:
             windows = {size for size in of_datasets if size} if self.objective is None else {*self.objective.windows}
         return f", windows of {', '.join(map(str, sorted(windows)))}" if windows else ""
 
+    def targets_of(self) -> str:
+        """The families with targets, for the description of a version; empty without targets."""
+        given = getattr(self.targets, "shares", self.targets)
+        return f", targets of {' and '.join(map(str, given))}" if isinstance(given, Mapping) else ""
+
     def continued(
         self, history: Int64[np.ndarray, " used"], datasets: Sequence[Dataset], count: int, mixture: Mixture
     ) -> Iterator[Int64[np.ndarray, " position"]]:
@@ -359,7 +364,7 @@ def _stored(
     The version is stored once, after the last part; if `as_made` is true, it is stored after every part.
     """
     seed = f", seed {orders.seed}" if METHODS.takes(orders.method, "seed") else ""
-    change = f"{change}: {orders.method}{seed}{orders.windows_of(datasets)}"
+    change = f"{change}: {orders.method}{seed}{orders.windows_of(datasets)}{orders.targets_of()}"
     before, key = content.parts, secrets.token_hex(16)
     epoch = sum(dataset.num_sequences for dataset in datasets)
     length = epoch * -(-_SHORTEST_PART // epoch)

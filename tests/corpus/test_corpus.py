@@ -76,6 +76,14 @@ def test_other_fields_can_hold_text_id_and_the_rest(tmp_path: Path) -> None:
     assert document == Document("k", "c", "w", "de", "T", {"id": 5, "text": None})
 
 
+def test_a_field_of_files_without_fields_is_one_sentence(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.txt", b"text")
+    with pytest.raises(
+        UserError, match=r"the field 'lang' \(corpus\.language_field\), found only files without fields"
+    ):
+        read(path, language_field="lang")
+
+
 def test_ids_that_are_absent_are_made_of_file_name_and_line(tmp_path: Path) -> None:
     content = lines({"text": "a", "id": None}) + b"\n" + lines({"text": "b"}, {"text": "c", "id": {"no": "id"}})
     for folder in ("here", "there"):

@@ -239,7 +239,12 @@ class _NamedFields:
 
     def check(self) -> None:
         """Raise a `UserError` for a named field that no record had."""
-        for name, value in self._absent.items() if self._num_records else ():
+        for name, value in self._absent.items():
+            if not self._num_records:
+                raise UserError(
+                    f"Expected records with the field {value!r} (corpus.{name}), found only files without fields; "
+                    f"leave corpus.{name} out."
+                )
             near = did_you_mean(value, self._fields).removesuffix(".")
             raise UserError(
                 f"Expected a text or number in the field {value!r} of a record (corpus.{name}), found none in "
