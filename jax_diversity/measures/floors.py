@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 
 from jax_diversity.measures.windows import blocks, row_sums
 
-_TABLE_ENTRIES = 1 << 24
+_TABLE_ENTRIES = 1 << 22
 _QUANTILES = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)
 _FRACTIONS = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
 

@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Float64, Int64, Integer, Num
 from scipy.sparse import csr_array
 
-_BLOCK_POSITIONS = 1 << 18
+# Rows of the family `tokens` have hundreds of non-zeros: then a block has fewer positions.
+_BLOCK_POSITIONS, _BLOCK_NONZEROS = 1 << 18, 1 << 20
 
 
 class Entries(NamedTuple):
@@ -22,6 +23,11 @@ class Entries(NamedTuple):
     position: Int64[np.ndarray, " nonzero"]
     group: Integer[np.ndarray, " nonzero"]
     tokens: Int64[np.ndarray, " nonzero"]
+
+
+def rows_together(rows: csr_array) -> int:
+    """Return the number of rows in a block. Its temporary arrays have about 30 bytes for each non-zero."""
+    return max(1, min(_BLOCK_POSITIONS, _BLOCK_NONZEROS * rows.shape[0] // max(len(rows.data), 1)))
 
 
 def place(counts: csr_array, indices: Int64[np.ndarray, " position"]) -> csr_array:
@@ -34,8 +40,9 @@ def place(counts: csr_array, indices: Int64[np.ndarray, " position"]) -> csr_arr
     groups = np.empty(starts[-1], index_type)
     tokens = np.empty(starts[-1], np.int32 if counts.data.max(initial=0) < 2**31 else np.int64)
     # SciPy's `counts[indices]` would keep the types of the input. Copying block by block also bounds the index arrays.
-    for first in range(0, len(indices), _BLOCK_POSITIONS):
-        chosen = indices[first : first + _BLOCK_POSITIONS]
+    step = rows_together(counts)
+    for first in range(0, len(indices), step):
+        chosen = indices[first : first + step]
         begin, end = starts[first], starts[first + len(chosen)]
         shifts = counts.indptr[chosen] - starts[first : first + len(chosen)]
         source = np.arange(begin, end) + np.repeat(shifts, widths[chosen])
@@ -54,8 +61,9 @@ def entries(placed: csr_array, start: int, stop: int) -> Entries:
 
 def blocks(rows: csr_array) -> Iterator[tuple[slice, Entries]]:
     """Yield all rows block by block: the slice of row numbers, and the non-zeros of these rows."""
-    for start in range(0, rows.shape[0], _BLOCK_POSITIONS):
-        stop = min(start + _BLOCK_POSITIONS, rows.shape[0])
+    step = rows_together(rows)
+    for start in range(0, rows.shape[0], step):
+        stop = min(start + step, rows.shape[0])
         yield slice(start, stop), entries(rows, start, stop)
 
 
@@ -63,10 +71,10 @@ def row_sums(
     rows: csr_array, value: Callable[[np.ndarray, np.ndarray], Float64[np.ndarray, " nonzero"]]
 ) -> Float64[np.ndarray, " row"]:
     """Sum a value of the non-zeros of every row, which `value` computes from arrays of their groups and tokens."""
-    sums = np.empty(rows.shape[0])
-    for start in range(0, rows.shape[0], _BLOCK_POSITIONS):
-        block = csr_array(rows[start : start + _BLOCK_POSITIONS])
-        sums[start : start + _BLOCK_POSITIONS] = _row_sums(block, value(block.indices, block.data))
+    sums, step = np.empty(rows.shape[0]), rows_together(rows)
+    for start in range(0, rows.shape[0], step):
+        block = csr_array(rows[start : start + step])
+        sums[start : start + step] = _row_sums(block, value(block.indices, block.data))
     return sums
 
 
@@ -86,8 +94,9 @@ def group_sums(block: Entries, num_groups: int) -> Int64[np.ndarray, " group"]:
 def cumulative_tokens(placed: csr_array) -> Int64[np.ndarray, " boundary"]:
     """Count the tokens before every position, and at the end all tokens: (num_positions + 1,)."""
     totals = np.zeros(placed.shape[0] + 1, np.int64)
-    for start in range(0, placed.shape[0], _BLOCK_POSITIONS):
-        stop = min(start + _BLOCK_POSITIONS, placed.shape[0])
+    step = rows_together(placed)
+    for start in range(0, placed.shape[0], step):
+        stop = min(start + step, placed.shape[0])
         bounds = placed.indptr[start : stop + 1]
         # We do not use `np.add.reduceat`, because it gives a row without non-zeros the tokens of the next row.
         running = np.zeros(bounds[-1] - bounds[0] + 1, np.int64)
@@ -194,7 +203,7 @@ def token_windows(
     starts = cumulative_tokens(placed)
     num_windows = int(starts[-1] / num_tokens)
     parts = [np.zeros(0)]
-    step = max(1, _BLOCK_POSITIONS * num_windows // placed.shape[0]) if num_windows else 1
+    step = max(1, rows_together(placed) * num_windows // placed.shape[0]) if num_windows else 1
     for first in range(0, num_windows, step):
         last = min(first + step, num_windows)
         bounds = np.minimum(
@@ -226,7 +235,7 @@ def _window_counts(placed: csr_array, size: int, offset: int) -> Iterator[csr_ar
     """Yield token counts (window, group), in blocks of windows."""
     # Only whole windows are used: positions before the offset and after the last whole window are left out.
     num_windows = max(placed.shape[0] - offset, 0) // size
-    step = max(1, _BLOCK_POSITIONS // size)
+    step = max(1, rows_together(placed) // size)
     for first in range(0, num_windows, step):
         last = min(first + step, num_windows)
         # A product with ones adds the counts of the positions of a window, without sorting them.
