@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jax_diversity.foundation.artifacts import read_json
+from jax_diversity.foundation.errors import UserError, in_one_line
 
 if TYPE_CHECKING:
     from jax_diversity.foundation.stored import StoredStages
 
 ORDERINGS = "orderings"
 _STAGE = "measure/"
+_NUMBERS = ("tv_mean", "tv_best", "tv_worst", "tv_floor", "tv_ideal_token_shuffle", "max_share_deviation")
 
 
 def measured_orderings(stored: StoredStages) -> list[str]:
@@ -44,11 +47,48 @@ def read_figures(stored: StoredStages, name: str, families: Sequence[str]) -> di
     """Return how an ordering was made, with its measures as `balance`.
 
     The measures have the families in the given order; a JSON file has them sorted by name.
+
+    Raises:
+        UserError: the file is damaged.
     """
-    found = read_json(figures_file(stored, name), "measure")
-    summary = found["balance"]
-    first = {each: summary["families"][each] for each in families if each in summary["families"]}
-    return {**found, "balance": {**summary, "families": {**first, **summary["families"]}}}
+    path = figures_file(stored, name)
+    found = read_json(path, "measure")
+    with _measures_in(path):
+        summary = found["balance"]
+        float(summary["norm_drift_max"])
+        for about in summary["families"].values():
+            float(about["prefix_l2_max"])
+            for size, window in about["windows"].items():
+                _ = int(size), [float(window[each]) for each in _NUMBERS]
+        first = {each: summary["families"][each] for each in families if each in summary["families"]}
+        return {**found, "balance": {**summary, "families": {**first, **summary["families"]}}}
+
+
+def read_curves(stored: StoredStages, name: str) -> dict[str, Any]:
+    """Return the curves of an ordering, as `drawn.curves_of` makes them.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    from jax_diversity.measures.drawn import shortened_curves
+
+    path = curves_file(stored, name)
+    found = read_json(path, "measure")
+    with _measures_in(path):
+        shortened_curves(found, 1)
+        return found
+
+
+@contextmanager
+def _measures_in(path: Path) -> Iterator[None]:
+    """Turn errors that values of other kinds raise into a `UserError`."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"Expected the measures of an ordering in {path}, found something else ({in_one_line(error)}); delete the "
+            "file, and run `jax-diversity build` again."
+        ) from None
 
 
 def fetch_figures(stored: StoredStages, name: str) -> bool:

@@ -78,10 +78,9 @@ import numpy as np
 from jax_diversity.characteristics.stored import documents_file
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.figures.plain import as_json, clean_text
-from jax_diversity.foundation.artifacts import read_json
 from jax_diversity.foundation.stage import Context
 from jax_diversity.measures.files import MeasuredOrder
-from jax_diversity.measures.stored import curves_file, measured_orderings, read_figures
+from jax_diversity.measures.stored import measured_orderings, read_curves, read_figures
 from jax_diversity.measures.verdict import Means, judge, too_few
 from jax_diversity.measures.windows import usable_windows
 from jax_diversity.report import words
@@ -156,7 +155,7 @@ def ordering_values(
     stored = dataset.stored
     measured = [name for name in names if name in measured_orderings(stored)]
     orders = {name: read_figures(stored, name, dataset.families) for name in measured}
-    curves = {name: read_json(curves_file(stored, name), "measure") for name in measured}
+    curves = {name: read_curves(stored, name) for name in measured}
     if dataset.stored_counts().is_large:
         values, verdicts = stored_values(orders, curves, dataset.num_sequences)
         return {**values, **sentences, "batches": None}, verdicts

@@ -6,6 +6,7 @@ changes. Loaders, measures, inspection, reports and exports accept any run.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -395,7 +396,7 @@ def open_datasets(datasets: Any, cache_folder: str | Path | None = None) -> tupl
     for each in given:
         if not isinstance(each, str | Path | Dataset):
             raise UserError(f"Expected a dataset, or its folder or address, found {each!r}.")
-        if not isinstance(each, Dataset) and (Path(each) / SCHEDULE_FILE).is_file():
+        if not isinstance(each, Dataset) and os.path.isfile(os.path.join(each, SCHEDULE_FILE)):
             raise UserError(f"Expected a dataset, found the stored run {each}; open it with jd.open_schedule.")
     return tuple(each if isinstance(each, Dataset) else open_dataset(each, cache_folder=cache_folder) for each in given)
 
