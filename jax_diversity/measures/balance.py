@@ -366,9 +366,7 @@ def as_order(ordering: Order, name: str = "the ordering") -> Ordering | Position
     try:
         return Ordering(ordering)
     except UserError as error:
-        raise UserError(
-            f"{name[0].upper()}{name[1:]} is not a jd.Ordering or its array: {in_one_line(error)}"
-        ) from None
+        raise UserError(f"Expected {name} to be a jd.Ordering or its array: {in_one_line(error)}") from None
     except Exception as error:  # errors that come from arrays of NumPy and other libraries
         raise UserError(f"Expected {name} to be a jd.Ordering or its array, found: {in_one_line(error)}.") from None
 

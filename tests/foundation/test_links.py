@@ -43,9 +43,9 @@ def test_a_build_follows_no_link(
         ["verify"],
     ):
         status = main([*verb, "--out", str(copy), "--quiet"])
-        line = capsys.readouterr().err
+        told = capsys.readouterr().err.splitlines()
         assert status in (0, 2)
-        assert status == 0 or len(line.splitlines()) == 1, line
+        assert status == 0 or len([line for line in told if ": warning: " not in line]) == 1, told
         assert contents(elsewhere) == before
 
 
