@@ -450,7 +450,7 @@ class OutputFolder:
             UserError: a file of a job is absent or has another size.
         """
         refuse_links(partial)
-        # A process of another host that was killed leaves temporary files, which are no part of the stage.
+        # A process of another host that was killed leaves temporary files, which do not belong to the stage.
         found = (path for path in partial.rglob("*") if path.is_file() and not is_temporary(path))
         paths = sorted(path for path in found if not path.name.endswith(RECORD))
         names = sorted(str(path.relative_to(partial)) for path in paths)

@@ -182,8 +182,8 @@ class Evaluator:
         by: a family in which a document has one group (source, language, cluster ...), or several families.
 
     Raises:
-        UserError: an argument is no loader, or its batches do not have all rows or the segmentation of the targets; a
-            family is unknown.
+        UserError: an argument is not a loader, or its batches do not have all rows or the segmentation of the targets;
+            a family is unknown.
 
     Example:
         >>> held_out = make_loader("out", split="validation", global_batch_size=64)

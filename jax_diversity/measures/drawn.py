@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
@@ -15,8 +15,26 @@ if TYPE_CHECKING:
     from jax_diversity.measures.balance import Balance
 
 
+class MeasuredOrder(NamedTuple):
+    """The measures of one order, as they are stored and drawn.
+
+    Attributes:
+        summary: as `Balance.summary` returns it.
+        curves: `prefix` (family -> curve), `windows` (family -> window size -> `curve` and `worst_position`) and
+            `norm_drift` (a curve); a curve is what `envelope` makes.
+    """
+
+    summary: dict[str, Any]
+    curves: dict[str, Any]
+
+    @classmethod
+    def of(cls, balance: Balance) -> MeasuredOrder:
+        """Keep shortened curves: a whole curve has 8 bytes for each position."""
+        return cls(balance.summary(), curves_of(balance))
+
+
 def curves_of(balance: Balance, points: int = MAX_POINTS) -> dict[str, Any]:
-    """Return the curves of a measured order, each with at most `points` points; see `files.MeasuredOrder`."""
+    """Return the curves of a measured order, each with at most `points` points; see `MeasuredOrder`."""
     return {
         "prefix": {family: envelope(curve, max_points=points) for family, curve in balance.prefix_l2.items()},
         "windows": {

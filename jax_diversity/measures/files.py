@@ -12,7 +12,7 @@ import itertools
 import shutil
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -24,7 +24,7 @@ from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.folders import locked, space_for
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.curves import Envelope
-from jax_diversity.measures.drawn import window_curve
+from jax_diversity.measures.drawn import MeasuredOrder, window_curve
 from jax_diversity.measures.floors import ideal_token_shuffle, sequence_excess
 from jax_diversity.measures.prefixes import prefix_deviation
 from jax_diversity.measures.sliding import window_maximum, window_tv_all
@@ -36,19 +36,6 @@ from jax_diversity.schema.spool import Rows, Spool
 _FOLDER, _PAIRS = ".measuring", "pairs-"
 Read = Callable[[int, int], Int64[np.ndarray, " position"]]
 """Reads the sequences at the positions `first` up to `stop`."""
-
-
-class MeasuredOrder(NamedTuple):
-    """The measures of one order of stored counts.
-
-    Attributes:
-        summary: as `measure_files` returns it.
-        curves: `prefix` (family -> curve), `windows` (family -> window size -> `curve` and `worst_position`) and
-            `norm_drift` (a curve); a curve is what `envelope` makes.
-    """
-
-    summary: dict[str, Any]
-    curves: dict[str, Any]
 
 
 def measure_files(

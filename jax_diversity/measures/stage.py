@@ -27,7 +27,7 @@ def measure_stage(name: str) -> Stage:
 def _measure(context: Context, partial: Path, name: str) -> Counts:
     """Measure one ordering; write the values with how it was made, and its curves, into JSON files in its folder."""
     from jax_diversity.measures.balance import measure
-    from jax_diversity.measures.drawn import curves_of
+    from jax_diversity.measures.drawn import MeasuredOrder
     from jax_diversity.measures.files import measure_counts, reader
     from jax_diversity.measures.windows import usable_windows
 
@@ -40,8 +40,7 @@ def _measure(context: Context, partial: Path, name: str) -> Counts:
             read, folder = reader(ordering.indices), partial / "measuring"
             summary, curves = measure_counts(counts, read, windows, folder, advance)
         else:
-            balance = measure(dataset.characteristics, ordering, windows, advance)
-            summary, curves = balance.summary(), curves_of(balance)
+            summary, curves = MeasuredOrder.of(measure(dataset.characteristics, ordering, windows, advance))
     write_json(partial / curves_name(name), curves)
     write_json(partial / figures_name(name), {**context.counts(f"order/{name}"), "balance": summary})
     return {"windows": list(windows)}

@@ -91,7 +91,7 @@ class CutSides:
         squares = self._square_norms()
         self._least_gain = _LEAST_GAIN * float(squares.mean())
         self._was_left = np.arange(len(rows)) < len(rows) // 2
-        # `||v_s||²` of the sequences that may leave their side, and of those that may join the left; else infinity.
+        # `||v_s||²` of the sequences that may leave their side or join the left; else infinity.
         self._leaving, self._joining = squares.copy(), squares
         self._leaving[~self._was_left] = self._joining[self._was_left] = np.inf
 

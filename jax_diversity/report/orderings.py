@@ -15,8 +15,7 @@ from jax_diversity.foundation.progress import Advance, Progress
 from jax_diversity.measures.balance import Measurer, Order, Targets, as_order, target_shares
 from jax_diversity.measures.comparison import SHUFFLE, gap_or_none
 from jax_diversity.measures.curves import MAX_POINTS
-from jax_diversity.measures.drawn import curve_values, curves_of, limit_values, shortened_curves
-from jax_diversity.measures.files import MeasuredOrder
+from jax_diversity.measures.drawn import MeasuredOrder, curve_values, limit_values, shortened_curves
 from jax_diversity.measures.floors import ideal_token_shuffle, window_floor
 from jax_diversity.measures.profile import GroupTimeline, WindowProfile, group_timeline, window_profile
 from jax_diversity.measures.windows import place
@@ -98,9 +97,7 @@ def orders_values(
             measured = each.measured
             if measured is None:
                 measurer = measurer or Measurer(characteristics, windows, targets)
-                balance = measurer.measure(each.order, advance)
-                # The whole curves are not kept: prefix curves of ten million sequences are 80 MB per family.
-                measured = MeasuredOrder(balance.summary(), curves_of(balance))
+                measured = MeasuredOrder.of(measurer.measure(each.order, advance))
             summaries.append(measured.summary)
             values.append(order_values(chars, each, measured, group_names, len(orders), advance, targets))
     if shuffle is None:
@@ -159,7 +156,7 @@ def stored_values(
 
     Args:
         orders: name -> how the order was made, with its measures as `balance`.
-        curves: name -> the curves of `measures.files.MeasuredOrder`.
+        curves: name -> the curves of `measures.drawn.MeasuredOrder`.
         num_sequences: the number of sequences.
     """
     values = [

@@ -79,7 +79,7 @@ from jax_diversity.characteristics.stored import documents_file
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.figures.plain import as_json, clean_text
 from jax_diversity.foundation.stage import Context
-from jax_diversity.measures.files import MeasuredOrder
+from jax_diversity.measures.drawn import MeasuredOrder
 from jax_diversity.measures.stored import measured_orderings, read_curves, read_figures
 from jax_diversity.measures.verdict import Means, judge, too_few
 from jax_diversity.measures.windows import usable_windows

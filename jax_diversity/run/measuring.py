@@ -28,8 +28,8 @@ from jax_diversity.measures.comparison import (
     gap_or_none,
     is_shuffle,
 )
-from jax_diversity.measures.drawn import curves_of, shortened_curves
-from jax_diversity.measures.files import MeasuredOrder, measure_counts, reader
+from jax_diversity.measures.drawn import MeasuredOrder, curves_of, shortened_curves
+from jax_diversity.measures.files import measure_counts, reader
 from jax_diversity.measures.floors import window_floor
 from jax_diversity.measures.followed import FollowedBalance, follow
 from jax_diversity.measures.profile import window_profile

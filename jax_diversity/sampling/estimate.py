@@ -33,7 +33,7 @@ class LossEstimate:
         low: lower end of the 95 % interval.
         high: upper end of the 95 % interval.
         num_sequences: number of sequences (or documents) of the sample.
-        num_all: number of those that it stands for.
+        num_all: number of sequences or documents that it stands for.
         worth: number of random sequences whose plain mean has this error.
         groups: group -> its estimate.
     """

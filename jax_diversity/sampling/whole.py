@@ -46,7 +46,7 @@ class Whole:
         characteristics: their counts; one row per sequence or document.
         names: family -> names of its groups; a family without names has none here.
         numbers: the number of every row in the dataset; None if rows are numbered from 0.
-        num_numbers: the number of all sequences or documents of the dataset, also those that are no rows.
+        num_numbers: the number of all sequences or documents of the dataset, also without a row.
         ids: returns the ids of some documents by their numbers; None for sequences.
     """
 

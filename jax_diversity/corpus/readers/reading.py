@@ -192,7 +192,7 @@ class Reading:
         report = self.report
         if not report.num_documents:
             first = f"; the first problem: {report.problems[0]}" if report.problems else ""
-            # dolma gives its files of token ids this ending, and NumPy its arrays, which are no corpus.
+            # dolma gives its files of token ids this ending, and NumPy its arrays, which are not a corpus.
             linking = f"; {LINKING}" if ".npy:" in first else ""
             raise UserError(
                 f"Expected at least one document that is not empty in {', '.join(self.config.paths)}, found "
