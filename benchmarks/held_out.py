@@ -75,7 +75,7 @@ def losses_of(corpus: str, folder: Path) -> tuple[jd.Dataset, np.ndarray, np.nda
 def compared(dataset: jd.Dataset, sums: np.ndarray, counts: np.ndarray) -> dict[str, Any]:
     """Return the mean squared error of the mean loss of chosen parts, by hash and balanced, at every fraction."""
     groups = np.asarray(dataset.duplicate_groups)
-    families, tokens = unit_counts(dataset, groups)
+    families, tokens = unit_counts(dataset, groups, int(groups.max()) + 1)
     losses, targets = (np.bincount(groups, each, len(tokens)) for each in (sums, counts))
     known = np.flatnonzero(targets)
     losses, targets, tokens = losses[known], targets[known], tokens[known]

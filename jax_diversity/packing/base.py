@@ -16,12 +16,12 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int32, Int64
+from jaxtyping import Float32, Int32, Int64, Integer
 
 from jax_diversity.foundation.checks import as_whole_number, check_function
 from jax_diversity.foundation.errors import UserError, in_one_line
@@ -30,6 +30,7 @@ from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.tables import as_html
 from jax_diversity.foundation.wording import counted
 from jax_diversity.packing.appearances import intersperse
+from jax_diversity.packing.concat import concat_blocks
 from jax_diversity.packing.report import PackingReport, report_packing
 from jax_diversity.schema import Segments
 from jax_diversity.schema.orderings import as_integers
@@ -147,6 +148,30 @@ def pack(
     segments = chosen(lengths, order, sequence_length, **taken, **options)
     repeats = "num_epochs" in parameters or times is not None
     return Packed(segments, report_packing(segments, lengths, documents, codes, repeats=repeats))
+
+
+def pack_in_blocks(
+    document_lengths: Int64[np.ndarray, " document"],
+    sequence_length: int,
+    *,
+    method: str,
+    document_order: Integer[np.ndarray, " chosen"],
+    appearances: Int64[np.ndarray, " document"] | None = None,
+    advance: Advance = ignore,
+    **arguments: Any,
+) -> Iterator[Packed]:
+    """Pack as `pack`, and yield the packing in blocks of documents; every block has the number of all sequences.
+
+    `concat` without atoms and appearances needs the memory of one block. With other methods there is one block.
+    """
+    if method != "concat" or arguments.get("atom_size") is not None or appearances is not None:
+        given = {"document_order": document_order, "appearances": appearances, "advance": advance}
+        yield pack(document_lengths, sequence_length, method=method, **given, **arguments)
+        return
+    options = {name: value for name, value in arguments.items() if name == "last_sequence"}
+    for documents, segments in concat_blocks(document_lengths, document_order, sequence_length, **options):
+        yield Packed(segments, report_packing(segments, document_lengths, documents))
+        advance(len(documents))
 
 
 def check_settings(method: str, options: Mapping[str, Any], sequence_length: int, seed: int) -> None:

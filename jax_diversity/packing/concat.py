@@ -7,12 +7,14 @@ https://arxiv.org/abs/2005.14165).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Int64, Integer
 
 from jax_diversity.packing.pieces import (
+    ROWS,
     apart_atoms,
     as_atom_size,
     atom_order,
@@ -72,3 +74,29 @@ def concat(
         pieces, _ = cut_stream(pieces, start, length)
     num_sequences = num_filled(total, sequence_length, last_sequence)
     return fill(pieces, end_to_end(pieces.length), num_sequences, sequence_length)
+
+
+def concat_blocks(
+    document_lengths: Int64[np.ndarray, " document"],
+    document_order: Integer[np.ndarray, " chosen"],
+    sequence_length: int,
+    *,
+    last_sequence: Literal["drop", "pad"] = "drop",
+) -> Iterator[tuple[Int64[np.ndarray, " block"], Segments]]:
+    """Pack as `concat` without atoms, in the memory of a block: yield blocks of documents and their segments.
+
+    Every block has the number of all sequences. The last sequence of a block may go on in the next block.
+
+    Example:
+        >>> blocks = concat_blocks(np.array([3, 2]), np.array([1, 0]), sequence_length=2)
+        >>> [(documents.tolist(), len(segments)) for documents, segments in blocks]
+        [([1, 0], 2)]
+    """
+    blocks = [document_order[first : first + ROWS] for first in range(0, max(len(document_order), 1), ROWS)]
+    sizes = [int(document_lengths[block].sum()) for block in blocks]
+    num_sequences, start = num_filled(sum(sizes), sequence_length, last_sequence), 0
+    for block, size in zip(blocks, sizes, strict=True):
+        documents = block.astype(np.int64)
+        pieces = whole_documents(document_lengths, documents)
+        yield documents, fill(pieces, start + end_to_end(pieces.length), num_sequences, sequence_length)
+        start += size

@@ -17,7 +17,8 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Segments
 
 _EXCHANGES = 32  # rounds of exchanges of atoms
-_ROWS = 1 << 20  # pieces cut together; the result does not depend on it
+ROWS = 1 << 20
+"""Pieces that are cut together, and documents that are packed together; the result does not depend on it."""
 
 
 class Pieces(NamedTuple):
@@ -163,8 +164,8 @@ def fill(pieces: Pieces, start: Int64[np.ndarray, " piece"], num_sequences: int,
     """Put each piece at its place; pieces are sorted by place, and tokens after the last sequence are dropped."""
     # We cut a million pieces at a time: the temporary columns of `_cut` are several times as large as the result.
     blocks = []
-    for row in range(0, len(start), _ROWS):
-        rows = slice(row, row + _ROWS)
+    for row in range(0, len(start), ROWS):
+        rows = slice(row, row + ROWS)
         blocks.append(_cut(pieces.take(rows), start[rows], num_sequences * sequence_length, sequence_length))
     return joined_segments(blocks, num_sequences, sequence_length)
 

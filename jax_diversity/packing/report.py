@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64
+from jaxtyping import Int32, Int64
 
 from jax_diversity.packing.pieces import end_to_end, run_starts
 from jax_diversity.schema import Segments
@@ -52,6 +53,18 @@ class PackingReport:
     clusters_per_sequence: float | None = None
     largest_cluster_share: float | None = None
 
+    @classmethod
+    def joined(cls, reports: Sequence[PackingReport], sequence_length: int) -> PackingReport:
+        """Return the report of a packing from the reports of its blocks, which have the number of all sequences.
+
+        Blocks have different documents, so that their tokens are added up. Numbers of topics are not kept.
+        """
+        names = [name for name in cls.__match_args__ if name.startswith("num_")]
+        sums: dict[str, int] = {name: sum(getattr(report, name) for report in reports) for name in names}
+        sums["num_sequences"] = reports[0].num_sequences
+        taken = sums["num_tokens_kept"] + sums["num_tokens_repeated"] + sums["num_inserted_ends"]
+        return cls(**sums | {"num_padding_tokens": sums["num_sequences"] * sequence_length - taken})
+
     @property
     def mean_segments(self) -> float:
         """Mean number of segments in a sequence; 0 without sequences."""
@@ -88,7 +101,7 @@ def report_packing(
         num_tokens_repeated=num_repeated,
         num_inserted_ends=num_ends,
         num_padding_tokens=segments.num_sequences * segments.sequence_length - num_taken,
-        num_documents_cut=int(documents_cut(segments, document_lengths, repeats=num_repeated > 0).sum()),
+        num_documents_cut=len(documents_cut(segments, document_lengths, repeats=num_repeated > 0)),
         num_sequences=segments.num_sequences,
         num_segments=len(segments),
         clusters_per_sequence=None if mix is None else mix.clusters_per_sequence,
@@ -98,17 +111,14 @@ def report_packing(
 
 def documents_cut(
     segments: Segments, document_lengths: Int64[np.ndarray, " document"], *, repeats: bool = False
-) -> Bool[np.ndarray, " document"]:
+) -> Int64[np.ndarray, " cut"]:
     """Find documents in more than one sequence; with `repeats`, documents that a segment contains only in part."""
     if repeats:
-        cut = np.zeros(len(document_lengths), bool)
-        cut[segments.document_index[segments.length < document_lengths[segments.document_index]]] = True
-        return cut
-    # Rows are sorted by sequence, and of several writes to one element the last remains: we need no sort.
-    first, last = np.zeros((2, len(document_lengths)), np.int64)
-    last[segments.document_index] = segments.sequence_index
-    first[segments.document_index[::-1]] = segments.sequence_index[::-1]
-    return first != last
+        return np.unique(segments.document_index[segments.length < document_lengths[segments.document_index]])
+    # Rows are sorted by sequence. A stable sort by document keeps this, so we compare neighbours.
+    rows = np.argsort(segments.document_index, kind="stable")
+    document, sequence = segments.document_index[rows], segments.sequence_index[rows]
+    return np.unique(document[1:][(np.diff(document) == 0) & (np.diff(sequence) != 0)])
 
 
 def _num_distinct(segments: Segments, document_lengths: Int64[np.ndarray, " document"]) -> int:

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int64, UInt64
+from jaxtyping import Bool, Int64, Integer, UInt64
 
 from jax_diversity.foundation.artifacts import fingerprint, is_as_written, read_array
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import inside
 from jax_diversity.foundation.stage import Context
+from jax_diversity.packing.pieces import ROWS
 from jax_diversity.packing.stored import HELD_OUT, SEQUENCES, read_held_out
 
 RECORD = np.dtype([("id", "<u8"), ("held_out", "?")])
@@ -20,22 +21,30 @@ RECORD = np.dtype([("id", "<u8"), ("held_out", "?")])
 _FAMILIES = ("cluster", "length", "source", "language")
 """The families that are balanced. With token counts beside them, the mixture of tokens was hardly better, all other
 families were worse, and the mean loss of the chosen documents was further from that of all (docs/log.md)."""
+_MOST_CANDIDATES = 1 << 20
+_CANDIDATES = 8
+"""Of more than `_MOST_CANDIDATES` groups of copies, this multiple of the wanted share are candidates, and at least
+`_MOST_CANDIDATES`. Four times as many gave no better mixture (docs/log.md)."""
 _SETTINGS = ("validation_fraction", "validation_choice")
 _FILE = f"{SEQUENCES}/{HELD_OUT}"
 
 
-def split_documents(context: Context) -> Bool[np.ndarray, " document"]:
+def split_documents(context: Context, ids: UInt64[np.ndarray, " document"]) -> Bool[np.ndarray, " document"]:
     """Choose the validation documents by the settings of packing.
 
     The choice depends on the documents, their tokens and clusters, and on an earlier dataset. It does not depend on the
     sequence length, the packing method, weights or seeds, so that other packings have the same validation documents.
+
+    Args:
+        context: the context of the stage `pack`.
+        ids: the hashes of the documents' ids (`hash_ids`).
 
     Raises:
         UserError: the earlier dataset does not exist, or its file is damaged.
     """
     dataset, config = context.dataset, context.config.packing
     groups = np.asarray(dataset.duplicate_groups)
-    known, held = _earlier_documents(context, hash_ids(dataset.document_store.ids()))
+    known, held = _earlier_documents(context, ids)
     if config.validation_choice == "hash":
         chosen = validation_mask(dataset.document_store.ids(), groups, config.validation_fraction)
         chosen &= ~_in_groups(groups, known & ~held)
@@ -59,7 +68,7 @@ def hash_ids(ids: Iterable[str]) -> UInt64[np.ndarray, " document"]:
     digests = bytearray()
     for key in ids:
         digests += hashlib.blake2b(key.encode(), digest_size=8, person=b"held out").digest()
-    return np.frombuffer(bytes(digests), "<u8").astype(np.uint64)
+    return np.frombuffer(digests, "<u8").astype(np.uint64, copy=False)
 
 
 def validation_mask(
@@ -95,34 +104,65 @@ def _balanced(
 
     if not fraction or not len(groups):
         return np.zeros(len(groups), bool)
-    counts, tokens = unit_counts(dataset, groups)
-    num_units = len(tokens)
-    is_held = np.bincount(groups, held, num_units) > 0
-    barred = (np.bincount(groups, known, num_units) > 0) & ~is_held
-    return choose(counts, tokens, fraction, held=is_held, barred=barred)[groups]
+    unit, num_units = groups, int(groups.max()) + 1
+    is_held = _units_with(groups, held)
+    barred = _units_with(groups, known) & ~is_held
+    share = max(_CANDIDATES * fraction, _MOST_CANDIDATES / num_units)
+    if share < 1:
+        # A random part of the units are candidates. All others are one unit that cannot be chosen, so that the mixture
+        # is still the corpus's, and time and memory grow with the candidates.
+        candidate = np.random.default_rng(0).random(num_units, np.float32) < share
+        candidate = (candidate & ~barred) | is_held
+        place = np.cumsum(candidate, dtype=np.min_scalar_type(-num_units - 1))
+        place -= 1
+        place[~candidate] = num_units = int(candidate.sum())
+        unit = place[groups]
+        is_held, barred = np.append(is_held[candidate], False), np.arange(num_units + 1) == num_units
+    counts, tokens = unit_counts(dataset, unit, num_units)
+    return choose(counts, tokens, fraction, held=is_held, barred=barred)[unit]
 
 
 def unit_counts(
-    dataset: Any, groups: Int64[np.ndarray, " document"]
+    dataset: Any, unit: Integer[np.ndarray, " document"], num_units: int
 ) -> tuple[dict[str, Any], Int64[np.ndarray, " unit"]]:
-    """Count the tokens of every group of copies (a unit): family -> CSR (unit, group), and all tokens."""
+    """Count the tokens of every unit of documents: family -> CSR (unit, group), and all tokens.
+
+    Documents with the number `num_units` are counted together, as one more unit.
+    """
     from scipy import sparse
 
     lengths = dataset.tokens.document_lengths
-    num_units = int(groups.max(initial=-1)) + 1
+    own = np.flatnonzero(unit < num_units)
+    rows, tokens = unit[own], lengths[own].astype(np.float64)
+    others = int(lengths.sum()) - int(tokens.sum())
     counts = {}
     for family in _FAMILIES:
         codes = dataset.document_groups(family)
-        shape = (num_units, int(codes.max(initial=-1)) + 1)
-        counts[family] = sparse.csr_array((lengths.astype(np.float64), (groups, codes)), shape=shape)
-    return counts, np.bincount(groups, lengths, num_units).astype(np.int64)
+        num_groups = int(codes.max(initial=-1)) + 1
+        matrix = sparse.csr_array((tokens, (rows, codes[own])), shape=(num_units, num_groups))
+        if others:
+            blocks = (slice(first, first + ROWS) for first in range(0, len(codes), ROWS))
+            total = sum(np.bincount(codes[block], lengths[block], num_groups) for block in blocks)
+            matrix = sparse.vstack([matrix, sparse.csr_array((total - matrix.sum(axis=0))[None])], format="csr")
+        counts[family] = matrix
+    sums = np.bincount(rows, tokens, num_units).astype(np.int64)
+    return counts, np.append(sums, others) if others else sums
+
+
+def _units_with(
+    groups: Int64[np.ndarray, " document"], mask: Bool[np.ndarray, " document"]
+) -> Bool[np.ndarray, " unit"]:
+    """Whether each group contains a document of the mask."""
+    units = np.zeros(int(groups.max(initial=-1)) + 1, bool)
+    units[groups[mask]] = True
+    return units
 
 
 def _in_groups(
     groups: Int64[np.ndarray, " document"], mask: Bool[np.ndarray, " document"]
 ) -> Bool[np.ndarray, " document"]:
     """Whether each document's group contains a document of the mask."""
-    return (np.bincount(groups, mask, int(groups.max(initial=-1)) + 1) > 0)[groups]
+    return _units_with(groups, mask)[groups]
 
 
 def _earlier_documents(

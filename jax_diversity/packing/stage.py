@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,21 @@ from jax_diversity.foundation.spacing import space_groups
 from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.foundation.wording import counted
 from jax_diversity.packing.settings import PackingConfig
-from jax_diversity.packing.stored import APPEARANCES, HELD_OUT, SEGMENTS, SEQUENCES, SHUFFLE_INDEX, VALIDATION
+from jax_diversity.packing.stored import (
+    APPEARANCES,
+    HELD_OUT,
+    SEGMENTS,
+    SEQUENCES,
+    SHUFFLE_INDEX,
+    VALIDATION,
+    write_segments,
+)
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from jax_diversity.packing.base import Packed
+    from jax_diversity.packing.report import PackingReport
 
 _COUNTED = (
     "num_tokens_kept",
@@ -37,9 +49,6 @@ _LAST_SEQUENCE = "last_sequence"
 
 def pack_documents(context: Context, partial: Path) -> Counts:
     """Set validation documents aside and pack both parts into sequences."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     from jax_diversity.packing.appearances import draw_appearances
     from jax_diversity.packing.split import RECORD, hash_ids, split_documents
     from jax_diversity.packing.weighing import weigh_documents
@@ -47,10 +56,11 @@ def pack_documents(context: Context, partial: Path) -> Counts:
     config: PackingConfig = context.config.packing
     dataset = context.dataset
     lengths, groups = dataset.tokens.document_lengths, dataset.duplicate_groups
-    validation = split_documents(context)
     records = np.empty(len(lengths), RECORD)
-    records["id"], records["held_out"] = hash_ids(dataset.document_store.ids()), validation
+    records["id"] = hash_ids(dataset.document_store.ids())
+    records["held_out"] = validation = split_documents(context, records["id"])
     write_array(partial / HELD_OUT, records)
+    del records
     chosen, appearances = ~validation, None
     if (weights := weigh_documents(context)) is not None:
         appearances = draw_appearances(weights, dataset.document_store.ids(), config.seed)
@@ -61,22 +71,14 @@ def pack_documents(context: Context, partial: Path) -> Counts:
     # Both parts are packed separately, so with any method no sequence contains tokens of training and validation
     # documents.
     with context.progress.task("pack documents", len(lengths), "document") as advance:
-        training = _packed(context, dataset, chosen, advance, appearances)
-        apart = _packed(context, dataset, validation, advance, once=True)
-    if not training.report.num_sequences:
+        training, overlap = _store(dataset, partial / SEGMENTS, _packed(context, dataset, chosen, advance, appearances))
+        apart, _ = _store(dataset, partial / VALIDATION, _packed(context, dataset, validation, advance, once=True))
+    if not training.num_sequences:
         raise UserError(
             f"Expected a corpus of at least one training sequence, packing.sequence_length="
             f"{config.sequence_length} tokens for packing.method={config.method}, found "
-            f"{training.report.num_tokens} tokens; choose shorter sequences or add text."
+            f"{training.num_tokens} tokens; choose shorter sequences or add text."
         )
-    for name, part in ((SEGMENTS, training.segments), (VALIDATION, apart.segments)):
-        columns = {column: getattr(part, column) for column in part.COLUMNS}
-        if dataset.has_loss_mask:
-            kept = part.length - part.inserted_ends(lengths)  # an inserted end token does not count
-            columns["num_loss_tokens"] = dataset.tokens.num_loss_tokens_of(
-                part.document_index, part.document_offset, kept
-            )
-        pq.write_table(pa.table(columns), partial / name, compression="zstd")
     if config.method == "megatron":  # store the order in which Megatron would read the sequences, to measure it later
         from jax_diversity.packing.megatron import megatron_indices
 
@@ -86,14 +88,41 @@ def pack_documents(context: Context, partial: Path) -> Counts:
         write_array(partial / SHUFFLE_INDEX, indices.shuffle_index)
     return {
         "sequence_length": config.sequence_length,
-        "overlap": training.segments.overlap,
-        "num_sequences": training.report.num_sequences,
-        "num_validation_sequences": apart.report.num_sequences,
+        "overlap": overlap,
+        "num_sequences": training.num_sequences,
+        "num_validation_sequences": apart.num_sequences,
         "num_validation_documents": int(validation.sum()),
-        "num_duplicate_documents": int(len(groups) - len(np.unique(groups))),
-        **{name: getattr(training.report, name) + getattr(apart.report, name) for name in _COUNTED},
+        "num_duplicate_documents": len(groups) - int(groups.max(initial=-1)) - 1,
+        **{name: getattr(training, name) + getattr(apart, name) for name in _COUNTED},
         **_appearance_counts(context, appearances, validation),
     }
+
+
+def _store(dataset: Any, path: Path, blocks: Iterator[Packed]) -> tuple[PackingReport, int]:
+    """Write the segments of a packing, block by block, and return its report and its sequences' overlap."""
+    import pyarrow as pa
+
+    from jax_diversity.packing.report import PackingReport
+
+    reports, lengths = [], dataset.tokens.document_lengths
+    sequence_length = overlap = 0
+
+    def tables() -> Iterator[pa.Table]:
+        nonlocal sequence_length, overlap
+        for block in blocks:
+            segments = block.segments
+            columns = {column: getattr(segments, column) for column in segments.COLUMNS}
+            if dataset.has_loss_mask:
+                kept = segments.length - segments.inserted_ends(lengths)  # an inserted end token does not count
+                columns["num_loss_tokens"] = dataset.tokens.num_loss_tokens_of(
+                    segments.document_index, segments.document_offset, kept
+                )
+            reports.append(block.report)
+            sequence_length, overlap = segments.sequence_length, segments.overlap
+            yield pa.table(columns)
+
+    write_segments(path, tables())
+    return PackingReport.joined(reports, sequence_length), overlap
 
 
 def _appearance_counts(
@@ -122,16 +151,18 @@ def _packed(
     appearances: Int64[np.ndarray, " document"] | None = None,
     *,
     once: bool = False,
-) -> Packed:
-    """Pack the chosen documents in their order with the method and options of the settings."""
-    from jax_diversity.packing.base import METHODS, pack
+) -> Iterator[Packed]:
+    """Pack the chosen documents in their order with the method and options of the settings, in blocks."""
+    from jax_diversity.packing.base import METHODS, pack_in_blocks
 
     config: PackingConfig = context.config.packing
     lengths = dataset.tokens.document_lengths
     order = np.flatnonzero(chosen)
     if config.document_order == "shuffle":
         # All documents are shuffled, not only the chosen ones: their order does not depend on the other documents.
-        order = np.random.default_rng(config.seed).permutation(len(chosen))
+        # The numbers have no more bytes than they need; their type does not change the shuffle.
+        order = np.arange(len(chosen), dtype=np.min_scalar_type(-len(chosen)))
+        np.random.default_rng(config.seed).shuffle(order)
         order = order[chosen[order]]
     elif config.document_order == "spacing":
         _, group = np.unique(dataset.assignments("cluster")[order], return_inverse=True)
@@ -149,7 +180,7 @@ def _packed(
         arguments["clusters"] = dataset.assignments("cluster")
     if METHODS.takes(config.method, "vectors"):
         arguments["vectors"] = np.asarray(dataset.embeddings)  # in memory if it has several files
-    return pack(
+    return pack_in_blocks(
         lengths,
         config.sequence_length,
         method=config.method,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +14,8 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.schema import Segments
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from jax_diversity.foundation.stored import StoredStages
 
 SEQUENCES = "sequences"
@@ -21,6 +24,7 @@ VALIDATION = "validation.parquet"
 APPEARANCES = "appearances.npy"
 HELD_OUT = "held_out.npy"
 SHUFFLE_INDEX = "shuffle_index.npy"
+_GROUP_ROWS = 1 << 20
 _PARTS = {"train": (SEGMENTS, "num_sequences"), "validation": (VALIDATION, "num_validation_sequences")}
 
 
@@ -61,6 +65,21 @@ def read_segments(
         sequence_length=stored_length(stored),
         overlap=stored.number("pack", "overlap"),
     )
+
+
+def write_segments(path: Path, tables: Iterable[pa.Table]) -> None:
+    """Write a file of segments from one or more tables. The file does not depend on the tables' numbers of rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rest = iter(tables)
+    waiting = next(rest)
+    with pq.ParquetWriter(path, waiting.schema, compression="zstd") as writer:
+        for table in filter(len, rest):
+            if full := len(waiting) // _GROUP_ROWS * _GROUP_ROWS:
+                writer.write_table(waiting.slice(0, full), _GROUP_ROWS)
+            waiting = pa.concat_tables([waiting.slice(full), table])
+        writer.write_table(waiting, _GROUP_ROWS)
 
 
 def segments_file(stored: StoredStages) -> Path:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import jax_diversity as jd
+from jax_diversity.packing import split
 from jax_diversity.packing.held_out import choose
 from jax_diversity.packing.split import hash_ids, validation_mask
 from jax_diversity.pipeline.build import Build
@@ -151,6 +152,43 @@ def test_copies_stay_together_and_other_packings_hold_out_the_same(earlier: Path
     Build(config_of(earlier / "corpus", out, validation_choice="hash")).run_stage("pack")
     mask = validation_mask(dataset.document_store.ids(), groups, 0.05)
     np.testing.assert_array_equal(jd.open_dataset(out).held_out, mask)
+
+
+def test_of_many_documents_a_part_are_candidates(
+    earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = jd.open_dataset(earlier / "out")
+    groups, lengths = np.asarray(dataset.duplicate_groups), dataset.tokens.document_lengths
+    every, sums = split.unit_counts(dataset, groups, int(groups.max()) + 1)
+    unit = np.where(groups % 3 == 0, groups // 3, int(groups.max()) // 3 + 1)  # two thirds are counted together
+    counts, tokens = split.unit_counts(dataset, unit, int(groups.max()) // 3 + 1)
+    for family, matrix in every.items():
+        np.testing.assert_array_equal(counts[family][:-1].toarray(), matrix[::3].toarray())
+        np.testing.assert_array_equal(counts[family].sum(axis=0), matrix.sum(axis=0))
+    np.testing.assert_array_equal(tokens[:-1], sums[::3])
+    assert tokens.sum() == sums.sum() == lengths.sum()
+
+    monkeypatch.setattr(split, "_MOST_CANDIDATES", 150)
+    out = shutil.copytree(earlier / "out", tmp_path / "out")
+    Build(config_of(earlier / "corpus", out, validation_fraction=0.06)).run_stage("pack")
+    held = jd.open_dataset(out).held_out
+    assert lengths[held].sum() / lengths.sum() == pytest.approx(0.06, rel=0.1)
+    assert not np.intersect1d(groups[held], groups[~held]).size
+    units = np.isin(np.arange(len(sums)), groups[held])
+    hashed = [
+        validation_mask([f"{seed}-{n}" for n in range(len(sums))], np.arange(len(sums)), 0.06) for seed in range(9)
+    ]
+    found, random = (
+        sum(distance(matrix, mask) for matrix in every.values() for mask in masks) / len(masks)
+        for masks in ([units], hashed)
+    )
+    assert found < 0.7 * random  # seen: .61 with about 20 documents
+    # The documents of the earlier build in this folder stay held out, and its training documents do not become so.
+    held, trained = parts(dataset)
+    dataset = packed(config_of(grown(earlier, tmp_path), tmp_path / "new", validation_from=str(earlier / "out")))
+    now, training = parts(dataset)
+    assert held & (now | training) <= now
+    assert not trained & now
 
 
 @pytest.mark.parametrize("choice", ["balanced", "hash"])

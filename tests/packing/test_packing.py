@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax_diversity.characteristics.codes import Codes, length_bins
 from jax_diversity.characteristics.counts import count_tokens
+from jax_diversity.packing import stored
+from jax_diversity.packing.base import pack, pack_in_blocks
 from jax_diversity.packing.concat import concat
-from jax_diversity.packing.report import documents_cut
+from jax_diversity.packing.report import PackingReport, documents_cut
 from jax_diversity.packing.split import validation_mask
+from jax_diversity.packing.stored import write_segments
+from jax_diversity.schema import Segments
 
 pytestmark = pytest.mark.core
 
@@ -50,10 +57,49 @@ def test_concat_places_every_token_once_and_in_order(
     assert found == expected
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 12), max_size=25),
+    st.integers(1, 9),
+    st.sampled_from(["drop", "pad"]),
+    st.integers(1, 6),
+    st.integers(0, 2**16),
+)
+def test_blocks_of_documents_give_the_same_packing(
+    lengths: list[int], length: int, last: Literal["drop", "pad"], size: int, seed: int
+) -> None:
+    order = np.random.default_rng(seed).permutation(len(lengths))[: max(len(lengths) - 2, 0)]
+    whole = pack(lengths, length, document_order=order, last_sequence=last)
+    counts = np.array(lengths, np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jax_diversity.packing.concat.ROWS", size)
+        blocks = list(
+            pack_in_blocks(counts, length, method="concat", document_order=order.astype(np.int32), last_sequence=last)
+        )
+    assert len(blocks) == max(-(-len(order) // size), 1)
+    for column in Segments.COLUMNS:
+        joined = np.concatenate([getattr(block.segments, column) for block in blocks])
+        np.testing.assert_array_equal(joined, getattr(whole.segments, column))
+        assert joined.dtype == getattr(whole.segments, column).dtype
+    assert PackingReport.joined([block.report for block in blocks], length) == whole.report
+
+
+@pytest.mark.parametrize("sizes", [[0], [0, 0], [4, 0], [10], [0, 4, 0, 6], [3, 3, 3, 1], [8, 2], [4, 4], [1] * 10])
+def test_a_file_of_segments_does_not_depend_on_its_tables(
+    sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "_GROUP_ROWS", 4)
+    table = pa.table({"position": np.arange(sum(sizes))})
+    pq.write_table(table, tmp_path / "whole", row_group_size=4, compression="zstd")
+    ends = np.cumsum(sizes).tolist()
+    write_segments(tmp_path / "parts", (table.slice(end - size, size) for end, size in zip(ends, sizes, strict=True)))
+    assert (tmp_path / "parts").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
 def test_documents_that_are_cut_are_counted() -> None:
     lengths = np.array([3, 2, 5])
-    assert not documents_cut(concat(lengths, np.arange(3), 5), lengths).any()
-    assert documents_cut(concat(lengths, np.arange(3), 4), lengths).tolist() == [False, True, False]
+    assert not len(documents_cut(concat(lengths, np.arange(3), 5), lengths))
+    assert documents_cut(concat(lengths, np.arange(3), 4), lengths).tolist() == [1]
 
 
 def test_validation_split_is_stable_and_keeps_copies_together() -> None:

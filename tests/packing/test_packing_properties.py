@@ -88,7 +88,7 @@ def test_the_result_is_the_same_every_time_and_for_any_chunks(method: str, data:
     assert same_columns(first, again)
     assert first.report == again.report
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pieces, "_ROWS", 3)
+        patch.setattr(pieces, "ROWS", 3)
         patch.setattr(report, "_ROWS", 2)
         again = packed(lengths, length, arguments)
     assert same_columns(first, again)
