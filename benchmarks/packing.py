@@ -2,6 +2,7 @@
 
     python benchmarks/packing.py [--quick] [--write]            # seconds and memory
     python benchmarks/packing.py --dataset FOLDER [--write]     # results for a built dataset, as in docs/packing.md
+    python benchmarks/packing.py --stage 10000000               # memory of the stage `pack` for so many documents
 
 Speed: documents' lengths are log-normal with a mean of 700 tokens; L = 2048; topics are 1,000 clusters with Zipf sizes.
 Every method runs in a separate process. Seconds include all of `jd.pack`, with the report and its counts. The peak of
@@ -18,16 +19,22 @@ import json
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import results_file
 
 import jax_diversity as jd
+from jax_diversity.characteristics.codes import length_bins
+from jax_diversity.foundation.progress import Progress
 from jax_diversity.packing.base import METHODS
+from jax_diversity.packing.settings import PackingConfig
+from jax_diversity.packing.stage import pack_documents
 
 SEQUENCE_LENGTH, NUM_CLUSTERS, WIDTH = 2048, 1000, 64
 LOOP_DOCUMENTS = {"concat": 200_000, "pad": 200_000, "first_fit": 20_000, "best_fit": 200_000}
@@ -234,6 +241,57 @@ def against_loop(method: str) -> dict[str, float]:
     return {"num_documents": LOOP_DOCUMENTS[method], "loop_seconds": loop_seconds, "ratio": loop_seconds / seconds}
 
 
+# ---- The stage, with the choice of validation documents, on documents without texts.
+
+
+def measure_stage(num_documents: int) -> None:
+    """Run the stage `pack` in this process, and print its processor time and its peak of memory."""
+    corpus = draw_corpus(num_documents, ("clusters",))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        np.save(folder / "lengths.npy", corpus.lengths)
+        np.save(folder / "clusters.npy", corpus.clusters)
+        np.save(folder / "groups.npy", np.arange(num_documents))
+        command = [sys.executable, __file__, "--stage-of", name]
+        subprocess.run(command, check=True)
+
+
+def run_stage(folder: Path) -> None:
+    """Run the stage on a stand-in for a dataset, whose arrays are memory-mapped as those of a dataset."""
+    lengths, clusters, groups = (
+        np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("lengths", "clusters", "groups")
+    )
+    num_documents = len(lengths)
+    families: dict[str, Callable[[], Any]] = {
+        "length": lambda: length_bins(lengths, 20).group,
+        "cluster": lambda: clusters,
+        "source": lambda: clusters % 13,
+        "language": lambda: clusters % 3,
+    }
+    dataset = SimpleNamespace(
+        tokens=SimpleNamespace(document_lengths=lengths),
+        duplicate_groups=groups,
+        document_store=SimpleNamespace(ids=lambda: map(str, range(num_documents))),
+        document_groups=lambda family: families[family](),
+        has_loss_mask=False,
+    )
+    context: Any = SimpleNamespace(
+        config=SimpleNamespace(packing=PackingConfig(sequence_length=SEQUENCE_LENGTH)),
+        dataset=dataset,
+        counts=lambda _: {"metadata_fields": []},
+        folder=SimpleNamespace(remembered=lambda _: None),
+        progress=Progress(quiet=True),
+    )
+    start = time.process_time()
+    counts = pack_documents(context, folder)
+    peak = peak_gigabytes()
+    print(
+        f"{len(lengths):,} documents, {counts['num_sequences']:,} sequences: "
+        f"{(time.process_time() - start) / len(lengths) * 1e6:.1f} us and {peak / len(lengths) * 1e9:.0f} bytes per "
+        f"document, {peak:.2f} GB in all"
+    )
+
+
 # ---- The two tables.
 
 
@@ -320,10 +378,18 @@ def main() -> None:
     parser.add_argument("--sequence-length", type=int, help="L; default: the dataset's L")
     parser.add_argument("--quick", action="store_true", help="a hundredth of the documents")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/packing[-NAME].json")
+    parser.add_argument("--stage", type=int, help="number of documents: measure the stage `pack` instead")
+    parser.add_argument("--stage-of", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.case:
         print(json.dumps(run_case(Case(*arguments.case))))
+        return
+    if arguments.stage:
+        measure_stage(arguments.stage)
+        return
+    if arguments.stage_of:
+        run_stage(arguments.stage_of)
         return
     environment = results_file.environment("numpy")
     if arguments.dataset:
