@@ -250,7 +250,7 @@ def measure_stage(num_documents: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         np.save(folder / "lengths.npy", corpus.lengths)
-        np.save(folder / "clusters.npy", corpus.clusters)
+        np.save(folder / "clusters.npy", np.asarray(corpus.clusters))
         np.save(folder / "groups.npy", np.arange(num_documents))
         command = [sys.executable, __file__, "--stage-of", name]
         subprocess.run(command, check=True)
