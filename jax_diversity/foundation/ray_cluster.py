@@ -59,10 +59,11 @@ class RayCluster:
         if ray.is_initialized():
             return
         try:
-            ray.init(log_to_driver=False, include_dashboard=False)
-        except Exception as error:  # Ray raises many kinds, such as for a wrong token of authentication
+            ray.init(log_to_driver=False, include_dashboard=False, logging_level="WARNING")
+        except Exception as error:  # Ray raises many kinds; a wrong token of authentication is a failed connection
             raise UserError(
-                f"Expected a Ray cluster (RAY_ADDRESS names one), found none that can be used: {in_one_line(error)}."
+                f"Expected a Ray cluster (RAY_ADDRESS names one), found none that can be used: {in_one_line(error)}; "
+                "start it, or set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN if it asks for a token."
             ) from None
 
     def _smallest_machine(self, ray: Any) -> int:

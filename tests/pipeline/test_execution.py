@@ -93,6 +93,50 @@ def test_a_ray_cluster_builds_the_same_dataset(whole: BuildConfig, tmp_path: Pat
     assert "records/train-00008-of-00009.array_record" in found
 
 
+TOKENS = """
+import os, subprocess, sys, ray
+
+corpus, folder, *tokens = sys.argv[1:]
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+address = ray.get_runtime_context().gcs_address
+commands = [
+    subprocess.Popen(
+        [sys.executable, "-m", "jax_diversity", "prepare", "--ray", "--quiet", "--corpus", corpus]
+        + ["--out", f"{folder}/{number}"],
+        env={**os.environ, "RAY_ADDRESS": address, "RAY_AUTH_TOKEN": token},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for number, token in enumerate(tokens)
+]
+for command in commands:
+    print(command.communicate(timeout=200)[1].strip().rpartition("\\n")[2])
+    print(command.returncode)
+"""
+
+
+def test_a_ray_cluster_may_ask_for_a_token(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    (tmp_path / "text.txt").write_text("A text of a few words.")
+    right, wrong = "a" * 32, "b" * 32
+    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": right}
+    done = subprocess.run(
+        [sys.executable, "-c", TOKENS, tmp_path / "text.txt", tmp_path, right, wrong],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    *_, first, sentence, second = done.stdout.splitlines()
+    assert (first, second) == ("0", "2"), done.stdout
+    assert sentence.startswith("jax-diversity: Expected a Ray cluster (RAY_ADDRESS names one), found none that can be")
+    assert sentence.endswith("or set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN if it asks for a token.")
+    assert (tmp_path / "0" / "manifest.json").is_file()
+    assert not (tmp_path / "1" / "manifest.json").exists()
+
+
 @pytest.mark.parametrize(
     ("execution", "sentence"),
     [
