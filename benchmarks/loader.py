@@ -13,7 +13,7 @@ separately.
 Two of our rows do the same work: token rows (as stored; the checksum, number and build of every record are checked) and
 `inputs` (the whole loader, int32). All six arrays have 48 KiB per record, 12 times as much as is read: making them
 takes three times as long as reading. The targets in random order are 60 times the rate of stock Grain and 0.4 of the
-memory map row by row. For records in the order of reading, the target is 0.6 of a gather of whole batches from the
+memory map row by row. For records in the order of reading, the target is 0.5 of a gather of whole batches from the
 memory map.
 
 Prefetching only costs time if the consumer does nothing else on few cores. Its benefit appears if the consumer
