@@ -1,13 +1,14 @@
 """Measure builds with 1, 2 and 4 workers: processes, shards and Ray; their bytes, memory, and builds whose workers die.
 
-    python benchmarks/executors.py FILES.jsonl.gz ... [--copies 2] [--kill-every 20] [--only processes-2 ...] [--write]
+    python benchmarks/executors.py FILES.jsonl.gz ... [--copies 2] [--kill-every 20] [--write]
+    python benchmarks/executors.py FILES.jsonl.gz ... --only processes-1 ray-2-killed     # some of the builds
 
 The corpus has every text `--copies` times, each time with other words at its end. *efficiency*: the seconds of one
 process on one core, divided by the seconds and the cores in use (workers, at most the cores of the machine). The first
 column has the stages whose work is jobs, the second the whole build. *equal*: all files of the dataset have the same
 SHA-256 as those of the first build. *worker GB*: the largest resident memory of a process other than the first of each
-host. With --kill-every, builds with two workers run again. After so many seconds a worker is killed, and a host whose
-command ends with an error is started again, as a cluster does.
+host. Then builds with two workers run again. Every --kill-every seconds a worker is killed, and a host whose command
+ends with an error is started again, as a cluster does. With --only, --write keeps the other builds of the file.
 """
 
 from __future__ import annotations
@@ -73,8 +74,9 @@ class Watch(threading.Thread):
                     continue
                 if number:  # a whole host may be lost; the first one is the driver
                     workers.append(first)
-            # Ray starts its workers; a worker has the name of its task while it runs one.
-            workers += [each for each in psutil.process_iter() if self._words(each).startswith("ray::")]
+            # Ray starts its workers, which have the name of their task while they run one. Its other processes have
+            # such names, too; without them Ray ends.
+            workers += [each for each in psutil.process_iter() if self._words(each).startswith("ray::run_in_worker")]
             for each in workers:
                 self._measure("worker", each)
             if self._every is not None and time.monotonic() > self._next and workers:
@@ -159,19 +161,26 @@ def build(
     }
 
 
+def case_name(kind: str, workers: int, kill_every: float | None) -> str:
+    """Return the name of a build, such as `ray-2-killed`."""
+    return f"{kind}-{workers}" + ("" if kill_every is None else "-killed")
+
+
 def main() -> None:
     """Print a row for every build; with --write, store them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--copies", type=int, default=2)
-    parser.add_argument("--kill-every", type=float)
+    parser.add_argument("--kill-every", type=float, default=20.0)
     parser.add_argument("--verb", default="build", help="`prepare` for one stage of a large corpus")
-    parser.add_argument("--only", nargs="+", help="kinds and workers, such as processes-2")
+    parser.add_argument("--only", nargs="+", help="kinds and workers, such as processes-2 and ray-2-killed")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/executors.json")
     options = parser.parse_args()
-    cases = [("processes", 1), *((kind, number) for kind in KINDS for number in WORKERS[1:])]
+    cases: list[tuple[str, int, float | None]] = [("processes", 1, None)]
+    cases += [(kind, number, None) for kind in KINDS for number in WORKERS[1:]]
+    cases += [(kind, 2, options.kill_every) for kind in KINDS]
     if options.only:
-        cases = [each for each in cases if f"{each[0]}-{each[1]}" in options.only]
+        cases = [each for each in cases if case_name(*each) in options.only]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="executors-") as name:
         folder = Path(name)
@@ -180,9 +189,8 @@ def main() -> None:
         print(f"{size / 1e6:,.0f} MB of text")
         titles = ("jobs s", "all s", "eff. jobs", "eff. all", "equal", "host GB", "worker GB")
         print(f"{'build':<28}" + "".join(f"{title:>11}" for title in titles))
-        killed = [(kind, 2, options.kill_every) for kind in KINDS] if options.kill_every else []
-        for kind, workers, every in [*((*case, None) for case in cases), *killed]:
-            out = folder / f"{kind}-{workers}{'' if every is None else '-killed'}"
+        for kind, workers, every in cases:
+            out = folder / case_name(kind, workers, every)
             row = {"executor": kind, "workers": workers, "kill_every": every}
             row |= build(folder / "corpus", out, kind, workers, every, options.verb)
             rows.append(row)
@@ -204,7 +212,9 @@ def main() -> None:
         for row in rows:
             del row["hashes"]
         about = results_file.environment("jax", "numpy", "ray", "tokenizers")
-        results_file.write("executors", {**about, "text_megabytes": round(size / 1e6), "builds": rows})
+        builds = {case_name(row["executor"], row["workers"], row["kill_every"]): row for row in rows}
+        kept = results_file.read("executors").get("builds", {}) if options.only else {}
+        results_file.write("executors", {**about, "text_megabytes": round(size / 1e6), "builds": kept | builds})
 
 
 if __name__ == "__main__":

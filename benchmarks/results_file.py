@@ -35,6 +35,12 @@ def write(name: str, values: dict[str, Any]) -> None:
     print(f"\nwritten to {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
 
 
+def read(name: str) -> dict[str, Any]:
+    """Read `results/NAME.json`; empty if there is no such file."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
 def _processor() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

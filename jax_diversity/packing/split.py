@@ -108,11 +108,11 @@ def _balanced(
     is_held = _units_with(groups, held)
     barred = _units_with(groups, known) & ~is_held
     share = max(_CANDIDATES * fraction, _MOST_CANDIDATES / num_units)
-    if share < 1:
-        # A random part of the units are candidates. All others are one unit that cannot be chosen, so that the mixture
-        # is still the corpus's, and time and memory grow with the candidates.
-        candidate = np.random.default_rng(0).random(num_units, np.float32) < share
-        candidate = (candidate & ~barred) | is_held
+    # Of many units, a random part are candidates. All others are one unit that cannot be chosen, so that the mixture is
+    # still the corpus's, and time and memory grow with the candidates.
+    candidate = is_held | (np.random.default_rng(0).random(num_units, np.float32) < share)
+    if not candidate.all():
+        candidate &= ~barred
         place = np.cumsum(candidate, dtype=np.min_scalar_type(-num_units - 1))
         place -= 1
         place[~candidate] = num_units = int(candidate.sum())
@@ -134,19 +134,19 @@ def unit_counts(
     lengths = dataset.tokens.document_lengths
     own = np.flatnonzero(unit < num_units)
     rows, tokens = unit[own], lengths[own].astype(np.float64)
-    others = int(lengths.sum()) - int(tokens.sum())
+    has_others = len(own) < len(unit)
     counts = {}
     for family in _FAMILIES:
         codes = dataset.document_groups(family)
         num_groups = int(codes.max(initial=-1)) + 1
         matrix = sparse.csr_array((tokens, (rows, codes[own])), shape=(num_units, num_groups))
-        if others:
+        if has_others:
             blocks = (slice(first, first + ROWS) for first in range(0, len(codes), ROWS))
             total = sum(np.bincount(codes[block], lengths[block], num_groups) for block in blocks)
             matrix = sparse.vstack([matrix, sparse.csr_array((total - matrix.sum(axis=0))[None])], format="csr")
         counts[family] = matrix
     sums = np.bincount(rows, tokens, num_units).astype(np.int64)
-    return counts, np.append(sums, others) if others else sums
+    return counts, np.append(sums, int(lengths.sum()) - int(sums.sum())) if has_others else sums
 
 
 def _units_with(
