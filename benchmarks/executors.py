@@ -34,6 +34,7 @@ MAPPED = ("prepare", "tokenize", "embed", "cluster", "characterize", "write")
 CORES = sorted(os.sched_getaffinity(0))
 WORKERS = (1, 2, 4)
 KINDS = ("processes", "shards", "ray")
+RAY = str(Path(sys.executable).with_name("ray"))
 
 
 def make_corpus(paths: Sequence[Path], copies: int, folder: Path) -> int:
@@ -108,8 +109,7 @@ def build(
     if kind == "shards":
         hosts = {number: [*base, "--shard", f"{number}/{workers}", "--processes", "1"] for number in range(workers)}
     if kind == "ray":
-        ray = str(Path(sys.executable).with_name("ray"))
-        subprocess.run([ray, "start", "--head", "--num-cpus", str(workers)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([RAY, "start", "--head", "--num-cpus", str(workers)], check=True, stdout=subprocess.DEVNULL)
         hosts, environment["RAY_ADDRESS"] = {0: [*base, "--ray"]}, "auto"
     watch, start, num_starts = Watch(kill_every), time.perf_counter(), 0
     watch.start()
@@ -137,7 +137,7 @@ def build(
         watch.is_over.set()
         watch.join()
         if kind == "ray":
-            subprocess.run([ray, "stop", "--force"], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([RAY, "stop", "--force"], check=True, stdout=subprocess.DEVNULL)
     lines = [json.loads(line) for line in (out / "build.log").read_text().splitlines()]
     seconds: dict[str, float] = {}
     for line in lines:  # a stage that was interrupted has several lines

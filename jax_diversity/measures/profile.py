@@ -25,6 +25,10 @@ from jax_diversity.schema import Characteristics
 _BLOCK_ENTRIES = 1 << 20
 _FEWEST_ROWS, _MOST_ROWS = 1 << 6, 1 << 17
 _TOP_LEVEL = 63
+_DENSE = 0.25
+
+Windows = csr_array | Float64[np.ndarray, "window group"]
+"""Token counts of windows."""
 
 
 class WindowProfile(NamedTuple):
@@ -102,7 +106,7 @@ def window_profile(
             tops.append(levels.climb(rows, 0, block_level))
             advance(rows.shape[0])
         if tops:
-            levels.climb(csr_array(sparse.vstack(tops, format="csr")), block_level, _TOP_LEVEL)
+            levels.climb(csr_array(sparse.vstack([*map(csr_array, tops)], format="csr")), block_level, _TOP_LEVEL)
         profiles[family] = {offset: levels.profile(offset) for offset in ("0", "half")}
     return profiles
 
@@ -181,9 +185,9 @@ class _Levels:
         self._measured: dict[tuple[str, int], tuple[int, float, float, float]] = {}
         # The last window of the previous block: at the offset `half`, it is paired with the first window of the next
         # block.
-        self._waiting: dict[int, csr_array] = {}
+        self._waiting: dict[int, Windows] = {}
 
-    def climb(self, rows: csr_array, level: int, top: int) -> csr_array:
+    def climb(self, rows: Windows, level: int, top: int) -> Windows:
         """Measure windows of 2^level positions and the larger windows below the level `top` that they form.
 
         The windows follow the windows of the previous block. Returns the windows of the level `top`.
@@ -191,6 +195,9 @@ class _Levels:
         # The counts of a window are the sum of the counts of its two halves, so each level adds the sums of the level
         # below. A level has at most as many non-zeros as the level below, because equal groups are added.
         while level < top and rows.shape[0]:
+            # A matrix with many non-zeros is added and measured faster as an array.
+            if isinstance(rows, csr_array) and rows.nnz > _DENSE * rows.shape[0] * len(self._target):
+                rows = rows.toarray()
             self._measure("0", level, rows)
             # At the offset `half`, a window begins with the last row of one block and ends with the first row of the
             # next.
@@ -213,7 +220,7 @@ class _Levels:
         sizes = np.left_shift(1, level.astype(np.int64))
         return WindowProfile(sizes, number.astype(np.int64), total / number, best, worst)
 
-    def _measure(self, offset: str, level: int, windows: csr_array) -> None:
+    def _measure(self, offset: str, level: int, windows: Windows) -> None:
         tv = total_variation(windows, self._target)
         number, total, least, most = self._measured.get((offset, level), (0, 0.0, np.inf, 0.0))
         total, least, most = total + float(tv.sum()), min(least, float(tv.min())), max(most, float(tv.max()))

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -290,11 +291,18 @@ class Characteristics:
 
     def target_share(self, family: str) -> Float64[np.ndarray, " group"]:
         """Return τ: every group's share of all tokens."""
-        totals = np.asarray(self.counts[family].sum(axis=0)).ravel().astype(np.float64)
-        # For a corpus without tokens all shares are 0, not NaN.
-        return totals / max(totals.sum(), 1.0)
+        if family not in self._shares:
+            totals = np.asarray(self.counts[family].sum(axis=0)).ravel().astype(np.float64)
+            # For a corpus without tokens all shares are 0, not NaN.
+            self._shares[family] = totals / max(totals.sum(), 1.0)
+            self._shares[family].setflags(write=False)
+        return self._shares[family]
 
-    @property
+    @cached_property
+    def _shares(self) -> dict[str, Float64[np.ndarray, " group"]]:
+        return {}
+
+    @cached_property
     def fingerprint(self) -> str:
         """Hash of the counts, weights, sequence length, documents, copies and turns, without the batch size."""
         # We convert all arrays to int64. SciPy chooses int32 or int64 by size; this choice must not change the hash.
