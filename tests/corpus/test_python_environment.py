@@ -73,6 +73,16 @@ def read(max_bytes: int | None = None, *, strict: bool = False) -> tuple[dict[st
     return {document.id: document for document in documents}, report
 
 
+def test_packages_in_folders_of_other_packages_are_left_out(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = install("own", {"own.py": MODULE})
+    assert "own/source/own.py" in read()[0]
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(folder))
+    assert "own/source/own.py" in read()[0]
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(folder.parent))
+    with pytest.raises(UserError, match="Expected"):
+        read()
+
+
 def test_the_four_kinds_of_documents(install: Install) -> None:
     licence = "Permission is granted. " * 20
     install("My_Pkg", {"my/__init__.py": MODULE, "INFO/licenses/LICENSE.txt": licence}, readme=PROSE)

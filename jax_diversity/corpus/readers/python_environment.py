@@ -14,6 +14,7 @@ import importlib.metadata
 import json
 import os
 import re
+import sysconfig
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -113,7 +114,7 @@ def find_packages() -> list[Package]:
             continue
         name = re.sub(r"[-_.]+", "-", message["Name"]).lower()  # PEP 503
         # Files of this package and of editable installs change between builds.
-        if name != "jax-diversity" and not _is_editable(distribution):
+        if name != "jax-diversity" and not _is_editable(distribution) and not _is_carried(distribution):
             found.setdefault(name, Package(distribution, message, name))
     return [found[name] for name in sorted(found)]
 
@@ -227,6 +228,15 @@ def _document(candidate: PackageText, text: str) -> Document:
 
 def _module_name(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _is_carried(distribution: importlib.metadata.Distribution) -> bool:
+    """Whether a distribution lies in a folder of another package.
+
+    When Ray is imported, it adds such a folder to the path. The corpus should not depend on what was imported.
+    """
+    installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
+    return not installed.isdisjoint(Path(str(distribution.locate_file(""))).resolve().parents)
 
 
 def _is_editable(distribution: importlib.metadata.Distribution) -> bool:
