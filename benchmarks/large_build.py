@@ -97,8 +97,7 @@ def main() -> None:
     print(json.dumps(row, indent=2), flush=True)
     shutil.rmtree(root)
     if arguments.write:
-        path = results_file.RESULTS / "large_build.json"
-        results = json.loads(path.read_text())["results"] if path.exists() else {}
+        results = results_file.read("large_build").get("results", {})
         about = results_file.environment("jax", "jaxlib", "numpy", "pyarrow")
         results[str(row["num_sequences"])] = row
         results_file.write("large_build", {"environment": about, "results": results})

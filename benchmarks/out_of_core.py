@@ -14,7 +14,6 @@ ranges around the joints of the parts.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import resource
 import shutil
@@ -175,8 +174,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     root = arguments.folder or Path(tempfile.mkdtemp())
-    path = results_file.RESULTS / "out_of_core.json"
-    results = json.loads(path.read_text())["results"] if path.exists() else {}
+    results = results_file.read("out_of_core").get("results", {})
     for number in arguments.sequences:
         folder = root / str(number)
         counts, ordered, shuffled = folder / "counts", folder / "order.npy", folder / "shuffle.npy"

@@ -25,7 +25,7 @@ from jax_diversity.schema import Characteristics
 _BLOCK_ENTRIES = 1 << 20
 _FEWEST_ROWS, _MOST_ROWS = 1 << 6, 1 << 17
 _TOP_LEVEL = 63
-_DENSE = 0.25
+_DENSE = 0.25  # share of non-zeros
 
 Windows = csr_array | Float64[np.ndarray, "window group"]
 """Token counts of windows."""

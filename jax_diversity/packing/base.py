@@ -9,13 +9,15 @@ corpus) and `vectors` (float32, a row for each document of the corpus; may be a 
 the method calls with the number of documents done. `clusters` and `vectors` have the default None only if the method
 works without them. All other keyword parameters are the method's options and have defaults. The method first checks the
 values of its options, even if there are no documents, because settings are checked by a call without documents. A
-method that may use a token several times has the option `num_epochs`. For validation documents the stage `pack` sets
-`num_epochs` to 1, `num_samples` to None, `num_rows` to 1 and `last_sequence` to `pad`: use these names for nothing
-else.
+method that can pack blocks of documents one after another has, in its module, a function `blocks` with the same
+arguments, which yields the documents and the segments of each block. A method that may use a token several times has
+the option `num_epochs`. For validation documents the stage `pack` sets `num_epochs` to 1, `num_samples` to None,
+`num_rows` to 1 and `last_sequence` to `pad`: use these names for nothing else.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -30,7 +32,6 @@ from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.tables import as_html
 from jax_diversity.foundation.wording import counted
 from jax_diversity.packing.appearances import intersperse
-from jax_diversity.packing.concat import concat_blocks
 from jax_diversity.packing.report import PackingReport, report_packing
 from jax_diversity.schema import Segments
 from jax_diversity.schema.orderings import as_integers
@@ -162,14 +163,15 @@ def pack_in_blocks(
 ) -> Iterator[Packed]:
     """Pack as `pack`, and yield the packing in blocks of documents; every block has the number of all sequences.
 
-    `concat` without atoms and appearances needs the memory of one block. With other methods there is one block.
+    A sequence that a block does not fill goes on in the next block. A method without a function `blocks`, and documents
+    that appear several times, are one block.
     """
-    if method != "concat" or arguments.get("atom_size") is not None or appearances is not None:
+    in_blocks = getattr(sys.modules[METHODS.find(method).__module__], "blocks", None)
+    if in_blocks is None or appearances is not None:
         given = {"document_order": document_order, "appearances": appearances, "advance": advance}
         yield pack(document_lengths, sequence_length, method=method, **given, **arguments)
         return
-    options = {name: value for name, value in arguments.items() if name == "last_sequence"}
-    for documents, segments in concat_blocks(document_lengths, document_order, sequence_length, **options):
+    for documents, segments in in_blocks(document_lengths, document_order, sequence_length, **arguments):
         yield Packed(segments, report_packing(segments, document_lengths, documents))
         advance(len(documents))
 

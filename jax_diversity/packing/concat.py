@@ -76,27 +76,32 @@ def concat(
     return fill(pieces, end_to_end(pieces.length), num_sequences, sequence_length)
 
 
-def concat_blocks(
+def blocks(
     document_lengths: Int64[np.ndarray, " document"],
     document_order: Integer[np.ndarray, " chosen"],
     sequence_length: int,
     *,
     last_sequence: Literal["drop", "pad"] = "drop",
+    atom_size: int | None = None,
+    seed: int = 0,
 ) -> Iterator[tuple[Int64[np.ndarray, " block"], Segments]]:
-    """Pack as `concat` without atoms, in the memory of a block: yield blocks of documents and their segments.
-
-    Every block has the number of all sequences. The last sequence of a block may go on in the next block.
+    """Pack as `concat` in the memory of a block of documents; atoms need all documents. See `base.pack_in_blocks`.
 
     Example:
-        >>> blocks = concat_blocks(np.array([3, 2]), np.array([1, 0]), sequence_length=2)
-        >>> [(documents.tolist(), len(segments)) for documents, segments in blocks]
+        >>> parts = blocks(np.array([3, 2]), np.array([1, 0]), sequence_length=2)
+        >>> [(documents.tolist(), len(segments)) for documents, segments in parts]
         [([1, 0], 2)]
     """
-    blocks = [document_order[first : first + ROWS] for first in range(0, max(len(document_order), 1), ROWS)]
-    sizes = [int(document_lengths[block].sum()) for block in blocks]
+    if atom_size is not None:
+        order = document_order.astype(np.int64)
+        options = {"last_sequence": last_sequence, "atom_size": atom_size, "seed": seed}
+        yield order, concat(document_lengths, order, sequence_length, **options)
+        return
+    parts = [document_order[first : first + ROWS] for first in range(0, max(len(document_order), 1), ROWS)]
+    sizes = [int(document_lengths[part].sum()) for part in parts]
     num_sequences, start = num_filled(sum(sizes), sequence_length, last_sequence), 0
-    for block, size in zip(blocks, sizes, strict=True):
-        documents = block.astype(np.int64)
+    for part, size in zip(parts, sizes, strict=True):
+        documents = part.astype(np.int64)
         pieces = whole_documents(document_lengths, documents)
         yield documents, fill(pieces, start + end_to_end(pieces.length), num_sequences, sequence_length)
         start += size

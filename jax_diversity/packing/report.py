@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -59,7 +59,7 @@ class PackingReport:
 
         Blocks have different documents, so that their tokens are added up. Numbers of topics are not kept.
         """
-        names = [name for name in cls.__match_args__ if name.startswith("num_")]
+        names = [field.name for field in fields(cls) if field.name.startswith("num_")]
         sums: dict[str, int] = {name: sum(getattr(report, name) for report in reports) for name in names}
         sums["num_sequences"] = reports[0].num_sequences
         taken = sums["num_tokens_kept"] + sums["num_tokens_repeated"] + sums["num_inserted_ends"]

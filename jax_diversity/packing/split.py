@@ -21,10 +21,10 @@ RECORD = np.dtype([("id", "<u8"), ("held_out", "?")])
 _FAMILIES = ("cluster", "length", "source", "language")
 """The families that are balanced. With token counts beside them, the mixture of tokens was hardly better, all other
 families were worse, and the mean loss of the chosen documents was further from that of all (docs/log.md)."""
-_MOST_CANDIDATES = 1 << 20
+_LEAST_CANDIDATES = 1 << 20
 _CANDIDATES = 8
-"""Of more than `_MOST_CANDIDATES` groups of copies, this multiple of the wanted share are candidates, and at least
-`_MOST_CANDIDATES`. Four times as many gave no better mixture (docs/log.md)."""
+"""Of more than `_LEAST_CANDIDATES` groups of copies, this multiple of the wanted share are candidates, and at least
+`_LEAST_CANDIDATES`. Four times as many gave no better mixture (docs/log.md)."""
 _SETTINGS = ("validation_fraction", "validation_choice")
 _FILE = f"{SEQUENCES}/{HELD_OUT}"
 
@@ -107,7 +107,7 @@ def _balanced(
     unit, num_units = groups, int(groups.max()) + 1
     is_held = _units_with(groups, held)
     barred = _units_with(groups, known) & ~is_held
-    share = max(_CANDIDATES * fraction, _MOST_CANDIDATES / num_units)
+    share = max(_CANDIDATES * fraction, _LEAST_CANDIDATES / num_units)
     # Of many units, a random part are candidates. All others are one unit that cannot be chosen, so that the mixture is
     # still the corpus's, and time and memory grow with the candidates.
     candidate = is_held | (np.random.default_rng(0).random(num_units, np.float32) < share)

@@ -157,20 +157,21 @@ def _packed(
 
     config: PackingConfig = context.config.packing
     lengths = dataset.tokens.document_lengths
-    order = np.flatnonzero(chosen)
     if config.document_order == "shuffle":
         # All documents are shuffled, not only the chosen ones: their order does not depend on the other documents.
         # The numbers have no more bytes than they need; their type does not change the shuffle.
         order = np.arange(len(chosen), dtype=np.min_scalar_type(-len(chosen)))
         np.random.default_rng(config.seed).shuffle(order)
         order = order[chosen[order]]
-    elif config.document_order == "spacing":
+    else:
+        order = np.flatnonzero(chosen)
+    if config.document_order == "spacing":
         _, group = np.unique(dataset.assignments("cluster")[order], return_inverse=True)
         with context.progress.task("space documents", len(order), "document") as spaced:
             tokens = lengths[order].astype(np.int64)
             times = 1 if appearances is None else appearances[order]
             order = order[space_groups(group, tokens * times, spaced)]
-    arguments: dict[str, Any] = dict(config.options)
+    arguments: dict[str, Any] = {**config.options, "seed": config.seed}
     if once:
         options = dict(_VALIDATION_OPTIONS)
         if config.validation_choice == "balanced":  # `hash` packs as earlier versions did
@@ -186,7 +187,6 @@ def _packed(
         method=config.method,
         document_order=order,
         appearances=appearances,
-        seed=config.seed,
         advance=advance,
         **arguments,
     )

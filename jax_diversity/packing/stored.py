@@ -24,7 +24,7 @@ VALIDATION = "validation.parquet"
 APPEARANCES = "appearances.npy"
 HELD_OUT = "held_out.npy"
 SHUFFLE_INDEX = "shuffle_index.npy"
-_GROUP_ROWS = 1 << 20
+_GROUP_ROWS = 1 << 20  # of a row group, which is read as a whole
 _PARTS = {"train": (SEGMENTS, "num_sequences"), "validation": (VALIDATION, "num_validation_sequences")}
 
 

@@ -168,7 +168,7 @@ def test_of_many_documents_a_part_are_candidates(
     np.testing.assert_array_equal(tokens[:-1], sums[::3])
     assert tokens.sum() == sums.sum() == lengths.sum()
 
-    monkeypatch.setattr(split, "_MOST_CANDIDATES", 150)
+    monkeypatch.setattr(split, "_LEAST_CANDIDATES", 150)
     out = shutil.copytree(earlier / "out", tmp_path / "out")
     Build(config_of(earlier / "corpus", out, validation_fraction=0.06)).run_stage("pack")
     held = jd.open_dataset(out).held_out
