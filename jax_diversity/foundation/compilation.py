@@ -1,7 +1,8 @@
-"""Store compiled programs for later processes: JAX's own cache, in the user's cache folder."""
+"""Compiled programs: options for loops on processors, and JAX's own cache, which stores them for later processes."""
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Mapping
@@ -15,6 +16,12 @@ from jax_diversity.foundation.progress import compilation
 _MOST_BYTES = 2**28
 _LEAST_SECONDS = 0.1
 """Programs that compile in less time are not stored: reading a stored program takes a few hundredths of a second."""
+_SMALL_STEPS: tuple[dict[str, Any], ...] = (
+    {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
+    {"xla_cpu_enable_concurrency_optimized_scheduler": False},  # the same before jaxlib 0.10
+)
+"""By default XLA gives independent operations to several threads. In a loop of small operations this takes longer than
+the operations, and twice the processor time."""
 _called: set[Any] = set()
 
 
@@ -62,17 +69,23 @@ def _set(settings: Mapping[str, Any]) -> None:
             jax.config.update(name, value)
 
 
-def call(function: Any, *arguments: Any, **static: Any) -> Any:
+def call(function: Any, *arguments: Any, small_steps: bool = False, **static: Any) -> Any:
     """Call a jitted function; the first call with new shapes of arguments is shown as compilation.
 
     Args:
         function: the result of `jax.jit`.
         arguments: arrays, or trees of them.
+        small_steps: whether the function is a loop of steps of some ten microseconds. On a processor, its operations
+            are then scheduled for one thread.
         static: the function's static arguments, hashable.
     """
     import jax
 
     leaves, tree = jax.tree.flatten(arguments)
+    if small_steps:
+        devices = [device for leaf in leaves if isinstance(leaf, jax.Array) for device in leaf.devices()]
+        if {device.platform for device in devices} == {"cpu"}:
+            function = _for_one_thread(function, tuple(static))
     key = (function, tuple(static.items()), tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
     if key in _called:
         return function(*arguments, **static)
@@ -80,3 +93,21 @@ def call(function: Any, *arguments: Any, **static: Any) -> Any:
         result = jax.block_until_ready(function(*arguments, **static))
     _called.add(key)
     return result
+
+
+@functools.cache
+def _for_one_thread(function: Any, static_names: tuple[str, ...]) -> Any:
+    import jax
+
+    return jax.jit(function, static_argnames=static_names, compiler_options=_options_for_one_thread())
+
+
+@functools.cache
+def _options_for_one_thread() -> dict[str, Any]:
+    import jax
+
+    for options in _SMALL_STEPS:
+        with suppress(jax.errors.JaxRuntimeError):  # this version of XLA does not have the option
+            jax.jit(lambda: 0, compiler_options=options).lower().compile()
+            return options
+    return {}

@@ -164,7 +164,8 @@ def build_walk_table(
 
 def _covering_width(features: Features, rows: Int64[np.ndarray, " row"], most_groups: int = _MOST_GROUPS) -> int:
     """Return the smallest number of heaviest groups per row that contain nearly all tokens, at most `most_groups`."""
-    rows = rows[:: max(len(rows) // 10_000, 1)]
+    # About 10,000 rows are enough; of wide rows, fewer.
+    rows = rows[:: max(len(rows) // 10_000, int(features.lengths(rows).sum()) // _ENTRIES_PER_BLOCK, 1)]
     entries, used = _heaviest_entries(features, rows, most_groups)
     counts = np.zeros(entries.shape)
     counts[used] = features.values[entries[used]]
@@ -185,11 +186,16 @@ def _heaviest_entries(
         all_slots = np.arange(int(lengths.max()))
         candidates = starts[wide, None] + all_slots
         used_slots = all_slots < lengths[wide, None]
-        sizes = np.where(used_slots, features.values[np.where(used_slots, candidates, 0)], 0).astype(np.float32)
-        # The bits of positive floats ascend with the floats. Equal counts: the lower slot has the larger key.
-        keys = sizes.view(np.uint32).astype(np.uint64) << np.uint64(32) | (2**32 - 1 - all_slots).astype(np.uint64)
+        sizes = np.where(used_slots, features.values[np.where(used_slots, candidates, 0)], 0)
+        # A key has the count, then the slot: of equal counts, the lower slot has the larger key.
+        if sizes.dtype == np.uint16 and len(all_slots) <= 2**16:
+            keys, last = sizes.astype(np.uint32) << 16, 2**16 - 1
+        else:
+            # The bits of positive floats ascend with the floats.
+            keys, last = sizes.astype(np.float32).view(np.uint32).astype(np.uint64) << np.uint64(32), 2**32 - 1
+        keys |= (last - all_slots).astype(keys.dtype)
         largest = np.sort(np.partition(keys, -width, axis=1)[:, -width:], axis=1)[:, ::-1]
-        slots = 2**32 - 1 - (largest & np.uint64(2**32 - 1)).astype(np.int64)
+        slots = last - (largest & keys.dtype.type(last)).astype(np.int64)
         entries[wide] = starts[wide, None] + slots
     return entries, used
 
@@ -283,6 +289,7 @@ def _halve_level(
         pairs[..., 1].T,
         np.repeat(np.arange(num_blocks, dtype=np.int32), lanes),
         np.pad(start, ((0, num_sums - num_blocks), (0, 0))),
+        small_steps=True,
         num_sweeps=num_sweeps,
     )
     left_first = np.asarray(signs).T.reshape(num_blocks, lanes * steps)[:, :num_pairs] > 0

@@ -31,7 +31,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int32, Int64, Integer
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, hstack
 
 from jax_diversity.foundation.checks import as_tuple, as_weight, as_whole_number, check_one_of
 from jax_diversity.foundation.errors import UserError
@@ -303,7 +303,8 @@ class Features:
             targets=np.append(targets, mean_norm),
             column_weights=np.append(column_weights, objective.norm_weight),
             squares=_row_sums(
-                row_starts, lambda part: column_weights[columns[part]] * np.square(values[part], dtype=np.float64)
+                row_starts,
+                lambda part: np.take(column_weights, columns[part]) * np.square(values[part], dtype=np.float64),
             ),
             self_weight=objective.total_self_weight,
             family_columns=family_columns,
@@ -380,11 +381,11 @@ class Features:
         for block in _row_blocks(self.row_starts):
             bounds = self.row_starts[block.start : block.stop + 1]
             part = slice(bounds[0], bounds[-1])
-            kept = chosen[self.columns[part]]
+            kept = np.flatnonzero(np.take(chosen, self.columns[part]))
             # The end of a row in the selection is the number of chosen non-zeros up to this row.
-            starts.append(starts[-1][-1] + np.append(0, np.cumsum(kept))[bounds[1:] - bounds[0]])
-            columns.append(self.columns[part][kept])
-            values.append(self.values[part][kept])
+            starts.append(starts[-1][-1] + np.searchsorted(kept, bounds[1:] - bounds[0]))
+            columns.append(np.take(self.columns[part], kept))
+            values.append(np.take(self.values[part], kept))
         return np.concatenate(starts), np.concatenate(columns), np.concatenate(values)
 
     def totals(self, rows: Int64[np.ndarray, " row"]) -> Float64[np.ndarray, " column"]:
@@ -413,12 +414,13 @@ class Features:
 
     def _find_deferred(self) -> Bool[np.ndarray, " column"]:
         chosen = np.zeros(len(self.targets), bool)
-        entries = self.entries(np.arange(0, self.num_sequences, max(self.num_sequences // _ROWS_OF_VARIANCE, 1)))
-        columns, values = self.columns[entries], self.values[entries].astype(np.float64)
-        num_entries, sums, squares = (
-            np.bincount(columns, each, minlength=len(chosen)) for each in (None, values, values**2)
-        )
-        num_rows = max(-(-self.num_sequences // max(self.num_sequences // _ROWS_OF_VARIANCE, 1)), 1)
+        rows = np.arange(0, self.num_sequences, max(self.num_sequences // _ROWS_OF_VARIANCE, 1))
+        entries = self.entries(rows) if len(rows) < self.num_sequences else slice(None)
+        # `bincount` would convert narrow integers in every call.
+        columns, values = self.columns[entries].astype(np.intp), self.values[entries].astype(np.float64)
+        num_entries = np.bincount(columns, minlength=len(chosen))
+        sums, squares = (np.bincount(columns, each, minlength=len(chosen)) for each in (values, values * values))
+        num_rows = max(len(rows), 1)
         variances = squares / num_rows - (sums / num_rows) ** 2
         for own in self.family_columns.values():
             if num_entries[own].sum() >= _MANY_GROUPS * num_rows:
@@ -427,7 +429,7 @@ class Features:
 
     def num_deferred(self) -> Int64[np.ndarray, " sequence"]:
         """Return the number of counts above zero in deferred columns, of every sequence."""
-        return _row_sums(self.row_starts, lambda part: self.deferred[self.columns[part]]).astype(np.int64)
+        return _row_sums(self.row_starts, lambda part: np.take(self.deferred, self.columns[part])).astype(np.int64)
 
     def only_deferred(self) -> Features:
         """Return the same sequences with only the counts of the deferred columns."""
@@ -449,7 +451,7 @@ class Features:
     def target_products(self) -> Float64[np.ndarray, " sequence"]:
         """The products `2 <λ τ, c_s>`, without the norm column: how much a placed token lowers a sequence's score."""
         weighted = 2.0 * self.column_weights[:-1] * self.targets[:-1]
-        return _row_sums(self.row_starts, lambda part: weighted[self.columns[part]] * self.values[part])
+        return _row_sums(self.row_starts, lambda part: np.take(weighted, self.columns[part]) * self.values[part])
 
     @cached_property
     def own_costs(self) -> Float32[np.ndarray, " sequence"]:
@@ -507,27 +509,38 @@ def _stacked(
     columns = np.empty(row_starts[-1], np.uint16 if num_columns < 2**16 else np.int32)
     values = np.empty(row_starts[-1], np.uint16 if largest < 2**16 else np.float32)
     for block in _row_blocks(row_starts):
-        place = row_starts[block]
-        first_column = 0
-        for matrix in matrices:
-            bounds = matrix.indptr[block.start : block.stop + 1].astype(np.int64)
-            part, lengths = slice(bounds[0], bounds[-1]), np.diff(bounds)
-            own = np.arange(bounds[0], bounds[-1]) + np.repeat(place - bounds[:-1], lengths)
-            columns[own], values[own] = matrix.indices[part] + first_column, matrix.data[part]
-            place = place + lengths
-            first_column += matrix.shape[1]
+        # SciPy joins matrices with one type of indices and one of values: blocks keep the copies small.
+        joined = csr_array(hstack([_rows(matrix, block, values.dtype) for matrix in matrices], format="csr"))
+        place = slice(row_starts[block.start], row_starts[block.stop])
+        columns[place], values[place] = joined.indices, joined.data
     return row_starts, columns, values
 
 
+def _rows(matrix: csr_array, rows: slice, dtype: np.dtype) -> csr_array:
+    """Return some consecutive rows, with values of another type."""
+    bounds = matrix.indptr[rows.start : rows.stop + 1].astype(np.int64)
+    part = slice(bounds[0], bounds[-1])
+    # The order of the entries is kept, also if a row's columns do not ascend.
+    return csr_array(
+        (matrix.data[part].astype(dtype), matrix.indices[part].astype(np.int32), (bounds - bounds[0]).astype(np.int32)),
+        shape=(len(bounds) - 1, matrix.shape[1]),
+    )
+
+
 def _row_sums(
-    row_starts: Integer[np.ndarray, " boundary"], values: Callable[[slice], Float64[np.ndarray, " _nonzero"]]
+    row_starts: Integer[np.ndarray, " boundary"],
+    values: Callable[[slice], Float64[np.ndarray, " _nonzero"] | Bool[np.ndarray, " _nonzero"]],
 ) -> Float64[np.ndarray, " sequence"]:
     """Return the sum of each row's values; `values` computes the values of a slice of the non-zeros."""
     sums = np.zeros(len(row_starts) - 1)
     for block in _row_blocks(row_starts):
-        starts = row_starts[block.start : block.stop + 1]
-        rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        sums[block] = np.bincount(rows, values(slice(starts[0], starts[-1])), minlength=len(starts) - 1)
+        starts = row_starts[block.start : block.stop + 1].astype(np.int64)
+        summed = values(slice(starts[0], starts[-1])).astype(np.float64, copy=False)
+        # A product with a matrix of one column adds a row's values one after another, as `np.bincount` does in four
+        # times the time. `np.add.reduceat` would round in another order.
+        column = np.zeros(len(summed), np.int32)
+        rows = csr_array((summed, column, (starts - starts[0]).astype(np.int32)), shape=(len(starts) - 1, 1))
+        sums[block] = rows @ np.ones(1)
     return sums
 
 
@@ -566,10 +579,11 @@ def _heaviest(
     for block in _row_blocks(row_starts):
         starts = row_starts[block.start : block.stop + 1]
         groups, tokens = entries(slice(starts[0], starts[-1]))
-        tokens = tokens.astype(np.int64)
-        row = np.repeat(np.arange(block.start, block.stop), np.diff(starts))
+        used = np.flatnonzero(tokens > 0)
+        groups, tokens = groups[used], tokens[used].astype(np.int64)
+        row = block.start + np.searchsorted(starts, used + starts[0], side="right") - 1
         # `maximum.at` and `minimum.at` on the non-zeros: SciPy's argmax would also compare the implicit zeros.
         np.maximum.at(most, row, tokens)
-        leading = (tokens > 0) & (tokens == most[row])
+        leading = tokens == most[row]
         np.minimum.at(heaviest, row[leading], groups[leading])
     return heaviest, most

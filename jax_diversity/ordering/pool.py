@@ -52,6 +52,7 @@ from jax_diversity.ordering.deviation import (
     rounded_width,
     row_sizes,
     saved_deviation,
+    smallest,
     start_deviation,
 )
 from jax_diversity.ordering.mesh import (
@@ -406,7 +407,7 @@ class PoolSelector:
     def run(self, num_steps: int) -> None:
         """Place `num_steps` sequences."""
         arguments = (self.rule, self.rows, self.stream, self.state, np.int32(num_steps))
-        self.state = call(run, *replicated(self._mesh, arguments), mesh=self._mesh)
+        self.state = call(run, *replicated(self._mesh, arguments), small_steps=True, mesh=self._mesh)
         # JAX returns before the work is done. Without waiting, progress would include steps that are only queued.
         jax.block_until_ready(self.state.num_placed)
 
@@ -443,7 +444,7 @@ def run_together(
     rule, rows, stream, state = stack(selectors)
     for first in range(0, max(num_steps), STEPS_PER_CALL):
         steps = min(STEPS_PER_CALL, max(num_steps) - first)
-        state = call(run_many, rule, rows, stream, state, np.int32(steps))
+        state = call(run_many, rule, rows, stream, state, np.int32(steps), small_steps=True)
         jax.block_until_ready(state.num_placed)
         advance(int(np.clip(np.subtract(num_steps, first), 0, steps).sum()))
     orders, nums_placed = np.asarray(state.order), np.asarray(state.num_placed)
@@ -569,8 +570,8 @@ def _step(
     """Refill the slot that the previous step emptied, then place the candidate with the smallest score."""
     state = _refill(rule, rows, stream, state, pending)
     slots = state.slots
-    best = jnp.min(slots.scores)
-    chosen = best_of_all(best, jnp.min(jnp.where(slots.scores == best, slots.members, NO_SEQUENCE)), axis)
+    best = smallest(slots.scores)
+    chosen = best_of_all(best, smallest(jnp.where(slots.scores == best, slots.members, NO_SEQUENCE)), axis)
     # `moved` is the placed sequence, then the sequence that leaves each window: w positions before, for a window of w.
     back = [state.num_placed - rule.window_sizes[index] for index in range(len(state.deviation.windows))]
     moved = [chosen, *(state.order[jnp.maximum(position, 0)] for position in back)]
@@ -777,7 +778,7 @@ def _refill(rule: GreedyRule, rows: Rows, stream: Stream, state: PoolState, pend
     order = state.order.at[jnp.where(placed_one, state.num_placed - 1, len(state.order))].set(state.last, mode="drop")
     own_slots = jnp.arange(num_slots, dtype=jnp.int32)
     # If another device has the slot, the write also goes past the end.
-    slot = jnp.min(jnp.where((slots.members == state.last) & placed_one, own_slots, num_slots))
+    slot = smallest(jnp.where((slots.members == state.last) & placed_one, own_slots, num_slots))
     has_next = state.num_taken < stream.size
     deviation = state.deviation
     _, placed, _ = rows.read(jnp.where(placed_one, state.last, 0), num_columns)
