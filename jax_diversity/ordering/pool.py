@@ -10,7 +10,8 @@ devices; the corpus's rows are on every device.
 
 If the sequences have many groups, such as token ids, a step updates the scores only for the columns whose counts vary
 most. The changes of the other columns, the *deferred* columns (`Features.deferred`), reach the scores after every 16
-steps. The deviation itself always contains all columns.
+steps. For this the candidates' counts in these columns are kept apart: as a table if many are above zero, otherwise as
+lists. The deviation contains all columns before scores are read from it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,6 @@ from jax_diversity.ordering.deviation import (
     read_row,
     restored_deviation,
     rounded_size,
-    rounded_width,
     row_sizes,
     saved_deviation,
     smallest,
@@ -80,8 +80,9 @@ _LARGEST_TABLE = 2**29
 _UNPLACEABLE = np.float32(np.inf)
 _COLUMNS_PER_PASS, _COLUMNS_ON_ACCELERATOR = 4, 32
 _POOL, _POOL_WITH_DEFERRED = 4096, 2304
-# If the candidates' deferred counts would have more entries than this (256 MiB), nothing is deferred.
-_MOST_DEFERRED_ENTRIES = 2**26
+# An entry of the candidates' lists takes as long as so many rows of a table, because a list reads the gradient at other
+# columns for every candidate.
+_ROWS_PER_ENTRY = 7
 
 
 def greedy_pool(
@@ -159,13 +160,14 @@ class PoolSizes(NamedTuple):
     """Sizes of a pool's arrays. Pools with equal sizes share one compiled program.
 
     `num_candidates` is the largest number of candidates of a pool, `num_slots` the rounded number. `deferred.longest`
-    is 0 if no column is deferred.
+    is 0 if no column is deferred. `listed` says whether the candidates' deferred counts are lists.
     """
 
     num_candidates: int
     num_slots: int
     steps: RowSizes
     deferred: RowSizes
+    listed: bool
     num_groups: int
     refresh_every: int
     table_type: type[np.floating]
@@ -197,8 +199,6 @@ class PoolSizes(NamedTuple):
         # Without a table every step computes all scores again, and nothing is deferred.
         if features.deferred.any() and has_table(features, num_slots):
             late = features.num_deferred()
-            if rounded_width(int(late.max(initial=0))) * num_slots > _MOST_DEFERRED_ENTRIES:
-                late = np.zeros_like(lengths)
         steps, deferred = (
             RowSizes(*(max(each) for each in zip(*(row_sizes(counts[part]) for part in parts), strict=True)))
             for counts in (lengths - late, late)
@@ -217,6 +217,7 @@ class PoolSizes(NamedTuple):
             num_slots,
             steps,
             deferred if late.any() else NO_ROWS,
+            bool(deferred.longest * _ROWS_PER_ENTRY <= features.deferred.sum()),
             num_groups,
             refresh_every,
             table_type,
@@ -236,11 +237,18 @@ class Stream(NamedTuple):
     own_costs: Float32[Array, " sequence"]
     # λ of the columns whose changes reach the scores at every step; 0 for the deferred columns.
     step_weights: Float32[Array, " column"]
+    # The deferred columns, ascending; none if the candidates' deferred counts are lists.
+    deferred_columns: Int32[Array, " deferred_column"]
     # `target_products` and `target_excess_products` are without the deferred columns.
     target_products: Float32[Array, " sequence"]
     target_excess_products: Float32[Array, " sequence"]
     refresh_every: Int32[Array, ""]
-    deferred_every: Int32[Array, ""]
+    # 0, 1, 2 ... for the steps after which the deferred columns reach the scores.
+    deferred_steps: Int32[Array, " step"]
+
+
+# What is equal in all pools that run together. Their loops then end at the same time, without conditions.
+_SHARED = ("refresh_every", "deferred_steps", "deferred_columns")
 
 
 class Slots(NamedTuple):
@@ -249,14 +257,21 @@ class Slots(NamedTuple):
     members: Int32[Array, " slot"]
     scores: Float32[Array, " slot"]
     table: Float[Array, "column slot"]
-    norms: Float32[Array, " slot"]
-    tokens: Float32[Array, " slot"]
-    target_products: Float32[Array, " slot"]
+    # Three numbers of every candidate: its `2 <λ τ, c_s>` (`Stream.target_products`), its norm and its tokens.
+    constants: Float32[Array, "constant slot"]
     apart: Int32[Array, "member slot"]
-    # The candidates' counts in the deferred columns. They are read one entry of all slots at a time: with this layout
-    # XLA uses vector instructions.
-    columns: Integer[Array, "entry slot"]
-    values: Integer[Array, "entry slot"] | Float32[Array, "entry slot"]
+    # The candidates' counts in the deferred columns: lists of columns and counts, or a table of the counts with one
+    # entry for every deferred column. They are read one entry of all slots at a time: with this layout XLA uses vector
+    # instructions.
+    columns: Integer[Array, "listed_entry slot"]
+    values: Integer[Array, "entry slot"] | Float[Array, "entry slot"]
+    # The candidates whose counts these are: they are written for several steps together.
+    late_members: Int32[Array, " slot"]
+
+    @property
+    def tokens(self) -> Float32[Array, " slot"]:
+        """The candidates' numbers of tokens."""
+        return self.constants[2]
 
 
 class Rows(NamedTuple):
@@ -265,17 +280,14 @@ class Rows(NamedTuple):
     steps: PaddedCounts
     deferred: PaddedCounts | None
 
-    def read(
-        self, sequence: Int32[Array, ""], num_columns: int
-    ) -> tuple[SequenceCounts, SequenceCounts, SequenceCounts | None]:
-        """Read the counts of one sequence: all of them, those of every step, and the deferred ones."""
-        row = read_row(self.steps, sequence, num_columns)
+    def with_deferred(self, row: SequenceCounts, sequence: Int32[Array, ""], num_columns: int) -> SequenceCounts:
+        """Return all counts of a sequence; `row` are those of every step."""
         if self.deferred is None:
-            return row, row, None
+            return row
         late = read_row(self.deferred, sequence, num_columns)
         both = zip((row.columns, row.values), (late.columns, late.values), strict=True)
         columns, values = (jnp.concatenate(pair) for pair in both)
-        return row._replace(columns=columns, values=values), row, late
+        return row._replace(columns=columns, values=values)
 
 
 class PoolState(NamedTuple):
@@ -295,12 +307,11 @@ _SLOTS_SPLIT = Slots(
     members=BY_ROW,
     scores=BY_ROW,
     table=BY_COLUMN,
-    norms=BY_ROW,
-    tokens=BY_ROW,
-    target_products=BY_ROW,
+    constants=BY_COLUMN,
     apart=BY_COLUMN,
     columns=BY_COLUMN,
     values=BY_COLUMN,
+    late_members=BY_ROW,
 )
 _STATE_SPLIT = PoolState(EVERYWHERE, _SLOTS_SPLIT, EVERYWHERE, EVERYWHERE, EVERYWHERE, EVERYWHERE)
 
@@ -323,6 +334,7 @@ class PoolSelector:
         self._has_table = has_table(plan.features, sizes.num_slots)
         defers = sizes.deferred.longest > 0
         self._of_steps = plan.features.without_deferred() if defers else plan.features
+        self._deferred_columns = np.flatnonzero(plan.features.deferred & (defers and not sizes.listed))
         steps, deferred = build_rows(self._of_steps, sizes=sizes.steps), None
         if defers:
             deferred = build_rows(plan.features.only_deferred(), sizes=sizes.deferred)
@@ -352,10 +364,17 @@ class PoolSelector:
             zeros = jax.device_put(np.zeros(num_own, np.float32))
             table = jax.device_put(np.zeros((num_columns, num_own), self._sizes.table_type))
             apart = jax.device_put(np.zeros((len(features.apart.group), num_own), np.int32))
-            num_entries = self._sizes.deferred.longest
-            rows = [np.zeros((num_entries, num_own), part.dtype) for part in (features.columns, features.values)]
+            num_listed, num_in_table = self._sizes.deferred.longest, len(self._deferred_columns)
+            if num_in_table:
+                columns = np.zeros((0, num_own), features.columns.dtype)
+                values = np.zeros((num_in_table, num_own), table.dtype)
+            else:
+                columns = np.zeros((num_listed, num_own), features.columns.dtype)
+                values = np.zeros((num_listed, num_own), features.values.dtype)
             slots = padded(own, num_own, fill=NO_SEQUENCE)
-            return Slots(slots, zeros, table, zeros, zeros, zeros, apart, *jax.device_put(rows))
+            columns, values = jax.device_put((columns, values))
+            constants = jax.device_put(np.zeros((3, num_own), np.float32))
+            return Slots(slots, zeros, table, constants, apart, columns, values, slots)
 
         self.state = PoolState(
             deviation=deviation,
@@ -383,11 +402,12 @@ class PoolSelector:
             size=jax.device_put(np.int32(len(self._stream))),
             own_costs=padded(self._costs(features), size),
             step_weights=jax.device_put(of_steps.column_weights.astype(np.float32)),
+            deferred_columns=jax.device_put(self._deferred_columns.astype(np.int32)),
             # A placed token also lowers the score along the documents' shares.
             target_products=padded((of_steps.target_products + drift).astype(np.float32), size),
             target_excess_products=padded(excess_products.astype(np.float32), size),
             refresh_every=jax.device_put(np.int32(self._sizes.refresh_every)),
-            deferred_every=jax.device_put(np.int32(STEPS_PER_DEFERRAL)),
+            deferred_steps=jax.device_put(np.arange(STEPS_PER_DEFERRAL, dtype=np.int32)),
         )
         self.rule, self.stream = replicated(
             self._mesh, (build_rule(features, self._objective, self._sizes.num_groups), stream)
@@ -472,10 +492,8 @@ def stack(selectors: Sequence[PoolSelector]) -> tuple[GreedyRule, Rows, Stream, 
         )
     )
     table = jnp.zeros((len(tables), *tables[0].shape), tables[0].dtype)
-    # The numbers of rounds are the same for all pools: a loop then ends for all at the same time, without conditions.
-    shared = selectors[0].stream
-    rounds = {name: jax.device_put(np.asarray(getattr(shared, name))) for name in ("refresh_every", "deferred_every")}
-    return rule, rows, stream._replace(**rounds), state._replace(slots=state.slots._replace(table=table))
+    shared = {name: jax.device_put(np.asarray(getattr(selectors[0].stream, name))) for name in _SHARED}
+    return rule, rows, stream._replace(**shared), state._replace(slots=state.slots._replace(table=table))
 
 
 class PendingSums(NamedTuple):
@@ -484,10 +502,15 @@ class PendingSums(NamedTuple):
     # `counts` are whole numbers of tokens, exact in float32. A step adds only in the few columns of a row. The
     # compensated sums, which have all columns, are updated only once in about a thousand steps.
     counts: Float32[Array, "sum column"]
-    tokens: Float32[Array, " sum"]
-    num_sequences: Float32[Array, " sum"]
+    # The number of tokens and the number of sequences.
+    amounts: Float32[Array, "sum amount"]
     per_token: Float32[Array, ""]
     norm_gradient: Float32[Array, ""]
+
+    @property
+    def tokens(self) -> Float32[Array, " sum"]:
+        """The numbers of tokens."""
+        return self.amounts[:, 0]
 
 
 @functools.partial(jax.jit, static_argnames="mesh")
@@ -512,11 +535,11 @@ def run(
 
 @functools.partial(jax.jit, donate_argnames="state")
 def run_many(rule: GreedyRule, rows: Rows, stream: Stream, state: PoolState, num_steps: Int32[Array, ""]) -> PoolState:
-    """Place `num_steps` sequences by each of several pools; every array but the numbers of rounds has an axis of pools.
+    """Place `num_steps` sequences by each of several pools; every array that is not shared has an axis of pools.
 
     Every pool makes the same choices as alone: all sums of rounded numbers have a fixed order (`fixed_sum`).
     """
-    axes: dict[str, Any] = {**dict.fromkeys(Stream._fields, 0), "refresh_every": None, "deferred_every": None}
+    axes: dict[str, Any] = {**dict.fromkeys(Stream._fields, 0), **dict.fromkeys(_SHARED)}
     over_pools = jax.vmap(functools.partial(_run_steps, axis=None), in_axes=(0, 0, Stream(**axes), 0, None))
     return over_pools(rule, rows, stream, state, num_steps)
 
@@ -529,7 +552,8 @@ def _run_steps(
     num_steps: Int32[Array, ""],
     axis: str | None,
 ) -> PoolState:
-    state = state._replace(slots=_with_rows(rows, state.slots, rule.column_weights.shape[0]))
+    deferred_every = len(stream.deferred_steps)
+    state = state._replace(slots=_with_rows(rows, stream, state.slots, rule.column_weights.shape[0]))
 
     def steps_to_refresh(index: Int32[Array, ""], carry: PoolState) -> PoolState:
         deviation = carry.deviation
@@ -538,6 +562,7 @@ def _run_steps(
         pending = _nothing_pending(rule, carry.deviation)
         # Fill the empty slot before the refresh: its new member must get a score as well.
         carry = _refill(rule, rows, stream, carry, pending)
+        carry = carry._replace(slots=_with_late_counts(rows, stream, carry.slots))
         carry = carry._replace(slots=_refresh_scores(rule, rows, stream, carry.slots, carry.deviation))
         # The last round of a call may be shorter.
         steps = jnp.minimum(stream.refresh_every, num_steps - index * stream.refresh_every)
@@ -549,13 +574,13 @@ def _run_steps(
         def steps_to_deferred(
             index: Int32[Array, ""], both: tuple[PoolState, PendingSums]
         ) -> tuple[PoolState, PendingSums]:
-            both = run_steps(jnp.minimum(stream.deferred_every, steps - index * stream.deferred_every), both)
-            return _with_deferred(rule, stream, gradient, *both)
+            num = jnp.minimum(deferred_every, steps - index * deferred_every)
+            return _with_deferred(rule, rows, stream, gradient, num, *run_steps(num, both))
 
         if rows.deferred is None:
             carry, pending = run_steps(steps, (carry, pending))
         else:
-            num_rounds = -(-steps // stream.deferred_every)
+            num_rounds = -(-steps // deferred_every)
             carry, pending = lax.fori_loop(0, num_rounds, steps_to_deferred, (carry, pending))
         return carry._replace(deviation=_with_pending(rule, carry.deviation, pending))
 
@@ -575,12 +600,12 @@ def _step(
     # `moved` is the placed sequence, then the sequence that leaves each window: w positions before, for a window of w.
     back = [state.num_placed - rule.window_sizes[index] for index in range(len(state.deviation.windows))]
     moved = [chosen, *(state.order[jnp.maximum(position, 0)] for position in back)]
-    read, of_step, _ = zip(*(rows.read(sequence, rule.column_weights.shape[0]) for sequence in moved), strict=True)
+    read = [read_row(rows.steps, sequence, rule.column_weights.shape[0]) for sequence in moved]
     # In the first w steps the window is not full, and no sequence leaves it.
     leaves = [position >= 0 for position in back]
     change = _gradient_change(rule, read, [stream.target_excess_products[sequence] for sequence in moved], leaves)
     if slots.table.shape[0]:
-        slots = slots._replace(scores=_updated_scores(rule, slots, of_step, change))
+        slots = slots._replace(scores=_updated_scores(rule, slots, read, change))
     state = state._replace(slots=slots, last=chosen, num_placed=state.num_placed + 1)
     return state, _add_pending(rule, pending, read, leaves, change)
 
@@ -626,9 +651,11 @@ def _updated_scores(
     for row, weight in zip(moved, change.weights, strict=True):
         scores = _add_columns(rule, slots.table, scores, row, weight)
         scores = _add_groups(rule, slots, scores, row, weight)
-    scores += rule.times(change.per_target_product, slots.target_products)
-    scores += rule.times(change.per_norm, slots.norms)
-    return scores - rule.times(change.per_token, slots.tokens)
+    for factor, constant in zip(
+        (change.per_target_product, change.per_norm, -change.per_token), slots.constants, strict=True
+    ):
+        scores += rule.times(factor, constant)
+    return scores
 
 
 def _add_columns(
@@ -639,11 +666,23 @@ def _add_columns(
     weight: Float32[Array, ""],
 ) -> Float32[Array, " slot"]:
     """Add `2 weight Σ λ x_j table[j]` over the row's columns."""
-    width = row.columns.shape[0]
     num_used = jnp.sum(row.columns < table.shape[0])
     # Unused places use the last column with a factor of zero: a product with zero is cheaper than a condition.
     columns = jnp.minimum(row.columns, table.shape[0] - 1)
     factors = 2.0 * weight * rule.column_weights[columns] * row.values
+    return _add_multiples(rule, table, scores, columns, factors, num_used)
+
+
+def _add_multiples(
+    rule: GreedyRule,
+    table: Float[Array, "column slot"],
+    scores: Array,
+    columns: Int32[Array, " place"],
+    factors: Float32[Array, " place"],
+    num_used: Int32[Array, ""] | int,
+) -> Float32[Array, " slot"]:
+    """Add multiples of some columns of a table; all factors after the first `num_used` are zero."""
+    width = len(columns)
 
     def pass_over(num_columns: int, num_passes: Array | int) -> Callable[[Array], Array]:
         """A pass adds a few columns; it is unrolled, and XLA fuses it into one loop over the slots."""
@@ -714,8 +753,7 @@ def _nothing_pending(rule: GreedyRule, deviation: Deviation) -> PendingSums:
     gradient = deviation.gradient
     return PendingSums(
         counts=jnp.zeros((num_sums, len(gradient)), jnp.float32),
-        tokens=jnp.zeros(num_sums, jnp.float32),
-        num_sequences=jnp.zeros(num_sums, jnp.float32),
+        amounts=jnp.zeros((num_sums, 2), jnp.float32),
         # <gradient, τ> and the gradient of the norm column change by one number per step, so they are updated at every
         # step.
         per_token=fixed_sum(rule.times(gradient[:-1], rule.targets[:-1])),
@@ -731,23 +769,20 @@ def _add_pending(
     change: GradientChange,
 ) -> PendingSums:
     """Add the placed sequence to all sums; subtract from each window's sum the sequence that leaves it."""
-    counts, tokens, num_sequences = pending.counts, pending.tokens, pending.num_sequences
-    chosen = moved[0]
+    counts, chosen = pending.counts, moved[0]
     # The norms are not whole numbers. We subtract the first piece of their mean. Then the norms and their sum are
     # small, and the rounding errors are far below the errors of a sum of the norms themselves.
     coarse_norm = rule.target_pieces[0, -1]
-    for index in range(len(tokens)):
+    for index in range(len(counts)):
         counts = counts.at[index, chosen.columns].add(chosen.values, mode="drop")
         counts = counts.at[index, -1].add(chosen.norm - coarse_norm)
-    tokens, num_sequences = tokens + chosen.tokens, num_sequences + 1
+    amounts = pending.amounts + jnp.stack([chosen.tokens, jnp.float32(1)])
     for index, (row, leaving) in enumerate(zip(moved[1:], leaves, strict=True), 1):
         sign = jnp.where(leaving, -1.0, 0.0)
         counts = counts.at[index, row.columns].add(sign * row.values, mode="drop")
         counts = counts.at[index, -1].add(sign * (row.norm - coarse_norm))
-        tokens, num_sequences = tokens.at[index].add(sign * row.tokens), num_sequences.at[index].add(sign)
-    return PendingSums(
-        counts, tokens, num_sequences, pending.per_token + change.per_token, pending.norm_gradient + change.per_norm
-    )
+        amounts = amounts.at[index].add(sign * jnp.stack([row.tokens, jnp.float32(1)]))
+    return PendingSums(counts, amounts, pending.per_token + change.per_token, pending.norm_gradient + change.per_norm)
 
 
 def _with_pending(rule: GreedyRule, deviation: Deviation, pending: PendingSums) -> Deviation:
@@ -758,7 +793,7 @@ def _with_pending(rule: GreedyRule, deviation: Deviation, pending: PendingSums) 
         # The tokens, up to 2^24, are split into a multiple of 4,096 and a rest below 4,096. Each part has 12 bits, so
         # that its products with the pieces of a target, of eight bits each, are exact.
         coarse = jnp.floor(pending.tokens[index] / 4096) * 4096
-        for tokens, num_sequences in ((coarse, 0.0), (pending.tokens[index] - coarse, pending.num_sequences[index])):
+        for tokens, num_sequences in ((coarse, 0.0), (pending.tokens[index] - coarse, pending.amounts[index, 1])):
             for piece_index, piece in enumerate(rule.target_pieces):
                 # `_add_pending` has already subtracted the first piece of the mean norm.
                 counted = num_sequences if piece_index else 0.0
@@ -769,19 +804,23 @@ def _with_pending(rule: GreedyRule, deviation: Deviation, pending: PendingSums) 
 
 
 def _refill(rule: GreedyRule, rows: Rows, stream: Stream, state: PoolState, pending: PendingSums) -> PoolState:
-    """Write the last placed sequence into the order, and give its slot to the next sequence of the stream."""
+    """Write the last placed sequence into the order, and give its slot to the next sequence of the stream.
+
+    Its deferred counts are written later (`_with_late_counts`).
+    """
     slots = state.slots
     num_slots = slots.members.shape[0]
     num_columns = rule.column_weights.shape[0]
     # If no sequence was placed since the last refill, all writes go past the end and are dropped.
     placed_one = state.last != NO_SEQUENCE
-    order = state.order.at[jnp.where(placed_one, state.num_placed - 1, len(state.order))].set(state.last, mode="drop")
     own_slots = jnp.arange(num_slots, dtype=jnp.int32)
     # If another device has the slot, the write also goes past the end.
     slot = smallest(jnp.where((slots.members == state.last) & placed_one, own_slots, num_slots))
+    position = _after(slot, jnp.where(placed_one, state.num_placed - 1, len(state.order)))
+    order = state.order.at[position].set(state.last, mode="drop")
     has_next = state.num_taken < stream.size
     deviation = state.deviation
-    _, placed, _ = rows.read(jnp.where(placed_one, state.last, 0), num_columns)
+    placed = read_row(rows.steps, _after(slot, jnp.where(placed_one, state.last, 0)), num_columns)
     if len(rows.steps.apart):
         # This follows the write into `order`, from which we read the sequence that was placed w positions before.
         position = state.num_placed - 1
@@ -790,32 +829,35 @@ def _refill(rule: GreedyRule, rows: Rows, stream: Stream, state: PoolState, pend
         # If no sequence was placed since the last refill, we set the tokens to 0, so that the sums stay unchanged.
         moved = [row._replace(tokens=jnp.where(placed_one, row.tokens, 0)) for row in moved]
         deviation = deviation._replace(placed=add_placed(rule, deviation.placed, moved[0], moved[1:], position))
-    following = stream.sequences[jnp.minimum(state.num_taken, stream.size - 1)]
-    whole, row, late = rows.read(following, num_columns)
+    following = stream.sequences[_after(order[0], jnp.minimum(state.num_taken, stream.size - 1))]
+    row = read_row(rows.steps, following, num_columns)
+    constants = [stream.target_products[following], row.norm, row.tokens]
+    whole = rows.with_deferred(row, following, num_columns)
     score = _score_one(rule, stream, stream.own_costs[following], deviation, pending, whole)
     table = slots.table
     if table.shape[0]:
         # Only the columns of the placed sequence are not zero: clearing these columns is cheaper than the whole slot.
         table = table.at[placed.columns, slot].set(0, mode="drop")
         table = table.at[row.columns, slot].set(row.values.astype(table.dtype), mode="drop")
-    columns, values = slots.columns, slots.values
-    if late is not None:
-        columns = columns.at[:, slot].set(late.columns.astype(columns.dtype), mode="drop")
-        values = values.at[:, slot].set(late.values.astype(values.dtype), mode="drop")
-    slots = Slots(
+    slots = slots._replace(
         members=slots.members.at[slot].set(jnp.where(has_next, following, NO_SEQUENCE), mode="drop"),
         scores=slots.scores.at[slot].set(jnp.where(has_next, score, _UNPLACEABLE), mode="drop"),
         table=table,
-        norms=slots.norms.at[slot].set(row.norm, mode="drop"),
-        tokens=slots.tokens.at[slot].set(row.tokens, mode="drop"),
-        target_products=slots.target_products.at[slot].set(stream.target_products[following], mode="drop"),
+        constants=slots.constants.at[:, slot].set(jnp.stack(constants), mode="drop"),
         apart=slots.apart.at[:, slot].set(row.apart, mode="drop"),
-        columns=columns,
-        values=values,
     )
     num_taken = state.num_taken + (placed_one & has_next)
     last = jnp.int32(NO_SEQUENCE)
     return state._replace(deviation=deviation, slots=slots, order=order, last=last, num_taken=num_taken)
+
+
+def _after(done: Int32[Array, ""], index: Int32[Array, ""]) -> Int32[Array, ""]:
+    """Return the index; what reads it waits for `done`, an index or a sequence.
+
+    If more than eight operations of a step could start at the same time, XLA would give some to another thread of a
+    processor, which takes twice the time. XLA does not know that `done` is never negative.
+    """
+    return index + jnp.minimum(done, 0)
 
 
 def _score_one(
@@ -842,14 +884,86 @@ def _score_one(
     return score + rule.times(pending.norm_gradient, row.norm) - rule.times(pending.per_token, row.tokens)
 
 
+def _read_late(
+    counts: PaddedCounts, sequences: Int32[Array, " place"], num_columns: int
+) -> tuple[Int32[Array, "place entry"], Float32[Array, "place entry"]]:
+    """Read the deferred counts of some sequences; unused entries have a column past the end and a count of zero."""
+    known = sequences != NO_SEQUENCE
+    starts = counts.starts[jnp.where(known, sequences, 0)]
+    ends = jnp.where(known, counts.starts[jnp.where(known, sequences, 0) + 1], starts)
+    entries = starts[:, None] + counts.slots
+    used = entries < ends[:, None]
+    columns = jnp.where(used, counts.columns[entries].astype(jnp.int32), num_columns)
+    return columns, jnp.where(used, counts.values[entries].astype(jnp.float32), 0)
+
+
+def _with_late_counts(rows: Rows, stream: Stream, slots: Slots) -> Slots:
+    """Write the deferred counts of the members that took slots in the steps since the last call."""
+    if rows.deferred is None:
+        return slots
+    # The slots with other members come first. If there are fewer than steps, other slots' counts are written again.
+    is_other = (slots.members != slots.late_members).astype(jnp.float32)
+    changed = lax.top_k(is_other, min(len(stream.deferred_steps), len(is_other)))[1]
+    num_columns = slots.table.shape[0]
+    columns, counts = _read_late(rows.deferred, slots.members[changed], num_columns)
+    if len(stream.deferred_columns):
+        places = jnp.arange(len(changed))[:, None]
+        counts = jnp.zeros((len(changed), num_columns)).at[places, columns].set(counts, mode="drop")
+        counts = counts[:, stream.deferred_columns]
+
+    def write(place: Int32[Array, ""], both: tuple[Array, Array]) -> tuple[Array, Array]:
+        # The column of an unused entry does not matter, because its count is zero.
+        listed, values = both
+        if len(listed):
+            listed = listed.at[:, changed[place]].set(columns[place].astype(listed.dtype))
+        return listed, values.at[:, changed[place]].set(counts[place].astype(values.dtype))
+
+    # One write for each slot: a scatter would read an index for every entry.
+    listed, values = lax.fori_loop(0, len(changed), write, (slots.columns, slots.values))
+    return slots._replace(columns=listed, values=values, late_members=slots.members)
+
+
+def _with_late_sums(
+    rule: GreedyRule,
+    rows: Rows,
+    stream: Stream,
+    state: PoolState,
+    num_steps: Int32[Array, ""],
+    counts: Float32[Array, "sum column"],
+) -> Float32[Array, "sum column"]:
+    """Add the deferred counts of the last steps' sequences to all sums; subtract those that left a window."""
+    assert rows.deferred is not None
+    before = stream.deferred_steps
+    positions = state.num_placed - 1 - before
+    for index, size in enumerate([0, *rule.window_sizes]):
+        known = (before < num_steps) & (positions >= size)
+        sequences = state.order[jnp.maximum(positions - size, 0)]
+        # The last placed sequence is not yet in `order`.
+        sequences = jnp.where(positions - size == state.num_placed - 1, state.last, sequences)
+        sequences = jnp.where(known, sequences, NO_SEQUENCE)
+        columns, values = _read_late(rows.deferred, sequences, counts.shape[1])
+        # What is placed is added to all sums.
+        for total in [index] if index else range(len(counts)):
+            counts = counts.at[total, columns].add(-values if index else values, mode="drop")
+    return counts
+
+
 def _with_deferred(
     rule: GreedyRule,
+    rows: Rows,
     stream: Stream,
     at_refresh: Float32[Array, " column"],
+    num_steps: Int32[Array, ""],
     state: PoolState,
     pending: PendingSums,
 ) -> tuple[PoolState, PendingSums]:
-    """Bring the changes of the deferred columns into the gradient and into all scores."""
+    """Bring the changes of the deferred columns into the sums, into the gradient and into all scores.
+
+    `num_steps` is the number of steps since this was done last.
+    """
+    slots = _with_late_counts(rows, stream, state.slots)
+    counts = _with_late_sums(rule, rows, stream, state, num_steps, pending.counts)
+    state, pending = state._replace(slots=slots), pending._replace(counts=counts)
     gained = jnp.zeros_like(at_refresh)
     for index in range(len(pending.tokens)):
         excess = pending.counts[index] - rule.times(pending.tokens[index], rule.targets)
@@ -858,16 +972,23 @@ def _with_deferred(
     gradient = at_refresh + rule.times(2.0 * deferred_weights, gained)
     change = gradient - state.deviation.gradient
     per_token = fixed_sum(rule.times(change, rule.targets))
-    scores = _add_products(rule, state.slots, change, state.slots.scores)
+    scores = _add_products(rule, stream, state.slots, change, state.slots.scores)
     slots = state.slots._replace(scores=scores - rule.times(per_token, state.slots.tokens))
     state = state._replace(slots=slots, deviation=state.deviation._replace(gradient=gradient))
     return state, pending._replace(per_token=pending.per_token + per_token)
 
 
 def _add_products(
-    rule: GreedyRule, slots: Slots, gradient: Float32[Array, " column"], scores: Float32[Array, " slot"]
+    rule: GreedyRule,
+    stream: Stream,
+    slots: Slots,
+    gradient: Float32[Array, " column"],
+    scores: Float32[Array, " slot"],
 ) -> Float32[Array, " slot"]:
     """Add the products of the gradient and the candidates' counts in the deferred columns."""
+    if num := len(stream.deferred_columns):
+        factors = gradient[stream.deferred_columns]
+        return _add_multiples(rule, slots.values, scores, jnp.arange(num, dtype=jnp.int32), factors, num)
 
     def add(entry: Int32[Array, ""], total: Float32[Array, " slot"]) -> Float32[Array, " slot"]:
         columns, values = (
@@ -899,7 +1020,7 @@ def _refresh_scores(rule: GreedyRule, rows: Rows, stream: Stream, slots: Slots, 
     num_rounds = jnp.max(jnp.where(filled, ends - starts, 0))
     scores = _rounds(num_rounds, len(counts.slots), add, scores)
     if rows.deferred is not None:
-        scores = _add_products(rule, slots, gradient, scores)
+        scores = _add_products(rule, stream, slots, gradient, scores)
     apart = counts.apart[:, members]
     if len(apart):
         of_groups = apart_gradient(rule, deviation.placed)
@@ -907,14 +1028,12 @@ def _refresh_scores(rule: GreedyRule, rows: Rows, stream: Stream, slots: Slots, 
             scores += rule.times(of_groups[groups], tokens)
     return slots._replace(
         scores=jnp.where(filled, scores, _UNPLACEABLE),
-        norms=norms,
-        tokens=tokens,
-        target_products=stream.target_products[members],
+        constants=jnp.stack([stream.target_products[members], norms, tokens]),
         apart=apart,
     )
 
 
-def _with_rows(rows: Rows, slots: Slots, num_columns: int) -> Slots:
+def _with_rows(rows: Rows, stream: Stream, slots: Slots, num_columns: int) -> Slots:
     """Fill the dense table, and the candidates' deferred counts, with the counts of the slots' members."""
     if slots.table.shape[0] == 0:
         return slots
@@ -926,18 +1045,24 @@ def _with_rows(rows: Rows, slots: Slots, num_columns: int) -> Slots:
         starts = counts.starts[members]
         return starts, jnp.where(filled, counts.starts[members + 1], starts)
 
-    starts, ends = bounds(rows.steps)
+    def with_counts(table: Array, counts: PaddedCounts, row_of: Int32[Array, " column"]) -> Array:
+        starts, ends = bounds(counts)
 
-    def fill(feature: Int32[Array, ""], table: Array) -> Array:
-        entry = starts + feature
-        column = jnp.where(entry < ends, rows.steps.columns[entry].astype(jnp.int32), num_columns)
-        return table.at[column, own_slots].set(rows.steps.values[entry].astype(table.dtype), mode="drop")
+        def fill(feature: Int32[Array, ""], table: Array) -> Array:
+            entry = starts + feature
+            row = jnp.where(entry < ends, row_of[counts.columns[entry]], len(table))
+            return table.at[row, own_slots].set(counts.values[entry].astype(table.dtype), mode="drop")
 
-    table = _rounds(jnp.max(ends - starts), len(rows.steps.slots), fill, jnp.zeros_like(slots.table))
-    slots = slots._replace(table=table)
+        return _rounds(jnp.max(ends - starts), len(counts.slots), fill, jnp.zeros_like(table))
+
+    row_of = jnp.arange(num_columns, dtype=jnp.int32)
+    slots = slots._replace(table=with_counts(slots.table, rows.steps, row_of))
     deferred = rows.deferred
     if deferred is None:
         return slots
+    if num := len(stream.deferred_columns):
+        row_of = row_of.at[stream.deferred_columns].set(jnp.arange(num, dtype=jnp.int32))
+        return slots._replace(values=with_counts(slots.values, deferred, row_of))
     first, last = bounds(deferred)
 
     def copy(feature: Int32[Array, ""], copied: tuple[Array, Array]) -> tuple[Array, Array]:

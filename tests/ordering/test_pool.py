@@ -181,9 +181,11 @@ def test_the_columns_that_vary_least_are_deferred() -> None:
 
 @pytest.mark.parametrize("changed", [{}, {"pool.STEPS_PER_REFRESH": 48, "running.STEPS_PER_CALL": 96}], ids=str)
 @pytest.mark.parametrize("windows", [(), (3, 50)])
+@pytest.mark.parametrize("rows_per_entry", [0, 1000], ids=["lists", "table"])
 def test_deferred_columns_change_scores_later(
-    windows: tuple[int, ...], changed: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    rows_per_entry: int, windows: tuple[int, ...], changed: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(pool, "_ROWS_PER_ENTRY", rows_per_entry)
     for name, value in changed.items():
         module, _, constant = name.partition(".")
         # A refresh and a call also bring all changes: both numbers are multiples of the steps of a deferral.
@@ -195,10 +197,13 @@ def test_deferred_columns_change_scores_later(
     assert replay(chars, objective, shuffled(400), POOL_SIZE, indices) > 2e-5
 
 
-@pytest.mark.parametrize("name", ["STEPS_PER_DEFERRAL", "_MOST_DEFERRED_ENTRIES"])
-def test_nothing_is_late_if_nothing_is_deferred(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows_per_entry", [0, 1000], ids=["lists", "table"])
+def test_nothing_is_late_if_every_step_brings_the_deferred_columns(
+    rows_per_entry: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The columns of every step and the deferred ones together are all columns."""
-    monkeypatch.setattr(pool, name, {"STEPS_PER_DEFERRAL": 1}.get(name, 0))
+    monkeypatch.setattr(pool, "STEPS_PER_DEFERRAL", 1)
+    monkeypatch.setattr(pool, "_ROWS_PER_ENTRY", rows_per_entry)
     chars, objective = wide_corpus(), Objective(windows=(3, 50))
     indices = order(chars, "greedy_pool", objective=objective, pool_size=POOL_SIZE).indices
     assert replay(chars, objective, shuffled(400), POOL_SIZE, indices) <= 1e-5

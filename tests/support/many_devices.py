@@ -20,6 +20,7 @@ from jax import export
 from jax.sharding import Mesh
 
 from jax_diversity import Characteristics, Objective, order
+from jax_diversity.foundation import compilation
 from jax_diversity.ordering import greedy, mesh, pool, running
 from jax_diversity.ordering.plan import Plan, Targets
 from tests.support.ordering_cases import random_copies
@@ -90,8 +91,7 @@ def greedy_cases(folder: Path) -> Iterator[tuple[str, bool]]:
 
 def num_programs() -> int:
     """How many programs JAX holds for the pool's steps."""
-    steps: Any = pool.run
-    return steps._cache_size()
+    return compilation._for_one_thread(pool.run, ("mesh",))._cache_size()
 
 
 def pool_cases(folder: Path) -> Iterator[tuple[str, bool]]:
