@@ -10,8 +10,8 @@ devices; the corpus's rows are on every device.
 
 If the sequences have many groups, such as token ids, a step updates the scores only for the columns whose counts vary
 most. The changes of the other columns, the *deferred* columns (`Features.deferred`), reach the scores after every 16
-steps. For this the candidates' counts in these columns are kept apart: as a table if many are above zero, otherwise as
-lists. The deviation contains all columns before scores are read from it.
+steps. The candidates' counts in these columns have a table of their own if many are above zero; otherwise they are
+lists. After the 16 steps the deviation contains all columns again, so that nothing drifts.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ _LARGEST_TABLE = 2**29
 _UNPLACEABLE = np.float32(np.inf)
 _COLUMNS_PER_PASS, _COLUMNS_ON_ACCELERATOR = 4, 32
 _POOL, _POOL_WITH_DEFERRED = 4096, 2304
-# An entry of the candidates' lists takes as long as so many rows of a table, because a list reads the gradient at other
-# columns for every candidate.
+# An entry of the candidates' lists takes as long as this number of rows of a table, because every candidate reads the
+# gradient at another column.
 _ROWS_PER_ENTRY = 7
 
 
@@ -243,7 +243,7 @@ class Stream(NamedTuple):
     target_products: Float32[Array, " sequence"]
     target_excess_products: Float32[Array, " sequence"]
     refresh_every: Int32[Array, ""]
-    # 0, 1, 2 ... for the steps after which the deferred columns reach the scores.
+    # 0, 1, 2 ...: as many numbers as there are steps before the deferred columns reach the scores.
     deferred_steps: Int32[Array, " step"]
 
 
@@ -901,7 +901,7 @@ def _with_late_counts(rows: Rows, stream: Stream, slots: Slots) -> Slots:
     """Write the deferred counts of the members that took slots in the steps since the last call."""
     if rows.deferred is None:
         return slots
-    # The slots with other members come first. If there are fewer than steps, other slots' counts are written again.
+    # The slots with new members come first. If there are fewer than steps, the counts of other slots are written again.
     is_other = (slots.members != slots.late_members).astype(jnp.float32)
     changed = lax.top_k(is_other, min(len(stream.deferred_steps), len(is_other)))[1]
     num_columns = slots.table.shape[0]
