@@ -77,7 +77,6 @@ class CutSides:
         values, columns = features.values[entries].astype(np.float64), features.columns[entries].astype(np.int32)
         counts = csr_array((values, columns, np.append(0, np.cumsum(lengths))), shape=(len(rows), len(targets) - 1))
         self._counts = csr_array(counts[:, kept]) if len(kept) < counts.shape[1] else counts
-        self._by_column = self._counts.tocsc()
         self._tokens = features.tokens[rows].astype(np.float64)
         self._norms = features.norms[rows] - targets[-1]
         # `<λ τ, c_s>` and `<λ τ, τ>`. NumPy's sum has the same order of additions on every machine, unlike BLAS.
@@ -97,16 +96,10 @@ class CutSides:
 
     def _products_of(self, row: int) -> Float64[np.ndarray, " row"]:
         """Return `<λ v_row, v_s>` of all sequences."""
-        own = slice(*self._counts.indptr[row : row + 2])
-        columns, tokens = self._counts.indices[own], self._tokens[row]
-        # The other sequences with these columns: far fewer than all.
-        starts = self._by_column.indptr[columns]
-        lengths = self._by_column.indptr[columns + 1] - starts
-        entries = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
-        factors = np.repeat(self._weights[columns] * self._counts.data[own], lengths)
-        products = np.bincount(
-            self._by_column.indices[entries], factors * self._by_column.data[entries], minlength=len(self._tokens)
-        ).astype(np.float64, copy=False)  # whole numbers if the sequence has no counts
+        own, tokens = slice(*self._counts.indptr[row : row + 2]), self._tokens[row]
+        weighted, columns = np.zeros_like(self._weights), self._counts.indices[own]
+        weighted[columns] = self._weights[columns] * self._counts.data[own]
+        products = self._counts @ weighted
         # <c_x - t_x τ, c_s - t_s τ> = <c_x, c_s> - t_x <τ, c_s> - t_s (<τ, c_x> - t_x <τ, τ>), all weighted by λ.
         products -= tokens * self._along_target
         products -= (self._along_target[row] - tokens * self._target_square) * self._tokens
