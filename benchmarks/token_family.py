@@ -5,9 +5,9 @@
 
 Synthetic sequences have the clusters and lengths of `corpora.py`, and token ids of a Zipf vocabulary of 2,048 whose
 shares depend on the sequence. `balance` with clusters and lengths is compared with `balance` with `tokens`, in the same
-run: microseconds a sequence and tokens a second, best of three runs after one that compiles. Every case runs in its own process,
-whose peak of resident memory is read before and after the ordering. For built datasets, the window TV of every other
-family and the repeats are compared, mean of two seeds; counting their token ids is timed, too.
+run: microseconds a sequence and tokens a second, best of three runs after one that compiles. Every case runs in its own
+process, whose peak of resident memory is read before and after the ordering. For built datasets, the window TV of every
+other family and the repeats are compared, mean of two seeds; counting their token ids is timed, too.
 """
 
 from __future__ import annotations
