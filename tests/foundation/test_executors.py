@@ -165,7 +165,9 @@ def test_a_script_without_its_guard_is_told_so(tmp_path: Path) -> None:
     done = started(tmp_path, "\nmain()\n")
     said = done.communicate(timeout=120)[1]
     assert done.returncode == 1
-    assert "a script that starts processes without `if __name__ == '__main__':`" in said.strip().splitlines()[-1]
+    # Python's tracker of semaphores may warn of the worker that ended early.
+    lines = [line for line in said.strip().splitlines() if "resource_tracker" not in line]
+    assert "a script that starts processes without `if __name__ == '__main__':`" in lines[-1]
 
 
 def children(pid: int) -> list[int]:
