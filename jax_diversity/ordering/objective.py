@@ -510,21 +510,10 @@ def _stacked(
     values = np.empty(row_starts[-1], np.uint16 if largest < 2**16 else np.float32)
     for block in _row_blocks(row_starts):
         # SciPy joins matrices with one type of indices and one of values: blocks keep the copies small.
-        joined = csr_array(hstack([_rows(matrix, block, values.dtype) for matrix in matrices], format="csr"))
+        joined = csr_array(hstack([matrix[block].astype(values.dtype) for matrix in matrices], format="csr"))
         place = slice(row_starts[block.start], row_starts[block.stop])
         columns[place], values[place] = joined.indices, joined.data
     return row_starts, columns, values
-
-
-def _rows(matrix: csr_array, rows: slice, dtype: np.dtype) -> csr_array:
-    """Return some consecutive rows, with values of another type."""
-    bounds = matrix.indptr[rows.start : rows.stop + 1].astype(np.int64)
-    part = slice(bounds[0], bounds[-1])
-    # The order of the entries is kept, also if a row's columns do not ascend.
-    return csr_array(
-        (matrix.data[part].astype(dtype), matrix.indices[part].astype(np.int32), (bounds - bounds[0]).astype(np.int32)),
-        shape=(len(bounds) - 1, matrix.shape[1]),
-    )
 
 
 def _row_sums(

@@ -50,6 +50,7 @@ from jax_diversity.ordering.deviation import (
     read_row,
     restored_deviation,
     rounded_size,
+    rounded_width,
     row_sizes,
     saved_deviation,
     smallest,
@@ -83,6 +84,8 @@ _POOL, _POOL_WITH_DEFERRED = 4096, 2304
 # An entry of the candidates' lists takes as long as this number of rows of a table, because every candidate reads the
 # gradient at another column.
 _ROWS_PER_ENTRY = 7
+# If the candidates' deferred counts would have more entries than this (256 MiB), nothing is deferred.
+_MOST_DEFERRED_ENTRIES = 2**26
 
 
 def greedy_pool(
@@ -195,13 +198,17 @@ class PoolSizes(NamedTuple):
         # sizes use the same compiled program.
         num_slots = min(pool_size, rounded_size(stream_size))
         lengths = np.diff(features.row_starts)
-        late = np.zeros_like(lengths)
+        in_deferred, listed = np.zeros_like(lengths), True
         # Without a table every step computes all scores again, and nothing is deferred.
         if features.deferred.any() and has_table(features, num_slots):
-            late = features.num_deferred()
+            in_deferred, num_columns = features.num_deferred(), int(features.deferred.sum())
+            longest = rounded_width(int(in_deferred.max(initial=0)))
+            listed = longest * _ROWS_PER_ENTRY <= num_columns
+            if (longest if listed else num_columns) * num_slots > _MOST_DEFERRED_ENTRIES:
+                in_deferred = np.zeros_like(lengths)
         steps, deferred = (
             RowSizes(*(max(each) for each in zip(*(row_sizes(counts[part]) for part in parts), strict=True)))
-            for counts in (lengths - late, late)
+            for counts in (lengths - in_deferred, in_deferred)
         )
         groups = [len(features.apart.only(part)[1]) for part in parts] if len(parts) > 1 else [0]
         num_groups = rounded_size(max(groups) + 1)
@@ -216,8 +223,8 @@ class PoolSizes(NamedTuple):
             min(pool_size, stream_size),
             num_slots,
             steps,
-            deferred if late.any() else NO_ROWS,
-            bool(deferred.longest * _ROWS_PER_ENTRY <= features.deferred.sum()),
+            deferred if in_deferred.any() else NO_ROWS,
+            listed,
             num_groups,
             refresh_every,
             table_type,
@@ -266,7 +273,7 @@ class Slots(NamedTuple):
     columns: Integer[Array, "listed_entry slot"]
     values: Integer[Array, "entry slot"] | Float[Array, "entry slot"]
     # The candidates whose counts these are: they are written for several steps together.
-    late_members: Int32[Array, " slot"]
+    deferred_members: Int32[Array, " slot"]
 
     @property
     def tokens(self) -> Float32[Array, " slot"]:
@@ -284,8 +291,8 @@ class Rows(NamedTuple):
         """Return all counts of a sequence; `row` are those of every step."""
         if self.deferred is None:
             return row
-        late = read_row(self.deferred, sequence, num_columns)
-        both = zip((row.columns, row.values), (late.columns, late.values), strict=True)
+        others = read_row(self.deferred, sequence, num_columns)
+        both = zip((row.columns, row.values), (others.columns, others.values), strict=True)
         columns, values = (jnp.concatenate(pair) for pair in both)
         return row._replace(columns=columns, values=values)
 
@@ -311,7 +318,7 @@ _SLOTS_SPLIT = Slots(
     apart=BY_COLUMN,
     columns=BY_COLUMN,
     values=BY_COLUMN,
-    late_members=BY_ROW,
+    deferred_members=BY_ROW,
 )
 _STATE_SPLIT = PoolState(EVERYWHERE, _SLOTS_SPLIT, EVERYWHERE, EVERYWHERE, EVERYWHERE, EVERYWHERE)
 
@@ -562,7 +569,7 @@ def _run_steps(
         pending = _nothing_pending(rule, carry.deviation)
         # Fill the empty slot before the refresh: its new member must get a score as well.
         carry = _refill(rule, rows, stream, carry, pending)
-        carry = carry._replace(slots=_with_late_counts(rows, stream, carry.slots))
+        carry = carry._replace(slots=_with_deferred_counts(rows, stream, carry.slots))
         carry = carry._replace(slots=_refresh_scores(rule, rows, stream, carry.slots, carry.deviation))
         # The last round of a call may be shorter.
         steps = jnp.minimum(stream.refresh_every, num_steps - index * stream.refresh_every)
@@ -806,7 +813,7 @@ def _with_pending(rule: GreedyRule, deviation: Deviation, pending: PendingSums) 
 def _refill(rule: GreedyRule, rows: Rows, stream: Stream, state: PoolState, pending: PendingSums) -> PoolState:
     """Write the last placed sequence into the order, and give its slot to the next sequence of the stream.
 
-    Its deferred counts are written later (`_with_late_counts`).
+    Its deferred counts are written later (`_with_deferred_counts`).
     """
     slots = state.slots
     num_slots = slots.members.shape[0]
@@ -884,7 +891,7 @@ def _score_one(
     return score + rule.times(pending.norm_gradient, row.norm) - rule.times(pending.per_token, row.tokens)
 
 
-def _read_late(
+def _read_deferred(
     counts: PaddedCounts, sequences: Int32[Array, " place"], num_columns: int
 ) -> tuple[Int32[Array, "place entry"], Float32[Array, "place entry"]]:
     """Read the deferred counts of some sequences; unused entries have a column past the end and a count of zero."""
@@ -897,15 +904,15 @@ def _read_late(
     return columns, jnp.where(used, counts.values[entries].astype(jnp.float32), 0)
 
 
-def _with_late_counts(rows: Rows, stream: Stream, slots: Slots) -> Slots:
+def _with_deferred_counts(rows: Rows, stream: Stream, slots: Slots) -> Slots:
     """Write the deferred counts of the members that took slots in the steps since the last call."""
     if rows.deferred is None:
         return slots
     # The slots with new members come first. If there are fewer than steps, the counts of other slots are written again.
-    is_other = (slots.members != slots.late_members).astype(jnp.float32)
+    is_other = (slots.members != slots.deferred_members).astype(jnp.float32)
     changed = lax.top_k(is_other, min(len(stream.deferred_steps), len(is_other)))[1]
     num_columns = slots.table.shape[0]
-    columns, counts = _read_late(rows.deferred, slots.members[changed], num_columns)
+    columns, counts = _read_deferred(rows.deferred, slots.members[changed], num_columns)
     if len(stream.deferred_columns):
         places = jnp.arange(len(changed))[:, None]
         counts = jnp.zeros((len(changed), num_columns)).at[places, columns].set(counts, mode="drop")
@@ -920,10 +927,10 @@ def _with_late_counts(rows: Rows, stream: Stream, slots: Slots) -> Slots:
 
     # One write for each slot: a scatter would read an index for every entry.
     listed, values = lax.fori_loop(0, len(changed), write, (slots.columns, slots.values))
-    return slots._replace(columns=listed, values=values, late_members=slots.members)
+    return slots._replace(columns=listed, values=values, deferred_members=slots.members)
 
 
-def _with_late_sums(
+def _with_deferred_sums(
     rule: GreedyRule,
     rows: Rows,
     stream: Stream,
@@ -933,18 +940,22 @@ def _with_late_sums(
 ) -> Float32[Array, "sum column"]:
     """Add the deferred counts of the last steps' sequences to all sums; subtract those that left a window."""
     assert rows.deferred is not None
-    before = stream.deferred_steps
-    positions = state.num_placed - 1 - before
-    for index, size in enumerate([0, *rule.window_sizes]):
-        known = (before < num_steps) & (positions >= size)
-        sequences = state.order[jnp.maximum(positions - size, 0)]
+    deferred, before = rows.deferred, stream.deferred_steps
+
+    def read(steps_back: Int32[Array, ""] | int) -> tuple[Array, Array]:
+        """Read the counts of the sequences that were placed this number of steps before the last steps."""
+        positions = state.num_placed - 1 - before - steps_back
         # The last placed sequence is not yet in `order`.
-        sequences = jnp.where(positions - size == state.num_placed - 1, state.last, sequences)
-        sequences = jnp.where(known, sequences, NO_SEQUENCE)
-        columns, values = _read_late(rows.deferred, sequences, counts.shape[1])
-        # What is placed is added to all sums.
-        for total in [index] if index else range(len(counts)):
-            counts = counts.at[total, columns].add(-values if index else values, mode="drop")
+        sequences = jnp.where(positions == state.num_placed - 1, state.last, state.order[jnp.maximum(positions, 0)])
+        sequences = jnp.where((before < num_steps) & (positions >= 0), sequences, NO_SEQUENCE)
+        return _read_deferred(deferred, sequences, counts.shape[1])
+
+    columns, values = read(0)
+    for index in range(len(counts)):
+        counts = counts.at[index, columns].add(values, mode="drop")
+    for index, size in enumerate(rule.window_sizes, 1):
+        columns, values = read(size)
+        counts = counts.at[index, columns].add(-values, mode="drop")
     return counts
 
 
@@ -961,8 +972,8 @@ def _with_deferred(
 
     `num_steps` is the number of steps since this was done last.
     """
-    slots = _with_late_counts(rows, stream, state.slots)
-    counts = _with_late_sums(rule, rows, stream, state, num_steps, pending.counts)
+    slots = _with_deferred_counts(rows, stream, state.slots)
+    counts = _with_deferred_sums(rule, rows, stream, state, num_steps, pending.counts)
     state, pending = state._replace(slots=slots), pending._replace(counts=counts)
     gained = jnp.zeros_like(at_refresh)
     for index in range(len(pending.tokens)):
@@ -1056,7 +1067,7 @@ def _with_rows(rows: Rows, stream: Stream, slots: Slots, num_columns: int) -> Sl
         return _rounds(jnp.max(ends - starts), len(counts.slots), fill, jnp.zeros_like(table))
 
     row_of = jnp.arange(num_columns, dtype=jnp.int32)
-    slots = slots._replace(table=with_counts(slots.table, rows.steps, row_of))
+    slots = slots._replace(table=with_counts(slots.table, rows.steps, row_of), deferred_members=slots.members)
     deferred = rows.deferred
     if deferred is None:
         return slots

@@ -1,4 +1,4 @@
-"""Compiled programs in JAX's own cache: found by later processes, on by default in the command line alone."""
+"""Compiled programs: options for one thread, and JAX's own cache, which only the command line turns on by default."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
+import pytest
 
-from jax_diversity.foundation.compilation import keep_compiled_programs
+from jax_diversity.foundation import compilation
+from jax_diversity.foundation.compilation import call, keep_compiled_programs
 from tests.support.programs import ROOT
 
 ORDERED = """
@@ -81,3 +84,17 @@ def test_the_command_line_keeps_programs(tmp_path: Path) -> None:
 def test_calls_in_a_process_with_a_cache_change_nothing(tmp_path: Path) -> None:
     keep_compiled_programs(tmp_path / "programs")
     assert not (tmp_path / "programs").exists()
+
+
+def test_this_version_of_xla_has_an_option_for_one_thread() -> None:
+    assert compilation._options_for_one_thread() in compilation._SMALL_STEPS
+
+
+def test_options_that_xla_does_not_know_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilation, "_SMALL_STEPS", ({"xla_of_another_year": True},))
+    compilation._options_for_one_thread.cache_clear()
+    try:
+        total = call(jax.jit(lambda numbers: numbers.sum()), jax.numpy.arange(5), small_steps=True)
+    finally:
+        compilation._options_for_one_thread.cache_clear()
+    assert total == 10

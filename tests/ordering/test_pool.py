@@ -21,6 +21,15 @@ from tests.support.synthetic import synthetic_characteristics
 POOL_SIZE = 64
 
 
+@pytest.mark.parametrize("size", [1, 2, 16, 17, 2304])
+def test_the_smallest_number(size: int) -> None:
+    rng = np.random.default_rng(size)
+    scores = np.where(rng.random(size) < 0.5, np.inf, rng.normal(size=size)).astype(np.float32)
+    members = rng.integers(0, np.iinfo(np.int32).max, size, dtype=np.int32)
+    for numbers in (scores, members, np.full(size, np.inf, np.float32)):
+        assert jax.jit(deviation.smallest)(numbers) == numbers.min()
+
+
 @functools.cache
 def corpus() -> Characteristics:
     return synthetic_characteristics(1300, num_clusters=12, num_bins=4)
@@ -198,11 +207,12 @@ def test_deferred_columns_change_scores_later(
 
 
 @pytest.mark.parametrize("rows_per_entry", [0, 1000], ids=["lists", "table"])
-def test_nothing_is_late_if_every_step_brings_the_deferred_columns(
-    rows_per_entry: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["STEPS_PER_DEFERRAL", "_MOST_DEFERRED_ENTRIES"])
+def test_nothing_is_late_if_nothing_is_deferred(
+    name: str, rows_per_entry: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The columns of every step and the deferred ones together are all columns."""
-    monkeypatch.setattr(pool, "STEPS_PER_DEFERRAL", 1)
+    monkeypatch.setattr(pool, name, {"STEPS_PER_DEFERRAL": 1}.get(name, 0))
     monkeypatch.setattr(pool, "_ROWS_PER_ENTRY", rows_per_entry)
     chars, objective = wide_corpus(), Objective(windows=(3, 50))
     indices = order(chars, "greedy_pool", objective=objective, pool_size=POOL_SIZE).indices
