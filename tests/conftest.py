@@ -1,6 +1,6 @@
-"""What all tests share: checked shapes, steady examples, one compilation cache, datasets that are built once.
+"""What all tests share: checked types, steady examples, one compilation cache, datasets that are built once.
 
-Shapes and types of every public function are checked while tests run; in production they cost nothing. Property tests
+With `--typecheck` the types and shapes of the arguments of every function are checked while tests run. Property tests
 draw the same examples on every run, so that a change is to blame for a failure; to search for new ones, set
 HYPOTHESIS_PROFILE=default.
 """
@@ -24,7 +24,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # programs that are compiled with and without them. XLA_FLAGS="" runs the tests with the programs of users.
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+    "--xla_backend_optimization_level=1 --xla_cpu_parallel_codegen_split_count=1"
     # jaxlib 0.11 has only the newer code.
     + " --xla_cpu_use_fusion_emitters=false" * version("jaxlib").startswith(("0.7.", "0.8.", "0.9.", "0.10.")),
 )
@@ -34,7 +34,6 @@ from hypothesis import settings
 
 from tests.support.typechecker import begin_test, check_package
 
-check_package("jax_diversity")
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
@@ -71,6 +70,26 @@ def tiny_dataset(make_once: MakeFolder) -> Path:
         Build(tiny_config(write_corpus(folder / "corpus"), folder / "dataset")).run_all()
 
     return make_once("tiny", fill) / "dataset"
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Calls without type checks, as a user's: the code itself must refuse wrong arguments."""
+    import jaxtyping
+
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--typecheck", action="store_true", help="check the types of all calls of the package's functions")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--typecheck"):
+        check_package("jax_diversity")
 
 
 def pytest_runtest_setup() -> None:

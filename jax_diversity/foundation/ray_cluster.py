@@ -23,7 +23,7 @@ class RayCluster:
     def map(self, work: Work, jobs: Sequence[Job]) -> Iterator[Any]:
         """See `Executor.map`."""
         ray = optional("ray", "ray")
-        from ray.exceptions import RayError, RayTaskError
+        from ray.exceptions import RayError, RayTaskError  # type: ignore[import-not-found]
 
         self._connect(ray)
         task: Any = ray.remote(run_in_worker)

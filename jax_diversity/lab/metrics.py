@@ -142,8 +142,8 @@ class TensorBoardWriter:
 
     def __init__(self, folder: str | Path, first_step: int = 0) -> None:
         require_tensorboard()
-        from tensorboard.compat.proto import event_pb2, summary_pb2
-        from tensorboard.summary.writer.record_writer import RecordWriter
+        from tensorboard.compat.proto import event_pb2, summary_pb2  # type: ignore[import-not-found]
+        from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-not-found]
 
         self._event: Any = event_pb2
         self._summary: Any = summary_pb2

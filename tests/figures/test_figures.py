@@ -134,7 +134,7 @@ def draw_in_the_open_page(browser: Browser, figure: Figure) -> None:
     browser.wait_for("document.documentElement.dataset.ready > 0")
 
 
-@pytest.mark.integration
+@pytest.mark.campaign
 def test_every_figure_is_drawn_without_a_fault(browser: Browser, balance: Any, comparison: Any, tmp_path: Path) -> None:
     values = make_values(HOSTILE)
     figures = [balance.plot(name) for name in ("windows", "prefix", "drift")] + [comparison.plot()]
@@ -152,7 +152,7 @@ def test_every_figure_is_drawn_without_a_fault(browser: Browser, balance: Any, c
     assert undrawn == [(name, "There are no values for this figure.") for name in ("diversity", "rank")]
 
 
-@pytest.mark.integration
+@pytest.mark.campaign
 def test_a_notebook_draws_the_frame(browser: Browser, comparison: jd.Comparison, tmp_path: Path) -> None:
     page = f"<!DOCTYPE html><meta charset=utf-8><body>{comparison.plot()._repr_html_()}"
     ready = "document.documentElement.dataset.ready = 1"

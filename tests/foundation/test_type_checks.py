@@ -13,8 +13,11 @@ from tests.support.synthetic import synthetic_characteristics
 from tests.support.typechecker import CHECKED_CALLS
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("time", [1, 2])
-def test_the_first_calls_in_every_test_are_checked(time: int) -> None:
+def test_the_first_calls_in_every_test_are_checked(time: int, request: pytest.FixtureRequest) -> None:
+    if not request.config.getoption("--typecheck"):
+        pytest.skip("types are checked with --typecheck")
     counts = synthetic_characteristics(4).counts["length"]
     with pytest.raises(jaxtyping.TypeCheckError, match="indices"):
         place(counts, np.zeros((2, 2), np.int64))

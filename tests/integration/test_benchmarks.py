@@ -18,7 +18,7 @@ from jax_diversity import UserError, open_dataset
 from jax_diversity.characteristics.codes import length_bins
 from tests.support.tiny_dataset import write_tiny_dataset
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.campaign
 
 
 def test_the_synthetic_corpus_has_the_promised_shape() -> None:

@@ -15,7 +15,7 @@ from benchmarks.reliability.tally import FAULTS, num_faults
 from tests.conftest import MakeFolder
 from tests.support.programs import ROOT
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.campaign
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ def test_no_dependency_has_an_upper_bound_that_would_replace_a_newer_version() -
         assert {bound.operator for bound in specifier} == {">="}, name
 
 
-@pytest.mark.integration
+@pytest.mark.campaign
 def test_pip_replaces_neither_jax_nor_numpy_of_an_older_notebook_service(tmp_path: Path) -> None:
     """pip resolves the package in an environment that has the oldest versions, and installs none of them again."""
     made = subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=False)

@@ -27,7 +27,7 @@ from tests.support.documented_model import train_on
 from tests.support.example_datasets import build_examples
 from tests.support.tiny_corpus import tiny_config, write_corpus
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.campaign
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -32,7 +32,7 @@ from tests.support.programs import devices
 from tests.support.tiny_corpus import write_corpus
 from tests.support.web_records import record
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.campaign
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "howto").glob("*.md"))}

@@ -16,7 +16,7 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.campaign
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"

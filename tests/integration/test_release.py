@@ -97,7 +97,7 @@ def files_of_the_package() -> set[str]:
     return {name for name in names if (ROOT / name).is_file()}
 
 
-@pytest.mark.integration
+@pytest.mark.campaign
 def test_the_wheel_has_the_whole_package_and_nothing_else(built: tuple[Path, Path]) -> None:
     with zipfile.ZipFile(built[1]) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
@@ -119,7 +119,7 @@ def plain(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", requirement.lower()).replace(" ", "")
 
 
-@pytest.mark.integration
+@pytest.mark.campaign
 def test_the_archive_has_what_a_reader_of_the_release_needs(built: tuple[Path, Path]) -> None:
     with tarfile.open(built[0]) as archive:
         names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
@@ -131,7 +131,7 @@ def test_the_archive_has_what_a_reader_of_the_release_needs(built: tuple[Path, P
     }
 
 
-@pytest.mark.integration
+@pytest.mark.campaign
 def test_the_command_of_the_wheel_runs_outside_of_the_tree(built: tuple[Path, Path], tmp_path: Path) -> None:
     with zipfile.ZipFile(built[1]) as wheel:
         wheel.extractall(tmp_path / "installed")

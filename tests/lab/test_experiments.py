@@ -150,7 +150,7 @@ def test_an_experiment_leaves_a_row_a_run(place, experiment):
     assert not (place / "out" / "small" / "finished").exists()
 
 
-@pytest.mark.integration
+@pytest.mark.campaign
 def test_killed_at_three_moments_it_ends_with_the_same_rows(place, tmp_path):
     """Each kill ends the whole group of processes, some while a run trains, some while a row is being written."""
     write_texts(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import shutil
@@ -22,23 +21,13 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.run.inspection import Inspector
 from tests.support.tiny_dataset import TinyDataset, write_tiny_dataset
 
-# Without the type checker of the tests, as users have them.
-make_loader = inspect.unwrap(jd.make_loader)
+make_loader = jd.make_loader
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyDataset:
     return write_tiny_dataset(tmp_path_factory.mktemp("tiny") / "out")
-
-
-@pytest.fixture(autouse=True)
-def unchecked() -> Any:
-    import jaxtyping
-
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 def edit_manifest(root: Path, stage: str, **changes: Any) -> None:

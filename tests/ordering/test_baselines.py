@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 from hypothesis import given
@@ -185,15 +183,6 @@ def test_the_default_holds_ten_thousand(method: str, option: str) -> None:
     options: dict[str, Any] = {option: 10_000}
     assert order(chars, method).fingerprint == order(chars, method, **options).fingerprint
     np.testing.assert_array_equal(order(chars, method).indices // 10_000, np.arange(25_000) // 10_000)
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """As for a user, whose calls nothing checks before the code does."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @pytest.mark.usefixtures("unchecked")

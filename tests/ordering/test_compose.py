@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,15 +13,6 @@ from hypothesis import strategies as st
 import jax_diversity as jd
 from jax_diversity import Ordering
 from tests.support.synthetic import synthetic_characteristics
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """As for a user, whose calls nothing checks before the code does."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 def permutation(size: int, seed: int = 0) -> Ordering:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,15 +12,6 @@ from hypothesis import strategies as st
 import jax_diversity as jd
 from jax_diversity.ordering.composition import duplicates
 from jax_diversity.ordering.composition.duplicates import merge_groups, separate_duplicates
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """As for a user, whose calls nothing checks before the code does."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 def slow_merge(columns: list[list[int]]) -> list[set[int]]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
@@ -44,15 +43,6 @@ def seeded(method: str, seed: int) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def chars() -> Characteristics:
     return synthetic_characteristics(200, num_clusters=12, num_bins=4)
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """As for a user, whose calls nothing checks before the code does."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 def test_every_method_is_tested_as_what_it_is() -> None:

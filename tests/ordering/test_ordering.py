@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -51,15 +49,6 @@ def test_negative_seed() -> None:
 def test_bad_objectives(settings: dict, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Objective(**settings)
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """As for a user, whose calls nothing checks before the code does."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @pytest.mark.usefixtures("unchecked")

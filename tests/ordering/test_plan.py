@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 from hypothesis import given
@@ -25,15 +23,6 @@ SELECTORS: dict[str, dict[str, Any]] = {
     "greedy_pool": {"pool_size": 560},
     "balance": {"pool_size": 64},
 }
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """As for a user, whose calls nothing checks before the code does."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from tests.support.browser import EXECUTABLE, PATIENCE, Browser
 from tests.support.report_values import HOSTILE, make_clusters, make_values, without_orderings
 
 pytestmark = [
-    pytest.mark.integration,
+    pytest.mark.campaign,
     pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium or Chrome on the path: the page is not drawn"),
 ]
 

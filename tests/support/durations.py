@@ -1,8 +1,8 @@
 """A pytest plugin: processor seconds of every case, the processes that it started included.
 
-`python -m tests.durations` runs the tests with this plugin. Seconds of the clock depend on what else a machine does, and
-leave out what a case costs in other threads and processes; processor seconds do neither. A fixture that several cases share
-counts for the case that needed it first.
+`python -m tests.durations` runs the tests with this plugin. Seconds of the clock depend on what else a machine does,
+and leave out the work of other threads and processes. A fixture that several cases share counts for the case that
+needed it first.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def table(cases: dict[str, float], imports: list[float]) -> str:
     lines.append(f"| imports in {len(imports)} processes | | {sum(imports):.0f} | |")
     lines.append(f"| all | {len(cases):,} | {total + sum(imports):.0f} | |")
     slowest = sorted(cases.items(), key=lambda row: -row[1])[:SLOWEST]
-    lines += ["", f"| the slowest {len(slowest)} cases ({sum(s for _, s in slowest) / (total or 1):.0%}) | seconds |", "|---|---|"]
+    share = sum(seconds for _, seconds in slowest) / (total or 1)
+    lines += ["", f"| the slowest {len(slowest)} cases ({share:.0%}) | seconds |", "|---|---|"]
     lines += [f"| {case} | {seconds:.1f} |" for case, seconds in slowest]
     return "\n".join(lines)
 

@@ -48,10 +48,8 @@ def _check_first_calls(decorated: Any = None, *, typechecker: Any = None) -> Any
 
 
 def _first_calls_of(function: Any, typechecker: Any) -> Callable[..., Any]:
-    code = function.__code__
-    # A function inside a function is decorated when it is called, because many are made and never called.
-    # All others are decorated now, because a later test may have replaced what their annotations name.
-    checked = None if "<locals>" in function.__qualname__ else _check_always(function, typechecker=typechecker)
+    # A function is decorated when it is first called: a process calls few of the functions that it imports.
+    code, checked = function.__code__, None
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
