@@ -40,6 +40,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Build, Path]:
     return build, folder / "dataset"
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("size", "executor"), [(7, Here()), (64, Processes(2))])
 def test_ranges_change_nothing(
     size: int, executor: Executor, built: tuple[Build, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

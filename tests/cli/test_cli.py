@@ -341,6 +341,7 @@ def commands_of(printed: str) -> list[str]:
     return [line.strip() for line in steps.splitlines() if line.strip() and not line.strip().startswith("#")]
 
 
+@pytest.mark.campaign
 def test_what_the_demonstration_says_to_try_works(corpus: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     settings = [
@@ -386,6 +387,7 @@ def test_the_report_is_opened_when_asked_for(built: Path, monkeypatch, capsys: p
     assert sys.platform == "darwin" or "No browser could be opened here" in capsys.readouterr().err
 
 
+@pytest.mark.campaign
 def test_an_interrupted_ordering_goes_on_with_the_same_command(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,6 +432,7 @@ def test_an_interrupted_ordering_goes_on_with_the_same_command(
     assert not (cut / ".partial").exists()  # nor did the orderings that other tests were refused leave one
 
 
+@pytest.mark.campaign
 def test_a_full_disk_is_a_sentence_and_the_build_goes_on_afterwards(corpus: Path, tmp_path: Path) -> None:
     """A limit on file sizes stands for the full disk: writing fails in the middle, with an error of the system."""
     program = (

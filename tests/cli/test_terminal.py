@@ -143,6 +143,7 @@ def test_inspect_shows_what_its_json_holds(built: Path, capsys: pytest.CaptureFi
     assert all(use["num_tokens"] > 0 for use in strict_json(capsys.readouterr().out)["uses"])
 
 
+@pytest.mark.campaign
 def test_ascii_is_enough(built: Path) -> None:
     """A terminal of another encoding gets every table and curve, and no error."""
     for arguments in (["measure", "--profile"], ["inspect", "--batch-size", "8"], ["measure", "--help"]):

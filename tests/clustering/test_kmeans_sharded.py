@@ -37,6 +37,7 @@ def check_same(case: str, found: dict[str, Any], alone: dict[str, Any]) -> None:
     assert len(differ) <= len(rows) // 200
 
 
+@pytest.mark.campaign
 def test_many_devices_find_what_one_finds() -> None:
     [answer] = answers(start("clustering_devices", num_devices=8))
     assert answer["num_devices"] == 8
@@ -47,6 +48,7 @@ def test_many_devices_find_what_one_finds() -> None:
             check_same(case, found[case], alone)
 
 
+@pytest.mark.campaign
 def test_two_processes_find_what_one_finds() -> None:
     coordinator = f"127.0.0.1:{free_port()}"
     first, second = answers(

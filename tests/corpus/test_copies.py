@@ -85,6 +85,7 @@ def test_substrings_are_those_of_all_pairs(seed: int) -> None:
     assert num_cut - emptied <= chain.funnel()[0]["found"].get("words", 0) <= num_cut
 
 
+@pytest.mark.campaign
 def test_substrings_are_those_of_a_suffix_array() -> None:
     """In one text: the longest factors that begin at an earlier place, overlaps included."""
     pydivsufsort = pytest.importorskip("pydivsufsort")
@@ -155,6 +156,7 @@ def test_parts_and_blocks_change_nothing(whole, tmp_path: Path, monkeypatch: pyt
     assert prepared(tmp_path) == whole
 
 
+@pytest.mark.campaign
 def test_processes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     documents = [Document(str(index), text, "web") for index, text in enumerate(random_texts(4, 60))]
     alone = list(Chain(EVERY[:1], Here()).through(documents))

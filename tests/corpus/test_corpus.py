@@ -295,6 +295,7 @@ print(json.dumps([report.text_bytes, stored.num_files, resource.getrusage(resour
 """
 
 
+@pytest.mark.campaign
 def test_a_document_of_100_mb_takes_a_few_copies_of_memory(tmp_path: Path) -> None:
     size = 100 * 2**20
     with (tmp_path / "x.jsonl").open("wb") as file:

@@ -60,6 +60,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "_PART_DOCUMENTS", 10)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("faults", "num_processes", "rule"),
     [(QUICK, 1, "raised"), (QUICK, 2, "raised"), (SLOW, 1, "took_too_long"), (SLOW, 2, "took_too_long")],
@@ -91,6 +92,7 @@ def test_the_place_of_an_exception_is_counted(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.campaign
 def test_code_in_c_ends_with_its_worker(tmp_path: Path) -> None:
     """The other documents and the account are those of a run without a slow document."""
     documents = documents_with("deaf", "raising", "deaf")
@@ -102,6 +104,7 @@ def test_code_in_c_ends_with_its_worker(tmp_path: Path) -> None:
     assert account["steps"][2] == without["steps"][2]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_a_document_that_crashes_its_process_is_a_row(tmp_path: Path, seconds: float) -> None:
     documents = documents_with("raising", "crashing", "crashing")
@@ -112,6 +115,7 @@ def test_a_document_that_crashes_its_process_is_a_row(tmp_path: Path, seconds: f
     assert not (tmp_path / "work").exists()
 
 
+@pytest.mark.campaign
 def test_a_process_that_was_paused_once_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAUSED", str(tmp_path / "paused"))
     left, account = run(tmp_path / "run", documents_with("pausing"), 2, 0.5)
@@ -120,6 +124,7 @@ def test_a_process_that_was_paused_once_removes_nothing(tmp_path: Path, monkeypa
     assert account["steps"][1]["removed"] == {}
 
 
+@pytest.mark.campaign
 def test_a_continued_run_knows_the_documents_that_took_too_long(tmp_path: Path) -> None:
     """The second run of an interrupted run has the bytes of an uninterrupted one, and ends no process again."""
     documents = documents_with("raising", "deaf")

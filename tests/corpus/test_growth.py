@@ -8,6 +8,8 @@ from jax_diversity.corpus.steps.base import METHODS
 from tests.support.growing import READERS, Use, fault, readers, steps
 from tests.support.pumped import PUMPED, SHARP
 
+pytestmark = pytest.mark.campaign
+
 
 @pytest.fixture(scope="module")
 def uses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Use]:

@@ -120,6 +120,7 @@ def test_nothing_that_is_shown_acts_on_a_terminal(
     assert clean("plain ünïcode\n日本") == "plain ünïcode\n日本"
 
 
+@pytest.mark.campaign
 def test_a_traceback_acts_on_no_terminal(tmp_path: Path) -> None:
     """Of a mistake in this package, which is printed as Python does."""
     program = (
@@ -246,6 +247,7 @@ def test_a_dataset_whose_name_is_no_utf8(tiny_dataset: Path, tmp_path: Path, cap
     assert "Expected target to be a folder with a name in UTF-8" in refusal(arguments, capsys)
 
 
+@pytest.mark.campaign
 def test_names_that_are_no_utf8(tmp_path: Path) -> None:
     """Files of every format, and the folder of the corpus, have such names."""
     folder = tmp_path / NO_UTF8

@@ -103,6 +103,7 @@ def test_a_field_that_no_document_has() -> None:
     assert [document.id for document in chain.through(DOCUMENTS)] == ["b", "c"]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_removed_documents_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_processes: int) -> None:
     monkeypatch.setattr(preparation_parts, "_PART_DOCUMENTS", 2)

@@ -11,6 +11,8 @@ from benchmarks import planted
 from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.schema import Document
 
+pytestmark = pytest.mark.campaign
+
 pytest.importorskip("phonenumbers", reason="telephone numbers are told with the extra `preparation`")
 
 DECOYS = Path(__file__).parent / "data/private_data_decoys.txt"

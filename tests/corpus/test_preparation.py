@@ -367,6 +367,7 @@ def same_words() -> Any:
     return SameWords()
 
 
+@pytest.mark.campaign
 def test_verdicts_equal_datatrove() -> None:
     from datatrove.data import Document as Theirs
     from datatrove.pipeline import filters
@@ -413,6 +414,7 @@ def test_minhash_finds_what_shares_most_of_its_words() -> None:
     assert len(through([("minhash", {})], texts)[0]) == 200
 
 
+@pytest.mark.campaign
 def test_groups_equal_datatrove(tmp_path: Path) -> None:
     """Of copies that share most of their runs: nearer to the threshold two sets of hash functions differ by chance."""
     from datatrove.data import Document as Theirs
@@ -713,6 +715,7 @@ main(sys.argv[2:])
 """
 
 
+@pytest.mark.campaign
 def test_a_killed_run_ends_with_the_same_bytes(corpus: Path, tmp_path: Path) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
     Build(prepared_config(corpus, whole)).run_stage("prepare")

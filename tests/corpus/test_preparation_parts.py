@@ -65,11 +65,13 @@ def test_parts_change_nothing(whole, part_documents: int, tmp_path: Path, monkey
     assert prepared(tmp_path) == whole
 
 
+@pytest.mark.campaign
 def test_processes_change_nothing(whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "_PART_DOCUMENTS", 37)
     assert prepared(tmp_path, Processes(2)) == whole
 
 
+@pytest.mark.campaign
 def test_a_cluster_changes_nothing(whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(parts, "_PART_DOCUMENTS", 100)
@@ -114,6 +116,7 @@ list(Chain(STEPS, Processes(int(sys.argv[3]))).through(made_documents(), Path(sy
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_a_killed_run_goes_on(whole, num_processes: int, tmp_path: Path) -> None:
     """Killed while a part or its notes are written, a survey resolved, documents taken; two processes die together."""
@@ -132,6 +135,7 @@ def test_a_killed_run_goes_on(whole, num_processes: int, tmp_path: Path) -> None
         assert prepared(tmp_path) == whole
 
 
+@pytest.mark.campaign
 def test_a_killed_worker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "_PART_DOCUMENTS", 37)
     chain = Chain([("python", {"function": "tests.corpus.test_preparation_parts:die"})], Processes(2))

@@ -93,6 +93,7 @@ def holder(*paths: Path) -> Iterator[None]:
         process.kill()
 
 
+@pytest.mark.campaign
 def test_another_process_may_use_the_files_until_it_is_killed(addresses, tmp_path, monkeypatch) -> None:
     remote, first = fetch(addresses[0], tmp_path, 1.0)
     root = remote.root

@@ -213,6 +213,7 @@ def test_files_from_the_hundred_thousandth_on_follow_those_before(tiny):
     assert tokens == ["tokens-00000", "tokens-99999", "tokens-100000"]
 
 
+@pytest.mark.campaign
 def test_other_libraries_read_the_folder_of_documents(tiny_dataset: Path, tmp_path: Path) -> None:
     from datasets import load_dataset
 

@@ -229,6 +229,7 @@ def test_a_flipped_byte_is_refused_or_harmless(tmp_path_factory, data):
         assert list(loaded.terms) == list(whole.terms)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("num_threads", ["1", "3"])
 def test_hash_order_and_threads_do_not_show_in_the_bytes(tmp_path, num_threads):
     texts, _ = topical_texts(30)

@@ -92,6 +92,7 @@ def test_the_first_tokens_are_read():
     np.testing.assert_array_equal(hashing(max_tokens=100).embed([whole]), hashing().embed([whole]))
 
 
+@pytest.mark.campaign
 def test_another_process_makes_the_same_vectors(tmp_path):
     script = (
         "import sys, numpy as np; from jax_diversity.embedding.hashing import hashing;"

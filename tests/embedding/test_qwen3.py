@@ -125,6 +125,7 @@ def test_a_tokenizer_that_appends_no_end_is_helped(broken: Path, embedder: Qwen3
     np.testing.assert_array_equal(qwen3(path=str(broken), **SETTINGS).embed(TEXTS), embedder.embed(TEXTS))
 
 
+@pytest.mark.campaign
 def test_many_devices_give_one_devices_vectors(checkpoint: Path) -> None:
     [answer] = answers(start("many_devices_qwen3", str(checkpoint), num_devices=4))
     assert set(answer["differences"]) == {"2", "4"}

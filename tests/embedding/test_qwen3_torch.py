@@ -16,6 +16,8 @@ import pytest
 from jax_diversity.embedding.qwen3 import qwen3
 from tests.support.tiny_qwen3 import TEXTS, make_checkpoint
 
+pytestmark = pytest.mark.campaign
+
 torch: Any = pytest.importorskip("torch", reason="torch is not a dependency: a comparison for those who have it")
 transformers: Any = pytest.importorskip("transformers", reason="the torch implementation of Qwen3 is in transformers")
 

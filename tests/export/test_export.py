@@ -171,6 +171,7 @@ def test_examples_parse_back(rows: list[list[int]], name: str) -> None:
     assert [parse_example(example) for example in encoded(rows, name)] == [{name: row} for row in rows]
 
 
+@pytest.mark.campaign
 @given(ROWS)
 def test_examples_are_byte_for_byte_tensorflow_s(rows: list[list[int]]) -> None:
     tensorflow = pytest.importorskip("tensorflow", reason="TensorFlow's own parser is an extra")

@@ -93,6 +93,7 @@ def test_levanter(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert examples[0]["tokens"].shape == (32,)
 
 
+@pytest.mark.campaign
 def test_pytorch(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workplace)
     names = run_section("PyTorch")

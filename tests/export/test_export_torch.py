@@ -120,6 +120,7 @@ def check_rows(tiny: TinyDataset, sequences: list[int], batch: dict[str, Any]) -
         assert batch["positions"][row].tolist() == expected["inputs_position"].tolist()
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_pytorch_s_loader_gets_every_batch(tiny: TinyDataset, num_workers: int) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not a dependency")

@@ -37,6 +37,7 @@ def programs(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_ino for path in folder.glob("*-cache")}
 
 
+@pytest.mark.campaign
 def test_a_later_process_finds_the_programs_of_an_earlier_one(tmp_path: Path) -> None:
     folder, orders = tmp_path / "programs", [tmp_path / f"{name}.npz" for name in ("none", "first", "second", "cut")]
     in_new_process(ORDERED, "", orders[0], HOME=str(tmp_path / "home"))
@@ -64,6 +65,7 @@ print(jax.config.jax_compilation_cache_dir)
 """
 
 
+@pytest.mark.campaign
 def test_the_users_own_choice_is_kept(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path / "home")}
     assert in_new_process(SETTINGS, **home).split() == [str(tmp_path / "home/.cache/jax-diversity/compiled")]

@@ -114,6 +114,7 @@ def waiting(folder: Path, number: int = 2) -> list[tuple[str, tuple]]:
     return [(str(folder / f"job-{index}"), (str(folder / f"pipe-{index}"),)) for index in range(number)]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("which", "delay"), [(0, 0.0), (1, 1.0)])
 def test_a_killed_worker_is_an_error_at_once(tmp_path: Path, which: int, delay: float) -> None:
     errors, given = list[BaseException](), waiting(tmp_path)
@@ -161,6 +162,7 @@ def started(folder: Path, ending: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.campaign
 def test_a_script_without_its_guard_is_told_so(tmp_path: Path) -> None:
     done = started(tmp_path, "\nmain()\n")
     said = done.communicate(timeout=120)[1]
@@ -181,6 +183,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_however_it_ends_no_process_is_left(tmp_path: Path, how: signal.Signals) -> None:
     waiting(tmp_path)

@@ -239,6 +239,7 @@ def test_bad_input_is_one_sentence(call, words):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.campaign
 def test_several_devices_give_the_same_explanation():
     found = answers(start("explaining_devices", num_devices=4))[0]
     assert found["devices"] == 4

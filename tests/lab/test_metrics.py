@@ -281,6 +281,7 @@ class FakeRun:
         self.logged.append((step, values))
 
 
+@pytest.mark.campaign
 def test_the_page_runs_as_it_is_written(make_once, tmp_path, monkeypatch, capsys):
     """With the five lines that a user of wandb writes, and a report that draws the loop of one's own."""
     shutil.copytree(make_once("examples", build_examples) / "dataset", tmp_path / "dataset")

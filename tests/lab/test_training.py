@@ -366,6 +366,7 @@ def test_logs_that_end_in_half_a_line_or_cannot_be_read(tmp_path):
             JsonLinesWriter(path, header)
 
 
+@pytest.mark.campaign
 def test_reading_logs_loads_nothing_heavy():
     for module, heavy in (("lab.checkpoints", {"scipy"}), ("cli.explaining", set())):
         program = f"import sys, jax_diversity.{module}; print(*sys.modules)"

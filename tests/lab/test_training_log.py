@@ -115,6 +115,7 @@ for step in range(1_000_000):
 """
 
 
+@pytest.mark.campaign
 def test_a_kill_in_mid_write_loses_no_earlier_step(out: Path) -> None:
     """A process is killed while it writes long lines as fast as it can; its log is then continued."""
     path = out / "training" / "balance" / "log.jsonl"

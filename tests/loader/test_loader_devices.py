@@ -68,6 +68,7 @@ def test_devices_of_one_process_hold_the_global_batches(
     assert found["origins"] == dict.fromkeys(SPECS, origins)
 
 
+@pytest.mark.campaign
 def test_two_processes_hold_the_global_batches_of_one(
     tiny: TinyDataset,
     expected: list[str],

@@ -46,6 +46,7 @@ def finish(program: subprocess.Popen[str], seconds: float = 120) -> tuple[str, s
         program.wait()
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("settings", ["num_threads=2", "num_workers=1", "num_prefetch=0"])
 @pytest.mark.parametrize("pipeline", ["", ".map(dict)"])
 def test_a_script_that_ends_with_its_iterator_open_ends_in_silence(
@@ -61,6 +62,7 @@ if __name__ == "__main__":
     assert (printed, errors, program.returncode) == ("(4, 16)\n", "", 0)
 
 
+@pytest.mark.campaign
 def test_workers_go_with_a_parent_that_is_killed(tiny: TinyDataset, tmp_path: Path) -> None:
     text = f"""
 import time
@@ -80,6 +82,7 @@ if __name__ == "__main__":
     assert program.returncode == -signal.SIGKILL
 
 
+@pytest.mark.campaign
 def test_a_script_without_a_guard_is_told_so(tiny: TinyDataset, tmp_path: Path) -> None:
     program = start(
         tmp_path / "script.py",

@@ -102,6 +102,7 @@ WORKER_CASES = [
 ]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("num_workers", "num_hosts", "batch_size"), WORKER_CASES)
 def test_workers_give_the_same_global_batches(
     tiny: TinyDataset, dataset: jd.Dataset, rows: Rows, num_workers: int, num_hosts: int, batch_size: int
@@ -216,6 +217,7 @@ def loader_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("jax-diversity-loader")]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("ending", ["dropped", "closed", "failed"])
 def test_a_loader_left_in_the_middle_leaves_nothing_behind(tiny: TinyDataset, num_workers: int, ending: str) -> None:

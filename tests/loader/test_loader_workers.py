@@ -36,6 +36,7 @@ def wait_until_alone(seconds: float = 20) -> list:
     return multiprocessing.active_children()
 
 
+@pytest.mark.campaign
 def test_workers_give_the_batches_of_threads_and_their_states(tiny: TinyDataset) -> None:
     settings = {"global_batch_size": 6, "num_epochs": 2, "drop_remainder": False}
     expected = inputs(jd.make_loader(tiny.root, **settings))
@@ -51,6 +52,7 @@ def test_workers_give_the_batches_of_threads_and_their_states(tiny: TinyDataset)
     assert not wait_until_alone()
 
 
+@pytest.mark.campaign
 def test_a_killed_worker_is_an_error_and_work_continues_after_it(tiny: TinyDataset) -> None:
     settings = {"global_batch_size": 4, "num_epochs": 5000}  # hours of batches: it ends by the error
     iterator = iter(jd.make_loader(tiny.root, num_workers=2, **settings))
@@ -66,6 +68,7 @@ def test_a_killed_worker_is_an_error_and_work_continues_after_it(tiny: TinyDatas
     assert not wait_until_alone()
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("seconds", [0, 0.5])
 def test_a_worker_killed_while_nobody_waits_loses_no_batch(tiny: TinyDataset, seconds: float) -> None:
     # The pool may notice before the next batch is submitted, while one that is done still waits to be taken.
@@ -87,6 +90,7 @@ def test_a_worker_killed_while_nobody_waits_loses_no_batch(tiny: TinyDataset, se
     assert not wait_until_alone()
 
 
+@pytest.mark.campaign
 def test_the_only_worker_killed_at_its_first_batch_is_an_error(tiny: TinyDataset) -> None:
     iterator = iter(jd.make_loader(tiny.root, global_batch_size=4, num_workers=1, num_prefetch=1))
     iterator.start_prefetch()
@@ -99,6 +103,7 @@ def test_the_only_worker_killed_at_its_first_batch_is_an_error(tiny: TinyDataset
     assert not wait_until_alone()
 
 
+@pytest.mark.campaign
 def test_a_loader_dropped_in_the_middle_leaves_nothing_behind(tiny: TinyDataset) -> None:
     iterator = iter(jd.make_loader(tiny.root, global_batch_size=4, num_epochs=None, num_workers=2))
     next(iterator)

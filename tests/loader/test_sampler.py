@@ -63,6 +63,7 @@ def test_workers_elements_are_dealt_so_that_batches_come_in_turn(
             assert made == order[first : first + rows].tolist()
 
 
+@pytest.mark.campaign
 def test_real_workers_give_the_same_batches(tmp_path) -> None:
     absl.flags.FLAGS.mark_as_parsed()
     tiny = write_tiny_dataset(tmp_path / "out")
@@ -73,6 +74,7 @@ def test_real_workers_give_the_same_batches(tmp_path) -> None:
         np.testing.assert_array_equal(batch["inputs"], other["inputs"])
 
 
+@pytest.mark.campaign
 def test_grains_worker_processes_take_the_batches_of_a_loader_in_turn(tmp_path) -> None:
     absl.flags.FLAGS.mark_as_parsed()
     loader = jd.make_loader(write_tiny_dataset(tmp_path / "out").root, global_batch_size=4)

@@ -160,6 +160,7 @@ def test_a_dropped_stream_leaves_no_thread_and_no_file(address, tmp_path, shuffl
     assert files_in(tmp_path) == []
 
 
+@pytest.mark.campaign
 def test_a_program_that_ends_or_is_killed_leaves_files_to_nobody(ordered, address, tmp_path):
     program = """if True:
         import os, signal, sys

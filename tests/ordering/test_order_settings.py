@@ -232,6 +232,7 @@ def test_an_order_that_is_made_again_stays_before_those_that_go_on_from_it(tiny_
     assert {order["name"]: order["info"].get("replanned_at") for order in orders}["later"] == 50
 
 
+@pytest.mark.campaign
 def test_more_devices_give_the_same(from_yaml: Path, tiny_dataset: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_dataset, tmp_path / "out")
     program = "import sys; from jax_diversity.cli.main import main; sys.exit(main(sys.argv[1:]))"

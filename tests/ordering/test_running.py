@@ -208,6 +208,7 @@ order(chars, method, objective=Objective(windows=(16, 64)), checkpoint=path, adv
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("name", "moment"), [("greedy", "in the middle of a save"), ("balance", "after a call")], ids=str
 )

@@ -20,6 +20,7 @@ from tests.support.programs import answers, free_port, start
 from tests.support.synthetic import synthetic_characteristics
 
 
+@pytest.mark.campaign
 def test_eight_devices_give_one_devices_order(tmp_path: Path) -> None:
     [answer] = answers(start("many_devices", str(tmp_path), num_devices=8))
     assert answer["num_devices"] == 8
@@ -28,6 +29,7 @@ def test_eight_devices_give_one_devices_order(tmp_path: Path) -> None:
     assert answer["platforms"] == [["tpu"], ["tpu"]]
 
 
+@pytest.mark.campaign
 def test_two_processes_give_one_devices_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator = f"127.0.0.1:{free_port()}"
     first, second = answers(

@@ -49,6 +49,7 @@ def shard(config: BuildConfig, out: Path, number: str, *more: str) -> subprocess
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
+@pytest.mark.campaign
 def test_two_hosts_build_the_same_dataset_though_one_is_killed(whole: BuildConfig, tmp_path: Path) -> None:
     out = tmp_path / "out"
     first, second = shard(whole, out, "0/2", "--quiet"), shard(whole, out, "1/2", "--quiet")
@@ -66,6 +67,7 @@ def test_two_hosts_build_the_same_dataset_though_one_is_killed(whole: BuildConfi
     assert contents(out) == contents(whole.out)
 
 
+@pytest.mark.campaign
 def test_a_ray_cluster_builds_the_same_dataset(whole: BuildConfig, tmp_path: Path) -> None:
     ray = pytest.importorskip("ray")
     from jax_diversity.foundation.ray_cluster import RayCluster
@@ -115,6 +117,7 @@ for command in commands:
 """
 
 
+@pytest.mark.campaign
 def test_a_ray_cluster_may_ask_for_a_token(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     (tmp_path / "text.txt").write_text("A text of a few words.")

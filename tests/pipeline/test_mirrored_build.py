@@ -47,6 +47,7 @@ def read_folder(folder: Path) -> dict[str, bytes]:
     return contents({path.relative_to(folder).as_posix(): path.read_bytes() for path in paths})
 
 
+@pytest.mark.campaign
 def test_a_build_killed_again_and_again_ends_like_one_in_a_folder(
     tiny_dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_build_killed_again_and_again_ends_like_one_in_a_folder(
     assert not list(local_folder(ADDRESS).rglob("*.bin"))  # nothing was fetched
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("stage", ["prepare", "write"])
 def test_hosts_that_share_only_a_store_make_the_same(
     tiny_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str

@@ -483,6 +483,7 @@ def run_build(config: BuildConfig, kill_after: str | None) -> int:
     return process.wait()
 
 
+@pytest.mark.campaign
 def test_killed_builds_end_byte_for_byte_the_same(corpus: Path, tmp_path: Path, fresh: Any) -> None:
     config = tiny_config(corpus, tmp_path / "out")
     for finished in ("prepare", "embed", "characterize"):

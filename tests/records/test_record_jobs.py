@@ -67,6 +67,7 @@ def small(monkeypatch: pytest.MonkeyPatch, run: int = 10, places: int = 40) -> N
     monkeypatch.setattr(sorting, "_PLACES", places)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("layout", "executor"),
     [("packed", Here()), ("packed", Processes(1)), ("ordered", Here()), ("ordered", Processes(2))],
@@ -119,6 +120,7 @@ def test_an_interrupted_run_goes_on_at_the_next_file(tiny, tmp_path, monkeypatch
     assert all(path.stat().st_mtime_ns == time for path, time in recorded.items())
 
 
+@pytest.mark.campaign
 def test_runs_killed_at_random_moments(tiny, tmp_path) -> None:
     command = [sys.executable, "-m", "tests.support.killed_writers", str(tiny.root), str(tmp_path), "6"]
     done = subprocess.run(

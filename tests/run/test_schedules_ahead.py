@@ -126,6 +126,7 @@ def test_what_ends_the_making_is_said_where_it_is_missed(
     assert background.error_of(run.root) is not None
 
 
+@pytest.mark.campaign
 def test_a_process_that_ends_stops_its_thread(folder: Path, tmp_path: Path) -> None:
     program = f"""
 import time
@@ -147,6 +148,7 @@ run = jd.create_schedule({str(tmp_path / "run")!r}, {str(folder / "web")!r}, num
         left.wait()
 
 
+@pytest.mark.campaign
 def test_an_interrupt_ends_the_thread(folder: Path, tmp_path: Path) -> None:
     # A job in the background of a shell ignores interrupts from its start.
     program = f"""
@@ -194,6 +196,7 @@ def _make_and_die(path: str, dataset: str) -> None:
     jd.create_schedule(path, dataset, num_epochs=2, background=True).wait()
 
 
+@pytest.mark.campaign
 def test_a_kill_leaves_what_was_made(folder: Path, tmp_path: Path) -> None:
     arguments = (str(tmp_path / "run"), str(folder / "web"))
     process = multiprocessing.get_context("spawn").Process(target=_make_and_die, args=arguments)

@@ -339,6 +339,7 @@ def _extend_and_die(path: str, where: str) -> None:
     jd.extend_schedule(jd.open_schedule(path), num_epochs=1)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("where", ["part", "file"])
 def test_a_kill_in_mid_write_loses_nothing(folder: Path, tmp_path: Path, where: str) -> None:
     run = jd.create_schedule(tmp_path / "run", folder / "web")

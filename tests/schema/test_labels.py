@@ -51,6 +51,7 @@ def test_other_labels_are_refused(counts: Any, sentence: str) -> None:
         jd.Characteristics.from_counts(counts)
 
 
+@pytest.mark.campaign
 def test_labels_and_columns_are_the_names_of_the_groups() -> None:
     table = pytest.importorskip("pandas").DataFrame({"short": [1, 0, 2], "long": [0, 1, 0]})
     chars = jd.Characteristics.from_counts({"topic": ["web", "code", "web"], "kind": [7, 3, 7], "length": table})

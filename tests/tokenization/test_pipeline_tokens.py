@@ -67,6 +67,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
 # Processes
 
 
+@pytest.mark.campaign
 def test_any_number_of_processes_writes_the_same_bytes(config: BuildConfig, tmp_path: Path) -> None:
     found = []
     for number in (1, 2):

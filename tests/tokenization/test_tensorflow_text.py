@@ -24,6 +24,8 @@ from jax_diversity.tokenization.tensorflow_text import normalize_texts, split_se
 from jax_diversity.tokenization.tokenizer_json import byte_tokenizer
 from tests.support.sentencepiece_models import sentences, train_model
 
+pytestmark = pytest.mark.campaign
+
 pytest.importorskip("sentencepiece", reason="the extra [sentencepiece], which trains the models, is not installed")
 installed = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow_text") is None, reason="the extra [tensorflow-text] is not installed"

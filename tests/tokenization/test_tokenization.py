@@ -70,6 +70,7 @@ def test_decoding_gives_the_text_back(bpe: Tokenizer, texts: list[str]) -> None:
         assert all((document == tokenizer.end_id).sum() == 1 for document in documents)
 
 
+@pytest.mark.campaign
 def test_training_is_the_same_in_every_process() -> None:
     program = "import sys; from jax_diversity.tokenization.tokenizer_json import train_bpe; " + (
         "print(train_bpe(sys.stdin.read().split('|'), 600).fingerprint)"
@@ -236,6 +237,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.campaign
 def test_memory_does_not_follow_the_document(bpe: Tokenizer, tmp_path: Path) -> None:
     bpe.save(tmp_path)
     command = [sys.executable, "-c", _HUGE, str(tmp_path / "tokenizer.json")]
