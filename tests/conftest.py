@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -24,9 +25,11 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # programs that are compiled with and without them. XLA_FLAGS="" runs the tests with the programs of users.
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_backend_optimization_level=1 --xla_cpu_parallel_codegen_split_count=1"
+    "--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true"
+    " --xla_cpu_parallel_codegen_split_count=1"
     # jaxlib 0.11 has only the newer code.
-    + " --xla_cpu_use_fusion_emitters=false" * version("jaxlib").startswith(("0.7.", "0.8.", "0.9.", "0.10.")),
+    + " --xla_cpu_use_fusion_emitters=false"
+    * version("jaxlib").startswith(("0.7.", "0.8.", "0.9.", "0.10.")),
 )
 
 import pytest
@@ -90,6 +93,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--typecheck"):
         check_package("jax_diversity")
+
+
+@pytest.hookimpl(tryfirst=True)  # before the option -m selects cases
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all but the first cases of a test with the marker `first` as `campaign`."""
+    num_cases = Counter[tuple[str, str]]()
+    for item in items:
+        marker = item.get_closest_marker("first")
+        test = item.path.as_posix(), item.originalname if isinstance(item, pytest.Function) else item.name
+        num_cases[test] += 1
+        if marker is not None and num_cases[test] > marker.args[0]:
+            item.add_marker("campaign")
 
 
 def pytest_runtest_setup() -> None:

@@ -38,6 +38,7 @@ def test_families_of_more_than_one_group(num_groups: dict[str, int], families: l
     assert found["cluster"] == 1  # the others' weights are relative to it
 
 
+@pytest.mark.campaign
 def test_a_default_build_balances_what_it_found_and_says_what_it_did_not(tiny_dataset: Path) -> None:
     dataset = jd.open_dataset(tiny_dataset)
     chars = dataset.characteristics

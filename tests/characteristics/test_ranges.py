@@ -73,6 +73,7 @@ def test_the_files_are_those_of_scipy_and_their_rows_can_be_read(built: tuple[Bu
                 np.testing.assert_array_equal(getattr(segments, column), getattr(taken, column))
 
 
+@pytest.mark.campaign
 def test_a_dataset_is_ordered_and_measured_like_its_counts_in_files(built: tuple[Build, Path], tmp_path: Path) -> None:
     dataset = open_dataset(built[1])
     chars = dataset.characteristics

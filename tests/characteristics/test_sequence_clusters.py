@@ -138,6 +138,7 @@ def slow_counts(dataset: jd.Dataset, segments: Segments) -> np.ndarray:
     return counts
 
 
+@pytest.mark.campaign
 def test_a_build_balances_measures_and_names_the_family(config: BuildConfig, capsys: pytest.CaptureFixture) -> None:
     dataset = jd.open_dataset(config.out)
     chars = dataset.characteristics

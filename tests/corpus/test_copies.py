@@ -149,6 +149,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Document], dic
     return left, files
 
 
+@pytest.mark.campaign
 def test_parts_and_blocks_change_nothing(whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "_PART_DOCUMENTS", 60)
     monkeypatch.setattr(repeats, "_BLOCK", 50)

@@ -1,14 +1,20 @@
-"""Time and memory of every step and every reader grow with the length of a document, whatever it repeats."""
+"""Limits of every step and reader for long documents of one repeated unit; `benchmarks/growth.py` measures them."""
 
 from __future__ import annotations
 
 import pytest
 
 from jax_diversity.corpus.steps.base import METHODS
-from tests.support.growing import READERS, Use, fault, readers, steps
+from tests.support.growing import READERS, Use, readers, steps
+from tests.support.limits import peak_bytes, processor_limit
 from tests.support.pumped import PUMPED, SHARP
 
 pytestmark = pytest.mark.campaign
+
+NUM_CHARACTERS = 160_000
+# Linear code takes at most a second for such a text. With the square of the length it takes half a minute or more.
+MOST_SECONDS = 12
+MOST_BYTES = 400 * 2**20
 
 
 @pytest.fixture(scope="module")
@@ -17,10 +23,16 @@ def uses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Use]:
 
 
 @pytest.mark.parametrize("name", [*METHODS, *(f"read {each}" for each in READERS)])
-def test_time_and_memory_grow_with_the_text(name: str, uses: dict[str, Use]) -> None:
+def test_long_documents_keep_to_the_limits(name: str, uses: dict[str, Use]) -> None:
     """Also with other options of a step, whose names continue the step's."""
     mine = [use for each, use in uses.items() if each == name or each.removeprefix(name)[:1] == " "]
     assert mine
     for use in mine:
         use("warm up")
-        assert not {text: found for text in SHARP if (found := fault(use, PUMPED[text])) is not None}
+        for unit in SHARP:
+            text = PUMPED[unit].text(NUM_CHARACTERS)
+            peak_bytes()
+            before = peak_bytes()  # what is used now
+            with processor_limit(MOST_SECONDS):
+                use(text)
+            assert peak_bytes() - before < MOST_BYTES, unit

@@ -184,6 +184,7 @@ def test_killed_at_three_moments_it_ends_with_the_same_rows(place, tmp_path):
         assert {name for name, value in row.items() if value != expected[identity][name]} == set()
 
 
+@pytest.mark.campaign
 def test_a_run_repeats_bit_for_bit(experiment, material):
     trial = experiment.trials[1]
     config = dataclasses.replace(trial.config, diagnose_at=(0.5, 1.0))
@@ -405,6 +406,7 @@ def test_edited_rows_are_refused(edit, place, tmp_path):
         read_rows(tmp_path)
 
 
+@pytest.mark.campaign
 def test_rows_of_other_tokens_are_never_compared(place, experiment, tmp_path, capsys):
     """One machine's corpus has one text more."""
     here = read_rows(place / "out" / "small")
@@ -701,6 +703,7 @@ def test_steps_with_sketches_are_steps_without(material):
     assert all(jax.tree.leaves(close))
 
 
+@pytest.mark.campaign
 def test_half_precision_computes_nearly_the_same(material):
     """As sizes above `tiny` do: weights and losses are float32, what is between them is not."""
     batch = material.packed(TrialConfig()).sequences.batch(np.arange(4))

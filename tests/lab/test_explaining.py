@@ -304,6 +304,7 @@ def test_a_checkpoint_from_elsewhere_is_explained_but_not_stored(
     assert not (run / "explained").exists()
 
 
+@pytest.mark.campaign
 def test_wrong_checkpoints_and_pictures_are_one_sentence(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

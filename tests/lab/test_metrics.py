@@ -116,6 +116,7 @@ def test_tensorboard_reads_the_log(whole):
     assert_shows(folder / "tensorboard", run.steps)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("killed_after", [2, 5])
 def test_a_killed_run_writes_every_step_once_and_the_same(dataset, whole, tmp_path, killed_after):
     def kill(step):

@@ -101,6 +101,7 @@ def test_a_run_learns_logs_and_says_what_it_came_to(dataset, whole):
     assert 0 <= run.input_wait_share < 1
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("killed_after", [2, 4, 11])
 def test_a_killed_run_resumes_exactly(dataset, whole, tmp_path, killed_after):
     with pytest.raises(KillError):
@@ -458,6 +459,7 @@ def test_linear_biases_equal_a_slow_reference():
         np.testing.assert_allclose(found[0, token, head], expected, atol=1e-5)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("num_tokens", [7, 1024, 2500])
 def test_the_loss_and_its_gradients_equal_the_plain_ones(num_tokens):
     keys = jax.random.split(jax.random.key(0), 4)

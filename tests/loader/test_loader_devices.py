@@ -51,6 +51,7 @@ def origins(tiny: TinyDataset) -> list[list[list[int]]]:
     return batches
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("num_devices", [2, 8])
 def test_devices_of_one_process_hold_the_global_batches(
     tiny: TinyDataset,

@@ -166,6 +166,7 @@ def take(hosts: Sequence[BatchIterator], num_batches: int) -> tuple[list[str], d
     return hashes, states[0]
 
 
+@pytest.mark.campaign
 def test_hosts_and_batch_sizes_change_in_a_chain_at_every_step(
     tiny: TinyDataset, dataset: jd.Dataset, rows: Rows
 ) -> None:

@@ -326,6 +326,7 @@ def zipf_clusters(rng: np.random.Generator, number: int, num_clusters: int) -> n
     return rng.choice(num_clusters, number, p=popularity / popularity.sum())
 
 
+@pytest.mark.campaign
 def test_the_worst_window_of_documents_as_rows_is_no_worse_than_a_mean_shuffle() -> None:
     chars = document_rows(12_000, 200)
     shuffle, found = (measure(chars, order(chars, method), windows=(256,)) for method in ("uniform_shuffle", "balance"))
@@ -337,6 +338,7 @@ def test_the_worst_window_of_documents_as_rows_is_no_worse_than_a_mean_shuffle()
         assert of["b"].max() < of["p"].max(), windows
 
 
+@pytest.mark.campaign
 def test_aging_counts_only_where_sequences_differ_in_tokens() -> None:
     whole = order(corpus(), "balance").indices
     np.testing.assert_array_equal(whole, order(corpus(), "balance", aging=50).indices)

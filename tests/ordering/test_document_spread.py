@@ -125,6 +125,7 @@ def test_place_correlation() -> None:
     assert document_spread(np.repeat([0, 1, 2], 7)[:20], np.arange(20), ()).place_correlation is None
 
 
+@pytest.mark.campaign
 def test_orders_keep_documents_apart_at_no_cost() -> None:
     chars = synthetic_characteristics(3000, sequence_length=256, documents=True)
     shuffle = jd.order(chars, "uniform_shuffle")

@@ -104,6 +104,7 @@ def test_any_counts_give_a_bijection(num_sequences: int, num_groups: int, seed: 
     np.testing.assert_array_equal(np.sort(indices), np.arange(num_sequences))
 
 
+@pytest.mark.campaign
 def test_result_does_not_depend_on_how_rows_are_bucketed_or_repacked(monkeypatch: pytest.MonkeyPatch) -> None:
     chars = synthetic_characteristics(400)
     expected = order(chars, "greedy").indices

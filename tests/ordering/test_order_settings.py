@@ -151,6 +151,7 @@ def test_every_method_and_option_is_used() -> None:
             assert any(inner in order.get(name, {}) for order in used), inner
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", ORDERS)
 def test_settings_and_command_line_give_what_python_gives(name: str, from_yaml: Path, from_command_line: Path) -> None:
     dataset = jd.open_dataset(from_yaml)

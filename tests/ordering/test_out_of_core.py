@@ -271,6 +271,7 @@ def followed(chars: Characteristics, ordering: Ordering, targets: Any) -> Follow
     return follow(placed, targets.starts, targets.shares["cluster"], (64,), chars.sequence_length)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("case", CASES)
 def test_targets_and_consumed_sequences_as_in_memory(
     case: str, made: tuple[Characteristics, Path], tmp_path: Path

@@ -58,6 +58,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("case", CASES)
 def test_the_number_of_threads_does_not_matter(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     chars = uneven()
@@ -141,6 +142,7 @@ def test_windows_and_prefixes_are_as_balanced_as_without_parts() -> None:
             assert ours.worst < 1.15 * theirs.worst
 
 
+@pytest.mark.campaign
 def test_moving_targets_are_followed_as_well_as_without_parts() -> None:
     chars = synthetic_characteristics(8192, num_clusters=20)
     share = chars.target_share("cluster")
@@ -188,6 +190,7 @@ def test_bad_part_sizes(part_size: Any) -> None:
         order(uneven(10), part_size=part_size)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("case", ["consumed", "targets", "wide"])
 def test_an_accelerator_orders_many_parts_at_once_and_chooses_the_same(
     case: str, monkeypatch: pytest.MonkeyPatch

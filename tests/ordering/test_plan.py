@@ -168,6 +168,7 @@ def test_targets_of_a_family_that_the_objective_leaves_out() -> None:
 # What selectors make of them
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("method", SELECTORS)
 def test_the_corpuss_own_shares_as_a_target_change_nothing(method: str) -> None:
     chars, options = corpus(), SELECTORS[method]
@@ -195,6 +196,7 @@ def shares_so_far(chars: Characteristics, family: str, indices: np.ndarray) -> n
     return np.cumsum(chars.counts[family].toarray()[indices], axis=0) / chars.sequence_length
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("method", SELECTORS)
 def test_a_moving_target_is_followed(method: str) -> None:
     """From 80 : 20 to 20 : 80, whose integral is just what the corpus holds: 1.5 sequences is all it may be off."""

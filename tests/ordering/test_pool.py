@@ -96,6 +96,7 @@ def test_the_replay_sees_a_choice_that_is_not_the_best() -> None:
 
 
 # Default and f3 share a compilation, as do f1 and f2.
+@pytest.mark.first(2)
 @pytest.mark.parametrize(("make", "name"), [*((corpus, name) for name in OBJECTIVES), (unequal_corpus, "windows")])
 def test_a_pool_of_all_sequences_is_exact_greedy(make: Callable[[], Characteristics], name: str) -> None:
     chars, objective = make(), OBJECTIVES[name]
@@ -188,6 +189,7 @@ def test_the_columns_that_vary_least_are_deferred() -> None:
     assert not narrow.deferred.any()
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("changed", [{}, {"pool.STEPS_PER_REFRESH": 48, "running.STEPS_PER_CALL": 96}], ids=str)
 @pytest.mark.parametrize("windows", [(), (3, 50)])
 @pytest.mark.parametrize("rows_per_entry", [0, 1000], ids=["lists", "table"])
@@ -206,6 +208,7 @@ def test_deferred_columns_change_scores_later(
     assert replay(chars, objective, shuffled(400), POOL_SIZE, indices) > 2e-5
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("rows_per_entry", [0, 1000], ids=["lists", "table"])
 @pytest.mark.parametrize("name", ["STEPS_PER_DEFERRAL", "_MOST_DEFERRED_ENTRIES"])
 def test_nothing_is_late_if_nothing_is_deferred(
@@ -345,6 +348,7 @@ def abstract(tree: Any) -> Any:
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), tree)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("largest_table", [0, 2**29])
 @pytest.mark.parametrize("make", [unequal_corpus, wide_corpus])
 def test_pool_lowers_for_tpu(
@@ -373,6 +377,7 @@ def test_greedy_lowers_for_tpu() -> None:
         assert exported.platforms == ("tpu",)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(("make", "rows_per_entry"), [(unequal_corpus, 7), (wide_corpus, 0), (wide_corpus, 1000)])
 def test_a_step_copies_no_table(
     make: Callable[[], Characteristics], rows_per_entry: int, monkeypatch: pytest.MonkeyPatch

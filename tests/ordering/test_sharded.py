@@ -126,6 +126,7 @@ def test_parts_hold_the_corpus_mixture() -> None:
     assert all(np.array_equal(part, same) for part, same in zip(parts, again, strict=True))
 
 
+@pytest.mark.campaign
 def test_the_merged_stream_is_measured() -> None:
     """What four hosts lose by not knowing of each other, and what they still have over a shuffle."""
     chars = synthetic_characteristics(4000, num_clusters=40)

@@ -385,6 +385,7 @@ def test_inspect_shows_every_appearance(built: Path) -> None:
     assert "times by" not in uses_table(ids[document], inspector.run, uses, None)
 
 
+@pytest.mark.campaign
 def test_runs_other_packings_and_other_datasets(built: Path, corpus: Path, tmp_path: Path) -> None:
     dataset = jd.open_dataset(built)
     again = jd.repack(built, tmp_path / "packed-1", seed=1)
@@ -553,6 +554,7 @@ def test_hostile_weights(value: str, sentence: str, tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "tokens").exists()  # as soon as the documents are known
 
 
+@pytest.mark.campaign
 def test_documents_that_a_step_marks_as_copies_are_copies(tmp_path: Path) -> None:
     folder = write_corpus(tmp_path / "corpus", num_documents=60)
     words = " ".join(f"word{number}" for number in range(60))

@@ -41,6 +41,7 @@ def built(tiny_dataset: Path, make_once: MakeFolder) -> Path:
     return make_once("batches", fill)
 
 
+@pytest.mark.campaign
 def test_orders_balance_windows_of_the_batch_size(built: Path) -> None:
     dataset = jd.open_dataset(built)
     info = {name: order.info for name, order in dataset.orderings.items()}
@@ -57,6 +58,7 @@ def test_orders_balance_windows_of_the_batch_size(built: Path) -> None:
     assert asked.fingerprint == dataset.orderings["balance"].fingerprint
 
 
+@pytest.mark.campaign
 def test_what_is_made_of_the_dataset_takes_its_batch_size(
     built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

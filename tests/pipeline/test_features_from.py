@@ -218,6 +218,7 @@ def test_feature_spaces_are_equal_along_a_chain_and_differ_otherwise(folder: Pat
     assert jd.open_dataset(tmp_path / "alone").feature_space == space
 
 
+@pytest.mark.campaign
 def test_a_dataset_needs_the_other_one_only_to_be_built(
     folder: Path, reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -24,6 +24,8 @@ from jax_diversity.schema import count_files
 from tests.support.summaries import check_among
 from tests.support.tiny_corpus import tiny_config
 
+pytestmark = pytest.mark.campaign
+
 BALANCE = OrderConfig("balance", options={"part_size": 64, "pool_size": 16})
 ORDERS = (OrderConfig("uniform_shuffle"), BALANCE, OrderConfig("corpus_order", reverse=True))
 

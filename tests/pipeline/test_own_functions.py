@@ -54,6 +54,7 @@ def victim(tmp_path: Path) -> Path:
 VERBS = ("tokenize", "embed", "cluster", "pack", "characterize", "order", "write", "report", "measure", "inspect")
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("verb", [*VERBS, "verify", "repack", "export", "schedule", "train"])
 def test_no_verb_runs_a_function_that_a_manifest_names(verb: str, copy: Path, victim: Path, tmp_path: Path) -> None:
     name_command(copy, victim)

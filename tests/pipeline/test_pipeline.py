@@ -149,6 +149,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("section", CHANGES)
 def test_changed_settings_end_like_a_fresh_build(section: str, config: BuildConfig, tmp_path: Path, fresh: Any) -> None:
     values, gone = CHANGES[section]
@@ -293,6 +294,7 @@ def test_an_objective_of_more_families_than_there_are(corpus: Path, tmp_path: Pa
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
+@pytest.mark.campaign
 def test_options_reach_the_method_and_tell_orderings_apart(built: Path) -> None:
     def fingerprint_of(pool_size: int) -> str:
         build = Build(recorded_config(built))
@@ -515,6 +517,7 @@ class Killed(BaseException):
     """Nothing catches it, as nothing catches SIGKILL."""
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("method", "error"), [("balance", Killed), ("greedy", KeyboardInterrupt), ("greedy_pool", KeyboardInterrupt)]
 )
@@ -540,6 +543,7 @@ def test_an_ordering_that_was_cut_off_goes_on(
     assert not (cut / ".partial").exists()
 
 
+@pytest.mark.campaign
 def test_another_ordering_does_not_go_on_from_the_checkpoint(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -555,6 +559,7 @@ def test_another_ordering_does_not_go_on_from_the_checkpoint(
     assert jd.open_dataset(out).orderings["long"].fingerprint == expected.fingerprint
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("moment", [0, 1, 2, 5, 13, 20])
 def test_a_kill_at_any_step_of_publishing(
     moment: int, config: BuildConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: Any
@@ -586,6 +591,7 @@ def test_changed_settings_of_steps_are_named_by_their_values() -> None:
     assert [*_changes(flat(before), flat(longer))] == ["preparation.steps[1].step words (it was absent)"]
 
 
+@pytest.mark.campaign
 def test_the_report_draws_the_runs_of_this_dataset_alone(config: BuildConfig, tmp_path: Path) -> None:
     dataset = jd.open_dataset(config.out)
     log = tmp_path / "out" / "training" / "balance" / "log.jsonl"

@@ -51,6 +51,7 @@ def documents_of(dataset: jd.Dataset) -> dict[str, list[int]]:
     return tokens
 
 
+@pytest.mark.campaign
 def test_a_packing_holds_the_same_documents_in_other_sequences(folder: Path) -> None:
     first, *others = packings(folder)
     expected = documents_of(first)
@@ -88,6 +89,7 @@ def test_a_packing_is_made_once_and_needs_nothing_of_the_first(folder: Path, tmp
     assert other.fingerprint != changed.fingerprint
 
 
+@pytest.mark.campaign
 def test_every_epoch_reads_another_packing(folder: Path, tmp_path: Path) -> None:
     datasets = packings(folder)
     run = jd.create_schedule(tmp_path / "run", datasets, consecutive=True)
@@ -130,6 +132,7 @@ def test_the_other_packing_is_read_as_its_documents_were(folder: Path) -> None:
     np.testing.assert_array_equal(_as_read(first, first, numbers), numbers)
 
 
+@pytest.mark.campaign
 def test_documents_of_other_corpora_have_no_seam(folder: Path, tmp_path: Path) -> None:
     write_corpus(tmp_path / "texts", 20, 3)
     Build(dataclasses.replace(tiny_config(tmp_path / "texts", tmp_path / "other"), orders=())).run_all()
@@ -165,6 +168,7 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "sequences of" in capsys.readouterr().out
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("linked", [True, False])
 def test_a_damaged_file_is_not_repacked(
     linked: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

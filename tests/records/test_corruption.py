@@ -17,6 +17,7 @@ from tests.support.tiny_dataset import write_tiny_dataset
 NUM_CORRUPTIONS = 1000
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("layout", ["packed", "ordered"])
 def test_no_corruption_returns_wrong_tokens(tmp_path: Path, layout: str) -> None:
     root = write_tiny_dataset(tmp_path / "out", layout=layout, sequences_per_file=12).root

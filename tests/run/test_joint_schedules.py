@@ -171,6 +171,7 @@ def test_limits_and_temperature(folder: Path, tmp_path: Path, joint: bool) -> No
     assert of_web == pytest.approx(np.sqrt(sizes[0]) / np.sqrt(sizes).sum(), abs=0.04)
 
 
+@pytest.mark.campaign
 def test_weights_by_name_and_in_megatron_lists(folder: Path, tmp_path: Path) -> None:
     datasets = pair(folder)
     expected = jd.create_schedule(tmp_path / "numbers", datasets, weights=[1, 3], num_positions=80)

@@ -276,6 +276,7 @@ def test_what_comes_together_has_one_length(tiny: list[TinyDataset], tmp_path: P
     assert jd.skip_positions(jd.open_schedule(tmp_path / "run"), 0, 20).lengths == ((0, 32),)
 
 
+@pytest.mark.campaign
 def test_other_readers_say_what_they_take(tiny: list[TinyDataset], run: jd.Run) -> None:
     with pytest.raises(UserError, match=r"sequences of one length, found lengths \[16, 32\]"):
         jd.make_loader([each.root for each in tiny], ordering=run.indices, global_batch_size=SIZE)

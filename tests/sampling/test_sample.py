@@ -49,6 +49,7 @@ def test_a_share_and_several_samples(chars: jd.Characteristics) -> None:
     assert first.random_tv["cluster"] > parts[0].random_tv["cluster"]
 
 
+@pytest.mark.campaign
 def test_a_small_sample_orders_only_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     many = synthetic_characteristics(6000, num_clusters=40).take(np.arange(6000))
     whole = jd.sample(many, 100)

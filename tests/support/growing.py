@@ -1,4 +1,4 @@
-"""Every step and every reader as a function of one text, for measurements of time and memory."""
+"""Every step and every reader as a function of one text, for limits and measurements of time and memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import importlib.metadata
 import io
 import json
 import tarfile
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from html import escape
@@ -27,50 +26,9 @@ from jax_diversity.corpus.steps.quality import MODEL, Quality
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.executors import Here
 from jax_diversity.schema import Document
-from tests.support.pumped import Pumped
 from tests.support.web_records import record
 
 Use = Callable[[str], object]
-_SMALL, _LARGE = 20_000, 80_000
-_MOST_GROWTH = 9
-"""Largest ratio of the times of both sizes; 4 is linear, 16 quadratic."""
-_LEAST_SECONDS = 0.05
-_MOST_BYTES = 300 * 2**20
-
-
-def fault(use: Use, pumped: Pumped) -> str | None:
-    """How time or memory grow faster than the text; None if they do not."""
-    text = pumped.text(_LARGE)
-    _peak_bytes()
-    before = _peak_bytes()  # what is used now
-    large = _seconds(use, text)
-    if (taken := _peak_bytes() - before) > _MOST_BYTES:
-        return f"{taken >> 20} MB for {len(text)} characters"
-    if large < _LEAST_SECONDS:
-        return None
-    small = 0.0
-    for _ in range(3):  # another program may disturb a measurement
-        small = max(small, _seconds(use, pumped.text(_SMALL)))
-        if large < _MOST_GROWTH * small:
-            return None
-        large = min(large, _seconds(use, text))
-    return f"{small:.3f} s for {_SMALL} characters, {large:.3f} s for {_LARGE}"
-
-
-def _seconds(use: Use, text: str) -> float:
-    start = time.process_time()
-    use(text)
-    return time.process_time() - start
-
-
-def _peak_bytes() -> int:
-    """The largest memory since the last call, where Linux tells it."""
-    try:
-        status = Path("/proc/self/status").read_text()
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return 0
-    return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
 def steps(folder: Path) -> dict[str, Use]:
