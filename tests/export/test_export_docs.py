@@ -19,6 +19,8 @@ from jax_diversity.pipeline.build import Build
 from jax_diversity.token_store.megatron import TokenFile, TokenWriter
 from tests.support.tiny_corpus import tiny_config, write_corpus
 
+pytestmark = pytest.mark.campaign
+
 TEXT = (Path(__file__).parents[2] / "docs" / "exports.md").read_text(encoding="utf-8")
 SECTIONS = {part.split("\n", 1)[0].strip("# "): part for part in re.split(r"\n(?=##+ )", TEXT)}
 
@@ -93,7 +95,6 @@ def test_levanter(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert examples[0]["tokens"].shape == (32,)
 
 
-@pytest.mark.campaign
 def test_pytorch(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workplace)
     names = run_section("PyTorch")

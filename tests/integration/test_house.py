@@ -127,6 +127,7 @@ for command in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.campaign
 def test_light_verbs_start_no_accelerator(tmp_path: Path, tiny_dataset: Path) -> None:
     """JAX takes the memory of a device when its backend starts; one that another program uses would fail."""
     out, dataset = ["--out", str(tmp_path / "out"), "--quiet"], ["--out", str(tiny_dataset)]

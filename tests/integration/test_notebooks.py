@@ -10,11 +10,12 @@ import tomllib
 from pathlib import Path
 from types import ModuleType
 
-import nbformat
 import pytest
-from nbclient.exceptions import CellExecutionError
-from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_notebook
+
+nbformat = pytest.importorskip("nbformat", reason="notebooks run with the extra `dev`")
+from nbclient.exceptions import CellExecutionError  # noqa: E402
+from nbformat import NotebookNode  # noqa: E402
+from nbformat.v4 import new_code_cell, new_notebook  # noqa: E402
 
 pytestmark = pytest.mark.campaign
 

@@ -691,6 +691,7 @@ def test_cosine_curvature_and_variance_are_numpys():
     assert float(between_batches({"a": jnp.asarray(batches)})) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.campaign
 def test_steps_with_sketches_are_steps_without(material):
     made = compiled_model(material.dataset.vocab_size, SIZES["gpt"]["tiny"])
     batch = material.packed(TrialConfig()).sequences.batch(np.arange(4))

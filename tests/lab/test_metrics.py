@@ -27,6 +27,8 @@ from tests.support.documented_model import train_on
 from tests.support.example_datasets import build_examples
 from tests.support.tiny_dataset import write_tiny_dataset
 
+pytestmark = pytest.mark.campaign
+
 CONFIG = TrainConfig(
     num_steps=7,
     batch_size=5,
@@ -116,7 +118,6 @@ def test_tensorboard_reads_the_log(whole):
     assert_shows(folder / "tensorboard", run.steps)
 
 
-@pytest.mark.campaign
 @pytest.mark.parametrize("killed_after", [2, 5])
 def test_a_killed_run_writes_every_step_once_and_the_same(dataset, whole, tmp_path, killed_after):
     def kill(step):
@@ -282,7 +283,6 @@ class FakeRun:
         self.logged.append((step, values))
 
 
-@pytest.mark.campaign
 def test_the_page_runs_as_it_is_written(make_once, tmp_path, monkeypatch, capsys):
     """With the five lines that a user of wandb writes, and a report that draws the loop of one's own."""
     shutil.copytree(make_once("examples", build_examples) / "dataset", tmp_path / "dataset")

@@ -38,6 +38,7 @@ def edit_manifest(root: Path, stage: str, **changes: Any) -> None:
     (root / "manifest.json").write_text(json.dumps(signed(manifest)))
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("layout", ["packed", "ordered"])
 def test_a_state_goes_on_when_the_records_were_written_in_other_files(
     tiny: TinyDataset, tmp_path: Path, layout

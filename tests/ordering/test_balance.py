@@ -265,6 +265,7 @@ def measured(method: str, pool_size: int | None = None) -> Balance:
     return measure(chars, order(chars, method, objective=objective, **options), windows=WINDOWS)
 
 
+@pytest.mark.campaign
 def test_balance_is_as_good_as_exact_greedy() -> None:
     exact, balance = measured("greedy"), measured("balance", 1024)
     assert balance.prefix_l2["cluster"].max() <= 1.1 * exact.prefix_l2["cluster"].max()

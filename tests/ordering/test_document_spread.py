@@ -156,6 +156,7 @@ def test_orders_keep_documents_apart_at_no_cost() -> None:
             assert with_documents < 1.06 * without  # a dozen windows: their noise
 
 
+@pytest.mark.campaign
 def test_orders_keep_copies_apart() -> None:
     chars = synthetic_characteristics(3000, sequence_length=256)
     rng = np.random.default_rng(0)

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -83,19 +84,27 @@ ORDERS: dict[str, dict[str, Any]] = {
 }
 
 
+def add_from_yaml(tiny_dataset: Path, out: Path, names: Collection[str]) -> None:
+    """Copy a dataset and add some of `ORDERS` to it, with one file of settings."""
+    shutil.copytree(tiny_dataset, out)
+    config = out.parent / f"{out.name}.yaml"
+    config.write_text(json.dumps({"orders": [{**ORDERS[name], "name": name} for name in names]}))
+    build = Build(read_settings(config, recorded_config(out)))
+    with pytest.warns(UserWarning, match="Ordering 'constant': The targets ask for"):
+        build._run([stage for order in build.config.orders for stage in ordering_stages(order)])
+
+
 @pytest.fixture(scope="session")
 def from_yaml(tiny_dataset: Path, make_once: MakeFolder) -> Path:
     """A dataset whose orders come from one file of settings."""
+    return make_once("orders-of-a-file", lambda out: add_from_yaml(tiny_dataset, out, ORDERS))
 
-    def fill(out: Path) -> None:
-        shutil.copytree(tiny_dataset, out)
-        config = out.parent / "orders.yaml"
-        config.write_text(json.dumps({"orders": [{**order, "name": name} for name, order in ORDERS.items()]}))
-        build = Build(read_settings(config, recorded_config(out)))
-        with pytest.warns(UserWarning, match="Ordering 'constant': The targets ask for"):
-            build._run([stage for order in build.config.orders for stage in ordering_stages(order)])
 
-    return make_once("orders-of-a-file", fill)
+@pytest.fixture(scope="session")
+def with_targets(tiny_dataset: Path, make_once: MakeFolder) -> Path:
+    """A dataset with the orders `balance` and `uniform_shuffle`, with and without targets."""
+    names = ("published", "turned", "constant", "phases", "later")
+    return make_once("orders-with-targets", lambda out: add_from_yaml(tiny_dataset, out, names))
 
 
 @pytest.fixture(scope="session")
@@ -201,8 +210,8 @@ def named(own: np.ndarray, given: dict[int, float]) -> np.ndarray:
     return shares
 
 
-def test_an_order_says_what_it_was_made_of(from_yaml: Path) -> None:
-    orderings = jd.open_dataset(from_yaml).orderings
+def test_an_order_says_what_it_was_made_of(with_targets: Path) -> None:
+    orderings = jd.open_dataset(with_targets).orderings
     number = len(orderings["phases"])
     assert orderings["turned"].info["reverse"] is True
     assert orderings["phases"].info["targets"]["starts"] == [0, round(number / 4)]
@@ -247,8 +256,8 @@ def test_more_devices_give_the_same(from_yaml: Path, tiny_dataset: Path, tmp_pat
 # What the corpus lacks
 
 
-def test_a_summary_says_what_targets_lack(from_yaml: Path) -> None:
-    stages = jd.open_dataset(from_yaml).manifest["stages"]
+def test_a_summary_says_what_targets_lack(with_targets: Path) -> None:
+    stages = jd.open_dataset(with_targets).manifest["stages"]
     assert "positions by greedy_pool. The targets ask for" in stages["order/constant"]["summary"]
     assert stages["order/balance"]["summary"].endswith("positions by balance")
 
@@ -430,8 +439,8 @@ def test_targets_are_measured_as_a_walk_over_the_positions_does() -> None:
         assert found.windows[size] == pytest.approx((np.mean(tv), min(tv), max(tv)))
 
 
-def test_a_target_that_does_not_move_is_measured_as_always(from_yaml: Path) -> None:
-    dataset = jd.open_dataset(from_yaml)
+def test_a_target_that_does_not_move_is_measured_as_always(with_targets: Path) -> None:
+    dataset = jd.open_dataset(with_targets)
     chars, ordering = dataset.characteristics, dataset.orderings["balance"]
     usual = jd.measure(chars, ordering, (8,), targets={"cluster": MORE})
     placed = csr_array(chars.counts["cluster"].toarray()[ordering.indices])
@@ -441,8 +450,8 @@ def test_a_target_that_does_not_move_is_measured_as_always(from_yaml: Path) -> N
     assert found.windows[8].tv_mean == pytest.approx(usual.window_tv["cluster"][8].mean())
 
 
-def test_measure_follows_the_targets_of_an_ordering(from_yaml: Path, capsys: pytest.CaptureFixture) -> None:
-    arguments = ["measure", "--out", str(from_yaml), "--quiet", "--targets", "phases"]
+def test_measure_follows_the_targets_of_an_ordering(with_targets: Path, capsys: pytest.CaptureFixture) -> None:
+    arguments = ["measure", "--out", str(with_targets), "--quiet", "--targets", "phases"]
     assert main([*arguments, "--orderings", "phases", "balance"]) == 0
     table = capsys.readouterr().out.split("Against the targets of phases, each window with its positions' targets")[1]
     assert [line.split()[2] for line in table.strip().splitlines()[1:4]] == ["uniform_shuffle", "phases", "balance"]
@@ -455,23 +464,23 @@ def test_measure_follows_the_targets_of_an_ordering(from_yaml: Path, capsys: pyt
     assert {about["targets"]["of"] for about in summaries.values()} == {"phases"}
 
 
-def test_targets_of_a_file_are_followed_too(from_yaml: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_targets_of_a_file_are_followed_too(with_targets: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     file = tmp_path / "mine.npy"
-    jd.open_dataset(from_yaml).orderings["phases"].save(file)
+    jd.open_dataset(with_targets).orderings["phases"].save(file)
     tv = []
     for name in ("phases", str(file)):
-        arguments = ["measure", "--out", str(from_yaml), "--quiet", "--json"]
+        arguments = ["measure", "--out", str(with_targets), "--quiet", "--json"]
         assert main([*arguments, "--targets", name, "--orderings", name]) == 0
         tv.append(json.loads(capsys.readouterr().out)[name]["targets"]["families"])
     assert tv[0] == tv[1]
 
 
-def test_measure_takes_any_stored_family(from_yaml: Path, capsys: pytest.CaptureFixture) -> None:
+def test_measure_takes_any_stored_family(with_targets: Path, capsys: pytest.CaptureFixture) -> None:
     asked = ["--orderings", "balance", "--families", "source", "length", "--json", "--windows", "8"]
-    assert main(["measure", "--out", str(from_yaml), "--quiet", *asked]) == 0
+    assert main(["measure", "--out", str(with_targets), "--quiet", *asked]) == 0
     families = json.loads(capsys.readouterr().out)["balance"]["families"]
     assert list(families) == ["source", "length"]
-    dataset = jd.open_dataset(from_yaml)
+    dataset = jd.open_dataset(with_targets)
     usual = jd.measure(dataset.characteristics, dataset.orderings["balance"], (8,)).summary()["families"]["length"]
     assert families["length"]["windows"]["8"]["tv_mean"] == usual["windows"]["8"]["tv_mean"]
 
@@ -490,9 +499,9 @@ def test_measure_takes_any_stored_family(from_yaml: Path, capsys: pytest.Capture
     ],
 )
 def test_measures_that_are_none(
-    arguments: list[str], sentence: str, from_yaml: Path, capsys: pytest.CaptureFixture
+    arguments: list[str], sentence: str, with_targets: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    assert main(["measure", "--out", str(from_yaml), "--quiet", *arguments]) == 2
+    assert main(["measure", "--out", str(with_targets), "--quiet", *arguments]) == 2
     assert sentence in capsys.readouterr().err
 
 

@@ -128,6 +128,7 @@ def test_an_exchange_is_the_best_of_one_sequence_and_then_of_the_other() -> None
     assert right == min(range(30, 60), key=lambda one: square([int(left)], [one]))
 
 
+@pytest.mark.campaign
 def test_windows_and_prefixes_are_as_balanced_as_without_parts() -> None:
     chars = synthetic_characteristics(4096, num_clusters=100)
     whole, cut = (
@@ -190,7 +191,7 @@ def test_bad_part_sizes(part_size: Any) -> None:
         order(uneven(10), part_size=part_size)
 
 
-@pytest.mark.first(1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("case", ["consumed", "targets", "wide"])
 def test_an_accelerator_orders_many_parts_at_once_and_chooses_the_same(
     case: str, monkeypatch: pytest.MonkeyPatch

@@ -295,6 +295,7 @@ def test_padding_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(orders[0], orders[1])
 
 
+@pytest.mark.campaign
 def test_slots_beyond_the_stream_change_nothing() -> None:
     chars, objective = unequal_corpus(), OBJECTIVES["windows"]
     sizes = (chars.num_sequences, 2 * chars.num_sequences, 10**15)

@@ -78,7 +78,7 @@ def interrupted(chars: Characteristics, path: Path, after: int, **run: Any) -> i
     return interrupt.told
 
 
-@pytest.mark.first(3)
+@pytest.mark.first(2)
 @pytest.mark.parametrize("variant", ["plain", "targets", "consumed"])
 @pytest.mark.parametrize("name", RUNS)
 def test_interrupted_runs_end_as_if_they_were_not(

@@ -227,6 +227,7 @@ def test_an_element_spec_is_of_one_length(run: jd.Run) -> None:
     }
 
 
+@pytest.mark.campaign
 @settings(max_examples=1000, deadline=None)
 @given(st.data())
 def test_what_is_refused_is_a_batch_of_two_lengths_and_nothing_else(data: st.DataObject) -> None:

@@ -52,7 +52,7 @@ def samples(chars: jd.Characteristics) -> dict[bool, list[jd.Sample]]:
     }
 
 
-@pytest.mark.first(4)
+@pytest.mark.first(2)
 @pytest.mark.parametrize("balanced", [True, False])
 @pytest.mark.parametrize(
     ("kind", "with_reference"),

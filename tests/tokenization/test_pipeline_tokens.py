@@ -138,6 +138,7 @@ class _KilledError(BaseException):
     """Stands for a SIGKILL: nothing catches it."""
 
 
+@pytest.mark.campaign
 def test_killed_at_any_file_a_build_ends_the_same(
     config: BuildConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
