@@ -28,6 +28,7 @@ def corpus(tiny_dataset: Path) -> str:
     return f"{tiny_dataset.parent}/corpus/*"
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("name", LINKS)
 def test_a_build_follows_no_link(
     name: str, copy: Path, corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -337,18 +337,6 @@ MISTAKES = {
         {"method": "uniform_shuffle", "targets": {"shares": {"cluster": [EVEN]}}},
         "cannot use targets; expected one of balance, greedy, greedy_pool.",
     ),
-    "devices for a shuffle": (
-        {"method": "uniform_shuffle", "devices": 1},
-        "cannot use devices; expected one of balance, greedy, greedy_block_shuffle, greedy_pool.",
-    ),
-    "a published objective of a fixed rule": (
-        {"method": "sequence_spacing", "objective": "f3"},
-        "cannot use objective;",
-    ),
-    "weights of a shuffle": ({"method": "uniform_shuffle", "weights": {"length": 2.0}}, "cannot use weights;"),
-    "windows of strata": ({"method": "stratified", "windows": [8]}, "cannot use windows;"),
-    "documents of strata": ({"method": "stratified", "document_weight": 0.5}, "cannot use document_weight;"),
-    "a seed of the corpus": ({"method": "corpus_order", "seed": 1}, "cannot use seed;"),
 }
 
 

@@ -39,6 +39,7 @@ def test_the_number_of_parts_is_a_power_of_two(num_sequences: int, expected: int
     assert parts_of(num_sequences, 32_768) == expected
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(("num_sequences", "part_size"), [(1, 1), (3, 1), (64, 2), (65, 16), (100, 50)])
 def test_all_sequences_once(num_sequences: int, part_size: int) -> None:
     chars = uneven(num_sequences)

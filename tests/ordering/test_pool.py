@@ -110,6 +110,7 @@ def test_a_pool_of_all_sequences_is_exact_greedy(make: Callable[[], Characterist
     np.testing.assert_array_equal(order(chars, "greedy_pool", seed=5, **whole).indices, expected)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["default", "f3", "windows"])
 def test_replay_against_float64(name: str) -> None:
     chars, objective = unequal_corpus(), OBJECTIVES[name]
@@ -118,6 +119,7 @@ def test_replay_against_float64(name: str) -> None:
     assert replay(chars, objective, stream, POOL_SIZE, indices) <= 1e-5
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("windows", [(), (3, 50)])
 def test_replay_with_documents(windows: tuple[int, ...]) -> None:
     chars = synthetic_characteristics(700, sequence_length=300, documents=True)

@@ -102,6 +102,7 @@ def test_interrupted_runs_end_as_if_they_were_not(
     assert result.info == expected.info
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_interrupted_again_and_again(name: str, chars: Characteristics, tmp_path: Path) -> None:
     expected = order(chars, **RUNS[name]).indices
