@@ -509,9 +509,12 @@ def test_expressions() -> None:
         "Apache-2.0 WITH LLVM-exception": True,
         "GPL-2.0-or-later WITH x": True,
         "GPL-3.0-or-later": False,
+        "GPL-2.0-only": True,
         "MIT AND (ISC OR (ISC AND MIT))": False,
     }.items():
         assert is_permitted(expression, allowed) is answer, expression
+    for name, answer in {"GPL-2.0": False, "GPL-2.0-only": False, "GPL-2.0+": True, "GPL-2.0-or-later": True}.items():
+        assert is_permitted(name, {"GPL-2.0-or-later"}) is answer, name
     for wrong in ("", "(", "MIT)", "MIT OR", "AND MIT", "MIT MIT", "MIT WITH", "()", "unknown", "MIT OR other"):
         with pytest.raises(ValueError, match=r"not a licence|brackets"):
             is_permitted(wrong, allowed)

@@ -409,6 +409,7 @@ def test_minhash_finds_what_shares_most_of_its_words() -> None:
     removed = chain.funnel()[0]["removed"]["duplicate"]
     assert removed >= 95  # of a similarity of .9
     assert {"d200", "d201"} <= {document.id for document in left}  # too short for a run of five words
+    assert len(through([("minhash", {})], ["a b c d e", "a b c d e"])[0]) == 1  # one run
     # Words that were changed everywhere leave nothing in common.
     texts, _ = near_copies(np.random.default_rng(4), 0.5)
     assert len(through([("minhash", {})], texts)[0]) == 200

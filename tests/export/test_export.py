@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example as case
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -167,6 +168,7 @@ ROWS = st.lists(st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**31 - 1
 
 
 @given(ROWS, st.text(min_size=1, max_size=200))
+@case([[2**bits - 1, 2**bits] for bits in (7, 14, 21, 28)], "each number of bytes")
 def test_examples_parse_back(rows: list[list[int]], name: str) -> None:
     assert [parse_example(example) for example in encoded(rows, name)] == [{name: row} for row in rows]
 

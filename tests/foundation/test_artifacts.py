@@ -74,6 +74,17 @@ def test_no_attribute_reads_a_damaged_file(dataset: Path) -> None:
         read(jd.open_dataset(dataset))
 
 
+@pytest.mark.parametrize("change", [-1, 1], ids=["shorter", "longer"])
+def test_a_file_of_another_size_is_a_fault_of_its_stage(dataset: Path, change: int) -> None:
+    folder, name = OutputFolder(dataset), "embeddings/embeddings-00000.npy"
+    assert not list(folder.missing_files("embed"))
+    sound = (dataset / name).read_bytes()
+    (dataset / name).write_bytes(sound[:-1] if change < 0 else sound + b"\0")
+    (fault,) = folder.missing_files("embed")
+    assert (fault.file, fault.expected, fault.found) == (name, f"{len(sound)} bytes", f"{len(sound) + change} bytes")
+    assert not folder.is_current("embed", folder.stages["embed"]["fingerprint"])
+
+
 @pytest.mark.parametrize(
     ("stage", "name"),
     [

@@ -984,6 +984,11 @@ def test_noise_says_how_many_runs_are_needed(tmp_path):
     assert [each.arm for each in spreads] == ["shuffle", "balance"]
     values = [value_of(row, "loss/macro") for row in rows.values() if row.arm == "shuffle"]
     assert spreads[0].deviation == pytest.approx(np.std(values, ddof=1))
+    # The fluctuation that all groups of a run share is not the groups' own.
+    names = ("loss/source/a", "loss/source/b")
+    groups = np.array([[value_of(row, name) for name in names] for row in rows.values() if row.arm == "shuffle"])
+    halves = (groups[:, 0] - groups[:, 1]) / 2  # the distance of both from their mean
+    assert spreads[0].by_group == pytest.approx(np.std(halves, ddof=1))
     assert "## Noise" in experiment_text(experiment, rows)
 
 

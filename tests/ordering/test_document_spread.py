@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import jax_diversity as jd
@@ -56,6 +56,11 @@ def slow_copies(pairs: list[tuple[int, int]], duplicate_group: list[int], num_se
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 11)), max_size=40),
     st.lists(st.integers(0, 7), min_size=12, max_size=12),
+)
+# The first sequence has five groups, one more than are kept; they are in one to five others.
+@example(
+    [(0, group) for group in range(5)] + [(1 + other, group) for group in range(5) for other in range(group + 1)],
+    [*range(6)] * 2,
 )
 def test_copies_of_sequences_against_counting(pairs: list[tuple[int, int]], duplicate_group: list[int]) -> None:
     pairs = sorted(pairs)

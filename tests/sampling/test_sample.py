@@ -201,7 +201,6 @@ def test_given_positions(chars: jd.Characteristics) -> None:
             jd.Sample.of(chars, wrong)
 
 
-@pytest.mark.campaign
 def test_the_command(tiny_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     dataset = jd.open_dataset(tiny_dataset)
     losses = np.random.default_rng(0).normal(size=dataset.num_sequences)
