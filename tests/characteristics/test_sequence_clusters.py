@@ -166,6 +166,7 @@ def test_a_build_balances_measures_and_names_the_family(config: BuildConfig, cap
     assert "`sequence_cluster`" in json.loads((dataset.root / "report.json").read_text())["summary"]["sentences"][1]
 
 
+@pytest.mark.campaign
 def test_a_dataset_of_other_features_uses_its_centres(config: BuildConfig, tmp_path: Path) -> None:
     new = BuildConfig(
         out=str(tmp_path / "new"),

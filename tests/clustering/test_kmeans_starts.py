@@ -130,7 +130,7 @@ def test_two_levels_cost_little_inertia():
     assert np.bincount(two.assignments, minlength=200).min() > 0
 
 
-@pytest.mark.first(1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("spherical", [False, True])
 def test_two_levels_of_copies_and_zeros(spherical):
     rows = np.repeat(random_rows(9, 4), 20, axis=0)

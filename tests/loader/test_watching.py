@@ -305,6 +305,7 @@ def add_tokens(counters: Mapping[str, Counter], dataset: jd.Dataset, sequence: i
             counter[name] += tokens
 
 
+@pytest.mark.campaign
 def test_a_run_of_several_datasets_is_watched_by_the_groups_names(run):
     written = Written()
     batches = list(jd.watch_batches(jd.make_loader(run, global_batch_size=10), written))

@@ -284,6 +284,7 @@ def test_balance_is_better_than_the_same_small_pool_over_a_shuffle() -> None:
         assert balance.window_tv["length"][size].mean() < pool.window_tv["length"][size].mean()
 
 
+@pytest.mark.campaign
 def test_the_pool_makes_the_stream_better() -> None:
     chars = quality_corpus()
     stream = order(chars, "balance", pool_size=1).indices

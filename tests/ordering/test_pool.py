@@ -210,7 +210,7 @@ def test_deferred_columns_change_scores_later(
     assert replay(chars, objective, shuffled(400), POOL_SIZE, indices) > 2e-5
 
 
-@pytest.mark.first(1)
+@pytest.mark.campaign
 @pytest.mark.parametrize("rows_per_entry", [0, 1000], ids=["lists", "table"])
 @pytest.mark.parametrize("name", ["STEPS_PER_DEFERRAL", "_MOST_DEFERRED_ENTRIES"])
 def test_nothing_is_late_if_nothing_is_deferred(

@@ -79,7 +79,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.first(4)
+@pytest.mark.first(2)
 @pytest.mark.parametrize("what", CASES)
 def test_a_file_says_what_python_says(what: str, folder: Path, tmp_path: Path) -> None:
     names, text, settings = CASES[what]
