@@ -63,7 +63,7 @@ core: $(VENV)/test.stamp
 floor: requirements/floor.txt
 	$(PYTHON) -m venv $(VENV)-floor
 	$(VENV)-floor/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/floor.txt -e '.[preparation,sentencepiece]' beartype hypothesis pytest ruff zstandard
-	XLA_FLAGS= $(VENV)-floor/bin/python -m pytest -m core --ignore tests/integration/test_notebooks.py
+	XLA_FLAGS= $(VENV)-floor/bin/python -m pytest --typecheck -m core --ignore tests/integration/test_notebooks.py
 
 docs: $(VENV)/dev.stamp
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html

@@ -12,7 +12,7 @@ from tests.support.pumped import PUMPED, SHARP
 pytestmark = pytest.mark.campaign
 
 NUM_CHARACTERS = 160_000
-# Linear code takes at most a second for such a text. With the square of the length it takes half a minute or more.
+# The square of the length times half a nanosecond. `benchmarks/growth.py` finds growth that is less steep.
 MOST_SECONDS = 12
 MOST_BYTES = 400 * 2**20
 
