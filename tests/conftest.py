@@ -21,7 +21,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.par
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # Programs compile in about half of the time with few of LLVM's optimizations and with XLA's older code for fusions.
-# Level 0 compiles a little faster, but orders then take much longer (docs/log.md). Orders do not depend on these options:
+# Level 0 compiles faster, but orders then take much longer (docs/log.md). Orders do not depend on these options:
 # the golden orders were recorded without them, and `test_compilation.py` compares orders of programs compiled with
 # and without them. XLA_FLAGS="" runs the tests with the programs of users.
 os.environ.setdefault(
