@@ -28,8 +28,9 @@ from jax_diversity.foundation.artifacts import OutputFolder, write_json
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.schema import Characteristics, count_files
-from jax_diversity.schema.count_files import CountFiles
+from jax_diversity.counts import Characteristics
+from jax_diversity.schema import count_files
+from jax_diversity.counts.files import CountFiles
 
 ORDERS = ("uniform_shuffle", "balance")
 

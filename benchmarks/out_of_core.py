@@ -33,7 +33,7 @@ from jax_diversity.characteristics.codes import Codes
 from jax_diversity.characteristics.counts import count_tokens, sequence_documents
 from jax_diversity.ordering.parts import parts_of
 from jax_diversity.packing.concat import concat
-from jax_diversity.schema.count_files import CountFiles
+from jax_diversity.counts.files import CountFiles
 
 LENGTH, CLUSTERS, BINS = 2048, 1000, 100
 FILE = 1 << 20

@@ -57,7 +57,7 @@ from .sampling.estimate import LossEstimate as LossEstimate
 from .sampling.estimate import estimate as estimate
 from .sampling.sample import Sample as Sample
 from .sampling.sample import sample as sample
-from .schema import Characteristics as Characteristics
+from .counts import Characteristics as Characteristics
 from .schema import Document as Document
 from .schema import Ordering as Ordering
 from .schema import Segments as Segments

@@ -76,6 +76,12 @@ def read_counts_between(stored: StoredStages, family: str, first: int, stop: int
     return csr_array(parts, shape=(stop - first, whole.num_groups))
 
 
+def num_entries(stored: StoredStages, family: str) -> int:
+    """Return a family's number of counts above zero; a sequence without tokens has one entry."""
+    whole = map_counts(_file(stored, counts_name(family)))
+    return len(whole.data) + int((np.diff(whole.indptr) == 0).sum())
+
+
 class MappedCounts(NamedTuple):
     """The arrays of a file of counts, as memory maps; see `scipy.sparse.csr_array`."""
 

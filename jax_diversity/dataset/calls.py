@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jax_diversity.counts import Characteristics
 from jax_diversity.dataset.dataset import Dataset, open_dataset
 from jax_diversity.foundation.checks import check_type
 from jax_diversity.foundation.errors import UserError
@@ -17,7 +18,7 @@ from jax_diversity.measures.balance import Balance, Order
 from jax_diversity.measures.comparison import Comparison
 from jax_diversity.measures.windows import usable_windows
 from jax_diversity.ordering import base as _base
-from jax_diversity.schema import Characteristics, Ordering
+from jax_diversity.schema import Ordering
 
 Given = Characteristics | Dataset | str | Path
 """Token counts, or a built dataset, or its folder or address."""

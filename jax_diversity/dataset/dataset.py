@@ -22,12 +22,13 @@ from jax_diversity.characteristics import stored as characterized
 from jax_diversity.characteristics.stored import SEQUENCE_CLUSTER, TOKENS
 from jax_diversity.clustering import stored as clustered
 from jax_diversity.corpus import stored as prepared
+from jax_diversity.counts import Characteristics
 from jax_diversity.dataset.orderings import OrderingFile, Orderings, is_file_name, load_ordering, packed_beside
 from jax_diversity.dataset.remote import RemoteFolder, local_path
 from jax_diversity.embedding import stored as embedded
 from jax_diversity.figures.figure import Figure
 from jax_diversity.foundation.artifacts import Fault, fingerprint
-from jax_diversity.foundation.checks import as_whole_number, check_type
+from jax_diversity.foundation.checks import as_whole_number, check_one_of, check_type
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.object_store import is_address
 from jax_diversity.foundation.stacked import Rows
@@ -38,7 +39,7 @@ from jax_diversity.measures import stored as measured
 from jax_diversity.ordering import stored as ordered
 from jax_diversity.packing import stored as packed
 from jax_diversity.records import stored as written
-from jax_diversity.schema import Characteristics, Ordering, Segments
+from jax_diversity.schema import Ordering, Segments
 from jax_diversity.tokenization import stored as tokenized
 
 if TYPE_CHECKING:
@@ -46,14 +47,15 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from jax_diversity.corpus.store import DocumentStore
+    from jax_diversity.counts import TokenCounts
     from jax_diversity.dataset.beginnings import Beginnings
-    from jax_diversity.dataset.blocks import DatasetCounts
     from jax_diversity.records.reading import RecordReader
     from jax_diversity.token_store.megatron import TokenStore
     from jax_diversity.tokenization.base import Tokenizer
 
 
 _LENGTH_BINS = 100
+_ROWS_COUNTED = 1 << 14
 
 
 def open_dataset(path: str | Path, *, cache_folder: str | Path | None = None, memory_map: bool = True) -> Dataset:
@@ -334,23 +336,20 @@ class Dataset:
         counts = self.counts("characterize")
         return self.count_families(counts["families"]).with_weights(counts["weights"])
 
-    def stored_counts(self, families: Sequence[str] = ()) -> DatasetCounts:
-        """Token counts of the training sequences, which are read in blocks, without turns.
+    def token_counts(self, families: Sequence[str] = ()) -> TokenCounts:
+        """Token counts of the training sequences, which are read in blocks if there are many.
 
         Args:
             families: stored families, each with weight 1. By default, the families that orderings balance, with their
                 weights.
 
         Raises:
-            UserError: the dataset has no characteristics, or they are damaged; this is only a part of a dataset.
+            UserError: a family is unknown; the dataset has no characteristics, or they are damaged.
         """
-        from jax_diversity.dataset.blocks import DatasetCounts
+        from jax_diversity.dataset.counts import DatasetCounts
 
-        if type(self) is not Dataset:
-            raise UserError(
-                f"Expected a whole dataset, found {self!r}; a part of a dataset has its counts in memory: use jd.order "
-                "or jd.measure."
-            )
+        for family in families:
+            check_one_of("every family", family, self.group_names)
         weights = dict.fromkeys(families, 1.0) if families else self.counts("characterize")["weights"]
         families = families or self.families
         return DatasetCounts(
@@ -359,9 +358,18 @@ class Dataset:
             {family: float(weights[family]) for family in families},
             packed.stored_length(self.stored),
             self.batch_size,
-            self.group_names,
+            {family: self.group_names[family] for family in families},
             self,
         )
+
+    @cached_property
+    def num_token_entries(self) -> int:
+        """Number of pairs of a training sequence and one of its token groups: the entries of the family `tokens`."""
+        total = 0
+        for first in range(0, self.num_sequences, _ROWS_COUNTED):
+            segments = self.segments_between("train", first, min(first + _ROWS_COUNTED, self.num_sequences))
+            total += int(np.maximum(np.diff(self.count_own_tokens(segments).indptr), 1).sum())
+        return total
 
     def count_families(self, families: Sequence[str]) -> Characteristics:
         """Token counts of the training sequences in any stored families, balanced or not, each with weight 1.
@@ -729,6 +737,10 @@ class ValidationPart(Dataset):
         from jax_diversity.characteristics.counts import sequence_copies
 
         return sequence_copies(self.segments, self.duplicate_groups)
+
+    def token_counts(self, families: Sequence[str] = ()) -> TokenCounts:
+        """Token counts of the validation sequences, in memory."""
+        return self.count_families(families) if families else self.characteristics
 
     def _counts_of(self, family: str) -> csr_array:
         return self.count_segments(self.segments, family)

@@ -26,7 +26,7 @@ from jax_diversity.loader.loader import Loader
 from jax_diversity.loader.settings import ENDLESS
 from jax_diversity.measures.documents import COPY, DOCUMENT, num_repeats
 from jax_diversity.run.run import Datasets, Run, as_run
-from jax_diversity.schema import Characteristics
+from jax_diversity.counts import Characteristics
 
 MetricsWriter = Callable[[int, Mapping[str, float]], None]
 """A function of a step and its values by name, such as `lambda step, values: wandb.log(dict(values), step=step)`."""

@@ -37,8 +37,9 @@ from jax_diversity.measures.windows import (
     usable_windows,
     window_deviation,
 )
-from jax_diversity.schema import Characteristics, Ordering
-from jax_diversity.schema.characteristics import MADE_BY
+from jax_diversity.counts import Characteristics
+from jax_diversity.schema import Ordering
+from jax_diversity.counts.characteristics import MADE_BY
 from jax_diversity.schema.orderings import Positions
 
 # Windows of equal tokens are measured if the number of tokens per sequence varies: if its standard deviation is larger

@@ -19,7 +19,7 @@ from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, as
 from jax_diversity.measures.documents import COPY, DOCUMENT
 from jax_diversity.measures.verdict import LEGEND, SHUFFLE, Verdict, decimal, gap_closed, judge
 from jax_diversity.measures.windows import place, window_deviation
-from jax_diversity.schema import Characteristics
+from jax_diversity.counts import Characteristics
 
 WINDOWS = (64, 192, 256, 1024)
 _SUFFIXES = {"0": "", "half": "_shifted", "every": "_every_start", "tokens": "_tokens"}

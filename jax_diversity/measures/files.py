@@ -29,9 +29,9 @@ from jax_diversity.measures.floors import ideal_token_shuffle, sequence_excess
 from jax_diversity.measures.prefixes import prefix_deviation
 from jax_diversity.measures.sliding import window_maximum, window_tv_all
 from jax_diversity.measures.windows import aligned_windows, blocks, cumulative_tokens, group_sums, row_sums
-from jax_diversity.schema import Characteristics
-from jax_diversity.schema.count_files import StoredCounts, open_counts
-from jax_diversity.schema.spool import Rows, Spool
+from jax_diversity.counts import Characteristics
+from jax_diversity.counts.files import StoredCounts, open_counts
+from jax_diversity.counts.spool import Rows, Spool
 
 _FOLDER, _PAIRS = ".measuring", "pairs-"
 Read = Callable[[int, int], Int64[np.ndarray, " position"]]

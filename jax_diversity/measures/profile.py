@@ -20,7 +20,7 @@ from jax_diversity.foundation.checks import as_whole_number, check_function, che
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.balance import Order, Targets, as_order_of, target_shares
 from jax_diversity.measures.windows import total_variation
-from jax_diversity.schema import Characteristics
+from jax_diversity.counts import Characteristics
 
 _BLOCK_ENTRIES = 1 << 20
 _FEWEST_ROWS, _MOST_ROWS = 1 << 6, 1 << 17

@@ -26,7 +26,7 @@ from jax_diversity.ordering.parts import parts_of, select_in_parts
 from jax_diversity.ordering.plan import Plan, tie_numbers
 from jax_diversity.ordering.pool import check_pool_size, select_from_pool
 from jax_diversity.ordering.running import Checkpoint
-from jax_diversity.schema import Characteristics
+from jax_diversity.counts import Characteristics
 
 # The sequences that remain after a part of training never have exactly the corpus's mixture. If the L1 distance between
 # a target and the mixture of the remaining sequences is at most this value, an evenly spread stream meets the target.

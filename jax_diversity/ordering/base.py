@@ -20,8 +20,9 @@ from jax_diversity.ordering.objective import Objective, check_index_range
 from jax_diversity.ordering.plan import Plan, Targets, shares_by_name
 from jax_diversity.ordering.running import Checkpoint
 from jax_diversity.ordering.shortages import UnmetTargets, shortages
-from jax_diversity.schema import Characteristics, Ordering
-from jax_diversity.schema.characteristics import MADE_BY
+from jax_diversity.counts import Characteristics
+from jax_diversity.schema import Ordering
+from jax_diversity.counts.characteristics import MADE_BY
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.ordering.plan import Targets, group_shares
 from jax_diversity.ordering.settings import TargetsConfig, position_of
-from jax_diversity.schema import Characteristics
+from jax_diversity.counts import Characteristics
 
 _MOST_STEPS = 64
 

@@ -61,7 +61,7 @@ from jax_diversity.ordering.mesh import (
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering.plan import Plan, tie_numbers
 from jax_diversity.ordering.running import Checkpoint, drive
-from jax_diversity.schema import Characteristics
+from jax_diversity.counts import Characteristics
 
 _UNPLACEABLE = np.float32(np.inf)
 _SMALL, _LARGE = np.float32(1e-30), np.float32(1e38)

@@ -35,7 +35,7 @@ from scipy.sparse import csr_array, hstack
 
 from jax_diversity.foundation.checks import as_tuple, as_weight, as_whole_number, check_one_of
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.schema import Characteristics
+from jax_diversity.counts import Characteristics
 
 EXACT_TOKENS = 65_536
 """The longest sequence, in tokens, for which the selectors' float32 sums are exact.

@@ -54,9 +54,9 @@ from jax_diversity.ordering.plan import (
 )
 from jax_diversity.ordering.running import Checkpoint
 from jax_diversity.ordering.shortages import UnmetTargets, shortages_of
-from jax_diversity.schema import Characteristics
-from jax_diversity.schema.count_files import CountBlock, StoredCounts, open_counts
-from jax_diversity.schema.spool import Rows, Spool
+from jax_diversity.counts import Characteristics
+from jax_diversity.counts.files import CountBlock, StoredCounts, open_counts
+from jax_diversity.counts.spool import Rows, Spool
 
 _METHOD = "balance"
 _FOLDER = ".unfinished"

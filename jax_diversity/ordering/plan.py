@@ -23,7 +23,8 @@ from jax_diversity.foundation.checks import as_whole_number, check_mapping, chec
 from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
 from jax_diversity.foundation.wording import counted
 from jax_diversity.ordering.objective import Features, Objective
-from jax_diversity.schema import Characteristics, Ordering
+from jax_diversity.counts import Characteristics
+from jax_diversity.schema import Ordering
 from jax_diversity.schema.orderings import as_integers
 
 _MOST_NAMES = 12

@@ -72,7 +72,7 @@ from jax_diversity.ordering.mesh import (
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering.plan import Plan, inverse, tie_numbers
 from jax_diversity.ordering.running import STEPS_PER_CALL, Checkpoint, drive
-from jax_diversity.schema import Characteristics
+from jax_diversity.counts import Characteristics
 
 STEPS_PER_REFRESH = 1024
 STEPS_PER_DEFERRAL = 16

@@ -10,7 +10,7 @@ from jaxtyping import Int64
 
 from jax_diversity.foundation.wording import counted
 from jax_diversity.ordering.plan import Targets
-from jax_diversity.schema import Characteristics
+from jax_diversity.counts import Characteristics
 
 # If a group's tokens last for this share of the run, we report no shortage: an ordering cannot split sequences.
 _LASTS = 0.99

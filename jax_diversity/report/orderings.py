@@ -21,7 +21,7 @@ from jax_diversity.measures.profile import GroupTimeline, WindowProfile, group_t
 from jax_diversity.measures.windows import place
 from jax_diversity.ordering.base import order as make_order
 from jax_diversity.report.words import verdict_sentence
-from jax_diversity.schema import Characteristics
+from jax_diversity.counts import Characteristics
 
 NUM_SEEDS = 5
 # The settings of an ordering that the page shows.

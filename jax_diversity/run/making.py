@@ -41,7 +41,8 @@ from jax_diversity.run.stored import (
     relative,
     schedule_folder,
 )
-from jax_diversity.schema import Characteristics, Ordering
+from jax_diversity.counts import Characteristics
+from jax_diversity.schema import Ordering
 
 _SHORTEST_PART = 1 << 16
 """The smallest number of positions in a part: half a megabyte of numbers."""

@@ -37,8 +37,9 @@ from jax_diversity.measures.windows import place, usable_windows
 from jax_diversity.ordering.literature.baselines import uniform_shuffle
 from jax_diversity.ordering.plan import Targets
 from jax_diversity.run.run import Run, make_run
-from jax_diversity.schema import Characteristics, Ordering
-from jax_diversity.schema.count_files import StoredCounts
+from jax_diversity.counts import Characteristics
+from jax_diversity.schema import Ordering
+from jax_diversity.counts.files import StoredCounts
 from jax_diversity.schema.orderings import Positions
 
 _POINTS = 100

@@ -26,7 +26,7 @@ from jax_diversity.run.interleaving import Rule, interleaved
 from jax_diversity.run.joining import joined_characteristics, joined_groups
 from jax_diversity.run.strata import History, Strata, mixed_positions, rounded
 from jax_diversity.run.weights import check_limit, limited, named_weights, phases_of, tempered
-from jax_diversity.schema import Characteristics
+from jax_diversity.counts import Characteristics
 
 DATASET = "dataset"
 """The family whose groups are the datasets of a run."""

@@ -23,7 +23,8 @@ from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.tables import as_html
 from jax_diversity.foundation.wording import counted
-from jax_diversity.schema import Characteristics, Ordering
+from jax_diversity.counts import Characteristics
+from jax_diversity.schema import Ordering
 from jax_diversity.schema.orderings import Positions
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from jax_diversity.measures.windows import total_variation
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.sampling.selection import balanced_prefix
 from jax_diversity.sampling.whole import Kind, Source, Whole, find_whole
-from jax_diversity.schema import Characteristics
+from jax_diversity.counts import Characteristics
 from jax_diversity.schema.orderings import as_integers
 
 _DRAWS = 8

@@ -26,7 +26,7 @@ from scipy.optimize import nnls
 from scipy.sparse import csr_array
 
 from jax_diversity.sampling.sample import Sample
-from jax_diversity.schema import Characteristics
+from jax_diversity.counts import Characteristics
 
 _BLOCK = 1024
 """The largest number of sequences whose products are computed together; larger samples are divided."""

@@ -1,6 +1,5 @@
 """The public names and the modules they are in; `__init__.py` imports each when it is first used."""
 
-from .characteristics import Characteristics as Characteristics
 from .documents import Document as Document
 from .documents import Segments as Segments
 from .orderings import Ordering as Ordering

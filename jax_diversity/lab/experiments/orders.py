@@ -10,7 +10,8 @@ from jaxtyping import Int64
 
 from jax_diversity.lab.experiments.sequences import PackedTokens
 from jax_diversity.ordering.base import order
-from jax_diversity.schema import Characteristics, Segments
+from jax_diversity.counts import Characteristics
+from jax_diversity.schema import Segments
 
 if TYPE_CHECKING:
     from jax_diversity.lab.experiments.settings import TrialConfig

@@ -12,8 +12,8 @@ from jaxtyping import Float64, Int64
 from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.objective import heaviest_groups
-from jax_diversity.schema import Characteristics
-from jax_diversity.schema.count_files import StoredCounts
+from jax_diversity.counts import Characteristics
+from jax_diversity.counts import StoredCounts
 
 
 def uniform_shuffle(

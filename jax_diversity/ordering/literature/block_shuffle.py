@@ -12,7 +12,8 @@ from jax_diversity.ordering.composition.compose import shuffle_blocks
 from jax_diversity.ordering.greedy import greedy
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.running import Checkpoint
-from jax_diversity.schema import Characteristics, Ordering
+from jax_diversity.counts import Characteristics
+from jax_diversity.schema import Ordering
 
 
 def greedy_block_shuffle(

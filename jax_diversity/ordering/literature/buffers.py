@@ -12,7 +12,7 @@ from jaxtyping import Int64
 
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.schema import Characteristics
+from jax_diversity.counts import Characteristics
 
 
 def buffer_shuffle(

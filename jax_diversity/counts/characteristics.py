@@ -6,9 +6,7 @@ a family, such as one cluster.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,13 +15,14 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from scipy.sparse import coo_array, csr_array, issparse
+from scipy.sparse import coo_array, csr_array, issparse, vstack
 
+from jax_diversity.counts.narrow import NarrowCounts
+from jax_diversity.counts.token_counts import TokenCounts
 from jax_diversity.foundation.checks import as_weight, as_whole_number, check_mapping
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.tables import as_html
 from jax_diversity.foundation.wording import counted
-from jax_diversity.schema.count_files import ROWS_PER_GROUP, CountBlock, CountFiles, StoredCounts, write_counts
 from jax_diversity.schema.orderings import as_integers
 
 MADE_BY = "Characteristics; make them with jd.Characteristics.from_counts"
@@ -31,8 +30,8 @@ MADE_BY = "Characteristics; make them with jd.Characteristics.from_counts"
 
 
 @dataclass(frozen=True)
-class Characteristics:
-    """Token counts of every sequence in every group of every family: the only input of an ordering method.
+class Characteristics(TokenCounts):
+    """Token counts of every sequence in every group of every family, in memory.
 
     Attributes:
         counts: family name -> CSR matrix (sequence, group) of token counts; int32 if they fit.
@@ -131,57 +130,77 @@ class Characteristics:
             raise UserError("Expected at least one family of counts, found none; pass {'name': matrix}.")
         matrices = {name: _as_counts(name, matrix) for name, matrix in counts.items() if not _are_labels(matrix)}
         if len(matrices) < len(counts):
-            tokens = (
-                1 if sequence_length is None else as_whole_number("sequence_length", sequence_length, 1, _MAX_COUNT)
-            )
+            tokens = 1 if sequence_length is None else as_whole_number("sequence_length", sequence_length, 1, MAX_COUNT)
             counted = [np.asarray(matrix.sum(axis=1)).ravel() for matrix in matrices.values()]
             matrices = {
                 name: matrices[name] if name in matrices else _of_labels(name, each, counted[0] if counted else tokens)
                 for name, each in counts.items()
             }
         names = {name: found for name, given in counts.items() if (found := _names_of(given))}
-        totals = {name: np.asarray(matrix.sum(axis=1)).ravel() for name, matrix in matrices.items()}
-        first_name, first_totals = next(iter(totals.items()))
-        for name, row_totals in totals.items():
-            if row_totals.shape != first_totals.shape:
-                raise UserError(
-                    f"Families must describe the same sequences: {first_name!r} has {len(first_totals)} rows, "
-                    f"{name!r} has {len(row_totals)}."
-                )
-            if not np.array_equal(row_totals, first_totals):
-                row = int(np.flatnonzero(row_totals != first_totals)[0])
-                raise UserError(
-                    f"Every family must count all tokens of a sequence: sequence {row} has {first_totals[row]} "
-                    f"tokens in {first_name!r} and {row_totals[row]} in {name!r}; give uncounted tokens a group."
-                )
-        longest = max(int(first_totals.max(initial=0)), 1)
+        longest = _longest(matrices)
         length = (
-            longest if sequence_length is None else as_whole_number("sequence_length", sequence_length, 0, _MAX_COUNT)
+            longest if sequence_length is None else as_whole_number("sequence_length", sequence_length, 0, MAX_COUNT)
         )
-        if length < longest:
-            raise UserError(f"Expected a sequence length of at least {longest}, the largest row total, found {length}.")
         if documents is not None:
             documents = as_integers("documents", documents, least=-(2**63)).copy()
-            if len(documents) != len(first_totals):
-                raise UserError(
-                    f"Expected the documents of {len(first_totals)} sequences, found {len(documents)}; give one number "
-                    "per sequence, negative if the sequence contains several documents."
-                )
         if copies is not None:
-            copies = _as_copies(copies, len(first_totals))
+            copies = _as_copies(copies)
         if turns is not None:
             turns = as_integers("turns", turns, least=-(2**63)).copy()
-            if len(turns) != len(first_totals):
-                raise UserError(
-                    f"Expected the turns of {len(first_totals)} sequences, found {len(turns)}; give one number "
-                    "per sequence, negative without a turn."
-                )
         size = None if batch_size is None else as_whole_number("batch_size", batch_size, 1)
-        return cls(matrices, _as_weights(weights, matrices), length, documents, copies, turns, size, names)
+        return cls.of_matrices(
+            matrices,
+            weights=as_weights(weights, matrices),
+            sequence_length=length,
+            documents=documents,
+            copies=copies,
+            turns=turns,
+            batch_size=size,
+            names=names,
+        )
+
+    @classmethod
+    def of_matrices(
+        cls,
+        counts: Mapping[str, csr_array],
+        *,
+        weights: Mapping[str, float],
+        sequence_length: int,
+        documents: Int64[np.ndarray, " sequence"] | None = None,
+        copies: Int64[np.ndarray, "sequence member"] | None = None,
+        turns: Int64[np.ndarray, " sequence"] | None = None,
+        batch_size: int | None = None,
+        names: Mapping[str, Sequence[str]] | None = None,
+    ) -> Characteristics:
+        """Freeze matrices in canonical form (ascending groups, integer counts above zero) without copying them.
+
+        Raises:
+            UserError: families that count different tokens, a sequence that is too long; documents, copies or turns of
+                another number of sequences, the same group of copies twice.
+        """
+        longest, number = _longest(counts), len(next(iter(counts.values())).indptr) - 1
+        if sequence_length < longest:
+            raise UserError(
+                f"Expected a sequence length of at least {longest}, the largest row total, found {sequence_length}."
+            )
+        if documents is not None and len(documents) != number:
+            raise UserError(
+                f"Expected the documents of {number} sequences, found {len(documents)}; give one number per sequence, "
+                "negative if the sequence contains several documents."
+            )
+        if copies is not None:
+            _check_copies(copies, number)
+        if turns is not None and len(turns) != number:
+            raise UserError(
+                f"Expected the turns of {number} sequences, found {len(turns)}; give one number per sequence, negative "
+                "without a turn."
+            )
+        named = {family: tuple(each) for family, each in (names or {}).items()}
+        return cls(counts, weights, sequence_length, documents, copies, turns, batch_size, named)
 
     @classmethod
     def from_files(cls, files: Any) -> Characteristics:
-        """Read into memory the counts that `save` wrote. `jd.order_files` orders them without reading all at once.
+        """Read into memory the counts that `save` wrote. `jd.order` and `jd.measure` take the folder, too.
 
         Args:
             files: a folder (its `*.parquet`, in the order of their names), a file, or several files in the given order.
@@ -196,33 +215,50 @@ class Characteristics:
             >>> Characteristics.from_files("counts").num_sequences
             2
         """
-        opened = CountFiles.open(files)
-        blocks = []
-        # Every block is checked like a user's counts. Until all blocks are read, each count takes only a few bytes.
-        for first in range(0, opened.num_sequences, ROWS_PER_GROUP):
-            block = opened.read(first, min(first + ROWS_PER_GROUP, opened.num_sequences))
-            cls.of_block(opened, block)
-            blocks.append(block)
-        block = CountBlock.joined(blocks or [opened.read(0, 0)])
-        weights = _as_weights(opened.weights, opened.num_groups)
-        own = (block.documents, block.copies, None, opened.batch_size)
-        return cls(
-            block.counts(opened.num_groups),
-            weights,
-            opened.sequence_length,
-            *own,
-            {name: tuple(each) for name, each in opened.names.items()},
-        )
+        from jax_diversity.counts.files import CountFiles
 
-    @classmethod
-    def of_block(cls, files: StoredCounts, block: CountBlock) -> Characteristics:
-        """Return the characteristics of some stored sequences, after the checks of `from_counts`."""
-        given = {"documents": block.documents, "copies": block.copies, "batch_size": files.batch_size}
-        counts = block.counts(files.num_groups)
-        return cls.from_counts(counts, weights=files.weights, sequence_length=files.sequence_length, **given)
+        opened = CountFiles.open(files)
+        return opened.rows(0, opened.num_sequences)
+
+    @staticmethod
+    def joined(several: Sequence[Characteristics]) -> Characteristics:
+        """Return the sequences of several, one after another; families, weights and lengths are those of the first.
+
+        Example:
+            >>> chars = Characteristics.from_counts({"topic": [[3, 1], [0, 4]]})
+            >>> Characteristics.joined([chars, chars]).num_sequences
+            4
+        """
+        first = several[0]
+        if len(several) == 1:
+            return first
+        counts = {
+            name: csr_array(vstack([each.counts[name] for each in several], format="csr")) for name in first.counts
+        }
+        of_sequences: dict[str, Any] = {}
+        for name in ("documents", "turns"):
+            parts = [getattr(each, name) for each in several]
+            of_sequences[name] = None if parts[0] is None else np.concatenate(parts)
+        if first.copies is not None:
+            members = [each.copies for each in several if each.copies is not None]
+            width = max(each.shape[1] for each in members)
+            # Unused places contain a negative number.
+            wide = [np.pad(each, ((0, 0), (0, width - each.shape[1])), constant_values=-1) for each in members]
+            of_sequences["copies"] = np.concatenate(wide)
+        return replace(first, counts=counts, **of_sequences)
+
+    def narrow(self) -> NarrowCounts:
+        """Copy the counts, documents, copies and turns into narrow arrays."""
+        return NarrowCounts.of(self.counts, self.documents, self.copies, self.turns)
+
+    def of_narrow(self, narrowed: NarrowCounts) -> Characteristics:
+        """Return other sequences, with the families, weights and lengths of these."""
+        counts = narrowed.counts(self.num_groups)
+        of_sequences = {"documents": narrowed.documents, "copies": narrowed.copies, "turns": narrowed.turns}
+        return replace(self, counts=counts, **of_sequences)
 
     def save(self, path: str | Path) -> None:
-        """Write the counts, weights, documents and copies into a Parquet file, atomically; turns are left out.
+        """Write the counts, weights, documents, copies and turns into a Parquet file, atomically.
 
         A large corpus has several files: make the characteristics of some sequences, save them, and continue with the
         next sequences. All files need the same families, groups, weights, sequence length and batch size. If groups
@@ -237,20 +273,22 @@ class Characteristics:
         Example:
             >>> chars.save("counts/part-00000.parquet")
         """
-        sizes = {name: matrix.shape[1] for name, matrix in self.counts.items()}
-        block = CountBlock.of(self.counts, self.documents, self.copies)
-        write_counts(Path(path), block, sizes, self.weights, self.sequence_length, self.batch_size, self.names)
+        from jax_diversity.counts.files import write_counts
+
+        write_counts(Path(path), self)
 
     def with_weights(self, weights: Mapping[str, float]) -> Characteristics:
-        """Return the same counts with other weights.
+        """See `TokenCounts.with_weights`."""
+        return replace(self, weights=as_weights(weights, self.counts))
 
-        Args:
-            weights: family name -> λ >= 0. Families without an entry have 1.0.
-
-        Raises:
-            ValueError: weights that are negative, all zero or of an unknown family.
-        """
-        return replace(self, weights=_as_weights(weights, self.counts))
+    def rows(self, first: int, stop: int) -> Characteristics:
+        """See `TokenCounts.rows`."""
+        if (first, stop) == (0, self.num_sequences):
+            return self
+        counts = {name: csr_array(matrix[first:stop]) for name, matrix in self.counts.items()}
+        of_sequences = {"documents": self.documents, "copies": self.copies, "turns": self.turns}
+        taken: Any = {name: None if groups is None else groups[first:stop] for name, groups in of_sequences.items()}
+        return replace(self, counts=counts, **taken)
 
     def take(self, rows: Int64[np.ndarray, " row"]) -> Characteristics:
         """Return the characteristics of some sequences, in the given order.
@@ -279,9 +317,14 @@ class Characteristics:
         return len(next(iter(self.counts.values())).indptr) - 1
 
     @property
-    def families(self) -> tuple[str, ...]:
-        """Names of the families. Objectives use the norm of the first family's counts."""
-        return tuple(self.counts)
+    def num_groups(self) -> Mapping[str, int]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Family -> its number of groups."""
+        return {name: matrix.shape[1] for name, matrix in self.counts.items()}
+
+    @property
+    def num_entries(self) -> int:
+        """See `TokenCounts.num_entries`."""
+        return sum(int(np.maximum(np.diff(matrix.indptr), 1).sum()) for matrix in self.counts.values())
 
     @property
     def tokens(self) -> Int64[np.ndarray, " sequence"]:
@@ -292,9 +335,7 @@ class Characteristics:
     def target_share(self, family: str) -> Float64[np.ndarray, " group"]:
         """Return τ: every group's share of all tokens."""
         if family not in self._shares:
-            totals = np.asarray(self.counts[family].sum(axis=0)).ravel().astype(np.float64)
-            # For a corpus without tokens all shares are 0, not NaN.
-            self._shares[family] = totals / max(totals.sum(), 1.0)
+            self._shares[family] = super().target_share(family)
             self._shares[family].setflags(write=False)
         return self._shares[family]
 
@@ -303,22 +344,9 @@ class Characteristics:
         return {}
 
     @cached_property
-    def fingerprint(self) -> str:
-        """Hash of the counts, weights, sequence length, documents, copies and turns, without the batch size."""
-        # We convert all arrays to int64. SciPy chooses int32 or int64 by size; this choice must not change the hash.
-        digest = hashlib.sha256(json.dumps([dict(self.weights), self.sequence_length]).encode())
-        for name, matrix in self.counts.items():
-            digest.update(f"{name} {matrix.shape}".encode())
-            for part in (matrix.indptr, matrix.indices, matrix.data):
-                for first in range(0, len(part), _HASHED_TOGETHER):
-                    digest.update(part[first : first + _HASHED_TOGETHER].astype(np.int64).tobytes())
-        if self.documents is not None:
-            digest.update(b"documents" + self.documents.tobytes())
-        if self.copies is not None:
-            digest.update(f"copies {self.copies.shape}".encode() + self.copies.tobytes())
-        if self.turns is not None:
-            digest.update(b"turns" + self.turns.tobytes())
-        return digest.hexdigest()
+    def totals(self) -> Mapping[str, Int64[np.ndarray, " group"]]:
+        """See `TokenCounts.totals`."""
+        return {name: np.asarray(matrix.sum(axis=0, dtype=np.int64)).ravel() for name, matrix in self.counts.items()}
 
     def __repr__(self) -> str:
         families = ", ".join(f"{name}: {counted(matrix.shape[1], 'group')}" for name, matrix in self.counts.items())
@@ -336,8 +364,8 @@ class Characteristics:
         return as_html(sentence, [["family", "groups", "groups a sequence", "weight"], *rows])
 
 
-_HASHED_TOGETHER = 2**20
-_MAX_COUNT = 2**53  # float64 represents all whole numbers up to this value exactly
+MOST_GROUPS = 2**31
+MAX_COUNT = 2**53  # float64 represents all whole numbers up to this value exactly
 
 
 def _as_counts(name: str, matrix: Any) -> csr_array:
@@ -367,10 +395,10 @@ def _as_counts(name: str, matrix: Any) -> csr_array:
         )
     if len(values) and values.min() < 0:
         raise UserError(f"Family {name!r} must contain token counts >= 0, found {values.min()}.")
-    if len(values) and values.max() > _MAX_COUNT:
+    if len(values) and values.max() > MAX_COUNT:
         raise UserError(f"Family {name!r} must contain token counts up to 2^53, found {values.max()}.")
     largest = _bound_of_row_sums(entries)
-    if largest > _MAX_COUNT:
+    if largest > MAX_COUNT:
         raise UserError(f"Family {name!r} must have at most 2^53 tokens per sequence, found {largest:.0f}.")
     data = values.astype(np.int32 if largest < 2**31 else np.int64)
     # We copy the arrays: a later change of the user's matrix must not change the checked matrix, and vice versa. SciPy
@@ -448,26 +476,52 @@ def _of_labels(name: str, labels: Any, tokens: Any) -> csr_array:
     return _as_counts(name, csr_array(entries, shape=(len(values), max(len(groups), 1))))
 
 
-def _as_copies(copies: Any, num_sequences: int) -> Int64[np.ndarray, "sequence member"]:
+def _longest(matrices: Mapping[str, csr_array]) -> int:
+    """Return the largest number of tokens of a sequence, at least 1; check that all families count the same tokens."""
+    totals = {name: np.asarray(matrix.sum(axis=1)).ravel() for name, matrix in matrices.items()}
+    first_name, first_totals = next(iter(totals.items()))
+    for name, row_totals in totals.items():
+        if row_totals.shape != first_totals.shape:
+            raise UserError(
+                f"Families must describe the same sequences: {first_name!r} has {len(first_totals)} rows, "
+                f"{name!r} has {len(row_totals)}."
+            )
+        if not np.array_equal(row_totals, first_totals):
+            row = int(np.flatnonzero(row_totals != first_totals)[0])
+            raise UserError(
+                f"Every family must count all tokens of a sequence: sequence {row} has {first_totals[row]} "
+                f"tokens in {first_name!r} and {row_totals[row]} in {name!r}; give uncounted tokens a group."
+            )
+    return max(int(first_totals.max(initial=0)), 1)
+
+
+def _as_copies(copies: Any) -> Int64[np.ndarray, "sequence member"]:
     try:
         groups = np.asarray(copies)
     except ValueError as error:  # rows of different lengths
         raise UserError(f"Expected the groups of copies as an array (sequence, member): {in_one_line(error)}") from None
-    if groups.ndim not in (1, 2) or len(groups) != num_sequences:
+    if groups.ndim not in (1, 2):
+        raise UserError(
+            f"Expected the groups of copies as an array (sequence, member), found the shape {groups.shape}; give a row "
+            "of numbers per sequence, negative in unused places."
+        )
+    shape = groups.shape if groups.ndim == 2 else (len(groups), 1)
+    return as_integers("copies", groups.ravel(), least=-(2**63)).reshape(shape).copy()
+
+
+def _check_copies(copies: Int64[np.ndarray, "sequence member"], num_sequences: int) -> None:
+    if len(copies) != num_sequences:
         raise UserError(
             f"Expected the groups of copies of {num_sequences} sequences (sequence, member), found the shape "
-            f"{groups.shape}; give a row of numbers per sequence, negative in unused places."
+            f"{copies.shape}; give a row of numbers per sequence, negative in unused places."
         )
-    shape = groups.shape if groups.ndim == 2 else (num_sequences, 1)
-    groups = as_integers("copies", groups.ravel(), least=-(2**63)).reshape(shape).copy()
-    ascending = np.sort(groups, axis=1)
+    ascending = np.sort(copies, axis=1)
     if len(twice := np.argwhere((ascending[:, 1:] == ascending[:, :-1]) & (ascending[:, 1:] >= 0))):
         row, column = twice[0]
         raise UserError(
             f"Expected the groups of copies of a sequence to be distinct, found {ascending[row, column]} twice in "
             f"sequence {row}."
         )
-    return groups
 
 
 def _check_indices(matrix: Any) -> None:
@@ -486,7 +540,8 @@ def _check_indices(matrix: Any) -> None:
                 raise ValueError(f"it has {size} rows or columns, and indices {places.min()} .. {places.max()}")
 
 
-def _as_weights(weights: Mapping[str, float] | None, matrices: Mapping[str, Any]) -> dict[str, float]:
+def as_weights(weights: Mapping[str, float] | None, matrices: Mapping[str, Any]) -> dict[str, float]:
+    """Check weights, and return a weight for each of the families `matrices`."""
     weights = {} if weights is None else weights
     check_mapping("weights", weights, "family -> number")
     unknown = set(weights) - set(matrices)

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from jax_diversity import Characteristics, UserError
-from jax_diversity.schema.count_files import CountBlock, CountFiles
+from jax_diversity.counts.files import CountFiles
+from jax_diversity.counts.spool import Rows
 
 
 def random_counts(num_sequences: int = 700, seed: int = 0, most: int = 9) -> Characteristics:
@@ -25,6 +26,7 @@ def random_counts(num_sequences: int = 700, seed: int = 0, most: int = 9) -> Cha
         weights={"half": 0.5},
         sequence_length=most * 60,
         documents=rng.integers(-1, 90, num_sequences),
+        turns=rng.integers(-1, 90, num_sequences),
         copies=np.sort(rng.integers(-1, 50, (num_sequences, 1)), axis=1),
         batch_size=8,
     )
@@ -37,7 +39,7 @@ def save_in_files(chars: Characteristics, folder: Path, bounds: list[int]) -> No
 
 
 @pytest.mark.parametrize("bounds", [[0, 700], [0, 1, 300, 300, 700]])
-@pytest.mark.parametrize("most", [9, 70_000])
+@pytest.mark.parametrize("most", [9, 70_000, 2**33])
 def test_what_is_saved_is_read(bounds: list[int], most: int, tmp_path: Path) -> None:
     chars = random_counts(most=most)
     save_in_files(chars, tmp_path / "counts", bounds)
@@ -48,23 +50,24 @@ def test_what_is_saved_is_read(bounds: list[int], most: int, tmp_path: Path) -> 
     assert files.num_sequences == 700
     assert files.num_groups == {"topic": 40, "half": 2}
     for first, stop in ((0, 1), (299, 302), (5, 700)):
-        rows = np.arange(first, stop)
-        block = files.read(first, stop)
-        assert Characteristics.of_block(files, block).fingerprint == chars.take(rows).fingerprint
-    assert len(files.read(5, 5)) == 0
-    assert files.read(3, 9).digest == CountBlock.joined([files.read(3, 4), files.read(4, 9)]).digest
+        assert files.rows(first, stop).fingerprint == chars.take(np.arange(first, stop)).fingerprint
+    assert files.rows(5, 5).num_sequences == 0
+    joined = Characteristics.joined([files.rows(3, 4), files.rows(4, 9)])
+    assert files.rows(3, 9).fingerprint == joined.fingerprint == chars.rows(3, 9).fingerprint
+    assert (files.num_entries, files.fingerprint) == (chars.num_entries, chars.fingerprint)
+    assert {name: each.tolist() for name, each in files.totals.items()} == {
+        name: each.tolist() for name, each in chars.totals.items()
+    }
 
 
-def test_rows_of_a_block(tmp_path: Path) -> None:
-    chars = random_counts()
-    rows = np.random.default_rng(1).permutation(700)[:99]
-    block = CountBlock.of(chars.counts, chars.documents, chars.copies).take(rows)
-    found = block.counts({"topic": 40, "half": 2})
-    for family, matrix in chars.take(rows).counts.items():
-        np.testing.assert_array_equal(found[family].toarray(), matrix.toarray())
-    again = CountBlock.from_arrays(block.arrays())
-    assert again.digest == block.digest
-    assert block.tokens["topic"].dtype == np.uint16
+def test_narrow_arrays_hold_the_same_rows() -> None:
+    numbers = np.random.default_rng(1).permutation(700)[:99]
+    rows = Rows(numbers, random_counts().take(numbers))
+    arrays = rows.arrays()
+    again = Rows.from_arrays(arrays, random_counts(3))
+    np.testing.assert_array_equal(again.numbers, numbers)
+    assert again.counts.fingerprint == rows.counts.fingerprint
+    assert arrays["tokens/topic"].dtype == np.uint16
 
 
 def test_one_file_and_a_list_of_files(tmp_path: Path) -> None:
@@ -141,9 +144,11 @@ def test_bad_counts_in_files(tmp_path: Path) -> None:
     table = pq.read_table(path)
     lists = pa.list_(pa.int64())
     for name, values, message in (
-        ("topic.group", [[0, 2], [1]], "indices"),
+        ("topic.group", [[0, 2], [1]], "groups 0 .. 2 of 2"),
+        ("topic.group", [[0, 2**40], [1]], "groups 0 .. 1099511627776 of 2"),
+        ("topic.group", [[-1, 1], [1]], "groups -1 .. 1 of 2"),
         ("topic.group", [[0, 1], []], "different lengths"),
-        ("topic.tokens", [[3, -1], [4]], "counts >= 0"),
+        ("topic.tokens", [[3, -1], [4]], "counts -1 .. 4"),
         ("topic.tokens", [[3, None], [4]], "null"),
         ("topic.tokens", [None, [4]], "null"),
         ("topic.tokens", [[3, 2], [4]], "count all tokens"),
@@ -159,9 +164,9 @@ def test_bad_counts_in_files(tmp_path: Path) -> None:
     [
         ("topic.group", [[1, 0], [2]], "do not ascend"),
         ("topic.group", [[1, 1], [2]], "do not ascend"),
-        ("topic.tokens", [[3, 0], [2]], "0 tokens"),
+        ("topic.tokens", [[3, 0], [2]], "counts 0 .. 3"),
         ("topic.tokens", [3, 2], "int64 in place of lists"),
-        ("document", [1.5, 2.0], "documents of the type double"),
+        ("document", [1.5, 2.0], "numbers of the type double"),
         ("document", [1, None], "1 of them null"),
     ],
 )

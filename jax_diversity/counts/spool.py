@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.counts.characteristics import Characteristics
+from jax_diversity.counts.narrow import NarrowCounts
 from jax_diversity.foundation.errors import UserError, in_one_line
-from jax_diversity.schema.count_files import CountBlock
 
 _NUMBERS = "numbers"
 _HEADER, _DIGEST = 8, hashlib.sha256().digest_size
@@ -27,26 +28,27 @@ class Rows(NamedTuple):
     """Some sequences: their numbers (the index of a sequence, or a position), and their token counts."""
 
     numbers: Int64[np.ndarray, " row"]
-    block: CountBlock
+    counts: Characteristics
 
     def take(self, rows: Int64[np.ndarray, " row"]) -> Rows:
         """Return some rows, in the given order."""
-        return Rows(self.numbers[rows], self.block.take(rows))
+        return Rows(self.numbers[rows], self.counts.take(rows))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return all arrays by name; see `from_arrays`."""
-        return {_NUMBERS: self.numbers, **self.block.arrays()}
+        """Return all arrays by name, in narrow types; see `from_arrays`."""
+        return {_NUMBERS: self.numbers, **self.counts.narrow().arrays()}
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> Rows:
-        """Make the rows from the arrays of `arrays`."""
-        return cls(arrays[_NUMBERS], CountBlock.from_arrays({k: v for k, v in arrays.items() if k != _NUMBERS}))
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], like: Characteristics) -> Rows:
+        """Make the rows from the arrays of `arrays`; families, weights and lengths are those of `like`."""
+        columns = {name: values for name, values in arrays.items() if name != _NUMBERS}
+        return cls(arrays[_NUMBERS], like.of_narrow(NarrowCounts.from_arrays(columns)))
 
     @staticmethod
     def joined(several: Sequence[Rows]) -> Rows:
         """Return the rows of several, one after another."""
         numbers = np.concatenate([each.numbers for each in several])
-        return Rows(numbers, CountBlock.joined([each.block for each in several]))
+        return Rows(numbers, Characteristics.joined([each.counts for each in several]))
 
 
 class Spool:
@@ -54,9 +56,15 @@ class Spool:
 
     Every piece is a length, a hash and an .npz. A process that was killed may have appended pieces after it stored the
     sizes; `cut_back` removes these pieces.
+
+    Args:
+        folder: the folder of the files.
+        num_parts: the number of parts.
+        like: counts with the families, weights and lengths of all rows; its sequences do not matter.
     """
 
-    def __init__(self, folder: Path, num_parts: int) -> None:
+    def __init__(self, folder: Path, num_parts: int, like: Characteristics) -> None:
+        self._like = like
         self._paths = [folder / f"part-{number:06}.spool" for number in range(num_parts)]
 
     def append(self, part: int, rows: Rows) -> None:
@@ -86,7 +94,7 @@ class Spool:
                     if hashlib.sha256(content).digest() != digest:
                         raise ValueError("a piece that is cut or damaged")
                     with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-                        found.append(Rows.from_arrays({name: stored[name] for name in stored.files}))
+                        found.append(Rows.from_arrays({name: stored[name] for name in stored.files}, self._like))
         except (OSError, ValueError) as error:
             raise self._damaged(path, error) from None
         if not found:
