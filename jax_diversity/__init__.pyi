@@ -1,5 +1,6 @@
 """The public names and the modules they are in; `__init__.py` imports each when it is first used."""
 
+from .counts import Characteristics as Characteristics
 from .dataset import Dataset as Dataset
 from .dataset import open_dataset as open_dataset
 from .dataset.calls import compare as compare
@@ -57,7 +58,6 @@ from .sampling.estimate import LossEstimate as LossEstimate
 from .sampling.estimate import estimate as estimate
 from .sampling.sample import Sample as Sample
 from .sampling.sample import sample as sample
-from .counts import Characteristics as Characteristics
 from .schema import Document as Document
 from .schema import Ordering as Ordering
 from .schema import Segments as Segments

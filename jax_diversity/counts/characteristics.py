@@ -238,9 +238,9 @@ class Characteristics(TokenCounts):
         of_sequences: dict[str, Any] = {}
         for name in ("documents", "turns"):
             parts = [getattr(each, name) for each in several]
-            of_sequences[name] = None if parts[0] is None else np.concatenate(parts)
-        if first.copies is not None:
-            members = [each.copies for each in several if each.copies is not None]
+            of_sequences[name] = np.concatenate(parts) if any(part is not None for part in parts) else None
+        members = [each.copies for each in several if each.copies is not None]
+        if members:
             width = max(each.shape[1] for each in members)
             # Unused places contain a negative number.
             wide = [np.pad(each, ((0, 0), (0, width - each.shape[1])), constant_values=-1) for each in members]

@@ -37,9 +37,11 @@ class CountFiles(StoredCounts):
 
     Attributes:
         paths: the files.
+        columns: the columns of the files that do not belong to a family.
     """
 
     paths: tuple[Path, ...]
+    columns: tuple[str, ...]
 
     @classmethod
     def open(cls, files: Any) -> CountFiles:
@@ -68,7 +70,9 @@ class CountFiles(StoredCounts):
         first = about[0]
         weights = as_weights(first["weights"], first["families"])
         described = first["families"], weights, first["sequence_length"], first["batch_size"]
-        return cls(*described, {family: tuple(each) for family, each in names[0].items()}, tuple(paths))
+        return cls(
+            *described, {family: tuple(each) for family, each in names[0].items()}, tuple(paths), first["columns"]
+        )
 
     @cached_property
     def _places(self) -> list[tuple[Path, int, int]]:
@@ -148,7 +152,9 @@ class CountFiles(StoredCounts):
 
     def _empty(self) -> Characteristics:
         counts = {name: csr_array((0, number), dtype=np.int32) for name, number in self.num_groups.items()}
-        return self.checked(counts, None, None, None)
+        none = np.zeros(0, np.int64)
+        documents, turns = (none if name in self.columns else None for name in (DOCUMENT, TURN))
+        return self.checked(counts, documents, none[:, None] if COPIES in self.columns else None, turns)
 
 
 def write_counts(path: Path, counts: Characteristics) -> None:
@@ -268,7 +274,7 @@ def _about(path: Path) -> dict[str, Any]:
     absent = {f"{name}.{kind}" for name in families for kind in ("group", "tokens")} - set(schema.names)
     if absent:
         raise UserError(f"Expected the column {min(absent)!r} in {path}, found {in_one_line(schema.names)}.")
-    return {**about, "columns": [name for name in (DOCUMENT, COPIES, TURN) if name in schema.names]}
+    return {**about, "columns": tuple(name for name in (DOCUMENT, COPIES, TURN) if name in schema.names)}
 
 
 def _integers(column: Any) -> Int64[np.ndarray, " sequence"]:

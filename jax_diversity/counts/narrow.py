@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,6 +74,19 @@ class NarrowCounts:
         }
         optional = {DOCUMENT: self.documents, COPIES: self.copies, TURN: self.turns}
         return named | {name: values for name, values in optional.items() if values is not None}
+
+    @staticmethod
+    def joined(several: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """Return the arrays of several, see `arrays`, with the sequences of one after those of another."""
+        first = several[0]
+        if COPIES in first:
+            width = max(each[COPIES].shape[1] for each in several)
+            # Unused places contain a negative number.
+            several = [
+                {**each, COPIES: np.pad(each[COPIES], ((0, 0), (0, width - each[COPIES].shape[1])), constant_values=-1)}
+                for each in several
+            ]
+        return {name: np.concatenate([each[name] for each in several]) for name in first}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> NarrowCounts:

@@ -83,7 +83,7 @@ class Spool:
         Raises:
             UserError: the file is absent, cut or changed, or the part has no rows.
         """
-        found: list[Rows] = []
+        pieces: list[dict[str, np.ndarray]] = []
         path = self._paths[part]
         try:
             with path.open("rb") as file:
@@ -94,12 +94,13 @@ class Spool:
                     if hashlib.sha256(content).digest() != digest:
                         raise ValueError("a piece that is cut or damaged")
                     with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-                        found.append(Rows.from_arrays({name: stored[name] for name in stored.files}, self._like))
+                        pieces.append({name: stored[name] for name in stored.files})
         except (OSError, ValueError) as error:
             raise self._damaged(path, error) from None
-        if not found:
+        if not pieces:
             raise self._damaged(path, "no rows")
-        return Rows.joined(found)
+        # Narrow arrays are joined before they get SciPy's wider types.
+        return Rows.from_arrays(NarrowCounts.joined(pieces), self._like)
 
     def sizes(self) -> Int64[np.ndarray, " part"]:
         """Return the sizes of all files in bytes; 0 for absent files."""

@@ -120,6 +120,16 @@ class TokenCounts(ABC):
         # For a corpus without tokens all shares are 0, not NaN.
         return totals / max(totals.sum(), 1.0)
 
+    def turns_of_documents(self) -> tuple[Int64[np.ndarray, " sequence"], Int64[np.ndarray, " sequence"]] | None:
+        """Return the document and the turn of every sequence; None if they are unknown."""
+        pairs = []
+        for chunk in self.chunks():
+            if chunk.documents is None or chunk.turns is None:
+                return None
+            pairs.append((chunk.documents, chunk.turns))
+        documents, turns = (np.concatenate(each) for each in zip(*pairs, strict=True))
+        return documents, turns
+
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the counts, weights, sequence length, documents, copies and turns, without the batch size."""

@@ -25,9 +25,9 @@ Given = Characteristics | Dataset | str | Path
 
 
 @functools.wraps(_base.order)
-def order(characteristics: Given, method: str = "balance", **settings: Any) -> Ordering:  # noqa: D103 - documented there
-    counts, _ = _opened(characteristics)
-    return _base.order(counts, method, **settings)
+def order(counts: Given, method: str = "balance", **settings: Any) -> Ordering:  # noqa: D103 - documented there
+    opened, _ = _opened(counts)
+    return _base.order(opened, method, **settings)
 
 
 @functools.wraps(_balance.measure)

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
+from jax_diversity.counts import Characteristics
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.loader.iteration import Batch, BatchIterator
@@ -26,7 +27,6 @@ from jax_diversity.loader.loader import Loader
 from jax_diversity.loader.settings import ENDLESS
 from jax_diversity.measures.documents import COPY, DOCUMENT, num_repeats
 from jax_diversity.run.run import Datasets, Run, as_run
-from jax_diversity.counts import Characteristics
 
 MetricsWriter = Callable[[int, Mapping[str, float]], None]
 """A function of a step and its values by name, such as `lambda step, values: wandb.log(dict(values), step=step)`."""

@@ -9,6 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Float64, Int64
 
+from jax_diversity.counts import Characteristics
+from jax_diversity.counts.characteristics import MADE_BY
 from jax_diversity.figures.figure import Figure
 from jax_diversity.figures.plain import clean_text
 from jax_diversity.foundation.checks import (
@@ -37,9 +39,7 @@ from jax_diversity.measures.windows import (
     usable_windows,
     window_deviation,
 )
-from jax_diversity.counts import Characteristics
 from jax_diversity.schema import Ordering
-from jax_diversity.counts.characteristics import MADE_BY
 from jax_diversity.schema.orderings import Positions
 
 # Windows of equal tokens are measured if the number of tokens per sequence varies: if its standard deviation is larger

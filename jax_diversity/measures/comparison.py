@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jax_diversity.counts import Characteristics
 from jax_diversity.figures.figure import Figure
 from jax_diversity.figures.plain import clean_text
 from jax_diversity.foundation.checks import as_tuple, check_function, check_mapping, check_one_of
@@ -19,7 +20,6 @@ from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, as
 from jax_diversity.measures.documents import COPY, DOCUMENT
 from jax_diversity.measures.verdict import LEGEND, SHUFFLE, Verdict, decimal, gap_closed, judge
 from jax_diversity.measures.windows import place, window_deviation
-from jax_diversity.counts import Characteristics
 
 WINDOWS = (64, 192, 256, 1024)
 _SUFFIXES = {"0": "", "half": "_shifted", "every": "_every_start", "tokens": "_tokens"}

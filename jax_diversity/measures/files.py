@@ -18,6 +18,9 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array, vstack
 
+from jax_diversity.counts import Characteristics
+from jax_diversity.counts.files import StoredCounts, open_counts
+from jax_diversity.counts.spool import Rows, Spool
 from jax_diversity.foundation.artifacts import NO_ARRAY
 from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_function, check_type
 from jax_diversity.foundation.errors import UserError, in_one_line
@@ -29,9 +32,6 @@ from jax_diversity.measures.floors import ideal_token_shuffle, sequence_excess
 from jax_diversity.measures.prefixes import prefix_deviation
 from jax_diversity.measures.sliding import window_maximum, window_tv_all
 from jax_diversity.measures.windows import aligned_windows, blocks, cumulative_tokens, group_sums, row_sums
-from jax_diversity.counts import Characteristics
-from jax_diversity.counts.files import StoredCounts, open_counts
-from jax_diversity.counts.spool import Rows, Spool
 
 _FOLDER, _PAIRS = ".measuring", "pairs-"
 Read = Callable[[int, int], Int64[np.ndarray, " position"]]

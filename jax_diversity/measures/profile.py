@@ -16,11 +16,11 @@ from jaxtyping import Float64, Int64
 from scipy import sparse
 from scipy.sparse import csr_array
 
+from jax_diversity.counts import Characteristics
 from jax_diversity.foundation.checks import as_whole_number, check_function, check_one_of
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.balance import Order, Targets, as_order_of, target_shares
 from jax_diversity.measures.windows import total_variation
-from jax_diversity.counts import Characteristics
 
 _BLOCK_ENTRIES = 1 << 20
 _FEWEST_ROWS, _MOST_ROWS = 1 << 6, 1 << 17

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
 from collections.abc import Mapping
@@ -11,18 +12,19 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.counts import TokenCounts
+from jax_diversity.counts.characteristics import MADE_BY
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import as_whole_number, check_function, check_type
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.folders import make_folder
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.objective import Objective, check_index_range
 from jax_diversity.ordering.plan import Plan, Targets, shares_by_name
 from jax_diversity.ordering.running import Checkpoint
 from jax_diversity.ordering.shortages import UnmetTargets, shortages
-from jax_diversity.counts import Characteristics
 from jax_diversity.schema import Ordering
-from jax_diversity.counts.characteristics import MADE_BY
 
 
 @runtime_checkable
@@ -32,10 +34,13 @@ class Method(Protocol):
     A method has only the parameters of this list that it uses. A value for another parameter of the list gives an
     error:
 
+    - `characteristics` or `counts`, the first parameter: a method has `characteristics` if it needs all counts in
+      memory. It has `counts` (`TokenCounts`, which may be stored) if it reads them in chunks, or not at all.
     - `seed`: for random numbers, 0 by default.
     - `objective`: the weights of the method's rule; it has no default.
     - `plan`: targets and consumed sequences. The method then returns the remaining sequences only. With None, the
-      targets are the corpus's shares from the first position on.
+      targets are the corpus's shares from the first position on. A method with `counts` also takes the plan of several
+      chunks (`chunks.ChunkedPlan`).
     - `checkpoint`: the file for the state of a run, so that a run can be interrupted and continued.
     - `mesh`: devices that share the work; the result is the same as on one device. If a mesh has devices of several
       hosts, all its processes call the method with the same arguments, and each process gets the whole result. The
@@ -45,13 +50,11 @@ class Method(Protocol):
     has a default.
     """
 
-    def __call__(
-        self, characteristics: Characteristics, *, advance: Advance = ignore
-    ) -> Int64[np.ndarray, " sequence"]:
+    def __call__(self, counts: Any, /, *, advance: Advance = ignore) -> Int64[np.ndarray, " sequence"]:
         """Return the sequence index at every position.
 
         Args:
-            characteristics: token counts.
+            counts: token counts.
             advance: called with the number of positions filled since its last call.
         """
         ...
@@ -74,9 +77,10 @@ METHODS = Methods(
         "uniform_shuffle": "literature.baselines",
         "window_shuffle": "literature.buffers",
     },
-    contract=frozenset({"characteristics", "seed", "objective", "advance", "plan", "checkpoint"}),
+    contract=frozenset({"characteristics", "counts", "seed", "objective", "advance", "plan", "checkpoint"}),
 )
 """Name -> module in this package. For a new method, write a function of this name in a module, and add a line here."""
+_CHECKPOINT = "checkpoint"
 PLANNING = "follow targets or continue from earlier sequences"
 """The ability of methods with the parameter `plan`."""
 
@@ -92,7 +96,7 @@ def check_uses(method: str, *, seed: Any = 0, objective: Any = None, targets: An
 
 
 def order(
-    characteristics: Characteristics,
+    counts: TokenCounts,
     method: str = "balance",
     *,
     seed: int = 0,
@@ -100,14 +104,16 @@ def order(
     targets: Targets | Mapping[str, Any] | None = None,
     consumed: Any = None,
     previous: Any = None,
-    checkpoint: str | Path | None = None,
+    folder: str | Path | None = None,
     advance: Advance = ignore,
     **options: Any,
 ) -> Ordering:
     """Compute an ordering of the sequences.
 
     Args:
-        characteristics: token counts of every sequence per family; with `jd.order`, also a built dataset or its folder.
+        counts: token counts of every sequence per family, in memory or stored. With `jd.order`, also a built dataset or
+            its folder or address, or files of counts (`Characteristics.save`). Counts of several chunks (more than a
+            million sequences, or 33 million counts) are read in chunks by the method `balance`.
         method: a name of `METHODS`: `balance` (linear time, the default), `greedy` (exact, quadratic
             time), `greedy_pool` (over a stream), or a method of the literature.
         seed: an integer >= 0, for methods that use random numbers.
@@ -120,7 +126,9 @@ def order(
             and also apply to consumed sequences: a group that had too many tokens gets fewer from now on.
         previous: the ordering of the previous epoch. Sequences of one document, and copies, are then as far apart
             at the boundary of the two epochs as within one epoch.
-        checkpoint: file for the state of a long run; after an interrupt the same call continues from it.
+        folder: folder for the state of a long run, made if it is absent: after an interrupt or a kill, the same call
+            continues from it. At the end the state is removed. Counts of several chunks need about 60 bytes a sequence
+            there; without a folder, they use a temporary one.
         advance: called with the number of positions filled since its last call, for progress bars.
         options: the method's own options, such as `pool_size`; `jax-diversity order --help` lists them. The default of
             a `block_size` is the batch size of the characteristics, if they have one.
@@ -132,8 +140,9 @@ def order(
 
     Raises:
         ValueError: unknown method or option; a method that does not use the given seed, objective, targets, consumed
-            sequences, checkpoint or norms; negative seed; an objective or targets that do not fit the characteristics;
-            consumed sequences that do not exist or are repeated; another run's checkpoint; more sequences or non-zeros
+            sequences, folder or norms; negative seed; an objective or targets that do not fit the characteristics;
+            consumed sequences that do not exist or are repeated; a folder with the state of another run; counts that
+            changed since an interrupted call; a full disk; more sequences or non-zeros
             than 32-bit indices can represent.
 
     Warns:
@@ -149,7 +158,7 @@ def order(
         >>> order(chars, "greedy", consumed=[1]).indices.tolist()
         [1, 2, 0, 3]
     """
-    check_type("characteristics", characteristics, Characteristics, MADE_BY)
+    check_type("characteristics", counts, TokenCounts, MADE_BY)
     run = METHODS.find(method)
     if within := {each.name for each in dataclasses.fields(Objective)}.intersection(options):
         raise UserError(f"Expected {min(within)} in an objective; give objective=jd.Objective({min(within)}=...).")
@@ -158,14 +167,17 @@ def order(
     check_function("advance", advance)
     seed = as_whole_number("seed", seed)
     check_uses(method, seed=seed, objective=objective, targets=targets)
-    size = characteristics.batch_size
-    if size is not None and size <= characteristics.num_sequences:
+    size = counts.batch_size
+    if size is not None and size <= counts.num_sequences:
         objective = Objective(windows=(size,)) if objective is None else objective
         options = {"block_size": size, **options} if METHODS.takes(method, "block_size") else options
     objective = Objective() if objective is None else objective
-    objective.check_families(characteristics.families)
+    objective.check_families(counts.families)
     objective.check_method(method)
-    check_index_range(characteristics.num_sequences, 0)
+    in_memory = None
+    if METHODS.takes(method, "characteristics"):
+        check_index_range(counts.num_sequences, 0)
+        counts = in_memory = counts.rows(0, counts.num_sequences)
     given = {"seed": seed, "objective": objective}
     used = {name: value for name, value in given.items() if METHODS.takes(method, name)}
     info: dict[str, Any] = {
@@ -179,48 +191,63 @@ def order(
             for name, value in {**METHODS.options(method), **options}.items()
             if name != "mesh"
         },
-        "characteristics": characteristics.fingerprint,
     }
-    arguments, plan = {**used, **options}, None
+    # We hash the options as text: the method has not checked their types yet, and not every type is JSON.
+    identity = {**info, "options": repr(sorted(info["options"].items()))}
     if isinstance(targets, Mapping):
-        targets = shares_by_name(targets, characteristics)
-    if targets is not None or consumed is not None or previous is not None:
+        targets = shares_by_name(targets, counts)
+    is_planned = targets is not None or consumed is not None or previous is not None
+    if is_planned:
         METHODS.check_takes(method, "plan", PLANNING)
-        arguments["plan"] = plan = Plan.build(characteristics, objective, targets, consumed, previous)
-        info["plan"] = plan.fingerprint
-        if targets is not None:
-            followed = Targets.of(targets)
-            info["targets"] = plan.plain_targets(followed.shares)
-            if lacking := shortages(characteristics, followed, plan.consumed):
-                names = characteristics.names.get(lacking[0].family)
-                name = str(lacking[0].group) if names is None else names[lacking[0].group]
-                warnings.warn(lacking[0].sentence(name, len(lacking) - 1), UnmetTargets, stacklevel=2)
-    if checkpoint is not None:
-        check_type("checkpoint", checkpoint, str | Path, "the path of a file")
-        METHODS.check_takes(method, "checkpoint", "keep its state in a checkpoint")
-        # We hash the options as text: the method has not checked their types yet, and not every type is JSON.
-        identity = fingerprint({**info, "options": repr(sorted(info["options"].items()))})
-        arguments["checkpoint"] = Checkpoint(Path(checkpoint), identity)
-    indices = run(characteristics, advance=advance, **arguments)
+    state = None
+    if folder is not None:
+        check_type("folder", folder, str | Path, "the path of a folder")
+        METHODS.check_takes(method, "checkpoint", "keep its state in a folder")
+        make_folder(state := Path(folder))
+    with contextlib.ExitStack() as stack:
+        arguments, plan = {**used, **options}, None
+        if METHODS.takes(method, "plan"):
+            needs = (objective, targets, consumed, previous)
+            if in_memory is None:
+                from jax_diversity.ordering.chunks import planned  # loads JAX
+
+                mesh = options.get("mesh")
+                made = planned(counts, *needs, seed=seed, identity=identity, folder=state, mesh=mesh)
+                plan = stack.enter_context(made)
+            else:
+                plan = Plan.build(in_memory, *needs)
+            arguments["plan"] = plan
+        if plan is not None or in_memory is not None:  # other methods do not read the counts
+            info["characteristics"] = counts.fingerprint if plan is None else plan.counts_fingerprint(counts)
+        if plan is not None and is_planned:
+            info["plan"] = plan.fingerprint
+            if targets is not None:
+                followed = Targets.of(targets)
+                info["targets"] = plan.plain_targets(tuple(followed.shares))
+                if lacking := shortages(plan, followed):
+                    names = counts.names.get(lacking[0].family)
+                    name = str(lacking[0].group) if names is None else names[lacking[0].group]
+                    warnings.warn(lacking[0].sentence(name, len(lacking) - 1), UnmetTargets, stacklevel=2)
+        if state is not None:
+            mark = fingerprint({**info, "options": identity["options"]})
+            arguments["checkpoint"] = Checkpoint(state / _CHECKPOINT, mark)
+        indices = run(counts, advance=advance, **arguments)
     if objective.document_weight and METHODS.takes(method, "plan"):  # a method that keeps documents apart
-        indices = in_turn(indices, characteristics.documents, characteristics.turns)
+        indices = in_turn(indices, counts)
     if plan is None or consumed is None:
         return Ordering(indices, info)
     # `Ordering` checks that both parts together are a bijection.
     return Ordering(np.concatenate([plan.consumed, indices]), {**info, "replanned_at": len(plan.consumed)})
 
 
-def in_turn(
-    indices: Int64[np.ndarray, " position"],
-    documents: Int64[np.ndarray, " sequence"] | None,
-    turns: Int64[np.ndarray, " sequence"] | None,
-) -> Int64[np.ndarray, " position"]:
+def in_turn(indices: Int64[np.ndarray, " position"], counts: TokenCounts) -> Int64[np.ndarray, " position"]:
     """Sort a document's sequences among their own positions by turn; sequences without a turn stay.
 
     A turn is a number that gives the place of a sequence among its document's sequences (`Characteristics.turns`).
     """
-    if documents is None or turns is None:
+    if (of_documents := counts.turns_of_documents()) is None:
         return indices
+    documents, turns = of_documents
     positions = np.flatnonzero((turns[indices] >= 0) & (documents[indices] >= 0))
     sequences = indices[positions]
     arranged = indices.copy()

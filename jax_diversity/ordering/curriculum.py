@@ -7,25 +7,23 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float64
 
+from jax_diversity.counts import TokenCounts
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.ordering.plan import Targets, group_shares
 from jax_diversity.ordering.settings import TargetsConfig, position_of
-from jax_diversity.counts import Characteristics
 
 _MOST_STEPS = 64
 
 
-def named_targets(
-    config: TargetsConfig, characteristics: Characteristics, group_names: Mapping[str, Sequence[str]]
-) -> Targets:
-    """Make the targets that settings describe.
+def named_targets(config: TargetsConfig, counts: TokenCounts, group_names: Mapping[str, Sequence[str]]) -> Targets:
+    """Make the targets that settings describe for an order of all sequences.
 
     Raises:
         UserError: a group does not exist, the numbers of shares and groups differ, or a start is beyond the last
             position.
     """
-    own = {family: characteristics.target_share(family) for family in config.shares}
-    return targets_of(config, group_names, own, characteristics.num_sequences)
+    own = {family: counts.target_share(family) for family in config.shares}
+    return targets_of(config, group_names, own, counts.num_sequences)
 
 
 def targets_of(

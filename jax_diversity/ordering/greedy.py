@@ -25,6 +25,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float32, Int32, Int64
 
+from jax_diversity.counts import Characteristics
 from jax_diversity.foundation.compilation import call
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.deviation import (
@@ -61,7 +62,6 @@ from jax_diversity.ordering.mesh import (
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering.plan import Plan, tie_numbers
 from jax_diversity.ordering.running import Checkpoint, drive
-from jax_diversity.counts import Characteristics
 
 _UNPLACEABLE = np.float32(np.inf)
 _SMALL, _LARGE = np.float32(1e-30), np.float32(1e38)

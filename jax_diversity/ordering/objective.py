@@ -33,9 +33,9 @@ import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int32, Int64, Integer
 from scipy.sparse import csr_array, hstack
 
+from jax_diversity.counts import Characteristics
 from jax_diversity.foundation.checks import as_tuple, as_weight, as_whole_number, check_one_of
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.counts import Characteristics
 
 EXACT_TOKENS = 65_536
 """The longest sequence, in tokens, for which the selectors' float32 sums are exact.
@@ -186,24 +186,27 @@ class SeparatedGroups:
 
     `group[i, s]` is the i-th group of sequence s. There are as many rows as the largest number of groups of one
     sequence; without such groups there are no rows. The groups of a sequence ascend; unused places contain
-    `len(share)`.
+    `len(share)`. `numbers` are the documents and then the copies as the characteristics number them; the first
+    `num_documents` groups are documents.
     """
 
     group: Int32[np.ndarray, "member sequence"]
     share: Float64[np.ndarray, " group"]
     weight: Float64[np.ndarray, " group"]
+    numbers: Int64[np.ndarray, " group"]
+    num_documents: int
 
     @classmethod
     def build(cls, characteristics: Characteristics, weight: float) -> SeparatedGroups:
         """Make the groups of the characteristics' documents and copies; with a weight of zero there are no groups."""
         num_sequences, tokens = characteristics.num_sequences, characteristics.tokens
         given = [] if weight == 0 else [characteristics.documents, characteristics.copies]
-        rows, sizes, held, num_groups = [], [], [], 0
-        for members in given:
-            if members is None:
+        rows, sizes, held, numbers, num_groups, num_documents = [], [], [], [], 0, 0
+        for members_of in given:
+            if members_of is None:
                 continue
-            members = (members[:, None] if members.ndim == 1 else members).T
-            _, number, size = np.unique(members, return_inverse=True, return_counts=True)
+            members = (members_of[:, None] if members_of.ndim == 1 else members_of).T
+            distinct, number, size = np.unique(members, return_inverse=True, return_counts=True)
             number = number.reshape(members.shape)
             several = size > 1
             several[number[members < 0]] = False  # a negative number means no group
@@ -211,16 +214,20 @@ class SeparatedGroups:
             group = np.where(several, np.cumsum(several) - 1 + num_groups, -1)[number]
             rows += [row for row in group if row.max(initial=-1) >= 0]
             sizes.append(size[several])
+            numbers.append(distinct[several])
             sums = np.bincount(number.ravel(), np.tile(tokens, len(members)), minlength=len(size))
             held.append(sums[several])
             num_groups += int(several.sum())
+            if members_of is characteristics.documents:
+                num_documents = num_groups
         if not num_groups:
-            return cls(np.zeros((0, num_sequences), np.int32), np.zeros(0), np.zeros(0))
+            return cls(np.zeros((0, num_sequences), np.int32), np.zeros(0), np.zeros(0), np.zeros(0, np.int64), 0)
         group = np.array(rows, np.int32)
         group[group < 0] = num_groups
         group.sort(axis=0)  # unused places last
         share = np.concatenate(held) / max(int(tokens.sum()), 1)
-        return cls(group, share, weight * np.sqrt(np.concatenate(sizes)))
+        weights = weight * np.sqrt(np.concatenate(sizes))
+        return cls(group, share, weights, np.concatenate(numbers), num_documents)
 
     def only(self, rows: Int64[np.ndarray, " row"]) -> tuple[SeparatedGroups, Int64[np.ndarray, " _kept"]]:
         """Return the groups of some sequences, numbered without the other groups, and the former numbers."""
@@ -230,7 +237,9 @@ class SeparatedGroups:
         kept = np.flatnonzero(is_used[:-1])
         numbers = np.full(len(self.share) + 1, len(kept), np.int32)
         numbers[kept] = np.arange(len(kept))
-        return SeparatedGroups(numbers[group], self.share[kept], self.weight[kept]), kept
+        documents = int(np.searchsorted(kept, self.num_documents))
+        apart = SeparatedGroups(numbers[group], self.share[kept], self.weight[kept], self.numbers[kept], documents)
+        return apart, kept
 
     @cached_property
     def drift(self) -> Float64[np.ndarray, " sequence"]:
@@ -489,7 +498,7 @@ def check_index_range(num_sequences: int, num_nonzeros: int) -> None:
     if max(num_sequences, num_nonzeros) >= limit:
         raise UserError(
             f"Expected fewer than {limit:,} sequences and non-zero counts that are ordered together, found "
-            f"{num_sequences:,} and {num_nonzeros:,}; use the method 'balance' (in parts) or `jd.order_files`."
+            f"{num_sequences:,} and {num_nonzeros:,}; use the method 'balance', which orders them in parts."
         )
 
 

@@ -29,7 +29,7 @@ from jax_diversity.foundation.processes import in_threads, num_cores
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.ordering.mesh import flat_mesh, from_all_processes, shared_checkpoint
 from jax_diversity.ordering.objective import Features, Objective
-from jax_diversity.ordering.plan import Before, Plan, inverse
+from jax_diversity.ordering.plan import Plan, PrefixSums, inverse
 from jax_diversity.ordering.pool import PoolSelector, PoolSizes, run_together
 from jax_diversity.ordering.running import Checkpoint, drive
 
@@ -137,7 +137,7 @@ class CutSides:
         return rows
 
 
-def repair_cuts(plan: Plan, stream: Int64[np.ndarray, " remaining"], bounds: Sequence[int]) -> list[Before]:
+def repair_cuts(plan: Plan, stream: Int64[np.ndarray, " remaining"], bounds: Sequence[int]) -> list[PrefixSums]:
     """Exchange sequences across each cut of the stream, in place, and return the sums before each part.
 
     Args:
@@ -147,7 +147,7 @@ def repair_cuts(plan: Plan, stream: Int64[np.ndarray, " remaining"], bounds: Seq
     """
     first = len(plan.consumed)
     of_parts = [plan.before(stream[a:b], first + a) for a, b in itertools.pairwise(bounds)]
-    sums = list(itertools.accumulate(of_parts[:-1], Before.plus, initial=plan.before(plan.consumed)))
+    sums = list(itertools.accumulate(of_parts[:-1], PrefixSums.plus, initial=plan.before(plan.consumed)))
     reach = min(REACH, min(b - a for a, b in itertools.pairwise(bounds)) // 2)
 
     def repair(number: int) -> None:
@@ -172,12 +172,13 @@ def select_in_parts(
     objective: Objective,
     stream: Int64[np.ndarray, " remaining"],
     numbers: Int64[np.ndarray, " sequence"],
-    num_parts: int,
     pool_size: int | None,
     aging: float,
     advance: Advance,
     checkpoint: Checkpoint | None,
     mesh: Mesh | None,
+    *,
+    num_parts: int,
 ) -> Int64[np.ndarray, " remaining"]:
     """Order the plan's remaining sequences in parts, several at the same time; see `pool.select_from_pool`.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from jax_diversity.counts import Characteristics, TokenCounts
 from jax_diversity.foundation.checks import as_whole_number, check_mapping, check_one_of
 from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
+from jax_diversity.foundation.progress import Advance
 from jax_diversity.foundation.wording import counted
 from jax_diversity.ordering.objective import Features, Objective
-from jax_diversity.counts import Characteristics
 from jax_diversity.schema import Ordering
 from jax_diversity.schema.orderings import as_integers
 
@@ -121,7 +122,7 @@ class Targets:
         return digest.hexdigest()
 
 
-def shares_by_name(targets: Mapping[str, Any], characteristics: Characteristics) -> dict[str, Any]:
+def shares_by_name(targets: Mapping[str, Any], counts: TokenCounts) -> dict[str, Any]:
     """Replace mappings from the names of groups to shares by a share for every group; other values stay.
 
     Example:
@@ -130,8 +131,8 @@ def shares_by_name(targets: Mapping[str, Any], characteristics: Characteristics)
         [0.1, 0.1, 0.8]
     """
     return {
-        family: group_shares(family, given, characteristics.names[family], characteristics.target_share(family))
-        if isinstance(given, Mapping) and family in characteristics.names
+        family: group_shares(family, given, counts.names[family], counts.target_share(family))
+        if isinstance(given, Mapping) and family in counts.names
         else given
         for family, given in targets.items()
     }
@@ -248,7 +249,23 @@ class Plan:
             parts.append(self.head_start.tobytes())
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
-    def plain_targets(self, families: Iterable[str]) -> dict[str, Any]:
+    def counts_fingerprint(self, counts: TokenCounts) -> str:
+        """Return the fingerprint of the counts of this plan."""
+        return counts.fingerprint
+
+    def in_parts(
+        self, order_part: Callable[[PlannedPart], Int64[np.ndarray, " _remaining"]], advance: Advance
+    ) -> Int64[np.ndarray, " _remaining"]:
+        """Order the remaining sequences: this plan is the only part of its order, see `chunks.ChunkedPlan`."""
+        return order_part(PlannedPart(0, self, None, 0, True))
+
+    def remaining_totals(self, families: Sequence[str]) -> tuple[dict[str, Int64[np.ndarray, " _group"]], int]:
+        """Return the tokens of some families' groups, and all tokens, of the sequences that are not consumed."""
+        features, rows = self.features, self.remaining
+        totals = features.totals(rows).astype(np.int64)
+        return {name: totals[features.family_columns[name]] for name in families}, int(features.tokens[rows].sum())
+
+    def plain_targets(self, families: Sequence[str]) -> dict[str, Any]:
         """Return the starts and some families' shares as JSON values for `Targets`.
 
         Shares have six digits, which is more than the measures show.
@@ -259,6 +276,11 @@ class Plan:
     def num_positions(self) -> int:
         """Number of positions of the whole ordering, including the consumed sequences."""
         return self.features.num_sequences
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first position after the consumed sequences, and the end."""
+        return len(self.consumed), self.num_positions
 
     @property
     def remaining(self) -> Int64[np.ndarray, " remaining"]:
@@ -298,7 +320,7 @@ class Plan:
         self,
         sequences: Int64[np.ndarray, " _part"],
         first_position: int,
-        before: Before,
+        before: PrefixSums,
         last_before: Int64[np.ndarray, " _last"],
     ) -> Plan:
         """Return the plan of the positions from `first_position` on, which get only the given sequences.
@@ -325,13 +347,32 @@ class Plan:
             head_start=head_start[groups].astype(np.int64),
         )
 
-    def before(self, placed: Int64[np.ndarray, " position"], first_position: int = 0) -> Before:
+    def before(self, placed: Int64[np.ndarray, " position"], first_position: int = 0) -> PrefixSums:
         """Return the sums over sequences at consecutive positions from `first_position` on."""
         features = self.features
         group, tokens = features.apart.group[:, placed], features.tokens[placed]
         num_groups = len(features.apart.share)
         of_groups = np.bincount(group.ravel(), np.tile(tokens, len(group)), minlength=num_groups + 1)[:num_groups]
-        return Before(self.excess(placed, first_position), of_groups.astype(np.int64), int(tokens.sum()))
+        return PrefixSums(self.excess(placed, first_position), of_groups.astype(np.int64), int(tokens.sum()))
+
+
+class PlannedPart(NamedTuple):
+    """A part of an order: the plan of its sequences, and what the balanced stream of a longer order needs to know.
+
+    Attributes:
+        number: the number of the part.
+        plan: the plan of the part's sequences.
+        deviation: the deviation before the part that its stream corrects; None if the part is the whole order, or if
+            its targets change.
+        capacity: the largest number of sequences of a part. Parts with equal capacities share compiled programs.
+        follows: whether targets or consumed sequences may need other mixtures than the part's own.
+    """
+
+    number: int
+    plan: Plan
+    deviation: Float64[np.ndarray, " column"] | None
+    capacity: int
+    follows: bool
 
 
 def target_table(
@@ -404,20 +445,20 @@ def phases_between(starts: Sequence[int], first_position: int, number: int) -> t
     return phases, tuple(own[phases].tolist())
 
 
-class Before(NamedTuple):
+class PrefixSums(NamedTuple):
     """Sums over sequences: of their excesses, of the tokens of every group that is kept apart, and of all tokens."""
 
     excess: Float64[np.ndarray, " column"]
     of_groups: Int64[np.ndarray, " group"]
     tokens: int
 
-    def plus(self, other: Before) -> Before:
+    def plus(self, other: PrefixSums) -> PrefixSums:
         """Add the sums over other sequences."""
-        return Before(self.excess + other.excess, self.of_groups + other.of_groups, self.tokens + other.tokens)
+        return PrefixSums(self.excess + other.excess, self.of_groups + other.of_groups, self.tokens + other.tokens)
 
-    def minus(self, other: Before) -> Before:
+    def minus(self, other: PrefixSums) -> PrefixSums:
         """Subtract the sums over some of the sequences."""
-        return Before(self.excess - other.excess, self.of_groups - other.of_groups, self.tokens - other.tokens)
+        return PrefixSums(self.excess - other.excess, self.of_groups - other.of_groups, self.tokens - other.tokens)
 
 
 def tie_numbers(num_sequences: int, ties: str, seed: int | Sequence[int]) -> Int64[np.ndarray, " sequence"]:
@@ -442,12 +483,7 @@ def tie_numbers(num_sequences: int, ties: str, seed: int | Sequence[int]) -> Int
 
 
 def _head_start(features: Features, previous: Int64[np.ndarray, " position"] | None) -> Int64[np.ndarray, " group"]:
-    """Return, for every group that is kept apart, by how many tokens it is ahead of its share when an epoch begins.
-
-    At the end of an epoch all tokens of every group are placed, so that the next epoch would begin without any
-    deviation. If a group's last sequence was at the end of the previous epoch, the group begins half a sequence ahead
-    of its share. If its last sequence was one even spacing before the end, the group begins half a sequence behind.
-    """
+    """Return the head start of every group that is kept apart, after the order of the previous epoch if it is given."""
     apart = features.apart
     num_groups = len(apart.share)
     if previous is None or not num_groups:
@@ -456,8 +492,31 @@ def _head_start(features: Features, previous: Int64[np.ndarray, " position"] | N
     for group in apart.group:  # positions ascend, so the last position of a group remains
         last[group[previous]] = np.maximum(last[group[previous]], np.arange(len(previous)))
     sizes = np.bincount(apart.group.ravel(), minlength=num_groups + 1)[:num_groups]
-    spacings_ago = (len(previous) - 1 - last[:num_groups]) * sizes / len(previous)
-    mean_tokens = apart.share * features.tokens.sum() / sizes
+    return group_head_start(features, last[:num_groups], sizes, len(previous))
+
+
+def group_head_start(
+    features: Features,
+    last: Int64[np.ndarray, " group"],
+    sizes: Int64[np.ndarray, " group"],
+    num_positions: int,
+) -> Int64[np.ndarray, " group"]:
+    """Return, for every group that is kept apart, by how many tokens it is ahead of its share when an epoch begins.
+
+    At the end of an epoch all tokens of every group are placed, so that the next epoch would begin without any
+    deviation. If a group's last sequence was at the end of the previous epoch, the group begins half a sequence ahead
+    of its share. If its last sequence was one even spacing before the end, the group begins half a sequence behind.
+
+    Args:
+        features: the sequences and their groups: of all sequences, or of the first part of the order.
+        last: the last position of every group in the previous epoch.
+        sizes: the number of sequences of every group in the whole epoch.
+        num_positions: the number of positions of the epoch.
+    """
+    group = features.apart.group
+    spacings_ago = (num_positions - 1 - last) * sizes / num_positions
+    in_features = np.bincount(group.ravel(), minlength=len(sizes) + 1)[: len(sizes)]
+    mean_tokens = features.apart.share * features.tokens.sum() / in_features
     return np.round(mean_tokens * (0.5 - np.minimum(spacings_ago, 1.0))).astype(np.int64)
 
 

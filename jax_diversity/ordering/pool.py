@@ -28,6 +28,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Float32, Int32, Int64, Integer
 
+from jax_diversity.counts import Characteristics
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.compilation import call
 from jax_diversity.foundation.devices import processor
@@ -72,7 +73,6 @@ from jax_diversity.ordering.mesh import (
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering.plan import Plan, inverse, tie_numbers
 from jax_diversity.ordering.running import STEPS_PER_CALL, Checkpoint, drive
-from jax_diversity.counts import Characteristics
 
 STEPS_PER_REFRESH = 1024
 STEPS_PER_DEFERRAL = 16

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Int64
 
 from jax_diversity.foundation.wording import counted
-from jax_diversity.ordering.plan import Targets
-from jax_diversity.counts import Characteristics
+from jax_diversity.ordering.plan import Plan, Targets
+
+if TYPE_CHECKING:
+    from jax_diversity.ordering.chunks import ChunkedPlan
 
 # If a group's tokens last for this share of the run, we report no shortage: an ordering cannot split sequences.
 _LASTS = 0.99
@@ -25,7 +25,7 @@ class Shortage(NamedTuple):
 
     family: str
     group: int
-    asked: float
+    needed: float
     has: int
     used_up_after: float
 
@@ -36,58 +36,39 @@ class Shortage(NamedTuple):
         if not self.has:
             fault = f"{tokens} from {place} on, but the corpus has none"
         else:
-            fault = f"{self.asked / self.has:.2f} times {tokens}, which are used up after {place}"
+            fault = f"{self.needed / self.has:.2f} times {tokens}, which are used up after {place}"
         return f"The targets ask for {fault}{others}. The remaining sequences follow."
 
 
-def shortages(
-    characteristics: Characteristics, targets: Targets, consumed: Int64[np.ndarray, " consumed"] | None = None
-) -> list[Shortage]:
+def shortages(plan: Plan | ChunkedPlan, targets: Targets) -> list[Shortage]:
     """Return the groups that are used up before the end of the run, in the order in which they are used up.
 
-    The run is assumed to follow the targets exactly. It reads all sequences once and begins after the `consumed`
+    The run is assumed to follow the targets exactly. It reads all sequences once and begins after the consumed
     sequences.
+
+    Args:
+        plan: the plan of the run.
+        targets: its targets.
 
     Example:
         >>> chars = Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]]})
-        >>> shortages(chars, Targets((0,), {"topic": np.array([[1.0, 0.0]])}))
-        [Shortage(family='topic', group=0, asked=8.0, has=4, used_up_after=0.5)]
+        >>> shortages(Plan.build(chars, Objective()), Targets((0,), {"topic": np.array([[1.0, 0.0]])}))
+        [Shortage(family='topic', group=0, needed=8.0, has=4, used_up_after=0.5)]
     """
-    num_positions, tokens = characteristics.num_sequences, characteristics.tokens
-    consumed = np.zeros(0, np.int64) if consumed is None else consumed
-    left = np.ones(num_positions, bool)
-    left[consumed] = False
-    totals = {
-        family: np.asarray(characteristics.counts[family][left].sum(axis=0, dtype=np.int64)).ravel()
-        for family in targets.shares
-    }
-    return shortages_of(targets, totals, int(tokens[left].sum()), (len(consumed), num_positions))
-
-
-def shortages_of(
-    targets: Targets, totals: Mapping[str, Int64[np.ndarray, " group"]], num_tokens: int, span: tuple[int, int]
-) -> list[Shortage]:
-    """Return the shortages from sums over the sequences that are not consumed.
-
-    Args:
-        targets: the targets.
-        totals: family -> the tokens of its groups.
-        num_tokens: all tokens.
-        span: the first position after the consumed sequences, and the number of positions.
-    """
-    first, num_positions = span
+    totals, num_tokens = plan.remaining_totals(tuple(targets.shares))
+    first, num_positions = plan.span
     per_position = float(num_tokens) / max(num_positions - first, 1)
     starts = np.clip(targets.starts, first, num_positions)
     lengths = np.diff(starts, append=num_positions)
-    found = []
+    lacking = []
     for family, shares in targets.shares.items():
         has = totals[family]
-        asked = np.cumsum(lengths[:, None] * shares * per_position, axis=0)
-        for group in np.flatnonzero(asked[-1] > has):
+        needed = np.cumsum(lengths[:, None] * shares * per_position, axis=0)
+        for group in np.flatnonzero(needed[-1] > has):
             # Within a phase the targets need tokens at a constant rate.
-            phase = int(np.argmax(asked[:, group] > has[group]))
-            late = (asked[phase, group] - has[group]) / (shares[phase, group] * per_position)
+            phase = int(np.argmax(needed[:, group] > has[group]))
+            late = (needed[phase, group] - has[group]) / (shares[phase, group] * per_position)
             place = (starts[phase] + lengths[phase] - late) / num_positions
             if place < _LASTS:
-                found.append(Shortage(family, int(group), float(asked[-1, group]), int(has[group]), float(place)))
-    return sorted(found, key=lambda shortage: shortage.used_up_after)
+                lacking.append(Shortage(family, int(group), float(needed[-1, group]), int(has[group]), float(place)))
+    return sorted(lacking, key=lambda shortage: shortage.used_up_after)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 import warnings
 from pathlib import Path
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 
 _VALIDATION_METHOD = "balance"
-_OUT_OF_CORE = "balance"
-_WITHOUT_COUNTS = ("corpus_order", "uniform_shuffle")
 
 
 def order_stage(config: OrderConfig) -> Stage:
@@ -50,95 +47,44 @@ def order_stage(config: OrderConfig) -> Stage:
 
 
 def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Counts:
-    """Compute one ordering; an interrupted run continues from its checkpoint in the partial folder."""
+    """Compute one ordering; an interrupted run continues from its state in the partial folder."""
     from jax_diversity.ordering.base import METHODS, order
     from jax_diversity.ordering.curriculum import named_targets
-    from jax_diversity.ordering.shortages import UnmetTargets, shortages
-    from jax_diversity.schema import Ordering
-
-    dataset = context.dataset
-    if dataset.stored_counts().is_large and config.method in (_OUT_OF_CORE, *_WITHOUT_COUNTS):
-        return _order_large(context, partial, config)
-    chars = dataset.characteristics
-    # A weight may name a family that the characteristics do not have, because it has only one group in this corpus.
-    # Such a family is balanced in any order.
-    given = {family: value for family, value in config.weights.items() if family in chars.families}
-    chars = chars.with_weights({**chars.weights, **given})
-    checkpoint = partial / "checkpoint"
-    settings = config.arguments(chars.families)
-    if METHODS.takes(config.method, "checkpoint"):
-        settings["checkpoint"] = checkpoint
-    if config.devices is not None:
-        settings["mesh"] = _mesh(config)
-    about: Counts = {"name": config.file_name, **_continued(dataset, config, settings)}
-    if config.targets.shares:
-        targets = named_targets(config.targets, chars, dataset.group_names)
-        if found := shortages(chars, targets, np.asarray(settings.get("consumed", ()), np.int64)):
-            name = dataset.group_names[found[0].family][found[0].group]
-            about["unmet_targets"] = [found[0].sentence(name, len(found) - 1)]
-        settings["targets"] = _from_position(config, targets)
-    with (
-        context.progress.task(f"order: {config.method}", chars.num_sequences, "sequence") as advance,
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore", UnmetTargets)  # the warning below names the ordering and the group
-        result = order(chars, config.method, advance=advance, **settings)
-    _warn(about)
-    if config.reverse:
-        result = Ordering(result.indices[::-1], {**result.info, "reverse": True})
-    checkpoint.unlink(missing_ok=True)  # a finished run has already deleted it; it must never be published
-    write_array(partial / array_name(config.file_name), result.indices)
-    return {"num_sequences": len(result), "fingerprint": result.fingerprint, **result.info, **about}
-
-
-def _order_large(context: Context, partial: Path, config: OrderConfig) -> Counts:
-    """Compute one ordering of a large dataset; an interrupted run continues from its state in the partial folder."""
-    from jax_diversity.ordering.base import METHODS, in_turn
-    from jax_diversity.ordering.curriculum import targets_of
-    from jax_diversity.ordering.out_of_core import order_files
     from jax_diversity.ordering.shortages import UnmetTargets
     from jax_diversity.schema import Ordering
 
     dataset = context.dataset
-    counts = dataset.stored_counts()
+    counts = dataset.token_counts()
+    # A weight may name a family that the counts do not have, because it has only one group in this corpus. Such a
+    # family is balanced in any order.
     given = {family: value for family, value in config.weights.items() if family in counts.families}
-    counts = dataclasses.replace(counts, weights={**counts.weights, **given})
+    counts = counts.with_weights({**counts.weights, **given})
+    state = partial / "state"
     settings = config.arguments(counts.families)
-    path, state = partial / array_name(config.file_name), partial / "unfinished"
+    if METHODS.takes(config.method, "checkpoint"):
+        settings["folder"] = state
+    if config.devices is not None:
+        settings["mesh"] = _mesh(config)
     about: Counts = {"name": config.file_name, **_continued(dataset, config, settings)}
     if config.targets.shares:
-        totals = {family: dataset.group_tokens[family] for family in config.targets.shares}
-        own = {family: each / max(int(each.sum()), 1) for family, each in totals.items()}
-        targets = targets_of(config.targets, dataset.group_names, own, counts.num_sequences)
-        settings["targets"] = _from_position(config, targets)
-    with context.progress.task(f"order: {config.method}", counts.num_sequences, "sequence") as advance:
-        if config.method in _WITHOUT_COUNTS:
-            indices = METHODS.find(config.method)(counts, advance=advance, **settings)
-            result = Ordering(indices, {"method": config.method, **settings, "options": config.options})
-            write_array(path, result.indices)
-            info = {**result.info, "fingerprint": result.fingerprint}
+        settings["targets"] = _from_position(config, named_targets(config.targets, counts, dataset.group_names))
+    with (
+        context.progress.task(f"order: {config.method}", counts.num_sequences, "sequence") as advance,
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        result = order(counts, config.method, advance=advance, **settings)
+    for warning in caught:
+        if warning.category is UnmetTargets:
+            about.setdefault("unmet_targets", []).append(str(warning.message))
+            warnings.warn(f"Ordering {config.file_name!r}: {warning.message}", stacklevel=2)
         else:
-            # The devices are left out: the parts are ordered one after another, each on the cores of this machine.
-            settings["sequences_in_memory"] = counts.sequences_together
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                info = order_files(counts, state / path.name, advance=advance, **settings)
-            if told := [str(each.message) for each in caught if each.category is UnmetTargets]:
-                about["unmet_targets"] = told
-            os.replace(state / path.name, path)
-            shutil.rmtree(state)
-    _warn(about)
-    indices, changed = None, dict[str, Any]()
-    if config.method == _OUT_OF_CORE and info["objective"]["document_weight"] and dataset.sequence_turns is not None:
-        indices = in_turn(np.load(path), dataset.sequence_documents, dataset.sequence_turns)
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if config.reverse:
-        indices = (np.load(path) if indices is None else indices)[::-1]
-        changed["reverse"] = True
-    if indices is not None:
-        result = Ordering(indices)
-        write_array(path, result.indices)
-        changed["fingerprint"] = result.fingerprint
-    return {**info, **changed, "num_sequences": counts.num_sequences, **about}
+        result = Ordering(result.indices[::-1], {**result.info, "reverse": True})
+    shutil.rmtree(state, ignore_errors=True)  # it is empty; it must never be published
+    write_array(partial / array_name(config.file_name), result.indices)
+    return {"num_sequences": len(result), "fingerprint": result.fingerprint, **result.info, **about}
 
 
 def order_validation(context: Context, partial: Path) -> Counts:
@@ -183,12 +129,6 @@ def _from_position(config: OrderConfig, targets: Targets) -> Targets | dict[str,
     if config.after.order is not None and config.targets.num_phases == 1:
         return {family: shares[0] for family, shares in targets.shares.items()}
     return targets
-
-
-def _warn(about: Counts) -> None:
-    """Warn if groups have too few tokens for the targets."""
-    for sentence in about.get("unmet_targets", ()):
-        warnings.warn(f"Ordering {about['name']!r}: {sentence}", stacklevel=2)
 
 
 ORDER_VALIDATION = Stage(

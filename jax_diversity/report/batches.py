@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from jax_diversity.counts import Characteristics
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.figures.plain import clean_text, round_value
 from jax_diversity.measures.windows import place, window_deviation
-from jax_diversity.counts import Characteristics
 from jax_diversity.schema import Segments
 
 MOST_BATCHES, MAX_DIFFERENCES, MAX_ROWS, MAX_SEGMENTS, ALL_SEGMENTS = 3, 6, 12, 6, 1200

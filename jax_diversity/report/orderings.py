@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jax_diversity.counts import Characteristics
 from jax_diversity.figures.plain import as_json, clean_text, round_value, round_values
 from jax_diversity.foundation.progress import Advance, Progress
 from jax_diversity.measures.balance import Measurer, Order, Targets, as_order, target_shares
@@ -21,7 +22,6 @@ from jax_diversity.measures.profile import GroupTimeline, WindowProfile, group_t
 from jax_diversity.measures.windows import place
 from jax_diversity.ordering.base import order as make_order
 from jax_diversity.report.words import verdict_sentence
-from jax_diversity.counts import Characteristics
 
 NUM_SEEDS = 5
 # The settings of an ordering that the page shows.

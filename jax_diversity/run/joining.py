@@ -12,9 +12,9 @@ from jaxtyping import Int64
 from scipy.sparse import csr_array, vstack
 
 from jax_diversity.characteristics.stored import SEQUENCE_FAMILIES
+from jax_diversity.counts import Characteristics
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.counts import Characteristics
 
 _NUMBERED = "duplicate"
 

@@ -19,6 +19,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.counts import Characteristics
 from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.checks import as_whole_number, check_type
@@ -41,7 +42,6 @@ from jax_diversity.run.stored import (
     relative,
     schedule_folder,
 )
-from jax_diversity.counts import Characteristics
 from jax_diversity.schema import Ordering
 
 _SHORTEST_PART = 1 << 16

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
+from jax_diversity.counts import Characteristics
+from jax_diversity.counts.files import StoredCounts
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.errors import UserError
@@ -37,9 +39,7 @@ from jax_diversity.measures.windows import place, usable_windows
 from jax_diversity.ordering.literature.baselines import uniform_shuffle
 from jax_diversity.ordering.plan import Targets
 from jax_diversity.run.run import Run, make_run
-from jax_diversity.counts import Characteristics
 from jax_diversity.schema import Ordering
-from jax_diversity.counts.files import StoredCounts
 from jax_diversity.schema.orderings import Positions
 
 _POINTS = 100

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
+from jax_diversity.counts import Characteristics
 from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.checks import as_tuple, as_weight, as_whole_number, check_one_of, check_type
 from jax_diversity.foundation.errors import UserError
@@ -26,7 +27,6 @@ from jax_diversity.run.interleaving import Rule, interleaved
 from jax_diversity.run.joining import joined_characteristics, joined_groups
 from jax_diversity.run.strata import History, Strata, mixed_positions, rounded
 from jax_diversity.run.weights import check_limit, limited, named_weights, phases_of, tempered
-from jax_diversity.counts import Characteristics
 
 DATASET = "dataset"
 """The family whose groups are the datasets of a run."""

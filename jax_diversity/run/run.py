@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.counts import Characteristics
 from jax_diversity.dataset.dataset import Dataset, open_dataset
 from jax_diversity.dataset.orderings import OrderingFile, is_file_name, load_ordering
 from jax_diversity.foundation.artifacts import fingerprint
@@ -23,7 +24,6 @@ from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.tables import as_html
 from jax_diversity.foundation.wording import counted
-from jax_diversity.counts import Characteristics
 from jax_diversity.schema import Ordering
 from jax_diversity.schema.orderings import Positions
 

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
+from jax_diversity.counts import Characteristics
 from jax_diversity.foundation.artifacts import NO_ARRAY, atomic_path
 from jax_diversity.foundation.checks import as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
@@ -25,7 +26,6 @@ from jax_diversity.measures.windows import total_variation
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.sampling.selection import balanced_prefix
 from jax_diversity.sampling.whole import Kind, Source, Whole, find_whole
-from jax_diversity.counts import Characteristics
 from jax_diversity.schema.orderings import as_integers
 
 _DRAWS = 8

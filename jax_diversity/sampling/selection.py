@@ -7,12 +7,12 @@ import warnings
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.counts import Characteristics
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.base import order
 from jax_diversity.ordering.composition.hosts import partition_sequences
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.shortages import UnmetTargets
-from jax_diversity.counts import Characteristics
 
 _CANDIDATES = 8192
 """Number of sequences beyond the chosen ones that the order may choose from; it is at least the pool of `balance`."""

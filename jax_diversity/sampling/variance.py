@@ -25,8 +25,8 @@ from jaxtyping import Float64, Int64
 from scipy.optimize import nnls
 from scipy.sparse import csr_array
 
-from jax_diversity.sampling.sample import Sample
 from jax_diversity.counts import Characteristics
+from jax_diversity.sampling.sample import Sample
 
 _BLOCK = 1024
 """The largest number of sequences whose products are computed together; larger samples are divided."""

@@ -14,10 +14,10 @@ from scipy.sparse import csr_array, vstack
 
 from jax_diversity.characteristics.codes import Codes, FieldValues, length_bins, numeric_bins
 from jax_diversity.characteristics.stored import TOKENS, codes_file
+from jax_diversity.counts import Characteristics
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.checks import check_mapping, check_one_of
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
-from jax_diversity.counts import Characteristics
 from jax_diversity.schema import Segments
 
 Kind = Literal["sequences", "documents"]

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import jax_diversity as jd
+from jax_diversity.counts import token_counts
 from jax_diversity.characteristics.counts import sequence_copies, sequence_documents
 from jax_diversity.measures.documents import document_spread, num_repeats
 from jax_diversity.schema import Segments
@@ -226,8 +227,13 @@ def test_documents_of_characteristics() -> None:
         jd.order(known, "greedy", ties="first")
 
 
-@pytest.mark.parametrize("method", ["balance", "greedy", "greedy_pool"])
-def test_documents_and_copies_stay_apart_over_the_seam_of_two_epochs(method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "rows"), [("balance", 1 << 20), ("balance", 750), ("greedy", 1 << 20), ("greedy_pool", 1 << 20)]
+)
+def test_documents_and_copies_stay_apart_over_the_seam_of_two_epochs(
+    method: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_counts, "MOST_ROWS", rows)
     chars = synthetic_characteristics(3000, sequence_length=256, documents=True)
     copies = np.where(np.arange(3000) % 30 == 0, np.arange(3000) // 300, -1)[:, None]
     chars = jd.Characteristics.from_counts(chars.counts, documents=chars.documents, copies=copies)
@@ -248,7 +254,7 @@ def test_documents_and_copies_stay_apart_over_the_seam_of_two_epochs(method: str
                     across.append((places[size] - places[size - 1]) * size / 3000)
             shortest[name, kind] = np.quantile(across, 0.1)
     for kind in ("document", "copy"):
-        assert shortest["after", kind] > max(0.35, 1.15 * shortest["alone", kind]), (kind, shortest)
+        assert shortest["after", kind] > max(0.35, 1.1 * shortest["alone", kind]), (kind, shortest)
     assert not np.array_equal(first.indices, following["after"].indices)
 
 

@@ -200,7 +200,7 @@ def test_a_bad_pool_size_is_refused_before_any_work_and_for_no_sequences(method:
 @pytest.mark.parametrize("method", POOLED)
 def test_pool_sizes_of_numpys_types_are_plain_in_the_info(method: str, chars: Characteristics, tmp_path) -> None:
     expected = order(chars, method, pool_size=16)
-    given = order(chars, method, pool_size=np.int64(16), checkpoint=tmp_path / "run")
+    given = order(chars, method, pool_size=np.int64(16), folder=tmp_path / "run")
     assert given.fingerprint == expected.fingerprint
     assert json.dumps(dict(given.info)) == json.dumps(dict(expected.info))
 
@@ -217,11 +217,11 @@ def test_methods_that_follow_no_plan_name_those_that_do(method: str, chars: Char
 
 
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {*PLANNED, "greedy_block_shuffle"}))
-def test_methods_that_keep_no_checkpoint_name_those_that_do(method: str, chars: Characteristics, tmp_path) -> None:
+def test_methods_that_keep_no_state_name_those_that_do(method: str, chars: Characteristics, tmp_path) -> None:
     with pytest.raises(UserError) as caught:
-        order(chars, method, checkpoint=tmp_path / "run")
+        order(chars, method, folder=tmp_path / "run")
     able = "balance, greedy, greedy_block_shuffle, greedy_pool"
-    assert str(caught.value) == (f"Method '{method}' cannot keep its state in a checkpoint; expected one of {able}.")
+    assert str(caught.value) == (f"Method '{method}' cannot keep its state in a folder; expected one of {able}.")
     assert not list(tmp_path.iterdir())
 
 

@@ -131,13 +131,13 @@ def test_an_interrupted_run_ends_with_the_same_order(tmp_path: Path, monkeypatch
     monkeypatch.setattr(running, "STEPS_PER_CALL", 16)
     chars = random_characteristics(3)
     whole = order(chars, "greedy", objective=F3).indices
-    path = tmp_path / "run.checkpoint"
+    path = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        order(chars, "greedy", objective=F3, checkpoint=path, advance=Interrupted(32))
+        order(chars, "greedy", objective=F3, folder=path, advance=Interrupted(32))
     with pytest.raises(UserError, match="belongs to another run"):
-        order(chars, "greedy", objective=Objective.f3(0.5), checkpoint=path)
+        order(chars, "greedy", objective=Objective.f3(0.5), folder=path)
     told: list[int] = []
-    resumed = order(chars, "greedy", objective=F3, checkpoint=path, advance=told.append)
+    resumed = order(chars, "greedy", objective=F3, folder=path, advance=told.append)
     assert told[0] >= 32
     np.testing.assert_array_equal(resumed.indices, whole)
 

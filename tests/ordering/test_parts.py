@@ -165,16 +165,16 @@ def test_moving_targets_are_followed_as_well_as_without_parts() -> None:
 
 
 def test_an_interrupted_run_continues_with_its_finished_parts(tmp_path: Path) -> None:
-    chars, path = uneven(), tmp_path / "run.checkpoint"
+    chars, path = uneven(), tmp_path / "run"
     whole = order(chars, **SMALL)
     with pytest.raises(KeyboardInterrupt):
-        order(chars, checkpoint=path, advance=Interrupted(200), **SMALL)
+        order(chars, folder=path, advance=Interrupted(200), **SMALL)
     told: list[int] = []
-    rest = order(chars, checkpoint=path, advance=told.append, **SMALL)
+    rest = order(chars, folder=path, advance=told.append, **SMALL)
     assert rest.fingerprint == whole.fingerprint
     assert told[0] >= 62
     assert sum(told) == chars.num_sequences
-    assert not path.exists()
+    assert not list(path.iterdir())
 
 
 def test_an_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def interrupted(chars: Characteristics, path: Path, after: int, **run: Any) -> i
     """Start a run and interrupt it; how many positions it told of."""
     interrupt = Interrupt(after)
     with pytest.raises(KeyboardInterrupt):
-        order(chars, checkpoint=path, advance=interrupt, **run)
+        order(chars, folder=path, advance=interrupt, **run)
     return interrupt.told
 
 
@@ -91,13 +91,13 @@ def test_interrupted_runs_end_as_if_they_were_not(
     for after in (1, 600, to_place) if variant == "plain" else (600,):
         told = interrupted(chars, path, after, **run)
         assert told >= after
-        assert path.is_file()
+        assert (path / "checkpoint").is_file()
         resumed: list[int] = []
-        result = order(chars, checkpoint=path, advance=resumed.append, **run)
+        result = order(chars, folder=path, advance=resumed.append, **run)
         np.testing.assert_array_equal(result.indices, expected.indices)
         assert sum(resumed) == to_place
         assert resumed[0] == told
-        assert not list(tmp_path.iterdir())
+        assert not list(path.iterdir())
     assert type(result) is type(expected) is Ordering
     assert result.info == expected.info
 
@@ -113,7 +113,7 @@ def test_a_run_interrupted_again_and_again(name: str, chars: Characteristics, tm
         done = interrupted(chars, path, done + 6 * STEPS, **RUNS[name])
     # At once, before anything new is placed: what is kept stays.
     assert interrupted(chars, path, 1, **RUNS[name]) == done
-    np.testing.assert_array_equal(order(chars, checkpoint=path, **RUNS[name]).indices, expected)
+    np.testing.assert_array_equal(order(chars, folder=path, **RUNS[name]).indices, expected)
 
 
 def test_other_lengths_of_a_call_may_go_on(
@@ -123,7 +123,7 @@ def test_other_lengths_of_a_call_may_go_on(
     expected = order(chars, **RUNS["greedy"]).indices
     interrupted(chars, tmp_path / "run", 300, **RUNS["greedy"])
     monkeypatch.setattr(running, "STEPS_PER_CALL", 1000)
-    np.testing.assert_array_equal(order(chars, checkpoint=tmp_path / "run", **RUNS["greedy"]).indices, expected)
+    np.testing.assert_array_equal(order(chars, folder=tmp_path / "run", **RUNS["greedy"]).indices, expected)
 
 
 def test_a_run_without_a_checkpoint_leaves_no_file(
@@ -150,10 +150,10 @@ def test_states_are_looked_at_only_where_they_are_saved(
 
     monkeypatch.setattr(greedy.GreedySelector, "saved", counted)
     order(chars, **RUNS["greedy"])
-    order(chars, checkpoint=tmp_path / "run", **RUNS["greedy"])
+    order(chars, folder=tmp_path / "run", **RUNS["greedy"])
     assert times == [0]
     monkeypatch.setattr(running, "_SECONDS_BETWEEN_SAVES", 0.0)
-    order(chars, checkpoint=tmp_path / "run", **RUNS["greedy"])
+    order(chars, folder=tmp_path / "run", **RUNS["greedy"])
     assert times[0] > 5
 
 
@@ -169,9 +169,9 @@ def test_other_errors_pass_and_keep_what_was_saved(
             raise OSError("the terminal is gone")
 
     with pytest.raises(OSError, match="the terminal is gone"):
-        order(chars, checkpoint=path, advance=fail, **RUNS["greedy_pool"])
+        order(chars, folder=path, advance=fail, **RUNS["greedy_pool"])
     told: list[int] = []
-    result = order(chars, checkpoint=path, advance=told.append, **RUNS["greedy_pool"])
+    result = order(chars, folder=path, advance=told.append, **RUNS["greedy_pool"])
     assert told[0] >= 300
     np.testing.assert_array_equal(result.indices, order(chars, **RUNS["greedy_pool"]).indices)
 
@@ -204,9 +204,9 @@ def advance(amount):
         die()
     # In the middle of writing the file: half of it is there, under its temporary name.
     fsync = os.fsync
-    os.fsync = lambda handle: (os.ftruncate(os.open(glob.glob(path + ".*.tmp")[0], os.O_RDWR), 700), die())
+    os.fsync = lambda handle: (os.ftruncate(os.open(glob.glob(path + "/checkpoint.*.tmp")[0], os.O_RDWR), 700), die())
 
-order(chars, method, objective=Objective(windows=(16, 64)), checkpoint=path, advance=advance, **options)
+order(chars, method, objective=Objective(windows=(16, 64)), folder=path, advance=advance, **options)
 """
 
 
@@ -226,13 +226,13 @@ def test_killed_runs_end_as_if_they_were_not(name: str, moment: str, chars: Char
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    assert path.is_file()
-    assert any(tmp_path.glob("run.*.tmp")) == (moment == "in the middle of a save")
+    assert (path / "checkpoint").is_file()
+    assert any(path.glob("checkpoint.*.tmp")) == (moment == "in the middle of a save")
     told: list[int] = []
-    result = order(chars, checkpoint=path, advance=told.append, **RUNS[name])
+    result = order(chars, folder=path, advance=told.append, **RUNS[name])
     assert 400 <= told[0] < 512
     np.testing.assert_array_equal(result.indices, order(chars, **RUNS[name]).indices)
-    assert not path.exists()
+    assert not (path / "checkpoint").exists()
 
 
 # Refused
@@ -243,7 +243,7 @@ def kept(chars: Characteristics, tmp_path: Path) -> Path:
     """The checkpoint of a pool's run."""
     path = tmp_path / "run"
     interrupted(chars, path, 300, **RUNS["greedy_pool"])
-    return path
+    return path / "checkpoint"
 
 
 OTHERS: dict[str, Callable[[Characteristics], dict[str, Any]]] = {
@@ -269,7 +269,7 @@ def test_another_runs_checkpoint_is_refused(other: str, kept: Path, chars: Chara
         "counts, objective, seed or options; delete it or name another file"
     )
     with pytest.raises(UserError, match=sentence):
-        order(chars, checkpoint=kept, **run)
+        order(chars, folder=kept.parent, **run)
     assert kept.read_bytes() == before
 
 
@@ -292,17 +292,17 @@ def test_damaged_files_are_refused_whatever_the_damage(kept: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["ordering", "archive", "text", "pickle"])
 def test_files_that_are_no_checkpoint_are_refused_and_stay(kind: str, chars: Characteristics, tmp_path: Path) -> None:
-    path = tmp_path / "mine.npy"
+    path = tmp_path / "checkpoint"
     write: dict[str, Callable[[], Any]] = {
-        "ordering": lambda: np.save(path, np.arange(3)),
+        "ordering": lambda: np.save(path.open("wb"), np.arange(3)),
         "archive": lambda: np.savez(path.open("wb"), identity=np.array("x"), placed=np.arange(3)),
         "text": lambda: path.write_text("my notes"),
-        "pickle": lambda: np.save(path, np.array([{}], object), allow_pickle=True),
+        "pickle": lambda: np.save(path.open("wb"), np.array([{}], object), allow_pickle=True),
     }
     write[kind]()
     before = path.read_bytes()
     with pytest.raises(UserError, match=r"Expected a run's checkpoint at .*delete it or name another file"):
-        order(chars, "greedy", checkpoint=path)
+        order(chars, "greedy", folder=tmp_path)
     assert path.read_bytes() == before
 
 
@@ -310,10 +310,12 @@ def test_places_that_no_checkpoint_can_be_written_to_are_refused_before_the_run(
     chars: Characteristics, tmp_path: Path
 ) -> None:
     told: list[int] = []
+    (tmp_path / "checkpoint").mkdir()
     with pytest.raises(UserError, match=r"Expected a run's checkpoint at .*found .*[Dd]irectory"):
-        order(chars, "greedy", checkpoint=tmp_path, advance=told.append)
-    with pytest.raises(UserError, match=r"Expected a folder for the checkpoint, found none at .*create it first"):
-        order(chars, "greedy", checkpoint=tmp_path / "no" / "such" / "run", advance=told.append)
+        order(chars, "greedy", folder=tmp_path, advance=told.append)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"Expected a folder that can be written, found .*file"):
+        order(chars, "greedy", folder=tmp_path / "file", advance=told.append)
     assert not told
 
 

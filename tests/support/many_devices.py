@@ -142,12 +142,12 @@ def continued_cases(
     running.STEPS_PER_CALL = 64
     whole = order(chars, method, **options).indices
     for before, after in changes or [(None, devices(2)), (devices(2), devices(8)), (devices(8), None)]:
-        path = folder / "run.checkpoint"
+        path = folder / "run"
         try:
-            order(chars, method, advance=Interrupted(128), checkpoint=path, mesh=before, **options)
+            order(chars, method, advance=Interrupted(128), folder=path, mesh=before, **options)
         except KeyboardInterrupt:
             told: list[int] = []
-            rest = order(chars, method, advance=told.append, checkpoint=path, mesh=after, **options).indices
+            rest = order(chars, method, advance=told.append, folder=path, mesh=after, **options).indices
             sizes = " to ".join(str(1 if shared is None else shared.size) for shared in (before, after))
             yield f"{method}, continued, {sizes} devices", told[0] >= 128 and np.array_equal(rest, whole)
 

@@ -33,20 +33,20 @@ def main() -> None:
     chars = alike_characteristics(NUM_SEQUENCES)
     running.STEPS_PER_CALL = STEPS_PER_CALL
     # Every process has a folder of its own, as hosts have disks: only the first one's is written.
-    path = Path(folder) / process / "run.checkpoint"
+    path = Path(folder) / process / "run"
     path.parent.mkdir()
     orders, kept = {}, []
     for method, options in CASES.items():
         arguments = {"objective": OBJECTIVE, "mesh": mesh, **options}
         orders[method] = order(chars, method, **arguments).indices.tolist()
         try:
-            order(chars, method, advance=Interrupted(100), checkpoint=path, **arguments)
+            order(chars, method, advance=Interrupted(100), folder=path, **arguments)
         except KeyboardInterrupt:
-            kept.append(path.exists())
+            kept.append((path / "checkpoint").exists())
         told: list[int] = []
-        continued = order(chars, method, advance=told.append, checkpoint=path, **arguments)
+        continued = order(chars, method, advance=told.append, folder=path, **arguments)
         orders[f"{method}, continued after {told[0]}"] = continued.indices.tolist()
-        kept.append(path.exists())
+        kept.append((path / "checkpoint").exists())
     print(json.dumps({"num_devices": jax.device_count(), "orders": orders, "kept": kept}))
 
 

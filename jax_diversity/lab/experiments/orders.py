@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.counts import Characteristics
 from jax_diversity.lab.experiments.sequences import PackedTokens
 from jax_diversity.ordering.base import order
-from jax_diversity.counts import Characteristics
 from jax_diversity.schema import Segments
 
 if TYPE_CHECKING:

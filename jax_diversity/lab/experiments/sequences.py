@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
 from jax_diversity.characteristics.counts import sequence_documents
+from jax_diversity.counts import Characteristics
 from jax_diversity.packing.base import pack
 from jax_diversity.packing.settings import PackingConfig
-from jax_diversity.counts import Characteristics
 from jax_diversity.schema import Segments
 from jax_diversity.token_store.megatron import run_positions
 

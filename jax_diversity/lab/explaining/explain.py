@@ -15,6 +15,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Num
 
+from jax_diversity.counts import Characteristics
+from jax_diversity.counts.characteristics import MADE_BY
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
@@ -26,9 +28,7 @@ from jax_diversity.lab.explaining.regression import Basis, Estimate, explained_s
 from jax_diversity.lab.explaining.sketching import Loss, Sketches, sketch_gradients
 from jax_diversity.lab.explaining.windows import window_variance
 from jax_diversity.ordering.base import order
-from jax_diversity.counts import Characteristics
 from jax_diversity.schema import Ordering
-from jax_diversity.counts.characteristics import MADE_BY
 
 SKETCH_SIZE = 1024
 _SEEDS = (0, 1, 2)

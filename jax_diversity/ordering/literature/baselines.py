@@ -9,28 +9,23 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from jax_diversity.counts import Characteristics, TokenCounts
 from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.objective import heaviest_groups
-from jax_diversity.counts import Characteristics
-from jax_diversity.counts import StoredCounts
 
 
-def uniform_shuffle(
-    characteristics: Characteristics | StoredCounts, *, seed: int = 0, advance: Advance = ignore
-) -> Int64[np.ndarray, " sequence"]:
+def uniform_shuffle(counts: TokenCounts, *, seed: int = 0, advance: Advance = ignore) -> Int64[np.ndarray, " sequence"]:
     """Return a random permutation; every permutation is equally likely (NumPy's PCG64, seeded)."""
-    indices = np.random.default_rng(seed).permutation(characteristics.num_sequences).astype(np.int64)
+    indices = np.random.default_rng(seed).permutation(counts.num_sequences).astype(np.int64)
     advance(len(indices))
     return indices
 
 
-def corpus_order(
-    characteristics: Characteristics | StoredCounts, *, advance: Advance = ignore
-) -> Int64[np.ndarray, " sequence"]:
+def corpus_order(counts: TokenCounts, *, advance: Advance = ignore) -> Int64[np.ndarray, " sequence"]:
     """Return the sequences in the order of packing."""
-    advance(characteristics.num_sequences)
-    return np.arange(characteristics.num_sequences, dtype=np.int64)
+    advance(counts.num_sequences)
+    return np.arange(counts.num_sequences, dtype=np.int64)
 
 
 def cluster_sorted(characteristics: Characteristics, *, advance: Advance = ignore) -> Int64[np.ndarray, " sequence"]:

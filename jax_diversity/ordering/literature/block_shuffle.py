@@ -6,13 +6,13 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int64
 
+from jax_diversity.counts import Characteristics
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.composition.compose import shuffle_blocks
 from jax_diversity.ordering.greedy import greedy
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.running import Checkpoint
-from jax_diversity.counts import Characteristics
 from jax_diversity.schema import Ordering
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.counts import Characteristics
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.counts import Characteristics
 
 
 def buffer_shuffle(
