@@ -34,7 +34,7 @@ from jax_diversity.characteristics.settings import default_families
 from jax_diversity.lab.explaining.explain import document_blocks
 from jax_diversity.lab.explaining.windows import window_variance
 from jax_diversity.sampling.precision import sequences_needed
-from jax_diversity.sampling.whole import find_whole
+from jax_diversity.sampling.population import find_population
 
 WINDOWS = (16, 64, 256, 1024)
 COVERED = (64, 256, 1024)
@@ -133,7 +133,7 @@ def make_orders(chars: jd.Characteristics, reference: np.ndarray, num_seeds: int
 
 def with_reference(chars: jd.Characteristics, reference: np.ndarray) -> jd.Characteristics:
     """The counts with the bins of the reference, as `jd.sample(values=...)` adds them."""
-    return find_whole(chars, None).with_values({"reference": reference}).characteristics
+    return find_population(chars, None).with_values({"reference": reference}).characteristics
 
 
 def variances(values: np.ndarray, orders: Orders, blocks: np.ndarray) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The public names and the modules they are in; `__init__.py` imports each when it is first used."""
 
 from .counts import Characteristics as Characteristics
+from .counts.targets import Targets as Targets
 from .dataset import Dataset as Dataset
 from .dataset import open_dataset as open_dataset
 from .dataset.calls import compare as compare
@@ -41,7 +42,6 @@ from .ordering.composition.hosts import merge_orderings as merge_orderings
 from .ordering.composition.hosts import partition_sequences as partition_sequences
 from .ordering.composition.hosts import select_sequences as select_sequences
 from .ordering.objective import Objective as Objective
-from .ordering.plan import Targets as Targets
 from .packing.base import Packed as Packed
 from .packing.base import pack as pack
 from .packing.report import PackingReport as PackingReport

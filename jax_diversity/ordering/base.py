@@ -14,6 +14,7 @@ from jaxtyping import Int64
 
 from jax_diversity.counts import TokenCounts
 from jax_diversity.counts.characteristics import MADE_BY
+from jax_diversity.counts.targets import Targets, shares_by_name
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import as_whole_number, check_function, check_type
 from jax_diversity.foundation.errors import UserError
@@ -21,7 +22,7 @@ from jax_diversity.foundation.folders import make_folder
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.objective import Objective, check_index_range
-from jax_diversity.ordering.plan import Plan, Targets, shares_by_name
+from jax_diversity.ordering.plan import Plan
 from jax_diversity.ordering.running import Checkpoint
 from jax_diversity.ordering.shortages import UnmetTargets, shortages
 from jax_diversity.schema import Ordering

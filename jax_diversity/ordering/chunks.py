@@ -35,6 +35,7 @@ from jaxtyping import Float64, Int64
 
 from jax_diversity.counts import Characteristics, TokenCounts
 from jax_diversity.counts.spool import Rows, Spool
+from jax_diversity.counts.targets import Targets
 from jax_diversity.counts.token_counts import CountsDigest
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.errors import UserError
@@ -48,7 +49,6 @@ from jax_diversity.ordering.parts import CutSides, parts_of
 from jax_diversity.ordering.plan import (
     Plan,
     PlannedPart,
-    Targets,
     as_consumed,
     as_epoch,
     group_head_start,

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float64
 
 from jax_diversity.counts import TokenCounts
+from jax_diversity.counts.targets import Targets, group_shares
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.ordering.plan import Targets, group_shares
 from jax_diversity.ordering.settings import TargetsConfig, position_of
 
 _MOST_STEPS = 64

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from jax_diversity.counts.targets import Targets
 from jax_diversity.foundation.wording import counted
-from jax_diversity.ordering.plan import Plan, Targets
+from jax_diversity.ordering.plan import Plan
 
 if TYPE_CHECKING:
     from jax_diversity.ordering.chunks import ChunkedPlan

@@ -18,7 +18,7 @@ from jax_diversity.ordering.settings import OrderConfig, position_of
 from jax_diversity.ordering.stored import ORDERINGS, VALIDATION, VALIDATION_FILE, VALIDATION_STAGE, array_name
 
 if TYPE_CHECKING:
-    from jax_diversity.ordering.plan import Targets
+    from jax_diversity.counts.targets import Targets
 
 
 _VALIDATION_METHOD = "balance"

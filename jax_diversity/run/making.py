@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.counts import Characteristics
+from jax_diversity.counts.targets import Targets
 from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.checks import as_whole_number, check_type
@@ -28,7 +29,7 @@ from jax_diversity.foundation.folders import locked
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.base import METHODS, check_uses, order
 from jax_diversity.ordering.objective import Objective
-from jax_diversity.ordering.plan import Targets, as_epoch
+from jax_diversity.ordering.plan import as_epoch
 from jax_diversity.run.background import Maker
 from jax_diversity.run.mixture import Mixture, NumberQueue
 from jax_diversity.run.run import SCHEDULE_FILE, Datasets, open_datasets, times_before

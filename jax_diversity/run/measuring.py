@@ -17,6 +17,7 @@ from jaxtyping import Float64
 
 from jax_diversity.counts import Characteristics
 from jax_diversity.counts.files import StoredCounts
+from jax_diversity.counts.targets import Targets
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.errors import UserError
@@ -37,7 +38,6 @@ from jax_diversity.measures.followed import FollowedBalance, follow
 from jax_diversity.measures.profile import window_profile
 from jax_diversity.measures.windows import place, usable_windows
 from jax_diversity.ordering.literature.baselines import uniform_shuffle
-from jax_diversity.ordering.plan import Targets
 from jax_diversity.run.run import Run, make_run
 from jax_diversity.schema import Ordering
 from jax_diversity.schema.orderings import Positions

@@ -15,13 +15,13 @@ from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array
 
 from jax_diversity.counts import Characteristics
+from jax_diversity.counts.targets import Targets
 from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.checks import as_tuple, as_weight, as_whole_number, check_one_of, check_type
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import distinct_ends
 from jax_diversity.foundation.progress import ignore
 from jax_diversity.ordering.curriculum import targets_of
-from jax_diversity.ordering.plan import Targets
 from jax_diversity.ordering.settings import TargetsConfig
 from jax_diversity.run.interleaving import Rule, interleaved
 from jax_diversity.run.joining import joined_characteristics, joined_groups

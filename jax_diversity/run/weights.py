@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from jax_diversity.counts.targets import Targets
 from jax_diversity.foundation.checks import as_tuple, as_weight
 from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.foundation.folders import source_of_file
-from jax_diversity.ordering.plan import Targets
 from jax_diversity.schema.weights import WeightRule, fits, parse_rules
 
 _LARGEST_TEMPERATURE = 1e6

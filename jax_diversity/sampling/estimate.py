@@ -13,9 +13,9 @@ from scipy import stats
 
 from jax_diversity.foundation.checks import check_type
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.sampling.population import as_numbers
 from jax_diversity.sampling.sample import Sample
 from jax_diversity.sampling.variance import fit_components, mean_deviations
-from jax_diversity.sampling.whole import as_numbers
 
 _LEVEL = 0.95
 _LEAST = 4

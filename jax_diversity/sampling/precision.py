@@ -11,10 +11,10 @@ from scipy import stats
 
 from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.foundation.progress import Advance, ignore
+from jax_diversity.sampling.population import Kind, Source, as_numbers, find_population
 from jax_diversity.sampling.sample import Sample, sample
 from jax_diversity.sampling.selection import balanced_prefix
 from jax_diversity.sampling.variance import fit_components, mean_deviations
-from jax_diversity.sampling.whole import Kind, Source, as_numbers, find_whole
 
 _PILOT = 4096
 _LEVEL = 0.95
@@ -22,7 +22,7 @@ _SIZES_PER_DOUBLING = 8
 
 
 @dataclass(frozen=True)
-class Needed:
+class SampleSizes:
     """Numbers of sequences (or documents) whose mean loss has an interval of ± `precision`.
 
     Attributes:
@@ -59,7 +59,7 @@ def sequences_needed(
     of: Kind | None = None,
     seed: int = 0,
     advance: Advance = ignore,
-) -> Needed:
+) -> SampleSizes:
     """Say how many sequences a balanced and a random sample need for a precision.
 
     Args:
@@ -74,19 +74,19 @@ def sequences_needed(
     """
     if not isinstance(precision, int | float) or not 0 < precision < math.inf:
         raise UserError(f"Expected a precision as a number above 0, found {quoted(precision)}.")
-    whole = find_whole(source, of)
-    chars = whole.characteristics
+    population = find_population(source, of)
+    chars = population.characteristics
     if pilot is None:
-        everywhere = whole.rows_of("pilot losses", losses)
+        everywhere = population.rows_of("pilot losses", losses)
         pilot = sample(source, min(_PILOT, chars.num_sequences), of=of, seed=seed)
-        rows = pilot.positions if whole.numbers is None else np.searchsorted(whole.numbers, pilot.positions)
+        rows = pilot.positions if population.numbers is None else np.searchsorted(population.numbers, pilot.positions)
         values = everywhere[rows]
     else:
         values = as_numbers("pilot losses", losses, len(pilot), "one for each of the pilot sample")
-        if pilot.info.get("characteristics") != chars.fingerprint or pilot.kind != whole.kind:
+        if pilot.info.get("characteristics") != chars.fingerprint or pilot.kind != population.kind:
             raise UserError(
-                f"Expected a pilot sample of these {chars.num_sequences:,} {whole.kind}, found a sample of others or "
-                "with values of its own; take a sample of this source without values."
+                f"Expected a pilot sample of these {chars.num_sequences:,} {population.kind}, found a sample of others "
+                "or with values of its own; take a sample of this source without values."
             )
     if len(values) < 2 or np.ptp(values) == 0:
         raise UserError("Expected pilot losses of at least two sequences that differ, found equal ones.")
@@ -107,5 +107,5 @@ def sequences_needed(
         if float(found.of_mean(left, deviations)[0]) <= goal:
             balanced = number
             break
-    mean = float(chars.tokens.mean()) if whole.kind == "sequences" else None
-    return Needed(float(precision), balanced, by_chance, number_of_all, mean, whole.kind)
+    mean = float(chars.tokens.mean()) if population.kind == "sequences" else None
+    return SampleSizes(float(precision), balanced, by_chance, number_of_all, mean, population.kind)

@@ -24,8 +24,8 @@ from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.tables import as_html
 from jax_diversity.measures.windows import total_variation
 from jax_diversity.ordering.objective import Objective
+from jax_diversity.sampling.population import Kind, Population, Source, find_population
 from jax_diversity.sampling.selection import balanced_prefix
-from jax_diversity.sampling.whole import Kind, Source, Whole, find_whole
 from jax_diversity.schema.orderings import as_integers
 
 _DRAWS = 8
@@ -95,19 +95,19 @@ class Sample:
         Example:
             >>> Sample.of(chars, np.random.default_rng(0).permutation(chars.num_sequences)[:1_000])
         """
-        whole = find_whole(source, of).with_values(values or {})
-        chosen = as_integers("positions", positions, below=max(whole.num_numbers, 1))
+        population = find_population(source, of).with_values(values or {})
+        chosen = as_integers("positions", positions, below=max(population.num_numbers, 1))
         rows = chosen
-        if whole.numbers is not None:
-            rows = np.searchsorted(whole.numbers, chosen).clip(max=len(whole.numbers) - 1)
-            if (strange := chosen[whole.numbers[rows] != chosen]).size:
+        if population.numbers is not None:
+            rows = np.searchsorted(population.numbers, chosen).clip(max=len(population.numbers) - 1)
+            if (strange := chosen[population.numbers[rows] != chosen]).size:
                 raise UserError(
                     f"Expected documents that training reads, found document {strange[0]}, which is not in the "
                     "training sequences; leave it out."
                 )
         if len(np.unique(rows)) < len(rows) or not len(rows):
             raise UserError("Expected at least one position and each position once, found none or a repeated one.")
-        return _of_rows(whole, rows, {"method": "given"})
+        return _of_rows(population, rows, {"method": "given"})
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -343,26 +343,26 @@ def sample(
         1,000 of 37,811 sequences ...
         >>> first, second = sample("dataset", 0.01, of="documents", num_samples=2)
     """
-    whole = find_whole(source, of).with_values({} if values is None else values)
-    number = _as_number(size, whole)
+    population = find_population(source, of).with_values({} if values is None else values)
+    number = _as_number(size, population)
     times = 1 if num_samples is None else as_whole_number("num_samples", num_samples, 1)
-    if number * times > whole.characteristics.num_sequences:
+    if number * times > (number_of_all := population.characteristics.num_sequences):
         raise UserError(
-            f"Expected at most all {whole.characteristics.num_sequences:,} {whole.kind} in a sample, found {number:,}"
+            f"Expected at most all {number_of_all:,} {population.kind} in a sample, found {number:,}"
             f"{f' in each of {times} samples' if times > 1 else ''}; ask for fewer."
         )
     seed = as_whole_number("seed", seed)
     rows = balanced_prefix(
-        whole.characteristics, number * times, seed=seed, objective=objective, advance=advance
+        population.characteristics, number * times, seed=seed, objective=objective, advance=advance
     ).reshape(times, number)
     info = {"method": "balance", "seed": seed}
-    found = tuple(_of_rows(whole, part, {**info, "number": place}) for place, part in enumerate(rows))
+    found = tuple(_of_rows(population, part, {**info, "number": place}) for place, part in enumerate(rows))
     return found[0] if num_samples is None else found
 
 
-def _as_number(size: Any, whole: Whole) -> int:
+def _as_number(size: Any, population: Population) -> int:
     """Return the number of a sample from a number or a share."""
-    number_of_all = whole.characteristics.num_sequences
+    number_of_all = population.characteristics.num_sequences
     if isinstance(size, float | np.floating):
         if not 0 < size < 1:
             raise UserError(
@@ -370,27 +370,28 @@ def _as_number(size: Any, whole: Whole) -> int:
             )
         if (number := round(float(size) * number_of_all)) < 1:
             raise UserError(
-                f"Expected a share that is at least one of the {number_of_all:,} {whole.kind}, found {size:g}; ask for "
-                "more."
+                f"Expected a share that is at least one of the {number_of_all:,} {population.kind}, found {size:g}; "
+                "ask for more."
             )
         return number
     number = as_whole_number("a sample's size", size, 1)
     if number > number_of_all:
         raise UserError(
-            f"Expected at most all {number_of_all:,} {whole.kind} in a sample, found {quoted(size)}; ask for fewer."
+            f"Expected at most all {number_of_all:,} {population.kind} in a sample, found {quoted(size)}; ask for "
+            "fewer."
         )
     return number
 
 
-def _of_rows(whole: Whole, rows: Int64[np.ndarray, " chosen"], info: Mapping[str, Any]) -> Sample:
-    """Make the sample of some rows of the whole."""
-    chars = whole.characteristics
+def _of_rows(population: Population, rows: Int64[np.ndarray, " chosen"], info: Mapping[str, Any]) -> Sample:
+    """Make the sample of some rows of the population."""
+    chars = population.characteristics
     shares = {family: chars.target_share(family) for family in chars.families}
-    positions = rows.copy() if whole.numbers is None else whole.numbers[rows]
+    positions = rows.copy() if population.numbers is None else population.numbers[rows]
     tokens = chars.tokens
     return Sample(
         positions,
-        whole.kind,
+        population.kind,
         chars.num_sequences,
         # Without documents and copies, which only orderings use.
         Characteristics.from_counts(
@@ -400,11 +401,11 @@ def _of_rows(whole: Whole, rows: Int64[np.ndarray, " chosen"], info: Mapping[str
         ),
         shares,
         _random_tv(chars, len(rows), shares),
-        whole.names,
-        None if whole.ids is None else whole.ids(positions),
-        whole.numbers,
+        population.names,
+        None if population.ids is None else population.ids(positions),
+        population.numbers,
         None if np.ptp(tokens) == 0 else tokens,
-        {**info, "num_numbers": whole.num_numbers, "characteristics": chars.fingerprint},
+        {**info, "num_numbers": population.num_numbers, "characteristics": chars.fingerprint},
     )
 
 

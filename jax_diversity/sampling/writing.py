@@ -11,7 +11,7 @@ from jax_diversity.counts import Characteristics
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.sampling.whole import Source, is_parquet
+from jax_diversity.sampling.population import Source, is_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,7 +22,7 @@ ROOT = PACKAGE.parent
 
 # A folder may import itself and what is listed here, nothing else of the package. A stage never imports another
 # stage: other stages' artifacts come in through the engine's context; only the list of stages knows them all.
-BASE = {"foundation", "schema", "text", "token_store", "figures"}
+BASE = {"foundation", "schema", "counts", "text", "token_store", "figures"}
 TEXT_STAGES = {"corpus", "tokenization", "embedding", "clustering"}
 STAGES = TEXT_STAGES | {"characteristics", "measures", "ordering", "packing", "records"}
 BUILT = BASE | STAGES | {"dataset"}
@@ -31,6 +31,7 @@ ALLOWED = {
     "text": {"foundation"},
     "figures": {"foundation"},
     "schema": {"foundation"},
+    "counts": {"foundation", "schema"},
     "token_store": {"foundation", "schema"},
     **dict.fromkeys(STAGES, BASE),
     "dataset": BASE | STAGES,
@@ -113,7 +114,7 @@ def test_two_lines_add_a_stage(folder: str) -> None:
     # The settings of an ordering are also options of `order` and `schedule`; targets are also moving weights of a run.
     known = {"pipeline.settings", "pipeline.stages", "pipeline.build", "cli.options", "run.settings", "run.mixture"}
     # A sample of a Parquet file has the families of a default build, with their weights.
-    known |= {"sampling.whole"}
+    known |= {"sampling.population"}
     # The lab's experiments vary orders and packings, read tasks as a corpus, and build datasets of any corpus.
     lab = {f"lab.experiments.{module}" for module in ("settings", "sequences", "evaluation")} | {"cli.experimenting"}
     assert set(outside["settings"]) <= known | lab

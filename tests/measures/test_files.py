@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from jax_diversity import Characteristics, UserError, measure
+from jax_diversity.counts.spool import Spool
 from jax_diversity.measures.files import measure_files
 from jax_diversity.schema import count_files
-from jax_diversity.counts.spool import Spool
 from tests.support.summaries import check_among
 
 NUM, WINDOWS = 500, (1, 7, 64, 230)

@@ -19,12 +19,12 @@ import pytest
 from jax_diversity import Characteristics, Objective, Ordering, UserError, measure
 from jax_diversity.counts import spool, token_counts
 from jax_diversity.counts.files import CountFiles
+from jax_diversity.counts.targets import Targets
 from jax_diversity.foundation.devices import first_devices
 from jax_diversity.ordering import chunks, parts
 from jax_diversity.ordering.base import order
 from jax_diversity.ordering.halving import halve, sort_by_group
 from jax_diversity.ordering.objective import Features
-from jax_diversity.ordering.plan import Targets
 from jax_diversity.ordering.shortages import UnmetTargets
 from tests.support.synthetic import synthetic_characteristics
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from jax_diversity import Characteristics, Objective, UserError, order, shuffle_blocks
+from jax_diversity.counts.targets import Targets
 from jax_diversity.ordering import greedy, running
-from jax_diversity.ordering.plan import Targets
 from jax_diversity.ordering.settings import OrderConfig
 from tests.support.many_devices import Interrupted
 from tests.support.synthetic import synthetic_characteristics

@@ -23,6 +23,7 @@ from jax_diversity.foundation.artifacts import signed
 from jax_diversity.foundation.settings import read_settings
 from jax_diversity.measures.followed import follow
 from jax_diversity.ordering.base import METHODS
+from jax_diversity.ordering.plan import Plan
 from jax_diversity.ordering.settings import AfterConfig, OrderConfig, TargetsConfig
 from jax_diversity.ordering.shortages import UnmetTargets, shortages
 from jax_diversity.pipeline.build import Build, recorded_config
@@ -144,7 +145,7 @@ def words(settings: dict[str, Any], prefix: str = "") -> list[str]:
 def test_every_method_and_option_is_used() -> None:
     """A new one has to be entered above, and so is used from settings and from the command line."""
     # What a method takes besides its options: a new name here is a new setting, too.
-    assert METHODS.contract == {"characteristics", "seed", "objective", "advance", "plan", "checkpoint"}
+    assert METHODS.contract == {"characteristics", "counts", "seed", "objective", "advance", "plan", "checkpoint"}
     assert set(OPTIONS) == set(METHODS)
     for method, given in OPTIONS.items():
         by_settings = METHODS.describe(method)[1]
@@ -274,34 +275,34 @@ def test_a_group_is_used_up_where_the_integral_of_its_target_says() -> None:
     targets = phases([0, 90, 200], [[0.7, 0.1, 0.2], [0.2, 0.4, 0.4], [0.4, 0.6, 0.0]])
     shares = np.repeat(targets.shares["topic"], [90, 110, 100], axis=0)
     running, has = np.cumsum(8 * shares, axis=0), np.bincount(groups) * 8
-    found = {shortage.group: shortage for shortage in shortages(chars, targets)}
+    found = {shortage.group: shortage for shortage in shortages(Plan.build(chars, jd.Objective()), targets)}
     assert set(found) == {int(group) for group in np.flatnonzero(running[-1] > has)} == {1, 2}
     for group, shortage in found.items():
         assert shortage.used_up_after == pytest.approx(np.argmax(running[:, group] > has[group]) / 300, abs=1 / 300)
-        assert (shortage.asked, shortage.has) == (pytest.approx(running[-1, group]), has[group])
-    assert [shortage.used_up_after for shortage in shortages(chars, targets)] == sorted(
+        assert (shortage.needed, shortage.has) == (pytest.approx(running[-1, group]), has[group])
+    assert [shortage.used_up_after for shortage in shortages(Plan.build(chars, jd.Objective()), targets)] == sorted(
         shortage.used_up_after for shortage in found.values()
     )
 
 
 def test_targets_of_the_corpus_itself_lack_nothing() -> None:
     chars = jd.Characteristics.from_counts({"topic": 8 * np.eye(3, dtype=int)[np.arange(90) % 3]})
-    assert shortages(chars, phases([0], [[1, 1, 1]])) == []
+    assert shortages(Plan.build(chars, jd.Objective()), phases([0], [[1, 1, 1]])) == []
     line = jd.Targets.linear({"topic": [1, 0.5, 0]}, {"topic": [0, 0.5, 1]}, 90)
-    assert shortages(chars, line) == []
+    assert shortages(Plan.build(chars, jd.Objective()), line) == []
 
 
 def test_what_was_consumed_is_no_longer_there() -> None:
     chars = jd.Characteristics.from_counts({"topic": 8 * np.eye(2, dtype=int)[np.arange(90) % 2]})
     even = phases([0], [[1, 1]])
-    (shortage,) = shortages(chars, even, np.arange(0, 40, 2))
+    (shortage,) = shortages(Plan.build(chars, jd.Objective(), None, np.arange(0, 40, 2)), even)
     assert (shortage.group, shortage.has) == (0, 8 * 25)
     assert shortage.used_up_after == pytest.approx((20 + 50) / 90)
 
 
 def test_a_group_without_tokens_is_told() -> None:
     chars = jd.Characteristics.from_counts({"topic": np.array([[8, 0]] * 9)})
-    (shortage,) = shortages(chars, phases([0], [[1, 1]]))
+    (shortage,) = shortages(Plan.build(chars, jd.Objective()), phases([0], [[1, 1]]))
     assert shortage.sentence("law", 0) == (
         "The targets ask for the tokens of topic 'law' from 0% of the order on, but the corpus has none. "
         "The remaining sequences follow."

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_diversity import Characteristics, Objective, order
+from jax_diversity.counts.targets import Targets
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.ordering.plan import Plan, Targets, as_consumed
+from jax_diversity.ordering.plan import Plan, as_consumed
 from tests.support.synthetic import synthetic_characteristics
 
 # A pool over a plain shuffle follows a target as long as it has room for what the target does not want yet.

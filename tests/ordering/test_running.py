@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from jax_diversity import Characteristics, Objective, Ordering, order
+from jax_diversity.counts.targets import Targets
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.ordering import greedy, running
-from jax_diversity.ordering.plan import Targets
 from tests.support.synthetic import synthetic_characteristics
 
 STEPS = 64

@@ -20,9 +20,10 @@ from jax import export
 from jax.sharding import Mesh
 
 from jax_diversity import Characteristics, Objective, order
+from jax_diversity.counts.targets import Targets
 from jax_diversity.foundation import compilation
 from jax_diversity.ordering import greedy, mesh, pool, running
-from jax_diversity.ordering.plan import Plan, Targets
+from jax_diversity.ordering.plan import Plan
 from tests.support.ordering_cases import random_copies
 from tests.support.synthetic import synthetic_characteristics
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from jax_diversity.characteristics.codes import Codes, length_bins
 from jax_diversity.characteristics.counts import count_tokens, sequence_documents
-from jax_diversity.packing.concat import concat
 from jax_diversity.counts import Characteristics
+from jax_diversity.packing.concat import concat
 
 
 def synthetic_characteristics(

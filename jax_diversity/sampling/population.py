@@ -14,15 +14,15 @@ from scipy.sparse import csr_array, vstack
 
 from jax_diversity.characteristics.codes import Codes, FieldValues, length_bins, numeric_bins
 from jax_diversity.characteristics.stored import TOKENS, codes_file
-from jax_diversity.counts import Characteristics
+from jax_diversity.counts import Characteristics, TokenCounts
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.checks import check_mapping, check_one_of
 from jax_diversity.foundation.errors import UserError, in_one_line, quoted
 from jax_diversity.schema import Segments
 
 Kind = Literal["sequences", "documents"]
-Source = Characteristics | Dataset | str | Path
-"""Token counts of sequences, a built dataset or its folder, or a Parquet file of documents."""
+Source = TokenCounts | Dataset | str | Path
+"""Token counts of sequences, in memory or stored, a built dataset or its folder, or a Parquet file of documents."""
 VALUE_BINS = 50
 """Number of quantile bins of a user's own values."""
 _VALUE_WEIGHT = 4.0
@@ -39,7 +39,7 @@ _TEXT, _ID = "text", "id"
 
 
 @dataclass(frozen=True)
-class Whole:
+class Population:
     """All sequences or documents that a sample may contain.
 
     Attributes:
@@ -58,7 +58,7 @@ class Whole:
     num_numbers: int = 0
     ids: Callable[[Int64[np.ndarray, " chosen"]], tuple[str, ...]] | None = None
 
-    def with_values(self, values: Mapping[str, Any]) -> Whole:
+    def with_values(self, values: Mapping[str, Any]) -> Population:
         """Add a family for every array of a user's own values, in quantile bins.
 
         Raises:
@@ -97,7 +97,7 @@ def as_numbers(what: str, given: Any, number: int, words: str) -> Float64[np.nda
     return values
 
 
-def find_whole(source: Source, kind: Kind | None) -> Whole:
+def find_population(source: Source, kind: Kind | None) -> Population:
     """Return all sequences or documents of a source; None means sequences, and documents for a Parquet file.
 
     Raises:
@@ -105,13 +105,14 @@ def find_whole(source: Source, kind: Kind | None) -> Whole:
     """
     if kind is not None:
         check_one_of("of", kind, ("sequences", "documents"))
-    if isinstance(source, Characteristics):
+    if isinstance(source, TokenCounts):
         if kind == "documents":
             raise UserError(
                 "Expected a dataset or a Parquet file for a sample of documents, found token counts; give counts with "
                 "one row per document and leave `of` out."
             )
-        return Whole("sequences", source, source.names, num_numbers=source.num_sequences)
+        number = source.num_sequences
+        return Population("sequences", source.rows(0, number), source.names, num_numbers=number)
     if is_parquet(source):
         if kind == "sequences":
             raise UserError(
@@ -133,13 +134,13 @@ def is_parquet(source: Any) -> bool:
     return isinstance(source, str | Path) and str(source).endswith(".parquet")
 
 
-def _of_sequences(dataset: Dataset) -> Whole:
+def _of_sequences(dataset: Dataset) -> Population:
     chars = dataset.characteristics
     names = {family: dataset.shown_groups[family] for family in chars.families if family != TOKENS}
-    return Whole("sequences", chars, names, num_numbers=chars.num_sequences)
+    return Population("sequences", chars, names, num_numbers=chars.num_sequences)
 
 
-def _of_documents(dataset: Dataset) -> Whole:
+def _of_documents(dataset: Dataset) -> Population:
     """Documents that training reads; a validation document must not get into a sample for a proxy run."""
     import pyarrow.parquet as pq
 
@@ -163,7 +164,7 @@ def _of_documents(dataset: Dataset) -> Whole:
         return tuple(found[place] for place in np.searchsorted(ascending, chosen).tolist())
 
     chars = Characteristics.from_counts(counts, weights=weights, sequence_length=_UNITS)
-    return Whole("documents", chars, names, numbers, len(lengths), ids)
+    return Population("documents", chars, names, numbers, len(lengths), ids)
 
 
 def _token_shares(
@@ -223,7 +224,7 @@ def _one_group(codes: Codes, tokens: Int64[np.ndarray, " row"]) -> csr_array:
     )
 
 
-def _of_parquet(path: Path) -> Whole:
+def _of_parquet(path: Path) -> Population:
     """Documents of a Parquet file: families of its columns, of the length of the text, and of hashed words."""
     import pyarrow as pa
 
@@ -255,7 +256,7 @@ def _of_parquet(path: Path) -> Whole:
     counts["words"] = csr_array(vstack(words))
     chars = Characteristics.from_counts(counts, weights={"words": _WORD_WEIGHT}, sequence_length=_UNITS)
     names = {name: found[name].names for name in counts if name in found}
-    return Whole("documents", chars, names, None, len(ids), lambda chosen: tuple(str(ids[row]) for row in chosen))
+    return Population("documents", chars, names, None, len(ids), lambda chosen: tuple(str(ids[row]) for row in chosen))
 
 
 def _batches(path: Path) -> Iterator[Any]:
