@@ -7,8 +7,6 @@ from .dataset import open_dataset as open_dataset
 from .dataset.calls import compare as compare
 from .dataset.calls import measure as measure
 from .dataset.calls import order as order
-from .dataset.stored_counts import measure_files as measure_files
-from .dataset.stored_counts import order_files as order_files
 from .foundation.compilation import keep_compiled_programs as keep_compiled_programs
 from .foundation.errors import UserError as UserError
 from .lab.evaluation import Evaluated as Evaluated

@@ -1,59 +1,67 @@
-"""The public functions of token counts: they also take a built dataset or its folder, and orderings by name."""
+"""The public functions of token counts: they also take a built dataset, its folder or address, and files of counts."""
 
 from __future__ import annotations
 
 import functools
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.counts import Characteristics
+from jax_diversity.counts import TokenCounts
+from jax_diversity.counts.files import CountFiles
 from jax_diversity.dataset.dataset import Dataset, open_dataset
+from jax_diversity.dataset.orderings import is_file_name, load_ordering
 from jax_diversity.foundation.checks import check_type
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.object_store import is_address
+from jax_diversity.foundation.progress import Progress
 from jax_diversity.measures import balance as _balance
 from jax_diversity.measures import comparison as _comparison
 from jax_diversity.measures.balance import Balance, Order
 from jax_diversity.measures.comparison import Comparison
+from jax_diversity.measures.drawn import MeasuredOrder
+from jax_diversity.measures.stored import read_measured
 from jax_diversity.measures.windows import usable_windows
 from jax_diversity.ordering import base as _base
 from jax_diversity.schema import Ordering
 
-Given = Characteristics | Dataset | str | Path
-"""Token counts, or a built dataset, or its folder or address."""
+Given = TokenCounts | Dataset | str | Path | Sequence[str | Path]
+"""Token counts, or a built dataset, its folder or address, or files of counts (a folder, a file or several files)."""
 
 
 @functools.wraps(_base.order)
 def order(counts: Given, method: str = "balance", **settings: Any) -> Ordering:  # noqa: D103 - documented there
-    opened, _ = _opened(counts)
+    opened, _ = opened_counts(counts)
     return _base.order(opened, method, **settings)
 
 
 @functools.wraps(_balance.measure)
 def measure(  # noqa: D103
-    characteristics: Given,
+    counts: Given,
     ordering: Order | str | Path = "balance",
     windows: Sequence[int] | None = None,
     *arguments: Any,
     **settings: Any,
 ) -> Balance:
-    counts, dataset = _opened(characteristics)
-    return _balance.measure(counts, _found(dataset, ordering), windows, *arguments, **settings)
+    opened, dataset = opened_counts(counts)
+    return _balance.measure(opened, _found(dataset, opened, ordering), windows, *arguments, **settings)
 
 
 @functools.wraps(_comparison.compare)
 def compare(  # noqa: D103
-    characteristics: Given,
+    counts: Given,
     orderings: Mapping[str, Order | str | Path] | Sequence[str] | None = None,
     windows: Sequence[int] | None = None,
-    *arguments: Any,
+    offsets: Sequence[str] = ("0", "half"),
     **settings: Any,
 ) -> Comparison:
-    counts, dataset = _opened(characteristics)
+    opened, dataset = opened_counts(counts)
+    known: dict[str, MeasuredOrder] = {}
     if dataset is not None:
         if windows is None and "windows" in dataset.settings:  # the comparisons of the build and of its report
-            windows = usable_windows(dataset.settings["windows"], counts.num_sequences, counts.batch_size)
+            windows = usable_windows(dataset.settings["windows"], opened.num_sequences, opened.batch_size)
         if orderings is None:
             orderings = list(dataset.orderings)
         if isinstance(orderings, str):
@@ -65,25 +73,61 @@ def compare(  # noqa: D103
                     "every one of a list of orderings", name, str, "a name; give orderings as {'name': ordering}"
                 )
             orderings = {name: name for name in orderings}
-        orderings = {name: _found(dataset, each) for name, each in orderings.items()}
+        if windows is not None and settings.get("targets") is None and "every" not in offsets:
+            names = {name: each for name, each in orderings.items() if isinstance(each, str) and not is_file_name(each)}
+            known = known_measures(dataset, names, windows)
+    if isinstance(orderings, Mapping):
+        orderings = {name: _found(dataset, opened, each) for name, each in orderings.items()}
     chosen: Any = {} if orderings is None else orderings
-    return _comparison.compare(counts, chosen, windows, *arguments, **settings)
+    total = opened.num_sequences * len(chosen.keys() - known.keys()) if isinstance(chosen, Mapping) else 0
+    shown = total and dataset is not None and "advance" not in settings
+    with Progress().task("measure", total, "position") if shown else nullcontext() as advance:
+        settings |= {} if advance is None else {"advance": advance}
+        return _comparison.compare(opened, chosen, windows, offsets, known=known, **settings)
 
 
-def _opened(given: Given) -> tuple[Characteristics, Dataset | None]:
-    """The token counts, and the dataset that they belong to. Other values pass: the functions refuse them."""
+def known_measures(dataset: Dataset, names: Mapping[str, str], windows: Sequence[int]) -> dict[str, MeasuredOrder]:
+    """Return the stored measures of a dataset's orderings that were measured in some windows, or in more.
+
+    Args:
+        dataset: the dataset.
+        names: any names -> names of orderings.
+        windows: the window sizes that are needed.
+    """
+    known = {}
+    for name, ordering in names.items():
+        measured = read_measured(dataset.stored, ordering, dataset.families, windows)
+        if measured is not None:
+            known[name] = measured
+    return known
+
+
+def opened_counts(given: Given) -> tuple[Any, Dataset | None]:
+    """Return token counts, and the dataset that they belong to. Other values pass: the functions refuse them."""
     if isinstance(given, str | os.PathLike):
-        given = open_dataset(given)
-    return (given.characteristics, given) if isinstance(given, Dataset) else (given, None)
+        is_dataset = is_address(given) or not _are_counts(Path(given))
+        given = open_dataset(given) if is_dataset else CountFiles.open(given)
+    elif isinstance(given, list | tuple) and given and all(isinstance(each, str | os.PathLike) for each in given):
+        given = CountFiles.open(given)
+    return (given.token_counts(), given) if isinstance(given, Dataset) else (given, None)
 
 
-def _found(dataset: Dataset | None, ordering: Any) -> Any:
-    """An ordering that is given as a name or file is read from the dataset."""
+def _are_counts(path: Path) -> bool:
+    """Whether a path is a file of counts or a folder with such files."""
+    if (path / "manifest.json").is_file():
+        return False
+    return path.suffix == ".parquet" or (path.is_dir() and any(path.glob("*.parquet")))
+
+
+def _found(dataset: Dataset | None, counts: Any, ordering: Any) -> Any:
+    """An ordering that is given as a name or file is read."""
     if not isinstance(ordering, str | Path):
         return ordering
-    if dataset is None:
-        raise UserError(
-            f"Expected an ordering of these token counts, found the name {str(ordering)!r}, which only a dataset has; "
-            "pass the ordering, or the dataset in place of the counts."
-        )
-    return dataset.find_ordering(ordering)
+    if dataset is not None:
+        return dataset.find_ordering(ordering)
+    if is_file_name(ordering) and isinstance(counts, TokenCounts):
+        return load_ordering(Path(ordering), counts.num_sequences)
+    raise UserError(
+        f"Expected an ordering of these token counts, found the name {str(ordering)!r}, which only a dataset has; "
+        "pass the ordering, or the dataset in place of the counts."
+    )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float64, Int64
+from scipy.sparse import csr_array, vstack
 
-from jax_diversity.counts import Characteristics
+from jax_diversity.counts import TokenCounts
 from jax_diversity.counts.characteristics import MADE_BY
 from jax_diversity.figures.figure import Figure
 from jax_diversity.figures.plain import clean_text
@@ -17,28 +20,22 @@ from jax_diversity.foundation.checks import (
     as_tuple,
     as_whole_number,
     check_function,
-    check_mapping,
     check_one_of,
     check_type,
 )
-from jax_diversity.foundation.errors import UserError, in_one_line, quoted
+from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.tables import Cells, aligned, as_html, wrapped
 from jax_diversity.foundation.wording import counted
-from jax_diversity.measures.documents import DocumentSpread, document_spread
-from jax_diversity.measures.drawn import curve_values, curves_of, limit_values
-from jax_diversity.measures.floors import ideal_token_shuffle, window_limits
-from jax_diversity.measures.prefixes import norm_drift, prefix_deviation
-from jax_diversity.measures.sliding import EveryStart, window_maximum, window_tv_all
-from jax_diversity.measures.windows import (
-    aligned_windows,
-    cumulative_tokens,
-    place,
-    row_sums,
-    token_windows,
-    usable_windows,
-    window_deviation,
-)
+from jax_diversity.measures.curves import Envelope
+from jax_diversity.measures.documents import DocumentSpread, SpreadOfBlocks
+from jax_diversity.measures.drawn import MeasuredOrder, curve_values, curves_of, limit_values, window_curves
+from jax_diversity.measures.family import FamilyMeasures, WindowsOfSize
+from jax_diversity.measures.floors import Pieces, WindowLimits, pieces_of
+from jax_diversity.measures.placing import PlacedCounts, placed_counts
+from jax_diversity.measures.sliding import EveryStart
+from jax_diversity.measures.targets import GivenTargets, given_targets, measured_targets
+from jax_diversity.measures.windows import row_sums, usable_windows
 from jax_diversity.schema import Ordering
 from jax_diversity.schema.orderings import Positions
 
@@ -58,8 +55,6 @@ class SupportsOrder(Protocol):
 
 Order = Ordering | Positions | SupportsOrder | Int64[np.ndarray, " position"]
 """The order of training; an array must be a bijection of the sequences."""
-Targets = Mapping[str, Float[np.ndarray, " group"] | Sequence[float]]
-"""Maps a family to the shares of its groups that an order is measured against."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -209,25 +204,29 @@ class Balance:
 
 
 def measure(
-    characteristics: Characteristics,
+    counts: TokenCounts,
     ordering: Order,
     windows: Sequence[int] | None = None,
     advance: Advance = ignore,
     *,
-    targets: Targets | None = None,
+    targets: GivenTargets = None,
     every_start: bool = False,
 ) -> Balance:
     """Measure an ordering, or a run that repeats or omits sequences, in every family.
 
     Args:
-        characteristics: the token counts; weights are ignored. With `jd.measure`, also a built dataset or its folder.
+        counts: the token counts; weights are ignored. With `jd.measure`, also a built dataset, its folder or its
+            address, or files of counts.
         ordering: the order of training; an array must be a bijection of the sequences. Of a dataset, also the name of
             an ordering; by default `balance`.
         windows: window sizes in sequences, each between 1 and the number of positions. None means 256 and the batch
-            size of the characteristics, without the sizes that do not fit twice; if none fits, half of all sequences.
-        advance: called with the number of positions done, over all families.
-        targets: family -> the groups' shares to measure against; for other families, the shares of the corpus. Norms
-            have no target: if the first family has a target, the drift is measured against the mean of all positions.
+            size of the counts, without the sizes that do not fit twice; if none fits, half of all sequences.
+        advance: called with the number of positions done.
+        targets: what `jd.order` takes, or the `info["targets"]` of an ordering: family -> the groups' shares to measure
+            against, or `jd.Targets` with phases; for other families, the shares of the corpus. If the targets change,
+            the target of a window is the mean target of its tokens, floors use the largest target of every group, and
+            bounds are the floors. Norms have no target: if the first family has a target, the drift is measured against
+            the mean of all positions.
         every_start: whether to also measure the window TV of all start positions.
 
     Raises:
@@ -238,10 +237,42 @@ def measure(
         >>> float(measure(chars, np.arange(4), windows=(2,)).window_tv["topic"][2].max())
         0.0
     """
-    check_type("characteristics", characteristics, Characteristics, MADE_BY)
+    check_type("characteristics", counts, TokenCounts, MADE_BY)
     if windows is None:
-        windows = usable_windows((256,), characteristics.num_sequences, characteristics.batch_size)
-    return Measurer(characteristics, windows, targets, every_start=every_start).measure(ordering, advance)
+        windows = usable_windows((256,), counts.num_sequences, counts.batch_size)
+    return Measurer(counts, windows, targets, every_start=every_start).measure(ordering, advance)
+
+
+class _CorpusStatistics:
+    """What the measures need of all sequences: shares, the mean norm, numbers of tokens, pieces."""
+
+    def __init__(self, counts: TokenCounts) -> None:
+        totals = {family: np.zeros(number, np.int64) for family, number in counts.num_groups.items()}
+        self.pieces: dict[str, Pieces] = {}
+        norms, num_tokens, squares, number = 0.0, 0, 0.0, counts.num_sequences
+        for chunk in counts.chunks():
+            for family, matrix in chunk.counts.items():
+                pieces = pieces_of(matrix)
+                self.pieces[family] = self.pieces[family].plus(pieces) if family in self.pieces else pieces
+                totals[family] += np.asarray(matrix.sum(axis=0, dtype=np.int64)).ravel()
+            norms += float(norms_of(chunk.counts[chunk.families[0]], chunk.sequence_length).sum())
+            tokens = chunk.tokens
+            num_tokens += int(tokens.sum())
+            squares += (
+                int((tokens.astype(object) ** 2).sum()) if tokens.max(initial=0) > 2**20 else int((tokens**2).sum())
+            )
+        # For a corpus without tokens all shares are 0, not NaN.
+        self.shares = {family: each / max(float(each.sum()), 1.0) for family, each in totals.items()}
+        self.mean_norm = norms / max(number, 1)
+        self.mean_tokens = num_tokens / max(number, 1)
+        variance = squares / max(number, 1) - self.mean_tokens**2
+        # An incomplete last sequence alone does not need windows of equal tokens.
+        self.is_uneven = max(variance, 0.0) ** 0.5 > _UNEVEN * self.mean_tokens
+
+
+def norms_of(counts: csr_array, sequence_length: int) -> Float64[np.ndarray, " row"]:
+    """Return `||c||₂ / L` of every row."""
+    return np.sqrt(row_sums(counts, lambda _, tokens: tokens.astype(np.float64) ** 2)) / sequence_length
 
 
 class Measurer:
@@ -249,106 +280,196 @@ class Measurer:
 
     def __init__(
         self,
-        characteristics: Characteristics,
+        counts: TokenCounts,
         windows: Sequence[int],
-        targets: Targets | None = None,
+        targets: GivenTargets = None,
         *,
         every_start: bool = False,
     ) -> None:
-        check_type("characteristics", characteristics, Characteristics, MADE_BY)
-        targets = {} if targets is None else targets
+        check_type("characteristics", counts, TokenCounts, MADE_BY)
         self.windows = tuple(as_whole_number("every window size", size, 1) for size in as_tuple(windows))
-        self.shares = target_shares(characteristics, targets)
         check_type("every_start", every_start, bool | np.bool_, "True or False")
-        self._characteristics, self._every_start = characteristics, every_start
-        first, self._length = characteristics.families[0], characteristics.sequence_length
-        self._has_own_mean = first in targets
-        squares = row_sums(characteristics.counts[first], lambda _, tokens: tokens.astype(np.float64) ** 2)
-        self._norms = np.sqrt(squares) / self._length
-        tokens = characteristics.tokens.astype(np.float64)
-        self._mean_tokens = float(tokens.mean()) if len(tokens) else 0.0
-        # An incomplete last sequence alone does not need windows of equal tokens.
-        self._is_uneven = bool(len(tokens) and tokens.std() > _UNEVEN * self._mean_tokens)
+        self._counts, self._every_start = counts, every_start
+        self._corpus = _CorpusStatistics(counts)
+        given = given_targets(counts, targets)
+        self.targets = measured_targets(counts, given, self._corpus.shares)
+        self._has_own_mean = counts.families[0] in given.shares
         # Floors and bounds take as long as some measures. They are the same for every bijection, so we compute them
         # once.
         self._limits_of_corpus: dict[str, dict[int, tuple[float, float]]] = {}
 
     def measure(self, ordering: Order, advance: Advance = ignore) -> Balance:
-        """Measure one of the orders."""
+        """Measure one of the orders, with the curves of all positions as arrays."""
+        prefixes: dict[str, list[np.ndarray]] = {family: [np.zeros(0)] for family in self.targets}
+        drifts = [np.zeros(0)]
+
+        def keep(family: str | None, values: Float64[np.ndarray, " position"]) -> None:
+            (drifts if family is None else prefixes[family]).append(values)
+
+        values = self._measured(ordering, advance, keep)
+        joined = {family: np.concatenate(parts) for family, parts in prefixes.items()}
+        return Balance(prefix_l2=joined, norm_drift=np.concatenate(drifts), **values)
+
+    def measure_in_short(self, ordering: Order, advance: Advance = ignore) -> MeasuredOrder:
+        """Measure one of the orders; keep its numbers and short curves, but no array of all positions."""
+        number = len(as_order(ordering))
+        prefixes, drift = {family: Envelope(number) for family in self.targets}, Envelope(number)
+
+        def keep(family: str | None, values: Float64[np.ndarray, " position"]) -> None:
+            (drift if family is None else prefixes[family]).add(values)
+
+        values = self._measured(ordering, advance, keep)
+        # Of the curves of all positions, a summary shows the largest values.
+        largest = {family: np.array([each.largest]) for family, each in prefixes.items()}
+        balance = Balance(prefix_l2=largest, norm_drift=np.array([drift.largest_size]), **values)
+        curves = {
+            "prefix": {family: each.points() for family, each in prefixes.items()},
+            "windows": window_curves(balance.window_tv),
+            "norm_drift": drift.points(),
+        }
+        return MeasuredOrder(balance.summary(), curves)
+
+    def mean_window_tv(self, ordering: Order) -> dict[tuple[str, int], float]:
+        """Return the mean TV of aligned windows of an order, by family and window size; NaN if no window fits."""
+        indices = as_order_of(self._counts, ordering).indices
+        windows = {
+            (family, size): WindowsOfSize(targets, size)
+            for family, targets in self.targets.items()
+            for size in self.windows
+        }
+        with placed_counts(self._counts, indices) as placed_blocks:
+            kept: dict[tuple[str, int], csr_array] = {}
+            for block in placed_blocks():
+                for family in self.targets:
+                    placed = block.counts(family)
+                    for size in self.windows:
+                        own, first = placed, block.first
+                        if (rest := kept.get((family, size))) is not None and rest.shape[0]:
+                            own, first = csr_array(vstack([rest, placed], format="csr")), first - rest.shape[0]
+                        each = windows[family, size]
+                        each.add(own, first)
+                        kept[family, size] = csr_array(own[each.next - first :])
+        tvs = {key: each.measured().tv for key, each in windows.items()}
+        return {key: float(tv.mean()) if len(tv) else math.nan for key, tv in tvs.items()}
+
+    def _measured(self, ordering: Order, advance: Advance, keep: Callable[[str | None, Any], None]) -> dict[str, Any]:
+        """Measure an order block by block; return the attributes of `Balance` but for the curves of all positions.
+
+        `keep` gets the prefix deviations of a family, and the drift (without a family), of every block.
+        """
         check_function("advance", advance)
-        ordering = as_order_of(self._characteristics, ordering)
+        ordering = as_order_of(self._counts, ordering)
+        number, length, corpus = len(ordering), self._counts.sequence_length, self._corpus
         for size in self.windows:
-            as_whole_number("every window size", size, 1, len(ordering))
-        by_name: dict[str, Any] = {}  # attribute of `Balance` -> family -> value
-        for family in self.shares:
-            for name, value in self._family(family, ordering, advance).items():
-                by_name.setdefault(name, {})[family] = value
-        drift = norm_drift(self._norms, ordering.indices, own_mean=self._has_own_mean)
-        documents, copies = self._spread("documents", ordering), self._spread("copies", ordering)
-        return Balance(**by_name, norm_drift=drift, documents=documents, copies=copies)
+            as_whole_number("every window size", size, 1, number)
+        is_bijection = isinstance(ordering, Ordering)
+        spreads = {"documents": SpreadOfBlocks(True), "copies": SpreadOfBlocks(False)}
+        known = dict.fromkeys(spreads, False)
+        with placed_counts(self._counts, ordering.indices) as blocks:
+            # All orderings of a corpus have the same floors and bounds. A run has its own, computed from its positions.
+            known_limits = self._limits_of_corpus if is_bijection else {}
+            pieces = corpus.pieces if is_bijection else self._pieces_of(blocks)
+            mean_norm = corpus.mean_norm
+            if self._has_own_mean and not is_bijection:
+                mean_norm = self._mean_norm_of(blocks, number)
+            limits = {
+                family: {
+                    size: WindowLimits(
+                        targets.largest, size, length, number, pieces.get(family) if targets.is_constant else None
+                    )
+                    for size in self.windows
+                    if family not in known_limits
+                }
+                for family, targets in self.targets.items()
+            }
+            families = {
+                family: FamilyMeasures(
+                    targets,
+                    self.windows,
+                    length,
+                    every_start=bool(self._every_start),
+                    mean_tokens=corpus.mean_tokens if corpus.is_uneven else None,
+                    limits=limits[family],
+                )
+                for family, targets in self.targets.items()
+            }
+            drift = 0.0
+            for block in blocks():
+                for place, (family, measures) in enumerate(families.items()):
+                    placed = block.counts(family)
+                    keep(family, measures.add(placed))
+                    if place == 0:
+                        running = norms_of(placed, length)
+                        running -= mean_norm
+                        if block.first:
+                            running[:1] += drift
+                        np.cumsum(running, out=running)
+                        drift = float(running[-1]) if len(running) else drift
+                        keep(None, running)
+                    del placed
+                for name, spread in spreads.items():
+                    members = block.members(name)
+                    if members is not None and (members.ndim == 1 or members.shape[1]):
+                        known[name] = True
+                        spread.add(block.first, members)
+                advance(len(block))
+        for family, by_size in limits.items():
+            if by_size or family not in known_limits:
+                known_limits[family] = {size: limit.result() for size, limit in by_size.items()}
+        attributes: dict[str, dict[str, Any]] = {}
+        for family, measures in families.items():
+            for name, value in self._family_values(family, measures, known_limits[family], number).items():
+                attributes.setdefault(name, {})[family] = value
+        measured_spreads = {
+            name: spread.measured(ordering.indices, self.windows) if known[name] else None
+            for name, spread in spreads.items()
+        }
+        return {**attributes, **measured_spreads}
 
-    def _spread(self, name: str, ordering: Ordering | Positions) -> DocumentSpread | None:
-        """Measure the spread of documents or copies; None if they are unknown."""
-        groups = getattr(self._characteristics, name)
-        if groups is None or groups.size == 0:
-            return None
-        return document_spread(groups, ordering.indices, self.windows)
-
-    def _family(self, family: str, ordering: Ordering | Positions, advance: Advance) -> dict[str, Any]:
-        """Measure one family; return a dict from attributes of `Balance` to their values for this family."""
-        # We reorder the rows of one family at a time: otherwise memory would contain the rows of all families twice.
-        target, length, sizes = self.shares[family], self._length, self.windows
-        placed = place(self._characteristics.counts[family], ordering.indices)
-        aligned = {size: aligned_windows(placed, target, size) for size in sizes}
-        # All orderings of a corpus have the same floors and bounds. A run has its own floors and bounds, computed from
-        # its positions.
-        limits = self._limits_of_corpus if isinstance(ordering, Ordering) else {}
-        if family not in limits:
-            each = {size: (placed, target, size, length) for size in sizes}
-            limits[family] = {size: window_limits(*these) for size, these in each.items()}
-        # All positions are read once for the prefixes. For each window size they are read once for the maximum and, if
-        # requested, once for all start positions.
-        advance = _once(advance, 1 + len(sizes) * (2 if self._every_start else 1))
+    def _family_values(
+        self, family: str, measures: FamilyMeasures, limits: Mapping[int, tuple[float, float]], num_positions: int
+    ) -> dict[str, Any]:
+        """Return a dict from attributes of `Balance` to their values for one family."""
+        sizes = self.windows
+        aligned = {size: measures.aligned[size].measured() for size in sizes}
         return {
-            "prefix_l2": prefix_deviation(placed, np.diff(cumulative_tokens(placed)), target, length, advance),
             "window_tv": {size: aligned[size].tv for size in sizes},
-            "window_tv_shifted": {size: window_deviation(placed, target, size, size // 2) for size in sizes},
+            "window_tv_shifted": {size: measures.shifted[size].measured().tv for size in sizes},
             "window_l2": {size: aligned[size].l2 for size in sizes},
-            "window_tv_floor": {size: limits[family][size][0] for size in sizes},
-            "window_tv_bound": {size: limits[family][size][1] for size in sizes},
-            "window_max": {size: window_maximum(placed, target, size, advance) for size in sizes},
-            "ideal_tv": {size: ideal_token_shuffle(target, size, length) for size in sizes},
+            "window_tv_floor": {size: limits[size][0] for size in sizes},
+            "window_tv_bound": {size: limits[size][1] for size in sizes},
+            "window_max": {size: measures.sliding[size].largest for size in sizes},
+            "ideal_tv": {size: measures.ideal(size) for size in sizes},
             "groups_per_batch": {size: aligned[size].num_groups for size in sizes},
-            "groups_per_sequence": len(placed.data) / max(len(ordering), 1),
+            "groups_per_sequence": measures.num_entries / max(num_positions, 1),
             "window_tv_every_start": {
-                size: window_tv_all(placed, target, size, advance) for size in sizes if self._every_start
+                size: measures.sliding[size].every_start() for size in sizes if self._every_start
             },
-            "window_tv_tokens": {
-                size: token_windows(placed, target, size * self._mean_tokens) for size in sizes if self._is_uneven
-            },
+            "window_tv_tokens": {size: each.measured() for size, each in measures.tokens.items()},
         }
 
+    def _pieces_of(self, blocks: PlacedCounts) -> dict[str, Pieces]:
+        """Return the pieces of all positions of a run."""
+        found: dict[str, Pieces] = {}
+        for block in blocks():
+            for family in self.targets:
+                pieces = pieces_of(block.counts(family))
+                found[family] = found[family].plus(pieces) if family in found else pieces
+        return found
 
-def _once(advance: Advance, num_walks: int) -> Advance:
-    """Report each position once even if it is read several times, so that progress is the number of positions."""
-    done = 0
-
-    def told(amount: int) -> None:
-        nonlocal done
-        # We report whole positions; the remainder of the division is reported with the next call.
-        before, done = done // num_walks, done + amount
-        advance(done // num_walks - before)
-
-    return told
+    def _mean_norm_of(self, blocks: PlacedCounts, number: int) -> float:
+        """Return the mean norm of all positions of a run."""
+        first, length = self._counts.families[0], self._counts.sequence_length
+        return sum(float(norms_of(block.counts(first), length).sum()) for block in blocks()) / max(number, 1)
 
 
-def as_order_of(characteristics: Characteristics, ordering: Order, name: str = "the ordering") -> Ordering | Positions:
-    """Check that an ordering has as many sequences as the characteristics; `name` is its name in error messages."""
-    check_type("characteristics", characteristics, Characteristics, MADE_BY)
+def as_order_of(counts: TokenCounts, ordering: Order, name: str = "the ordering") -> Ordering | Positions:
+    """Check that an ordering has as many sequences as the counts; `name` is its name in error messages."""
+    check_type("characteristics", counts, TokenCounts, MADE_BY)
     ordering = as_order(ordering, name)
-    if ordering.num_sequences != characteristics.num_sequences:
+    if ordering.num_sequences != counts.num_sequences:
         raise UserError(
-            f"Expected an ordering of {characteristics.num_sequences} sequences, found {ordering.num_sequences}; "
+            f"Expected an ordering of {counts.num_sequences} sequences, found {ordering.num_sequences}; "
             "it was made for another dataset."
         )
     return ordering
@@ -372,7 +493,7 @@ def as_order(ordering: Order, name: str = "the ordering") -> Ordering | Position
         raise UserError(f"Expected {name} to be a jd.Ordering or its array, found: {in_one_line(error)}.") from None
 
 
-def own_shares(characteristics: Characteristics, ordering: Order) -> dict[str, Float64[np.ndarray, " group"]]:
+def own_shares(counts: TokenCounts, ordering: Order) -> dict[str, Float64[np.ndarray, " group"]]:
     """Return the groups' shares of the tokens of all positions, such as the mixture of a run that repeats sequences.
 
     Example:
@@ -380,38 +501,10 @@ def own_shares(characteristics: Characteristics, ordering: Order) -> dict[str, F
         >>> own_shares(chars, make_run(chars, positions=[0, 0, 0, 1]))
         {'topic': array([0.75, 0.25])}
     """
-    indices = as_order_of(characteristics, ordering).indices
-    times = np.bincount(indices, minlength=characteristics.num_sequences)
-    tokens = {family: (counts.T @ times).astype(np.float64) for family, counts in characteristics.counts.items()}
+    indices = as_order_of(counts, ordering).indices
+    times = np.bincount(indices, minlength=counts.num_sequences)
+    tokens = {family: np.zeros(number) for family, number in counts.num_groups.items()}
+    for (first, stop), chunk in zip(itertools.pairwise(counts.chunk_bounds), counts.chunks(), strict=True):
+        for family, matrix in chunk.counts.items():
+            tokens[family] += (matrix.T @ times[first:stop]).astype(np.float64)
     return {family: each / max(each.sum(), 1.0) for family, each in tokens.items()}
-
-
-def target_shares(characteristics: Characteristics, targets: Targets) -> dict[str, Float64[np.ndarray, " group"]]:
-    """Return τ of every family: the given target, or the shares of the corpus."""
-    check_mapping("targets", targets, "family -> shares of its groups")
-    if unknown := set(targets) - set(characteristics.families):
-        raise UserError(
-            f"Targets name unknown families {sorted(unknown)}; the families are {sorted(characteristics.families)}."
-        )
-    shares = {}
-    for family in characteristics.families:
-        num_groups = characteristics.counts[family].shape[1]
-        if family not in targets:
-            shares[family] = characteristics.target_share(family)
-            continue
-        # The sum of rounded shares may differ from 1. We remove a difference up to 1e-6 by scaling; a larger difference
-        # is an error.
-        try:
-            given = np.asarray(targets[family], np.float64)
-        except (TypeError, ValueError):
-            raise UserError(
-                f"Expected the target of family {family!r} to be numbers, found {quoted(targets[family])}."
-            ) from None
-        if given.shape != (num_groups,) or not np.isfinite(given).all() or given.min() < 0:
-            raise UserError(
-                f"Expected the target of family {family!r} to be {num_groups} finite shares >= 0, found {given}."
-            )
-        if abs(given.sum() - 1) > 1e-6:
-            raise UserError(f"Expected the target shares of family {family!r} to add up to 1, found {given.sum()}.")
-        shares[family] = given / given.sum()
-    return shares

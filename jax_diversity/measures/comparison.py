@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from jax_diversity.counts import Characteristics
+from jax_diversity.counts import TokenCounts
 from jax_diversity.figures.figure import Figure
 from jax_diversity.figures.plain import clean_text
 from jax_diversity.foundation.checks import as_tuple, check_function, check_mapping, check_one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.tables import WIDTH, Cells, aligned, as_html, cut, piped, wrapped
-from jax_diversity.measures.balance import Balance, Measurer, Order, Targets, as_order_of
+from jax_diversity.measures.balance import Measurer, Order, as_order_of
 from jax_diversity.measures.documents import COPY, DOCUMENT
+from jax_diversity.measures.drawn import MeasuredOrder
+from jax_diversity.measures.targets import GivenTargets
 from jax_diversity.measures.verdict import LEGEND, SHUFFLE, Verdict, decimal, gap_closed, judge
-from jax_diversity.measures.windows import place, window_deviation
 
 WINDOWS = (64, 192, 256, 1024)
 _SUFFIXES = {"0": "", "half": "_shifted", "every": "_every_start", "tokens": "_tokens"}
@@ -242,19 +243,21 @@ class Comparison:
 
 
 def compare(
-    characteristics: Characteristics,
+    counts: TokenCounts,
     orderings: Mapping[str, Order],
     windows: Sequence[int] | None = None,
     offsets: Sequence[str] = ("0", "half"),
     *,
-    targets: Targets | None = None,
+    targets: GivenTargets = None,
     advance: Advance = ignore,
-    keep: Callable[[str, Balance], None] = lambda name, balance: None,
+    keep: Callable[[str, MeasuredOrder], None] = lambda name, measured: None,
+    known: Mapping[str, MeasuredOrder] | None = None,
 ) -> Comparison:
     """Measure several orders of one corpus against the same targets.
 
     Args:
-        characteristics: the token counts; weights are ignored. With `jd.compare`, also a built dataset or its folder.
+        counts: the token counts; weights are ignored. With `jd.compare`, also a built dataset, its folder or its
+            address, or files of counts.
         orderings: name -> ordering, run, or array that is a bijection of the sequences. Of a dataset, also the names of
             orderings; by default all.
         windows: window sizes in sequences. None means the sizes with which the dataset was built (of token counts: 64,
@@ -264,8 +267,10 @@ def compare(
             window later. "every" means all start positions; this takes as long as all other measures. If the number of
             tokens per sequence varies, "tokens" (windows of equal tokens) is added.
         targets: see `measure`.
-        advance: called with the number of positions done, over all families and orders.
-        keep: called with the name and all measures of each order; the comparison itself does not keep curves.
+        advance: called with the number of positions done, over all orders.
+        keep: called with the name and the measures of each order; the comparison itself does not keep curves.
+        known: the measures of orders that were measured in these windows, such as those of a build. These orders are
+            not measured again.
 
     `gap_closed` compares with a uniform shuffle. If one of the orders is a uniform shuffle, by its method or its name,
     this order is used; otherwise a shuffle is made here.
@@ -286,39 +291,31 @@ def compare(
     for offset in offsets:
         check_one_of("every offset", offset, _SUFFIXES)
     check_function("keep", keep)
-    orders = {name: as_order_of(characteristics, order, f"order {name!r}") for name, order in orderings.items()}
+    orders = {name: as_order_of(counts, order, f"order {name!r}") for name, order in orderings.items()}
     if windows is None:
         least = min(map(len, orders.values()))
-        size = characteristics.batch_size
+        size = counts.batch_size
         sizes = sorted(set(WINDOWS) | (set() if size is None else {size}))
         windows = [size for size in sizes if size <= least] or [max(least // 2, 1)] * (least > 0)
-    measurer = Measurer(characteristics, windows, targets, every_start="every" in offsets)
+    measurer: Measurer | None = None
     summaries = {}
     for name, ordering in orders.items():
         # We keep only the summary, because the curves of many orders of ten million sequences would not fit into
         # memory.
-        balance = measurer.measure(ordering, advance)
-        keep(name, balance)
-        summaries[name] = balance.summary()
+        if (measured := (known or {}).get(name)) is None:
+            measurer = measurer or Measurer(counts, windows, targets, every_start="every" in offsets)
+            measured = measurer.measure_in_short(ordering, advance)
+        keep(name, measured)
+        summaries[name] = measured.summary
     shuffle = next((name for name, ordering in orders.items() if is_shuffle(name, ordering)), None)
-    shuffled = _shuffle_tvs(characteristics, measurer) if shuffle is None else _means(summaries[shuffle])
+    if shuffle is not None:
+        shuffled = _means(summaries[shuffle])
+    else:
+        measurer = measurer or Measurer(counts, windows, targets)
+        # This is the permutation of `order(counts, "uniform_shuffle")` with its default seed, without importing it.
+        shuffled = measurer.mean_window_tv(np.random.default_rng(0).permutation(counts.num_sequences))
     rows = [row for name in orders for row in _rows(name, summaries[name], offsets, shuffled)]
-    return Comparison(tuple(rows), batch_size=characteristics.batch_size, shuffle=shuffle)
-
-
-def compare_summaries(
-    summaries: Mapping[str, Mapping[str, Any]], shuffle: str, batch_size: int | None = None
-) -> Comparison:
-    """Compare orders by their stored measures, as `measure_files` returns them.
-
-    Args:
-        summaries: name -> measures, with equal families and windows.
-        shuffle: the name of the uniform shuffle among them.
-        batch_size: the global batch size of training; None if it is unknown.
-    """
-    shuffled = _means(summaries[shuffle])
-    rows = [row for name, summary in summaries.items() for row in _rows(name, summary, ("0",), shuffled)]
-    return Comparison(tuple(rows), batch_size=batch_size, shuffle=shuffle)
+    return Comparison(tuple(rows), batch_size=counts.batch_size, shuffle=shuffle)
 
 
 def _means(summary: Mapping[str, Any]) -> dict[tuple[str, int], float]:
@@ -330,20 +327,6 @@ def _means(summary: Mapping[str, Any]) -> dict[tuple[str, int], float]:
 def is_shuffle(name: str, ordering: Order) -> bool:
     """Return whether an ordering is a uniform shuffle, by its name or its method."""
     return name == SHUFFLE or getattr(ordering, "info", {}).get("method") == SHUFFLE
-
-
-def _shuffle_tvs(characteristics: Characteristics, measurer: Measurer) -> dict[tuple[str, int], float]:
-    """Compute the mean TV of aligned windows of a uniform shuffle, for the window sizes that fit the corpus."""
-    # This is the permutation of `order(characteristics, "uniform_shuffle")` with its default seed, without importing
-    # it.
-    indices = np.random.default_rng(0).permutation(characteristics.num_sequences)
-    means = {}
-    for family, target in measurer.shares.items():
-        placed = place(characteristics.counts[family], indices)
-        for size in measurer.windows:
-            tv = window_deviation(placed, target, size)
-            means[family, size] = float(tv.mean()) if len(tv) else math.nan
-    return means
 
 
 def gap_or_none(tv: float, shuffle_tv: float, floor: float) -> float | None:
@@ -362,10 +345,8 @@ def _rows(
         yield Row(name, family, "groups_per_sequence_mean", about["groups_per_sequence_mean"])
         for size, values in about["windows"].items():
             window = int(size)
-            # Counts that are read in blocks have no bound and no groups per batch.
             for measured in ("tv_floor", "tv_bound", "l2_worst", "max_share_deviation", *_GROUPS_PER_BATCH):
-                if measured in values:
-                    yield Row(name, family, measured, values[measured], window)
+                yield Row(name, family, measured, values[measured], window)
             closed = gap_or_none(values["tv_mean"], shuffled[family, window], values["tv_floor"])
             yield Row(name, family, "gap_closed", closed, window)
             unequal = ("tokens",) if "tv_mean_tokens" in values and "tokens" not in offsets else ()

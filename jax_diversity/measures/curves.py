@@ -48,6 +48,8 @@ class Envelope:
 
     def add(self, values: Float[np.ndarray, " position"]) -> None:
         """Add the next values, which must be finite."""
+        if not len(values):
+            return
         stop = self._done + len(values)
         first = int(np.searchsorted(self._starts, self._done, side="right")) - 1
         points = slice(first, int(np.searchsorted(self._starts, stop)))
@@ -61,6 +63,11 @@ class Envelope:
     def largest(self) -> float:
         """The largest value; 0 if all values are negative, or there are none."""
         return float(self._most.max(initial=0.0))
+
+    @property
+    def largest_size(self) -> float:
+        """The largest absolute value; 0 if there are no values."""
+        return max(abs(float(self._most.max(initial=0.0))), abs(float(self._least.min(initial=0.0))))
 
     def points(self) -> dict[str, list[float]]:
         """Return the points, as `envelope`."""

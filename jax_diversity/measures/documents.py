@@ -62,6 +62,31 @@ class DocumentSpread:
         }
 
 
+class SpreadOfBlocks:
+    """The spread of documents or copies, from blocks of consecutive positions.
+
+    Args:
+        is_of_documents: whether the groups are documents; else they are groups of copies.
+    """
+
+    def __init__(self, is_of_documents: bool) -> None:
+        self._is_of_documents = is_of_documents
+        none = np.zeros(0, np.int64)
+        self._positions, self._groups = [none], [none]
+
+    def add(self, first: int, groups: Int64[np.ndarray, "position ..."]) -> None:
+        """Add the groups of the positions from `first` on."""
+        position, group = _members(groups)
+        self._positions.append(first + position)
+        self._groups.append(group)
+
+    def measured(self, indices: Int64[np.ndarray, " position"], windows: Sequence[int]) -> DocumentSpread:
+        """Return the spread; `indices` are the sequences at all positions."""
+        position, group = np.concatenate(self._positions), np.concatenate(self._groups)
+        self._positions, self._groups = [], []  # they need as much memory as the arrays below
+        return _spread(position, group, indices, windows, self._is_of_documents)
+
+
 def document_spread(
     documents: Int64[np.ndarray, "sequence ..."], indices: Int64[np.ndarray, " position"], windows: Sequence[int]
 ) -> DocumentSpread:
@@ -78,11 +103,26 @@ def document_spread(
         >>> spread.repeats[2].tolist(), spread.repeats_floor[2], spread.gaps.tolist()
         ([1, 0], 0.5, [1, 2])
     """
+    return _spread(*_members(documents[indices]), indices, windows, documents.ndim == 1)
+
+
+def _members(
+    groups: Int64[np.ndarray, "position ..."],
+) -> tuple[Int64[np.ndarray, " member"], Int64[np.ndarray, " member"]]:
+    """Return the positions that have a group, and the groups."""
+    groups = groups[:, None] if groups.ndim == 1 else groups
+    position, member = np.nonzero(groups >= 0)
+    return position, groups[position, member]
+
+
+def _spread(
+    position: Int64[np.ndarray, " member"],
+    document: Int64[np.ndarray, " member"],
+    indices: Int64[np.ndarray, " position"],
+    windows: Sequence[int],
+    is_of_documents: bool,
+) -> DocumentSpread:
     num_positions = len(indices)
-    held = documents[indices]
-    held = held[:, None] if held.ndim == 1 else held
-    position, member = np.nonzero(held >= 0)
-    document = held[position, member]
     # We sort by document, then in the order of training, so that the positions of a document are a run.
     by_document = np.argsort(document, kind="stable")
     position, document = position[by_document], document[by_document]
@@ -100,7 +140,7 @@ def document_spread(
         again = window[1:][same & (window[1:] == window[:-1])]
         repeats[size] = np.bincount(again, minlength=num_windows)[:num_windows].astype(np.int64)
         floors[size] = repeats_floor(sizes, num_positions, size)
-    correlation = _place_correlation(indices, position, sizes) if documents.ndim == 1 else None
+    correlation = _place_correlation(indices, position, sizes) if is_of_documents else None
     return DocumentSpread(repeats, floors, gaps, num_positions / size_of[1:][same], correlation)
 
 

@@ -27,28 +27,30 @@ class MeasuredOrder(NamedTuple):
     summary: dict[str, Any]
     curves: dict[str, Any]
 
-    @classmethod
-    def of(cls, balance: Balance) -> MeasuredOrder:
-        """Keep shortened curves: a whole curve has 8 bytes for each position."""
-        return cls(balance.summary(), curves_of(balance))
-
 
 def curves_of(balance: Balance, points: int = MAX_POINTS) -> dict[str, Any]:
     """Return the curves of a measured order, each with at most `points` points; see `MeasuredOrder`."""
     return {
         "prefix": {family: envelope(curve, max_points=points) for family, curve in balance.prefix_l2.items()},
-        "windows": {
-            family: {str(size): window_curve(tv, size, points) for size, tv in by_size.items()}
-            for family, by_size in balance.window_tv.items()
-        },
+        "windows": window_curves(balance.window_tv, points),
         "norm_drift": envelope(balance.norm_drift, max_points=points),
     }
 
 
-def window_curve(tv: Float64[np.ndarray, " window"], size: int, points: int = MAX_POINTS) -> dict[str, Any]:
-    """Return the curve of aligned windows of one size, drawn at their middles, and the position of the worst one."""
-    middles = (np.arange(len(tv)) + 0.5) * size
-    return {"curve": envelope(tv, middles, points), "worst_position": int(np.argmax(tv)) * size}
+def window_curves(
+    window_tv: Mapping[str, Mapping[int, Float64[np.ndarray, " window"]]], points: int = MAX_POINTS
+) -> dict[str, dict[str, Any]]:
+    """Return the curves of aligned windows, drawn at their middles, and the positions of the worst windows.
+
+    The keys are the family and the window size.
+    """
+    curves: dict[str, dict[str, Any]] = {}
+    for family, by_size in window_tv.items():
+        for size, tv in by_size.items():
+            middles = (np.arange(len(tv)) + 0.5) * size
+            curve = {"curve": envelope(tv, middles, points), "worst_position": int(np.argmax(tv)) * size}
+            curves.setdefault(family, {})[str(size)] = curve
+    return curves
 
 
 def shortened_curves(curves: Mapping[str, Any], points: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Running sums that begin at the first position: prefix deviation and norm drift."""
+"""The prefix deviation: the norm of a running sum that begins at the first position."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def prefix_deviation(
     target: Float64[np.ndarray, " group"],
     sequence_length: int,
     advance: Advance = ignore,
-    before: tuple[Int64[np.ndarray, " group"], int] | None = None,
+    before: tuple[Int64[np.ndarray, " group"], int, Float64[np.ndarray, " group"]] | None = None,
 ) -> Float64[np.ndarray, " sequence"]:
     """Compute the norm of the summed excess D after every position, in sequence lengths.
 
@@ -35,14 +35,16 @@ def prefix_deviation(
         target: τ.
         sequence_length: L in tokens.
         advance: called with the number of positions done.
-        before: the tokens of every group, and of all groups, at earlier positions; None if there are none.
+        before: the tokens of every group, and of all groups, at earlier positions with this target, and the deviation
+            that positions with earlier targets left; None if there are no earlier positions.
     """
     deviations = np.empty(len(tokens))
-    sums, total = (np.zeros(len(target), np.int64), 0) if before is None else (before[0].copy(), before[1])
+    sums, total, carried = (np.zeros(len(target), np.int64), 0, np.zeros(len(target))) if before is None else before
+    sums = sums.copy()
     for start in range(0, len(tokens), _BLOCK_POSITIONS):
         stop = min(start + _BLOCK_POSITIONS, len(tokens))
         block, block_tokens = entries(placed, start, stop), tokens[start:stop]
-        excess = sums - total * target
+        excess = carried + (sums - total * target)
         squares = _block_squares(block, block_tokens, excess, target)
         norms = np.sqrt(np.maximum(squares, 0.0))
         # A small norm is a difference of large squares and may consist of rounding errors, so we compute it again with
@@ -50,7 +52,7 @@ def prefix_deviation(
         small = norms <= _SMALL * max(sequence_length, norms.max(initial=0.0))
         if small.any():
             last = int(np.flatnonzero(small)[-1]) + 1
-            exact = _dense_norms(placed, tokens, start, start + last, sums, total, target)
+            exact = _dense_norms(placed, tokens, start, start + last, sums, total, target, carried)
             norms[:last] = np.where(small[:last], exact, norms[:last])
         deviations[start:stop] = norms
         sums += group_sums(block, len(target))
@@ -105,6 +107,7 @@ def _dense_norms(
     sums: Int64[np.ndarray, " group"],
     total: int,
     target: Float64[np.ndarray, " group"],
+    carried: Float64[np.ndarray, " group"],
 ) -> Float64[np.ndarray, " position"]:
     """Compute `||D||` after the positions from `start` up to `stop` from all elements of D."""
     # We use smaller blocks: with 100,000 groups, the 1,024 dense rows of a block would be 800 MB.
@@ -117,24 +120,7 @@ def _dense_norms(
         running[rows.position, rows.group] = rows.tokens
         running = sums + np.cumsum(running, axis=0)  # integers, so errors do not add up
         running_tokens = total + np.cumsum(tokens[first:last])
-        excess = running - running_tokens[:, None] * target
+        excess = carried + (running - running_tokens[:, None] * target)
         norms[first - start : last - start] = np.sqrt(np.einsum("sg,sg->s", excess, excess))
         sums, total = running[-1], int(running_tokens[-1])
     return norms
-
-
-def norm_drift(
-    norms: Float64[np.ndarray, " sequence"], indices: Int64[np.ndarray, " position"], own_mean: bool = False
-) -> Float64[np.ndarray, " position"]:
-    """Compute the running sum of `||c_s||₂ / L` minus its mean.
-
-    Args:
-        norms: `||c_s||₂ / L` of every sequence.
-        indices: the sequence at every position.
-        own_mean: whether to subtract the mean over the positions instead of the mean over the corpus. The two means
-            differ only for a run that repeats or omits sequences.
-    """
-    placed = norms[indices]  # a copy, which is changed below
-    if len(placed):
-        placed -= placed.mean() if own_mean else norms.mean()
-    return np.cumsum(placed, out=placed)

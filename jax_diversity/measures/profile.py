@@ -8,7 +8,6 @@ higher levels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,10 +15,13 @@ from jaxtyping import Float64, Int64
 from scipy import sparse
 from scipy.sparse import csr_array
 
-from jax_diversity.counts import Characteristics
+from jax_diversity.counts import TokenCounts
 from jax_diversity.foundation.checks import as_whole_number, check_function, check_one_of
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.measures.balance import Order, Targets, as_order_of, target_shares
+from jax_diversity.measures.balance import Order, as_order_of
+from jax_diversity.measures.placing import placed_counts
+from jax_diversity.measures.targets import FamilyTargets, GivenTargets, corpus_targets
+from jax_diversity.measures.windows import blocks as blocks_of
 from jax_diversity.measures.windows import total_variation
 
 _BLOCK_ENTRIES = 1 << 20
@@ -66,7 +68,7 @@ class GroupTimeline(NamedTuple):
 
 
 def window_profile(
-    characteristics: Characteristics, ordering: Order, advance: Advance = ignore, *, targets: Targets | None = None
+    counts: TokenCounts, ordering: Order, advance: Advance = ignore, *, targets: GivenTargets = None
 ) -> dict[str, dict[str, WindowProfile]]:
     """Measure window TV at all window sizes 1, 2, 4 ... up to the number of positions, at two offsets.
 
@@ -75,10 +77,10 @@ def window_profile(
     much as a few sizes. A million sequences take seconds; ten million need little more memory than their counts.
 
     Args:
-        characteristics: the token counts; weights are ignored.
+        counts: the token counts; weights are ignored.
         ordering: the order of training; an array must be a bijection of the sequences.
-        advance: called with the number of positions done, over all families.
-        targets: family -> the groups' shares to measure against; the corpus's own if not given.
+        advance: called with the number of positions done.
+        targets: as in `measure`.
 
     Returns:
         Family -> offset -> profile. Offset `0` has the aligned windows. Offset `half` has the whole windows that begin
@@ -94,41 +96,36 @@ def window_profile(
         ([1, 2, 4], [0.5, 0.0, 0.0])
     """
     check_function("advance", advance)
-    indices = as_order_of(characteristics, ordering).indices
-    shares = target_shares(characteristics, {} if targets is None else targets)
-    profiles = {}
-    for family, counts in characteristics.counts.items():
-        levels, tops = _Levels(shares[family]), []
-        # The number of positions of a block is a power of two, so the block is reduced to one row. The rows of all
-        # blocks make the higher levels.
-        block_level = _block_rows(counts).bit_length() - 1
-        for _, rows in _blocks(counts, indices):
-            tops.append(levels.climb(rows, 0, block_level))
-            advance(rows.shape[0])
-        if tops:
-            levels.climb(csr_array(sparse.vstack([*map(csr_array, tops)], format="csr")), block_level, _TOP_LEVEL)
-        profiles[family] = {offset: levels.profile(offset) for offset in ("0", "half")}
-    return profiles
+    indices = as_order_of(counts, ordering).indices
+    levels = {family: _Levels(each) for family, each in corpus_targets(counts, targets).items()}
+    with placed_counts(counts, indices) as blocks:
+        for block in blocks():
+            for family, of_family in levels.items():
+                of_family.add(block.counts(family))
+            advance(len(block))
+    return {
+        family: {offset: of_family.profile(offset) for offset in ("0", "half")} for family, of_family in levels.items()
+    }
 
 
 def group_timeline(
-    characteristics: Characteristics,
+    counts: TokenCounts,
     family: str,
     ordering: Order,
     *,
     num_groups: int = 24,
     num_bins: int = 96,
-    targets: Targets | None = None,
+    targets: GivenTargets = None,
 ) -> GroupTimeline:
     """Compute the shares of a family's largest groups along an order, in bins of equal size.
 
     Args:
-        characteristics: the token counts.
+        counts: the token counts.
         family: the family.
         ordering: the order of training; an array must be a bijection of the sequences.
         num_groups: the largest number of groups; groups without tokens are left out.
         num_bins: the largest number of bins.
-        targets: family -> the groups' shares to compare with; the corpus's own if not given.
+        targets: as in `measure`; the target of a group is the mean over the positions.
 
     Raises:
         ValueError: the family is unknown, the ordering was made for another dataset, a number is below 1, or targets
@@ -139,25 +136,43 @@ def group_timeline(
         >>> group_timeline(chars, "topic", np.arange(4), num_groups=1, num_bins=2).share.tolist()
         [[0.75, 0.5]]
     """
-    indices = as_order_of(characteristics, ordering).indices
-    check_one_of("family", family, characteristics.families)
+    indices = as_order_of(counts, ordering).indices
+    check_one_of("family", family, counts.families)
     as_whole_number("num_groups", num_groups, 1)
     as_whole_number("num_bins", num_bins, 1)
-    counts = characteristics.counts[family]
-    target = target_shares(characteristics, {} if targets is None else targets)[family]
-    groups = np.argsort(-target, kind="stable")[:num_groups]
-    groups = groups[target[groups] > 0]
-    bin_size = max(-(-len(indices) // num_bins), 1)
-    num_bins = -(-len(indices) // bin_size)
-    # All other groups have one common row of the table, because their tokens are part of the bins' tokens.
-    row_of_group = np.full(counts.shape[1], len(groups), np.int64)
-    row_of_group[groups] = np.arange(len(groups))
-    table = np.zeros((len(groups) + 1) * num_bins)
-    for start, rows in _blocks(counts, indices):
-        bins = (start + np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))) // bin_size
-        table += np.bincount(row_of_group[rows.indices] * num_bins + bins, weights=rows.data, minlength=len(table))
-    tokens = table.reshape(len(groups) + 1, num_bins)
-    return GroupTimeline(bin_size, groups, target[groups], tokens[:-1] / np.maximum(tokens.sum(axis=0), 1.0))
+    bins = GroupBins(corpus_targets(counts, targets)[family], len(indices), num_groups, num_bins)
+    with placed_counts(counts, indices) as blocks:
+        for block in blocks():
+            bins.add(block.first, block.counts(family))
+    return bins.timeline()
+
+
+class GroupBins:
+    """The tokens of a family's largest groups in bins of positions, from blocks of consecutive positions."""
+
+    def __init__(self, targets: FamilyTargets, num_positions: int, num_groups: int, num_bins: int) -> None:
+        self._target = targets.mean(num_positions)
+        groups = np.argsort(-self._target, kind="stable")[:num_groups]
+        self._groups = groups[self._target[groups] > 0]
+        self._bin_size = max(-(-num_positions // num_bins), 1)
+        self._num_bins = -(-num_positions // self._bin_size)
+        # All other groups have one common row of the table, because their tokens are part of the bins' tokens.
+        self._row_of_group = np.full(len(self._target), len(self._groups), np.int64)
+        self._row_of_group[self._groups] = np.arange(len(self._groups))
+        self._table = np.zeros((len(self._groups) + 1) * self._num_bins)
+
+    def add(self, first: int, placed: csr_array) -> None:
+        """Add the counts of the positions from `first` on."""
+        for rows, block in blocks_of(placed):
+            bins = (first + rows.start + block.position) // self._bin_size
+            places = self._row_of_group[block.group] * self._num_bins + bins
+            self._table += np.bincount(places, weights=block.tokens, minlength=len(self._table))
+
+    def timeline(self) -> GroupTimeline:
+        """Return the shares."""
+        tokens = self._table.reshape(len(self._groups) + 1, self._num_bins)
+        share = tokens[:-1] / np.maximum(tokens.sum(axis=0), 1.0)
+        return GroupTimeline(self._bin_size, self._groups, self._target[self._groups], share)
 
 
 def _block_rows(counts: csr_array) -> int:
@@ -167,27 +182,46 @@ def _block_rows(counts: csr_array) -> int:
     return min(max(rows, _FEWEST_ROWS), _MOST_ROWS)
 
 
-def _blocks(counts: csr_array, indices: Int64[np.ndarray, " position"]) -> Iterator[tuple[int, csr_array]]:
-    """Yield rows in the order of positions, in blocks; each block with the position of its first row."""
-    step = _block_rows(counts)
-    for start in range(0, len(indices), step):
-        rows = counts[indices[start : start + step]]
-        # We convert to float64, which adds whole numbers of tokens exactly.
-        yield start, csr_array((rows.data.astype(np.float64), rows.indices, rows.indptr), shape=rows.shape)
-
-
 class _Levels:
     """Windows of one family, level by level: level k has the windows of 2^k positions."""
 
-    def __init__(self, target: Float64[np.ndarray, " group"]) -> None:
-        self._target = target
+    def __init__(self, targets: FamilyTargets) -> None:
+        self._targets = targets
+        self._position = 0
+        self._waiting_rows: csr_array | None = None
+        self._block_level = -1
+        self._tops: list[csr_array] = []
         # (offset, level) -> number of windows, sum of their TV, least, largest
         self._measured: dict[tuple[str, int], tuple[int, float, float, float]] = {}
         # The last window of the previous block: at the offset `half`, it is paired with the first window of the next
         # block.
         self._waiting: dict[int, Windows] = {}
 
-    def climb(self, rows: Windows, level: int, top: int) -> Windows:
+    def add(self, placed: csr_array) -> None:
+        """Add the counts of the next positions."""
+        rows = csr_array((placed.data.astype(np.float64), placed.indices, placed.indptr), shape=placed.shape)
+        if not self._targets.is_constant:
+            rows = self._with_phases(rows)
+        self._position += placed.shape[0]
+        if self._block_level < 0:
+            self._block_level = _block_rows(placed).bit_length() - 1
+        if self._waiting_rows is not None:
+            rows = csr_array(sparse.vstack([self._waiting_rows, rows], format="csr"))
+        step = 1 << self._block_level
+        whole = rows.shape[0] // step * step
+        for first in range(0, whole, step):
+            self._tops.append(csr_array(self._climb(csr_array(rows[first : first + step]), 0, self._block_level)))
+        self._waiting_rows = csr_array(rows[whole:])
+
+    def _with_phases(self, rows: csr_array) -> csr_array:
+        """Add a column for every phase: the tokens of the positions in the phase, which add up like counts."""
+        phase = self._targets.phase_of(self._position + np.arange(rows.shape[0]))
+        tokens = np.asarray(rows.sum(axis=1)).ravel()
+        shape = (rows.shape[0], len(self._targets.starts))
+        columns = csr_array((tokens, phase, np.arange(rows.shape[0] + 1)), shape=shape)
+        return csr_array(sparse.hstack([rows, columns], format="csr"))
+
+    def _climb(self, rows: Windows, level: int, top: int) -> Windows:
         """Measure windows of 2^level positions and the larger windows below the level `top` that they form.
 
         The windows follow the windows of the previous block. Returns the windows of the level `top`.
@@ -196,7 +230,7 @@ class _Levels:
         # below. A level has at most as many non-zeros as the level below, because equal groups are added.
         while level < top and rows.shape[0]:
             # A matrix with many non-zeros is added and measured faster as an array.
-            if isinstance(rows, csr_array) and rows.nnz > _DENSE * rows.shape[0] * len(self._target):
+            if isinstance(rows, csr_array) and rows.nnz > _DENSE * rows.shape[0] * rows.shape[1]:
                 rows = rows.toarray()
             self._measure("0", level, rows)
             # At the offset `half`, a window begins with the last row of one block and ends with the first row of the
@@ -213,7 +247,13 @@ class _Levels:
         return rows
 
     def profile(self, offset: str) -> WindowProfile:
-        """Return the profile at one offset."""
+        """Return the profile at one offset, after all positions were added."""
+        if self._waiting_rows is not None:
+            # The number of positions of a block is a power of two, so a block is reduced to one row. The rows of all
+            # blocks make the higher levels; the last block may have fewer positions.
+            tops = [*self._tops, csr_array(self._climb(self._waiting_rows, 0, self._block_level))]
+            self._climb(csr_array(sparse.vstack(tops, format="csr")), self._block_level, _TOP_LEVEL)
+            self._waiting_rows = None
         found = sorted((level, *values) for (of, level), values in self._measured.items() if of == offset)
         level, number, total, best, worst = np.array(found, np.float64).reshape(-1, 5).T
         # Levels and numbers of windows were converted to float64, which is exact below 2^53.
@@ -221,7 +261,20 @@ class _Levels:
         return WindowProfile(sizes, number.astype(np.int64), total / number, best, worst)
 
     def _measure(self, offset: str, level: int, windows: Windows) -> None:
-        tv = total_variation(windows, self._target)
+        tv = self._window_tv(windows)
         number, total, least, most = self._measured.get((offset, level), (0, 0.0, np.inf, 0.0))
         total, least, most = total + float(tv.sum()), min(least, float(tv.min())), max(most, float(tv.max()))
         self._measured[offset, level] = (number + len(tv), total, least, most)
+
+    def _window_tv(self, windows: Windows) -> Float64[np.ndarray, " window"]:
+        if self._targets.is_constant:
+            return total_variation(windows, self._targets.shares[0])
+        shares, parts = self._targets.shares, [np.zeros(0)]
+        step = max(1, _BLOCK_ENTRIES // windows.shape[1])
+        for first in range(0, windows.shape[0], step):
+            block = windows[first : first + step]
+            dense = block if isinstance(block, np.ndarray) else block.toarray()
+            num_groups, of_phase = shares.shape[1], dense[:, shares.shape[1] :]
+            distance = np.abs(dense[:, :num_groups] - of_phase @ shares).sum(axis=1)
+            parts.append(distance / (2 * np.maximum(of_phase.sum(axis=1), 1)))
+        return np.concatenate(parts)

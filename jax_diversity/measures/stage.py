@@ -26,21 +26,13 @@ def measure_stage(name: str) -> Stage:
 
 def _measure(context: Context, partial: Path, name: str) -> Counts:
     """Measure one ordering; write the values with how it was made, and its curves, into JSON files in its folder."""
-    from jax_diversity.measures.balance import measure
-    from jax_diversity.measures.drawn import MeasuredOrder
-    from jax_diversity.measures.files import measure_counts, reader
+    from jax_diversity.measures.balance import Measurer
     from jax_diversity.measures.windows import usable_windows
 
-    dataset = context.dataset
-    counts, ordering = dataset.stored_counts(), dataset.orderings[name]
+    counts, ordering = context.dataset.token_counts(), context.dataset.orderings[name]
     windows = usable_windows(context.config.windows, counts.num_sequences, context.config.batch_size)
-    number = counts.num_sequences * (1 if counts.is_large else len(counts.families))
-    with context.progress.task(f"measure: {name}", number, "position") as advance:
-        if counts.is_large:
-            read, folder = reader(ordering.indices), partial / "measuring"
-            summary, curves = measure_counts(counts, read, windows, folder, advance)
-        else:
-            summary, curves = MeasuredOrder.of(measure(dataset.characteristics, ordering, windows, advance))
+    with context.progress.task(f"measure: {name}", counts.num_sequences, "position") as advance:
+        summary, curves = Measurer(counts, windows).measure_in_short(ordering, advance)
     write_json(partial / curves_name(name), curves)
     write_json(partial / figures_name(name), {**context.counts(f"order/{name}"), "balance": summary})
     return {"windows": list(windows)}

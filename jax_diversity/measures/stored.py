@@ -12,6 +12,7 @@ from jax_diversity.foundation.errors import UserError, in_one_line
 
 if TYPE_CHECKING:
     from jax_diversity.foundation.stored import StoredStages
+    from jax_diversity.measures.drawn import MeasuredOrder
 
 ORDERINGS = "orderings"
 _STAGE = "measure/"
@@ -77,6 +78,33 @@ def read_curves(stored: StoredStages, name: str) -> dict[str, Any]:
     with _measures_in(path):
         shortened_curves(found, 1)
         return found
+
+
+def read_measured(
+    stored: StoredStages, name: str, families: Sequence[str], windows: Sequence[int]
+) -> MeasuredOrder | None:
+    """Return the stored measures of an ordering in some windows; None if it was not measured in all of them.
+
+    Raises:
+        UserError: a file is damaged.
+    """
+    from jax_diversity.measures.drawn import MeasuredOrder
+
+    if f"{_STAGE}{name}" not in stored.stages or not set(windows) <= set(stored.counts(f"{_STAGE}{name}")["windows"]):
+        return None
+    sizes = [str(size) for size in windows]
+    summary, curves = read_figures(stored, name, families)["balance"], read_curves(stored, name)
+    of_families = {
+        family: {**values, "windows": {size: values["windows"][size] for size in sizes}}
+        for family, values in summary["families"].items()
+    }
+    shown = {family: {size: by_size[size] for size in sizes} for family, by_size in curves["windows"].items()}
+    spreads = {
+        part: {**summary[part], "windows": {size: summary[part]["windows"][size] for size in sizes}}
+        for part in ("documents", "copies")
+        if part in summary
+    }
+    return MeasuredOrder({**summary, "families": of_families, **spreads}, {**curves, "windows": shown})
 
 
 @contextmanager

@@ -194,22 +194,33 @@ def window_deviation(
 
 
 def token_windows(
-    placed: csr_array, target: Float64[np.ndarray, " group"], num_tokens: float
+    placed: csr_array,
+    target: Float64[np.ndarray, " group"] | Float64[np.ndarray, "position group"],
+    num_tokens: float,
+    first_window: int = 0,
+    tokens_before: int = 0,
 ) -> Float64[np.ndarray, " window"]:
     """Compute the TV of consecutive windows of `num_tokens` tokens; tokens after the last whole window are left out.
 
     If a position is in several windows, its tokens are divided among the windows; each part has the mixture of the
     position.
 
+    Args:
+        placed: token counts (position, group).
+        target: τ, of all positions or of every position.
+        num_tokens: tokens of a window.
+        first_window: the number of the first window that is measured.
+        tokens_before: the tokens before the first of the positions.
+
     Example:
         >>> token_windows(csr_array([[3, 0], [0, 3], [1, 1]]), np.array([0.5, 0.5]), 4)
         array([0.25, 0.25])
     """
-    starts = cumulative_tokens(placed)
+    starts = tokens_before + cumulative_tokens(placed)
     num_windows = int(starts[-1] / num_tokens)
     parts = [np.zeros(0)]
-    step = max(1, rows_together(placed) * num_windows // placed.shape[0]) if num_windows else 1
-    for first in range(0, num_windows, step):
+    step = max(1, rows_together(placed) * (num_windows - first_window) // placed.shape[0]) if num_windows else 1
+    for first in range(first_window, num_windows, max(step, 1)):
         last = min(first + step, num_windows)
         bounds = np.minimum(
             np.arange(first, last + 1) * num_tokens, starts[-1]
@@ -223,7 +234,13 @@ def token_windows(
         window = np.searchsorted(bounds, middles, side="right") - 1
         share = lengths / (starts[position + 1] - starts[position])
         of_window = csr_array((share, (window, position - low)), shape=(last - first, high - low))
-        parts.append(total_variation(csr_array(of_window @ placed[low:high]), target))
+        counts = csr_array(of_window @ placed[low:high])
+        if target.ndim == 1:
+            parts.append(total_variation(counts, target))
+        else:
+            expected = of_window @ (np.diff(starts[low : high + 1])[:, None] * target[low:high])
+            tokens = np.maximum(counts.sum(axis=1), 1e-300)
+            parts.append(np.abs(counts.toarray() - expected).sum(axis=1) / (2 * tokens))
     return np.concatenate(parts)
 
 
