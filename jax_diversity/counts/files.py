@@ -38,10 +38,12 @@ class CountFiles(StoredCounts):
     Attributes:
         paths: the files.
         columns: the columns of the files that do not belong to a family.
+        states: the size and the time of the last change of every file when it was opened.
     """
 
     paths: tuple[Path, ...]
     columns: tuple[str, ...]
+    states: tuple[tuple[int, int], ...]
 
     @classmethod
     def open(cls, files: Any) -> CountFiles:
@@ -51,7 +53,7 @@ class CountFiles(StoredCounts):
             UserError: no files; a file that is absent, damaged or of another format; files of different families.
         """
         paths = _as_paths(files)
-        about = [_about(path) for path in paths]
+        about, states = [_about(path) for path in paths], tuple(map(_state, paths))
         names = [each.pop("names") for each in about]
         for path, each, of_groups in zip(paths, about, names, strict=True):
             if different := [
@@ -71,7 +73,11 @@ class CountFiles(StoredCounts):
         weights = as_weights(first["weights"], first["families"])
         described = first["families"], weights, first["sequence_length"], first["batch_size"]
         return cls(
-            *described, {family: tuple(each) for family, each in names[0].items()}, tuple(paths), first["columns"]
+            *described,
+            {family: tuple(each) for family, each in names[0].items()},
+            tuple(paths),
+            first["columns"],
+            states,
         )
 
     @cached_property
@@ -109,6 +115,11 @@ class CountFiles(StoredCounts):
     def rows(self, first: int, stop: int) -> Characteristics:
         """See `TokenCounts.rows`."""
         blocks, start = [], 0
+        for path, state in zip(self.paths, self.states, strict=True):
+            if _state(path) != state:
+                raise UserError(
+                    f"Expected {path} to stay as it was when it was opened, found that it was changed; start again."
+                )
         for path, number, num_rows in self._places:
             if start < stop and first < start + num_rows:
                 rows = slice(max(first - start, 0), min(stop - start, num_rows))
@@ -239,6 +250,14 @@ def _opened(path: Path) -> Any:
         raise UserError(
             f"Expected a file of counts (Parquet) at {path}, found: {in_one_line(error)}; write it again."
         ) from None
+
+
+def _state(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
 
 
 def _about(path: Path) -> dict[str, Any]:

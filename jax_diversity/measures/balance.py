@@ -409,7 +409,7 @@ class Measurer:
                     del placed
                 for name, spread in spreads.items():
                     members = block.members(name)
-                    if members is not None and (members.ndim == 1 or members.shape[1]):
+                    if members is not None and (members.ndim == 1 or (members >= 0).any()):
                         known[name] = True
                         spread.add(block.first, members)
                 advance(len(block))

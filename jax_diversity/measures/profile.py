@@ -8,6 +8,8 @@ higher levels.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +21,7 @@ from jax_diversity.counts import TokenCounts
 from jax_diversity.foundation.checks import as_whole_number, check_function, check_one_of
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.balance import Order, as_order_of
+from jax_diversity.measures.floors import WindowLimits
 from jax_diversity.measures.placing import placed_counts
 from jax_diversity.measures.targets import FamilyTargets, GivenTargets, corpus_targets
 from jax_diversity.measures.windows import blocks as blocks_of
@@ -106,6 +109,36 @@ def window_profile(
     return {
         family: {offset: of_family.profile(offset) for offset in ("0", "half")} for family, of_family in levels.items()
     }
+
+
+def window_floors(
+    counts: TokenCounts,
+    family: str,
+    sizes: Sequence[int],
+    ordering: Order | None = None,
+    targets: GivenTargets = None,
+) -> dict[int, float]:
+    """Return window size -> the floor of the mean window TV of any order, see `floors.window_floor`.
+
+    Args:
+        counts: the token counts.
+        family: the family.
+        sizes: window sizes.
+        ordering: a run that repeats or omits sequences; None means each sequence once.
+        targets: as in `measure`.
+    """
+    indices = None if ordering is None else as_order_of(counts, ordering).indices
+    number = counts.num_sequences if indices is None else len(indices)
+    target = corpus_targets(counts, targets)[family].largest
+    limits = {size: WindowLimits(target, size, counts.sequence_length, number, None) for size in sizes}
+    for (first, stop), chunk in zip(itertools.pairwise(counts.chunk_bounds), counts.chunks(), strict=True):
+        rows = chunk.counts[family]
+        if indices is not None:  # a floor does not depend on the order of the positions
+            times = np.bincount(indices[(first <= indices) & (indices < stop)] - first, minlength=stop - first)
+            rows = csr_array(rows[np.repeat(np.arange(stop - first), times)])
+        for limit in limits.values():
+            limit.add(rows)
+    return {size: limit.result()[0] for size, limit in limits.items()}
 
 
 def group_timeline(
