@@ -174,10 +174,13 @@ def joined_segments(
     blocks: list[list[np.ndarray]], num_sequences: int, sequence_length: int, overlap: int = 0
 ) -> Segments:
     """Join blocks of columns to `Segments`. We empty `blocks`, so that the parts of a column are freed early."""
-    columns = [
-        np.concatenate([np.zeros(0, dtype), *(block.pop(0) for block in blocks)])
-        for dtype in (*[np.int64] * 5, np.bool_)
-    ]
+    if len(blocks) == 1:  # then a copy would only take time and memory
+        columns = blocks.pop()
+    else:
+        columns = [
+            np.concatenate([np.zeros(0, dtype), *(block.pop(0) for block in blocks)])
+            for dtype in (*[np.int64] * 5, np.bool_)
+        ]
     return Segments(*columns, num_sequences=num_sequences, sequence_length=sequence_length, overlap=overlap)
 
 

@@ -113,11 +113,13 @@ def documents_cut(
     segments: Segments, document_lengths: Int64[np.ndarray, " document"], *, repeats: bool = False
 ) -> Int64[np.ndarray, " cut"]:
     """Find documents in more than one sequence; with `repeats`, documents that a segment contains only in part."""
+    parts = np.flatnonzero(segments.length < document_lengths[segments.document_index])
+    document = segments.document_index[parts]
     if repeats:
-        return np.unique(segments.document_index[segments.length < document_lengths[segments.document_index]])
+        return np.unique(document)
     # Rows are sorted by sequence. A stable sort by document keeps this, so we compare neighbours.
-    rows = np.argsort(segments.document_index, kind="stable")
-    document, sequence = segments.document_index[rows], segments.sequence_index[rows]
+    by_document = np.argsort(document, kind="stable")
+    document, sequence = document[by_document], segments.sequence_index[parts[by_document]]
     return np.unique(document[1:][(np.diff(document) == 0) & (np.diff(sequence) != 0)])
 
 
