@@ -22,7 +22,7 @@ import results_file
 
 from jax_diversity.characteristics.codes import Codes, categorical, encoded, host_of, joined, length_bins
 from jax_diversity.characteristics.counts import count_tokens
-from jax_diversity.packing.concat import concat
+from jax_diversity.packing.base import pack
 from jax_diversity.schema import Segments
 
 LENGTH = 2048
@@ -39,7 +39,7 @@ def make_corpus(num_sequences: int) -> tuple[np.ndarray, Segments]:
     rng = np.random.default_rng(0)
     num_documents = 4 * num_sequences
     lengths = np.maximum(rng.lognormal(5.74, 1.0, num_documents), 2).astype(np.int64)
-    return lengths, concat(lengths, rng.permutation(num_documents), LENGTH)
+    return lengths, pack(lengths, LENGTH, document_order=rng.permutation(num_documents)).segments
 
 
 def dictionary_join(segments: Segments, group: np.ndarray, num_sequences: int) -> float:

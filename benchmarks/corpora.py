@@ -15,7 +15,6 @@ from scipy import sparse
 import jax_diversity as jd
 from jax_diversity.characteristics.codes import Codes, length_bins
 from jax_diversity.characteristics.counts import count_tokens, sequence_documents
-from jax_diversity.packing.concat import concat
 
 # Mean and deviation of the logarithm of a document's number of tokens: the median is 518 tokens, the mean 1,064. With
 # 1,000 clusters, 100 length bins and sequences of 2,048 tokens, a sequence has 5.7 non-zero counts in both families.
@@ -64,7 +63,7 @@ def synthetic(
         # The documents that overlap the chunk, cut at its ends.
         low, high = np.searchsorted(ends, begin, side="right"), np.searchsorted(ends, end, side="left") + 1
         held = np.minimum(ends[low:high], end) - np.maximum(ends[low:high] - lengths[low:high], begin)
-        segments = concat(held, np.arange(len(held)), sequence_length)
+        segments = jd.pack(held, sequence_length).segments
         own = sequence_documents(segments)
         documents.append(np.where(own < 0, own, own + low))
         for family, whole in codes.items():

@@ -16,10 +16,10 @@ import numba
 import numpy as np
 import results_file
 
+from jax_diversity.counts import Characteristics
 from jax_diversity.ordering import greedy
 from jax_diversity.ordering.objective import Features, Objective
 from jax_diversity.ordering.plan import Plan
-from jax_diversity.counts import Characteristics
 
 NUM_FEATURES = 8
 TARGETS = {10_000: 60.0, 100_000: 450.0}  # microseconds per step

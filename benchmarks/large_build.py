@@ -24,13 +24,13 @@ import results_file
 from scipy import sparse
 
 import jax_diversity as jd
+from jax_diversity.counts import Characteristics
+from jax_diversity.counts.files import CountFiles
 from jax_diversity.foundation.artifacts import OutputFolder, write_json
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.counts import Characteristics
 from jax_diversity.schema import count_files
-from jax_diversity.counts.files import CountFiles
 
 ORDERS = ("uniform_shuffle", "balance")
 

@@ -35,7 +35,6 @@ from jax_diversity.foundation.artifacts import OutputFolder, write_array
 from jax_diversity.foundation.executors import Here
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.stage import Context
-from jax_diversity.packing.concat import concat
 from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.records import sorting
 from jax_diversity.records.settings import RecordsConfig
@@ -52,7 +51,7 @@ def make_dataset(root: Path, num_sequences: int, length: int) -> None:
     rng = np.random.default_rng(SEED)
     lengths = rng.lognormal(np.log(4 * length), 1.0, num_sequences // 4).astype(np.int64) + 1
     lengths = lengths[: int(np.searchsorted(np.cumsum(lengths), num_sequences * length)) + 1]
-    segments = concat(lengths, np.arange(len(lengths)), length, last_sequence="drop")
+    segments = jd.pack(lengths, length).segments
     folder = OutputFolder(root)
 
     def publish(stage: str, destination: str, counts: dict[str, Any], fill: Callable[[Path], object]) -> None:

@@ -31,9 +31,8 @@ from scipy import sparse
 import jax_diversity as jd
 from jax_diversity.characteristics.codes import Codes
 from jax_diversity.characteristics.counts import count_tokens, sequence_documents
-from jax_diversity.ordering.parts import parts_of
-from jax_diversity.packing.concat import concat
 from jax_diversity.counts.files import CountFiles
+from jax_diversity.ordering.parts import parts_of
 
 LENGTH, CLUSTERS, BINS = 2048, 1000, 100
 FILE = 1 << 20
@@ -59,7 +58,7 @@ def make_file(path: Path, number: int, num_sequences: int) -> None:
         lengths = lengths[: np.searchsorted(np.cumsum(lengths), size * LENGTH) + 1]
         lengths[-1] -= lengths.sum() - size * LENGTH
         clusters = np.searchsorted(popularity, rng.random(len(lengths)) * popularity[-1], side="right")
-        segments = concat(lengths, np.arange(len(lengths)), LENGTH)
+        segments = jd.pack(lengths, LENGTH).segments
         own = sequence_documents(segments)
         documents.append(np.where(own < 0, -1, own + (number * FILE + first) * 64))
         codes = {"cluster": (clusters, CLUSTERS), "length": (np.searchsorted(edges, lengths), BINS)}

@@ -33,8 +33,8 @@ import jax_diversity as jd
 from jax_diversity.characteristics.settings import default_families
 from jax_diversity.lab.explaining.explain import document_blocks
 from jax_diversity.lab.explaining.windows import window_variance
-from jax_diversity.sampling.precision import sequences_needed
 from jax_diversity.sampling.population import find_population
+from jax_diversity.sampling.precision import sequences_needed
 
 WINDOWS = (16, 64, 256, 1024)
 COVERED = (64, 256, 1024)

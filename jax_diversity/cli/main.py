@@ -540,11 +540,11 @@ def _run_measure(options: MeasureOptions) -> None:
                     f"Expected no --{name} with the run in {options.out}, which has its own order; leave --{name} out."
                 )
         run = _open_run(options)
-        chosen = measuring.choose({run.name: run}, options.windows, options.families)
+        given = measuring.choose({run.name: run}, options.windows, options.families)
     else:
         if options.version is not None:
             _open_run(options)  # raises an error for a dataset with --version
-        chosen = measuring.choose_orderings(
+        given = measuring.choose_orderings(
             _existing(options.out),
             options.orderings,
             options.order,
@@ -552,13 +552,11 @@ def _run_measure(options: MeasureOptions) -> None:
             options.families,
             options.targets,
         )
-    if options.profile:
-        _ = chosen.in_memory  # raises an error for a large dataset, before the other measures
     progress = Progress(options.quiet)
     if options.json:
-        show(json.dumps(measuring.measure_orderings(chosen, progress, profile=options.profile), indent=2))
+        show(json.dumps(measuring.measure_orderings(given, progress, profile=options.profile), indent=2))
         return
-    compared, curves = measuring.compare_orderings(chosen, progress)
+    compared, curves = measuring.compare_orderings(given, progress)
     if options.markdown or options.relative_to is not None:
         compared = compared if options.relative_to is None else compared.relative_to(options.relative_to)
         show(compared.markdown() if options.markdown else compared.table())
@@ -566,16 +564,16 @@ def _run_measure(options: MeasureOptions) -> None:
         verdict = compared.verdict()
         show(str(verdict if verdict is not None else compared))
         if options.all:
-            show(f"\n{measures_legend(chosen)}\n\n{compared.table()}")
+            show(f"\n{measures_legend(given)}\n\n{compared.table()}")
         if options.all or options.curves:
             show(f"\n{training_curves(curves)}")
         if not (options.all or options.curves or options.profile):
             show("More: --all (every measure), --curves (along training), --profile (all sizes)")
-    if chosen.followed is not None:
-        beside = measuring.measure_targets(chosen, chosen.followed, progress)
-        show(f"\n{targets_table(chosen.followed.name, beside, options.markdown)}")
+    if given.followed is not None:
+        beside = measuring.measure_targets(given, given.followed, progress)
+        show(f"\n{targets_table(given.followed.name, beside, options.markdown)}")
     if options.profile and not options.markdown:
-        show(f"\n{profile_tables(measuring.profile_orderings(chosen, progress))}")
+        show(f"\n{profile_tables(measuring.profile_orderings(given, progress))}")
 
 
 def _run_inspect(options: InspectOptions) -> None:

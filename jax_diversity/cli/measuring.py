@@ -14,24 +14,23 @@ from jax_diversity.cli.tables import end_of, plain_table, printed, speaks_unicod
 from jax_diversity.foundation.wording import counted
 
 if TYPE_CHECKING:
-    from jax_diversity.measures.followed import FollowedBalance
-    from jax_diversity.run.measuring import Chosen, Curves
+    from jax_diversity.run.measuring import ComparisonInput, Curves, FollowedBalance
 
 _BLOCKS, _PLAIN_BLOCKS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 _NAME_WIDTH, _RANGE_WIDTH, _SIZES_A_TABLE = 22, 19, 8
 
 
-def measures_legend(chosen: Chosen) -> str:
+def measures_legend(given: ComparisonInput) -> str:
     """The number of measured sequences, and the meaning of the tables' columns."""
-    chars = chosen.characteristics
+    counts = given.counts
     run = ""
-    if chosen.targets is not None:
+    if given.targets is not None:
         run = (
             " The corpus is that of the run: the sequences of all positions. Groups of equal names are one group in "
             "all datasets."
         )
     return textwrap.fill(
-        f"{counted(chars.num_sequences, 'sequence')} of {counted(chars.sequence_length, 'token')}. Prefix L2: the "
+        f"{counted(counts.num_sequences, 'sequence')} of {counted(counts.sequence_length, 'token')}. Prefix L2: the "
         "largest deviation of all tokens read so far from the corpus's mixture, in sequence lengths. Window TV: half "
         "the L1 distance between a window's token shares and the corpus's. No ordering's mean is below the floor, "
         f"nor below the bound. Smaller is better, except for the gap closed and the groups per batch.{run}",
@@ -52,7 +51,7 @@ def targets_table(name: str, measured: Mapping[str, Mapping[str, FollowedBalance
             for ordering, families in measured.items():
                 of_family = families[family]
                 tv = of_family.windows[size]
-                cells = (f"{tv.tv_mean:.4f}", f"{tv.tv_worst:.4f}", f"{of_family.prefix_l2_max:.2f}")
+                cells = (f"{tv['tv_mean']:.4f}", f"{tv['tv_worst']:.4f}", f"{of_family.prefix_l2_max:.2f}")
                 table.add_row(family, str(size), end_of(ordering, _NAME_WIDTH), *cells)
     return f"Against the targets of {end_of(name, 30)}, each window with its positions' targets\n\n{printed(table)}"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -35,7 +35,7 @@ from jax_diversity.measures.floors import Pieces, WindowLimits, pieces_of
 from jax_diversity.measures.placing import PlacedCounts, placed_counts
 from jax_diversity.measures.sliding import EveryStart
 from jax_diversity.measures.targets import GivenTargets, given_targets, measured_targets
-from jax_diversity.measures.windows import row_sums, usable_windows
+from jax_diversity.measures.windows import AlignedWindows, row_sums, usable_windows
 from jax_diversity.schema import Ordering
 from jax_diversity.schema.orderings import Positions
 
@@ -329,28 +329,28 @@ class Measurer:
         }
         return MeasuredOrder(balance.summary(), curves)
 
-    def mean_window_tv(self, ordering: Order) -> dict[tuple[str, int], float]:
-        """Return the mean TV of aligned windows of an order, by family and window size; NaN if no window fits."""
-        indices = as_order_of(self._counts, ordering).indices
+    def placed(self, ordering: Order) -> AbstractContextManager[PlacedCounts]:
+        """Return the counts in the order of positions, see `placed_counts`."""
+        return placed_counts(self._counts, as_order_of(self._counts, ordering).indices)
+
+    def aligned_windows(self, blocks: PlacedCounts) -> dict[tuple[str, int], AlignedWindows]:
+        """Measure only the aligned windows of an order, by family and window size."""
         windows = {
             (family, size): WindowsOfSize(targets, size)
             for family, targets in self.targets.items()
             for size in self.windows
         }
-        with placed_counts(self._counts, indices) as placed_blocks:
-            kept: dict[tuple[str, int], csr_array] = {}
-            for block in placed_blocks():
-                for family in self.targets:
-                    placed = block.counts(family)
-                    for size in self.windows:
-                        own, first = placed, block.first
-                        if (rest := kept.get((family, size))) is not None and rest.shape[0]:
-                            own, first = csr_array(vstack([rest, placed], format="csr")), first - rest.shape[0]
-                        each = windows[family, size]
-                        each.add(own, first)
-                        kept[family, size] = csr_array(own[each.next - first :])
-        tvs = {key: each.measured().tv for key, each in windows.items()}
-        return {key: float(tv.mean()) if len(tv) else math.nan for key, tv in tvs.items()}
+        kept: dict[tuple[str, int], csr_array] = {}
+        for block in blocks():
+            for family in self.targets:
+                placed = block.counts(family)
+                for size in self.windows:
+                    rows, first, key = placed, block.first, (family, size)
+                    if key in kept and kept[key].shape[0]:
+                        rows, first = csr_array(vstack([kept[key], placed], format="csr")), first - kept[key].shape[0]
+                    windows[key].add(rows, first)
+                    kept[key] = csr_array(rows[windows[key].next - first :])
+        return {key: each.measured() for key, each in windows.items()}
 
     def _measured(self, ordering: Order, advance: Advance, keep: Callable[[str | None, Any], None]) -> dict[str, Any]:
         """Measure an order block by block; return the attributes of `Balance` but for the curves of all positions.

@@ -313,7 +313,9 @@ def compare(
     else:
         measurer = measurer or Measurer(counts, windows, targets)
         # This is the permutation of `order(counts, "uniform_shuffle")` with its default seed, without importing it.
-        shuffled = measurer.mean_window_tv(np.random.default_rng(0).permutation(counts.num_sequences))
+        with measurer.placed(np.random.default_rng(0).permutation(counts.num_sequences)) as blocks:
+            aligned_tvs = {key: windows.tv for key, windows in measurer.aligned_windows(blocks).items()}
+        shuffled = {key: float(tv.mean()) if len(tv) else math.nan for key, tv in aligned_tvs.items()}
     rows = [row for name in orders for row in _rows(name, summaries[name], offsets, shuffled)]
     return Comparison(tuple(rows), batch_size=counts.batch_size, shuffle=shuffle)
 

@@ -9,7 +9,7 @@ higher levels.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ from jax_diversity.measures.windows import total_variation
 _BLOCK_ENTRIES = 1 << 20
 _FEWEST_ROWS, _MOST_ROWS = 1 << 6, 1 << 17
 _TOP_LEVEL = 63
+_MOST_GROUPS, _MOST_BINS = 24, 96
 _DENSE = 0.25  # share of non-zeros
 
 Windows = csr_array | Float64[np.ndarray, "window group"]
@@ -71,7 +72,11 @@ class GroupTimeline(NamedTuple):
 
 
 def window_profile(
-    counts: TokenCounts, ordering: Order, advance: Advance = ignore, *, targets: GivenTargets = None
+    counts: TokenCounts,
+    ordering: Order,
+    advance: Advance = ignore,
+    *,
+    targets: GivenTargets = None,
 ) -> dict[str, dict[str, WindowProfile]]:
     """Measure window TV at all window sizes 1, 2, 4 ... up to the number of positions, at two offsets.
 
@@ -99,12 +104,25 @@ def window_profile(
         ([1, 2, 4], [0.5, 0.0, 0.0])
     """
     check_function("advance", advance)
+    return observed_profile(counts, ordering, advance, targets, lambda family, first, placed: None)
+
+
+def observed_profile(
+    counts: TokenCounts,
+    ordering: Order,
+    advance: Advance,
+    targets: GivenTargets,
+    observe: Callable[[str, int, csr_array], None],
+) -> dict[str, dict[str, WindowProfile]]:
+    """Measure as `window_profile`; `observe` gets the family, the first position and the counts of every block."""
     indices = as_order_of(counts, ordering).indices
     levels = {family: _Levels(each) for family, each in corpus_targets(counts, targets).items()}
     with placed_counts(counts, indices) as blocks:
         for block in blocks():
             for family, of_family in levels.items():
-                of_family.add(block.counts(family))
+                placed = block.counts(family)
+                of_family.add(placed)
+                observe(family, block.first, placed)
             advance(len(block))
     return {
         family: {offset: of_family.profile(offset) for offset in ("0", "half")} for family, of_family in levels.items()
@@ -146,8 +164,8 @@ def group_timeline(
     family: str,
     ordering: Order,
     *,
-    num_groups: int = 24,
-    num_bins: int = 96,
+    num_groups: int = _MOST_GROUPS,
+    num_bins: int = _MOST_BINS,
     targets: GivenTargets = None,
 ) -> GroupTimeline:
     """Compute the shares of a family's largest groups along an order, in bins of equal size.
@@ -183,7 +201,9 @@ def group_timeline(
 class GroupBins:
     """The tokens of a family's largest groups in bins of positions, from blocks of consecutive positions."""
 
-    def __init__(self, targets: FamilyTargets, num_positions: int, num_groups: int, num_bins: int) -> None:
+    def __init__(
+        self, targets: FamilyTargets, num_positions: int, num_groups: int = _MOST_GROUPS, num_bins: int = _MOST_BINS
+    ) -> None:
         self._target = targets.mean(num_positions)
         groups = np.argsort(-self._target, kind="stable")[:num_groups]
         self._groups = groups[self._target[groups] > 0]

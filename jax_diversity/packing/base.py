@@ -2,28 +2,30 @@
 
 A method is a pure function with three positional arguments. `document_lengths` has the number of tokens of every
 document of the corpus, the end token included. `document_order` has the indices of the documents to pack, in order.
-`sequence_length` is L, in tokens. It returns `Segments`. A document that appears several times is in `document_order`
-several times, at places far apart. A sequence should not contain two appearances of a document. A method may also take
-these keyword parameters: `seed`, if it draws random numbers; `clusters` (int32, the cluster of each document of the
-corpus) and `vectors` (float32, a row for each document of the corpus; may be a memory map); `advance`, a function that
-the method calls with the number of documents done. `clusters` and `vectors` have the default None only if the method
-works without them. All other keyword parameters are the method's options and have defaults. The method first checks the
-values of its options, even if there are no documents, because settings are checked by a call without documents. A
-method that can pack blocks of documents one after another has, in its module, a function `blocks` with the same
-arguments, which yields the documents and the segments of each block. A method that may use a token several times has
-the option `num_epochs`. For validation documents the stage `pack` sets `num_epochs` to 1, `num_samples` to None,
-`num_rows` to 1 and `last_sequence` to `pad`: use these names for nothing else.
+`sequence_length` is L, in tokens. It returns `Segments` in one or more blocks, so that a caller can store a block
+before the method makes the next one. A method that needs all documents returns a list of one block. A sequence that a
+block does not fill goes on in the next block; every block has the number of all sequences. All segments of a document
+are in one block, unless the document appears several times. Such a document is in `document_order` several times, at
+places far apart. A sequence should not contain two appearances of a document.
+
+A method may also take these keyword parameters: `seed`, if it draws random numbers; `clusters` (int32, the cluster of
+each document of the corpus) and `vectors` (float32, a row for each document of the corpus; may be a memory map);
+`advance`, a function that the method calls with the number of documents done. `clusters` and `vectors` have the default
+None only if the method works without them. All other keyword parameters are the method's options and have defaults. The
+method first checks the values of its options, even if there are no documents, because settings are checked by a call
+without documents. A method that may use a token several times has the option `num_epochs`. For validation documents the
+stage `pack` sets `num_epochs` to 1, `num_samples` to None, `num_rows` to 1 and `last_sequence` to `pad`: use these
+names for nothing else.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int32, Int64, Integer
+from jaxtyping import Float32, Int32, Int64
 
 from jax_diversity.foundation.checks import as_whole_number, check_function
 from jax_diversity.foundation.errors import UserError, in_one_line
@@ -32,7 +34,8 @@ from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.tables import as_html
 from jax_diversity.foundation.wording import counted
 from jax_diversity.packing.appearances import intersperse
-from jax_diversity.packing.report import PackingReport, report_packing
+from jax_diversity.packing.pieces import joined_blocks
+from jax_diversity.packing.report import PackingReport, cluster_mix
 from jax_diversity.schema import Segments
 from jax_diversity.schema.orderings import as_integers
 
@@ -121,21 +124,60 @@ def pack(
         >>> packed.report.num_tokens_dropped, packed.report.num_documents_cut
         (1, 1)
     """
+    blocks = pack_in_blocks(
+        document_lengths,
+        sequence_length,
+        method=method,
+        document_order=document_order,
+        appearances=appearances,
+        seed=seed,
+        clusters=clusters,
+        vectors=vectors,
+        advance=advance,
+        **options,
+    )
+    # We keep no list of the blocks, so that their segments are freed while they are joined.
+    segments = joined_blocks((last := block).segments for block in blocks)
+    report = last.report  # of all segments
+    if clusters is not None and (mix := cluster_mix(segments, np.asarray(clusters, np.int32))) is not None:
+        clusters_per_sequence, share = mix
+        report = replace(report, clusters_per_sequence=clusters_per_sequence, largest_cluster_share=share)
+    return Packed(segments, report)
+
+
+def pack_in_blocks(
+    document_lengths: Any,
+    sequence_length: int,
+    *,
+    method: str,
+    document_order: Any = None,
+    appearances: Any = None,
+    seed: int = 0,
+    clusters: Any = None,
+    vectors: Any = None,
+    advance: Advance = ignore,
+    **options: Any,
+) -> Iterator[Packed]:
+    """Check the arguments of `pack`, and yield the packing in the blocks of the method; see the contract above.
+
+    Each block has the report of all segments up to its end, so the last report is the report of the packing. The
+    reports have no numbers of topics, because the segments of a sequence may be in several blocks.
+    """
     chosen = METHODS.find(method)
     METHODS.check_options(method, options)
     sequence_length = as_whole_number("sequence_length", sequence_length, least=1, most=2**55)
     lengths = as_integers("document_lengths", document_lengths, below=_MOST_TOKENS)
     times = None if appearances is None else _as_appearances(appearances, len(lengths))
     # We add in float64, because a sum in int64 could overflow before the comparison.
-    if (total := float((lengths * (1.0 if times is None else np.maximum(times, 1.0))).sum())) > _MOST_TOKENS:
+    total = float(lengths.sum(dtype=np.float64) if times is None else (lengths * np.maximum(times, 1.0)).sum())
+    if total > _MOST_TOKENS:
         raise UserError(f"Expected at most 2^62 tokens in all, found about {total:.3g} in document_lengths.")
     order = _as_order(document_order, len(lengths))
-    documents = order if times is None else order[times[order] > 0]
+    report = PackingReport.of_documents(lengths, order if times is None else order[times[order] > 0])
     check_function("advance", advance)
-    codes = None if clusters is None else _as_clusters(clusters, len(lengths))
     given = {
         "seed": as_whole_number("seed", seed),
-        "clusters": codes,
+        "clusters": None if clusters is None else _as_clusters(clusters, len(lengths)),
         "vectors": None if vectors is None else _as_vectors(vectors, len(lengths)),
         "advance": advance,
     }
@@ -146,34 +188,13 @@ def pack(
     taken = {name: value for name, value in given.items() if name in parameters and value is not None}
     if times is not None:
         order = intersperse(order, times, lengths)
-    segments = chosen(lengths, order, sequence_length, **taken, **options)
-    repeats = "num_epochs" in parameters or times is not None
-    return Packed(segments, report_packing(segments, lengths, documents, codes, repeats=repeats))
-
-
-def pack_in_blocks(
-    document_lengths: Int64[np.ndarray, " document"],
-    sequence_length: int,
-    *,
-    method: str,
-    document_order: Integer[np.ndarray, " chosen"],
-    appearances: Int64[np.ndarray, " document"] | None = None,
-    advance: Advance = ignore,
-    **arguments: Any,
-) -> Iterator[Packed]:
-    """Pack as `pack`, and yield the packing in blocks of documents; every block has the number of all sequences.
-
-    A sequence that a block does not fill goes on in the next block. A method without a function `blocks`, and documents
-    that appear several times, are one block.
-    """
-    in_blocks = getattr(sys.modules[METHODS.find(method).__module__], "blocks", None)
-    if in_blocks is None or appearances is not None:
-        given = {"document_order": document_order, "appearances": appearances, "advance": advance}
-        yield pack(document_lengths, sequence_length, method=method, **given, **arguments)
-        return
-    for documents, segments in in_blocks(document_lengths, document_order, sequence_length, **arguments):
-        yield Packed(segments, report_packing(segments, document_lengths, documents))
-        advance(len(documents))
+    blocks = chosen(lengths, order, sequence_length, **taken, **options)
+    # If a token may be in several sequences, it is counted once, so we need all segments together.
+    if repeats := "num_epochs" in parameters or times is not None:
+        blocks = [joined_blocks(blocks)]
+    for segments in blocks:
+        report = report.with_block(segments, lengths, repeats=repeats)
+        yield Packed(segments, report)
 
 
 def check_settings(method: str, options: Mapping[str, Any], sequence_length: int, seed: int) -> None:
@@ -191,9 +212,10 @@ def _as_order(document_order: Any, num_documents: int) -> Int64[np.ndarray, " ch
     if document_order is None:
         return np.arange(num_documents)
     order = as_integers("document_order", document_order, below=num_documents)
-    times = np.bincount(order, minlength=num_documents)
-    if times.max(initial=0) > 1:
-        raise UserError(f"Expected every document once in document_order, found {times.argmax()} again.")
+    found = np.zeros(num_documents, np.bool_)
+    found[order] = True
+    if found.sum() < len(order):
+        raise UserError(f"Expected every document once in document_order, found {np.bincount(order).argmax()} again.")
     return order
 
 

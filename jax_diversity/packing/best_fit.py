@@ -6,6 +6,7 @@ Ding et al., "Fewer truncations improve language modeling", 2024 (https://arxiv.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
@@ -17,7 +18,7 @@ from jax_diversity.schema import Segments
 
 def best_fit(
     document_lengths: Int64[np.ndarray, " document"], document_order: Int64[np.ndarray, " chosen"], sequence_length: int
-) -> Segments:
+) -> Iterable[Segments]:
     """Put each piece, longest first, into the sequence with the least free room that is large enough.
 
     Documents longer than L are split into pieces of L tokens and a shorter last piece; shorter documents are never cut.
@@ -26,7 +27,7 @@ def best_fit(
     copies are placed after the first copies of all documents of this length.
 
     Example:
-        >>> segments = best_fit(np.array([3, 2, 6, 1]), np.arange(4), sequence_length=4)
+        >>> (segments,) = best_fit(np.array([3, 2, 6, 1]), np.arange(4), sequence_length=4)
         >>> segments.sequence_index.tolist(), segments.document_index.tolist()
         ([0, 0, 1, 1, 2], [0, 3, 1, 2, 2])
     """
@@ -36,7 +37,7 @@ def best_fit(
     by_length = np.lexsort((appearance, -lengths))
     bins = np.empty(len(lengths), np.int64)
     bins[by_length] = _place(lengths[by_length], appearance[by_length], sequence_length)
-    return fill_bins(pieces, bins, sequence_length)
+    return [fill_bins(pieces, bins, sequence_length)]
 
 
 def _place(

@@ -6,6 +6,8 @@ algorithms", 1973).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from jaxtyping import Int64
 
@@ -22,7 +24,7 @@ def first_fit(
     sequence_length: int,
     *,
     advance: Advance = ignore,
-) -> Segments:
+) -> Iterable[Segments]:
     """Put the documents, one by one, into the first sequence that has room.
 
     Documents longer than L are split into pieces of L tokens and a shorter last piece; shorter documents are never
@@ -30,7 +32,7 @@ def first_fit(
     documents near their place in the order.
 
     Example:
-        >>> segments = first_fit(np.array([3, 2, 6, 1]), np.arange(4), sequence_length=4)
+        >>> (segments,) = first_fit(np.array([3, 2, 6, 1]), np.arange(4), sequence_length=4)
         >>> segments.sequence_index.tolist(), segments.document_index.tolist()
         ([0, 0, 1, 1, 2], [0, 3, 1, 2, 2])
     """
@@ -56,7 +58,7 @@ def first_fit(
         else:
             bins[rows] = [_put(rooms, leaves, length) for length in chunk]
         advance(len(chunk))
-    return fill_bins(pieces, bins, sequence_length)
+    return [fill_bins(pieces, bins, sequence_length)]
 
 
 def _put(rooms: list[int], leaves: int, length: int, taken: set[int] | None = None) -> int:

@@ -7,6 +7,7 @@ every token but the very first is a target.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -63,13 +64,13 @@ def megatron(
     num_samples: int | None = None,
     seed: int = 0,
     last_sequence: Literal["drop", "pad"] = "drop",
-) -> Segments:
+) -> Iterable[Segments]:
     """Pack the documents of `document_order` into Megatron's samples of L + 1 tokens.
 
     Args: see `megatron_indices`, which also gives the order in which Megatron would read the sequences.
 
     Example:
-        >>> segments = megatron(np.array([3, 2, 4]), np.arange(3), sequence_length=4, seed=1)
+        >>> (segments,) = megatron(np.array([3, 2, 4]), np.arange(3), sequence_length=4, seed=1)
         >>> segments.num_sequences, segments.sequence_length, segments.length.tolist()
         (2, 5, [3, 2, 3, 2])
     """
@@ -82,7 +83,7 @@ def megatron(
         seed=seed,
         last_sequence=last_sequence,
     )
-    return megatron_segments(document_lengths, indices, sequence_length)
+    return [megatron_segments(document_lengths, indices, sequence_length)]
 
 
 def megatron_indices(

@@ -6,6 +6,7 @@ Shi et al., "In-context pretraining: language modeling beyond document boundarie
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -34,7 +35,7 @@ def nearest(
     vectors: Float32[np.ndarray, "document feature"],
     num_neighbors: int = 10,
     advance: Advance = ignore,
-) -> Segments:
+) -> Iterable[Segments]:
     """Concatenate the documents along a path through the graph of their nearest neighbours, and split.
 
     The graph joins two documents if one document is among the `num_neighbors` nearest of the other by cosine. The path
@@ -54,7 +55,7 @@ def nearest(
 
     Example:
         >>> vectors = np.array([[1, 0], [0, 1], [1, 0.1], [0.1, 1]], np.float32)
-        >>> segments = nearest(np.full(4, 2), np.arange(4), 4, vectors=vectors, num_neighbors=1)
+        >>> (segments,) = nearest(np.full(4, 2), np.arange(4), 4, vectors=vectors, num_neighbors=1)
         >>> segments.document_index.tolist()
         [0, 2, 1, 3]
     """

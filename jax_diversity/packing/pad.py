@@ -5,16 +5,20 @@ No atom contains tokens of two documents. The cost is padding.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import accumulate
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Int64
 
+from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.packing.pieces import (
     Pieces,
     apart_atoms,
     as_atom_size,
     atom_order,
+    document_blocks,
     end_to_end,
     expand,
     fill,
@@ -32,7 +36,8 @@ def pad(
     atom_size: int | None = None,
     last_sequence: Literal["drop", "pad"] = "drop",
     seed: int = 0,
-) -> Segments:
+    advance: Advance = ignore,
+) -> Iterable[Segments]:
     """Cut every document into atoms of A tokens: A - 1 tokens of the document and an end token.
 
     The last atom of a document is padded, and its end token is the document's own; in the other atoms an end token is
@@ -49,26 +54,43 @@ def pad(
         UserError: the atom size neither divides L nor is a multiple of L, or it has room only for an end token.
 
     Example:
-        >>> segments = pad(np.array([5, 2]), np.array([0, 1]), sequence_length=4)
+        >>> (segments,) = pad(np.array([5, 2]), np.array([0, 1]), sequence_length=4)
         >>> segments.document_offset.tolist(), segments.length.tolist()   # the first atom has an inserted end token
         ([0, 3, 0], [4, 2, 2])
     """
     # At L = 1 an atom of one token would have room for an end token only; larger atoms are split to L.
     size = max(sequence_length, 2) if atom_size is None else as_atom_size(atom_size, sequence_length, least=2)
-    # The tokens of every document, without its own end token, in pieces of A - 1 tokens.
-    lengths = document_lengths[document_order]
-    place, offset = expand(np.maximum(-(-(lengths - 1) // (size - 1)), lengths > 0))
-    offset *= size - 1
-    length = np.minimum(lengths[place] - offset, size)
-    atoms = Pieces(document_order[place], offset, length, np.broadcast_to(np.True_, len(place)))
-    if atom_size is not None:
-        order = atom_order(len(length), seed)
-        if size < sequence_length and len(several := repeated(document_order)):
-            held = np.flatnonzero(np.isin(atoms.document_index, several))
-            order = apart_atoms(order, sequence_length // size, held, atoms.document_index[held], seed)
-        atoms = atoms.take(order)
-    if size > sequence_length:
-        taken = -(-atoms.length // sequence_length)  # sequences of an atom
-        return fill(atoms, end_to_end(taken) * sequence_length, int(taken.sum()), sequence_length)
-    num_sequences = num_filled(len(length), sequence_length // size, last_sequence)
-    return fill(atoms, np.arange(len(length)) * size, num_sequences, sequence_length)
+    unit = min(size, sequence_length)  # an atom fills whole units: itself, or several sequences
+    blocks = document_blocks(document_order, in_one=atom_size is not None)  # a permutation of atoms needs all documents
+    totals = [int(_num_units(document_lengths[documents], size, unit).sum()) for documents in blocks]
+    num_sequences = num_filled(sum(totals), sequence_length // unit, last_sequence)
+
+    def segments_of(documents: Int64[np.ndarray, " block"], start: int) -> Segments:
+        # The tokens of every document, without its own end token, in pieces of A - 1 tokens.
+        lengths = document_lengths[documents]
+        place, offset = expand(_num_full(lengths, size) + (lengths > 0))
+        offset *= size - 1
+        length = np.minimum(lengths[place] - offset, size)
+        atoms = Pieces(documents[place], offset, length, np.broadcast_to(np.True_, len(place)))
+        if atom_size is not None:
+            order = atom_order(len(length), seed)
+            if size < sequence_length and len(several := repeated(documents)):
+                held = np.flatnonzero(np.isin(atoms.document_index, several))
+                order = apart_atoms(order, sequence_length // size, held, atoms.document_index[held], seed)
+            atoms = atoms.take(order)
+        advance(len(documents))
+        places = (start + end_to_end(-(-atoms.length // unit))) * unit
+        return fill(atoms, places, num_sequences, sequence_length)
+
+    return map(segments_of, blocks, accumulate(totals, initial=0))
+
+
+def _num_full(lengths: Int64[np.ndarray, " block"], size: int) -> Int64[np.ndarray, " block"]:
+    """Return the number of atoms before the last atom of each document."""
+    return np.maximum((lengths - 2) // (size - 1), 0)
+
+
+def _num_units(lengths: Int64[np.ndarray, " block"], size: int, unit: int) -> Int64[np.ndarray, " block"]:
+    """Return the number of units that the atoms of each document fill."""
+    full = _num_full(lengths, size)
+    return full * (size // unit) - (full * (size - 1) - lengths) // unit

@@ -5,6 +5,7 @@ Press, "Partially shuffling the training data to improve language models", 2019 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -25,7 +26,7 @@ def partial_shuffle(
     num_epochs: int = 1,
     last_sequence: Literal["drop", "pad"] = "drop",
     seed: int = 0,
-) -> Segments:
+) -> Iterable[Segments]:
     """Divide the stream of all documents into rows; in every epoch, rotate the rows by random offsets and cut them.
 
     Rows are cut every L tokens. The continuation of sequence `(epoch * num_columns + column) * num_rows + row` is
@@ -43,7 +44,7 @@ def partial_shuffle(
         UserError: fewer than one row or epoch, or more rows than tokens.
 
     Example:
-        >>> segments = partial_shuffle(np.array([12]), np.array([0]), 2, num_rows=2)
+        >>> (segments,) = partial_shuffle(np.array([12]), np.array([0]), 2, num_rows=2)
         >>> segments.num_sequences, segments.sequence_length   # 6 tokens per row: two sequences of two targets
         (4, 3)
         >>> segments.document_offset[:2].tolist()   # row 0 starts at token 5 and continues at 0
@@ -77,4 +78,4 @@ def partial_shuffle(
     pieces, run = cut_stream(documents, run_start[used], run_length[used])
     sequence = used[run] // 2
     position = end_to_end(pieces.length) - end_to_end(length.reshape(-1))[sequence]
-    return joined_segments([[sequence, position, *pieces]], length.size, sequence_length + 1, overlap=1)
+    return [joined_segments([[sequence, position, *pieces]], length.size, sequence_length + 1, overlap=1)]

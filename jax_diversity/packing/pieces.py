@@ -7,6 +7,7 @@ pieces where a sequence ends. Places are numbered across all sequences: place p 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,6 +89,15 @@ def whole_documents(
     # Columns with only one value are broadcast, so they need no memory.
     zeros, ends = np.broadcast_to(np.int64(0), len(document_order)), np.broadcast_to(np.True_, len(document_order))
     return Pieces(document_order, zeros, document_lengths[document_order], ends)
+
+
+def document_blocks(
+    document_order: Int64[np.ndarray, " chosen"], *, in_one: bool = False
+) -> list[Int64[np.ndarray, " block"]]:
+    """Divide the documents into blocks of `ROWS`, or make one block of all; there is always at least one block."""
+    num_documents = max(len(document_order), 1)
+    size = num_documents if in_one else ROWS
+    return [document_order[first : first + size] for first in range(0, num_documents, size)]
 
 
 def split_documents(
@@ -174,11 +184,22 @@ def joined_segments(
     blocks: list[list[np.ndarray]], num_sequences: int, sequence_length: int, overlap: int = 0
 ) -> Segments:
     """Join blocks of columns to `Segments`. We empty `blocks`, so that the parts of a column are freed early."""
-    columns = [
-        np.concatenate([np.zeros(0, dtype), *(block.pop(0) for block in blocks)])
-        for dtype in (*[np.int64] * 5, np.bool_)
-    ]
+    if len(blocks) == 1:  # then a copy would only take time and memory
+        columns = blocks.pop()
+    else:
+        columns = [
+            np.concatenate([np.zeros(0, dtype), *(block.pop(0) for block in blocks)])
+            for dtype in (*[np.int64] * 5, np.bool_)
+        ]
     return Segments(*columns, num_sequences=num_sequences, sequence_length=sequence_length, overlap=overlap)
+
+
+def joined_blocks(blocks: Iterable[Segments]) -> Segments:
+    """Join the blocks of a packing."""
+    *before, last = blocks
+    columns = [[getattr(block, name) for name in Segments.COLUMNS] for block in (*before, last)]
+    del before  # so that only the columns hold the arrays, see `joined_segments`
+    return joined_segments(columns, last.num_sequences, last.sequence_length, last.overlap)
 
 
 def _cut(pieces: Pieces, start: Int64[np.ndarray, " piece"], limit: int, sequence_length: int) -> list[np.ndarray]:

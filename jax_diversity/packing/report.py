@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from jax_diversity.packing.pieces import end_to_end, run_starts
+from jax_diversity.packing.pieces import document_blocks, end_to_end, run_starts
 from jax_diversity.schema import Segments
 
 _ROWS = 1 << 20  # segments counted together; the result does not depend on it
@@ -54,16 +53,40 @@ class PackingReport:
     largest_cluster_share: float | None = None
 
     @classmethod
-    def joined(cls, reports: Sequence[PackingReport], sequence_length: int) -> PackingReport:
-        """Return the report of a packing from the reports of its blocks, which have the number of all sequences.
+    def of_documents(
+        cls, document_lengths: Int64[np.ndarray, " document"], documents: Int64[np.ndarray, " chosen"]
+    ) -> PackingReport:
+        """Return the report of the documents before the first block of their packing."""
+        num_tokens = sum(int(document_lengths[block].sum()) for block in document_blocks(documents))
+        return cls(len(documents), num_tokens, 0, num_tokens, *[0] * 6)
 
-        Blocks have different documents, so that their tokens are added up. Numbers of topics are not kept.
+    def with_block(
+        self, segments: Segments, document_lengths: Int64[np.ndarray, " document"], *, repeats: bool = False
+    ) -> PackingReport:
+        """Return the report of the packing up to this block. Numbers of topics are not counted.
+
+        Args:
+            segments: the next block. All segments of a document are in one block.
+            document_lengths: tokens of every document of the corpus.
+            repeats: whether a token may be in several sequences. Then one block must contain all segments.
         """
-        names = [field.name for field in fields(cls) if field.name.startswith("num_")]
-        sums: dict[str, int] = {name: sum(getattr(report, name) for report in reports) for name in names}
-        sums["num_sequences"] = reports[0].num_sequences
-        taken = sums["num_tokens_kept"] + sums["num_tokens_repeated"] + sums["num_inserted_ends"]
-        return cls(**sums | {"num_padding_tokens": sums["num_sequences"] * sequence_length - taken})
+        num_ends = int(segments.inserted_ends(document_lengths).sum())
+        num_taken = int(segments.length.sum())
+        num_kept = _num_distinct(segments, document_lengths) if repeats else num_taken - num_ends
+        num_repeated = num_taken - num_ends - num_kept
+        num_places = (segments.num_sequences - self.num_sequences) * segments.sequence_length
+        num_cut = len(documents_cut(segments, document_lengths, repeats=num_repeated > 0))
+        return replace(
+            self,
+            num_tokens_kept=self.num_tokens_kept + num_kept,
+            num_tokens_dropped=self.num_tokens_dropped - num_kept,
+            num_tokens_repeated=self.num_tokens_repeated + num_repeated,
+            num_inserted_ends=self.num_inserted_ends + num_ends,
+            num_padding_tokens=self.num_padding_tokens + num_places - num_taken,
+            num_documents_cut=self.num_documents_cut + num_cut,
+            num_sequences=segments.num_sequences,
+            num_segments=self.num_segments + len(segments),
+        )
 
     @property
     def mean_segments(self) -> float:
@@ -78,46 +101,17 @@ class ClusterMix(NamedTuple):
     largest_share: float
 
 
-def report_packing(
-    segments: Segments,
-    document_lengths: Int64[np.ndarray, " document"],
-    document_order: Int64[np.ndarray, " chosen"],
-    clusters: Int32[np.ndarray, " document"] | None = None,
-    *,
-    repeats: bool = False,
-) -> PackingReport:
-    """Count kept and lost tokens of the chosen documents; with `repeats` a token may be in several sequences."""
-    num_tokens = int(document_lengths[document_order].sum())
-    num_ends = int(segments.inserted_ends(document_lengths).sum())
-    num_taken = int(segments.length.sum())
-    num_kept = _num_distinct(segments, document_lengths) if repeats else num_taken - num_ends
-    num_repeated = num_taken - num_ends - num_kept
-    mix = None if clusters is None else cluster_mix(segments, clusters)
-    return PackingReport(
-        num_documents=len(document_order),
-        num_tokens=num_tokens,
-        num_tokens_kept=num_kept,
-        num_tokens_dropped=num_tokens - num_kept,
-        num_tokens_repeated=num_repeated,
-        num_inserted_ends=num_ends,
-        num_padding_tokens=segments.num_sequences * segments.sequence_length - num_taken,
-        num_documents_cut=len(documents_cut(segments, document_lengths, repeats=num_repeated > 0)),
-        num_sequences=segments.num_sequences,
-        num_segments=len(segments),
-        clusters_per_sequence=None if mix is None else mix.clusters_per_sequence,
-        largest_cluster_share=None if mix is None else mix.largest_share,
-    )
-
-
 def documents_cut(
     segments: Segments, document_lengths: Int64[np.ndarray, " document"], *, repeats: bool = False
 ) -> Int64[np.ndarray, " cut"]:
     """Find documents in more than one sequence; with `repeats`, documents that a segment contains only in part."""
+    parts = np.flatnonzero(segments.length < document_lengths[segments.document_index])
+    document = segments.document_index[parts]
     if repeats:
-        return np.unique(segments.document_index[segments.length < document_lengths[segments.document_index]])
+        return np.unique(document)
     # Rows are sorted by sequence. A stable sort by document keeps this, so we compare neighbours.
-    rows = np.argsort(segments.document_index, kind="stable")
-    document, sequence = segments.document_index[rows], segments.sequence_index[rows]
+    by_document = np.argsort(document, kind="stable")
+    document, sequence = document[by_document], segments.sequence_index[parts[by_document]]
     return np.unique(document[1:][(np.diff(document) == 0) & (np.diff(sequence) != 0)])
 
 

@@ -7,6 +7,7 @@ needs only a sort.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -28,7 +29,7 @@ def same_cluster(
     last_sequence: Literal["drop", "pad"] = "drop",
     clusters: Int32[np.ndarray, " document"],
     vectors: Float32[np.ndarray, "document feature"] | None = None,
-) -> Segments:
+) -> Iterable[Segments]:
     """Fill every sequence from one cluster.
 
     At the end of every cluster less than one sequence of tokens remains. These remaining tokens are joined into the
@@ -41,7 +42,7 @@ def same_cluster(
         UserError: a vector contains NaN or infinity.
 
     Example:
-        >>> segments = same_cluster(np.full(4, 2), np.arange(4), 4, clusters=np.array([0, 1, 1, 0], np.int32))
+        >>> (segments,) = same_cluster(np.full(4, 2), np.arange(4), 4, clusters=np.array([0, 1, 1, 0], np.int32))
         >>> segments.sequence_index.tolist(), segments.document_index.tolist()
         ([0, 0, 1, 1], [1, 2, 0, 3])
     """
@@ -71,4 +72,4 @@ def same_cluster(
     last = np.searchsorted(segments.sequence_index, np.arange(num_full), side="right") - 1
     order = np.arange(num_sequences)
     order[:num_full] = np.argsort(place[segments.document_index[last]], kind="stable")
-    return reorder_sequences(segments, order)
+    return [reorder_sequences(segments, order)]

@@ -7,6 +7,7 @@ second document is taken from this cluster. The same rule rearranges a string so
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Literal
 
@@ -31,7 +32,7 @@ def spread(
     last_sequence: Literal["drop", "pad"] = "drop",
     clusters: Int32[np.ndarray, " document"],
     advance: Advance = ignore,
-) -> Segments:
+) -> Iterable[Segments]:
     """Fill every sequence with documents of as many topics as possible.
 
     Two documents of one cluster are never neighbours, unless the cluster has more than half of the documents.
@@ -39,7 +40,7 @@ def spread(
 
     Example:
         >>> clusters = np.array([0, 0, 0, 1, 1, 1], np.int32)
-        >>> segments = spread(np.full(6, 2), np.arange(6), 4, clusters=clusters)
+        >>> (segments,) = spread(np.full(6, 2), np.arange(6), 4, clusters=clusters)
         >>> clusters[segments.document_index].tolist()
         [1, 0, 1, 0, 1, 0]
     """

@@ -102,13 +102,10 @@ def _store(dataset: Any, path: Path, blocks: Iterator[Packed]) -> tuple[PackingR
     """Write the segments of a packing, block by block, and return its report and its sequences' overlap."""
     import pyarrow as pa
 
-    from jax_diversity.packing.report import PackingReport
-
-    reports, lengths = [], dataset.tokens.document_lengths
-    sequence_length = overlap = 0
+    lengths = dataset.tokens.document_lengths
+    stored: list[tuple[PackingReport, int]] = []
 
     def tables() -> Iterator[pa.Table]:
-        nonlocal sequence_length, overlap
         for block in blocks:
             segments = block.segments
             columns = {column: getattr(segments, column) for column in segments.COLUMNS}
@@ -117,12 +114,11 @@ def _store(dataset: Any, path: Path, blocks: Iterator[Packed]) -> tuple[PackingR
                 columns["num_loss_tokens"] = dataset.tokens.num_loss_tokens_of(
                     segments.document_index, segments.document_offset, kept
                 )
-            reports.append(block.report)
-            sequence_length, overlap = segments.sequence_length, segments.overlap
+            stored.append((block.report, segments.overlap))
             yield pa.table(columns)
 
     write_segments(path, tables())
-    return PackingReport.joined(reports, sequence_length), overlap
+    return stored[-1]
 
 
 def _appearance_counts(

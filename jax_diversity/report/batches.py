@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from jax_diversity.counts import Characteristics
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.figures.plain import clean_text, round_value
-from jax_diversity.measures.windows import place, window_deviation
-from jax_diversity.schema import Segments
+from jax_diversity.measures.balance import Measurer
+from jax_diversity.schema import Ordering, Segments
 
 MOST_BATCHES, MAX_DIFFERENCES, MAX_ROWS, MAX_SEGMENTS, ALL_SEGMENTS = 3, 6, 12, 6, 1200
 _TITLE_CHARACTERS = 80
+_SEQUENCES_TOGETHER = 1 << 20
 
 
 def shown_rows(segments_per_row: Sequence[int], num_batches: int) -> int:
@@ -38,62 +38,67 @@ def batches_values(
     There are at most three batches of each kind, and no batch is of both kinds. A single batch counts as a worst batch.
     Returns None if the sequences do not fill a batch.
     """
-    chars, segments = dataset.characteristics, dataset.segments
-    if chars.num_sequences < size:
+    counts = dataset.token_counts()
+    if counts.num_sequences < size:
         return None
-    orders = {
-        clean_text(name): {
-            clean_text(family): _extremes(chars, family, dataset.orderings[name].indices, group_names[family], size)
-            for family in chars.families
-        }
-        for name in orderings
-    }
+    measurer = Measurer(counts, (size,))
+    orders = {clean_text(name): _extremes(measurer, dataset.orderings[name], group_names, size) for name in orderings}
     batches = [
         batch for order in orders.values() for kinds in order.values() for kind in kinds.values() for batch in kind
     ]
+    shown = [batch["sequences"][:MAX_ROWS] for batch in batches]
+    segments = _segments_of(dataset, np.unique(np.concatenate([np.zeros(0, np.int64), *shown])))
     # The number of rows per batch depends on the number of batches, which is known only now.
     for batch in batches:
-        batch["rows"] = _rows(segments, batch.pop("sequences"), len(batches))
+        batch["rows"] = _rows(segments, batch.pop("sequences")[:MAX_ROWS].tolist(), len(batches))
         batch["num_more_rows"] = size - len(batch["rows"])
     # The documents of all batches are read in one pass over the files.
     rows = [row for batch in batches for row in batch["rows"]]
-    shown = np.array([segment for row in rows for segment in row["segments"]], np.int64)
-    wanted = np.unique(segments.document_index[shown])
+    wanted = np.unique(np.array([document for row in rows for document, _ in row["segments"]], np.int64))
     documents = dict(zip(wanted.tolist(), _documents(dataset, wanted), strict=True))
     for row in rows:
-        held = np.array(row["segments"], np.int64)
-        pairs = zip(segments.document_index[held].tolist(), segments.length[held].tolist(), strict=True)
-        row["segments"] = [{**documents[document], "tokens": tokens} for document, tokens in pairs]
+        row["segments"] = [{**documents[document], "tokens": tokens} for document, tokens in row["segments"]]
     return {"batch_size": size, "orders": orders}
 
 
 def _extremes(
-    chars: Characteristics, family: str, indices: Int64[np.ndarray, " position"], names: Sequence[str], size: int
-) -> dict[str, list[dict[str, Any]]]:
-    """Return the best and the worst whole batches of an epoch, the most extreme first; earlier ones first if equal."""
-    target, placed = chars.target_share(family), place(chars.counts[family], indices)
-    tv = window_deviation(placed, target, size)
-    # No batch is shown twice. If the number of batches is odd, there is one more worst batch than best batches, because
-    # readers look for the worst batches first.
-    num_best = min(MOST_BATCHES, len(tv) // 2)
-    best = np.argsort(tv, kind="stable")[:num_best]  # stable, here and below: of equal batches the earlier is first
-    worst = np.argsort(-tv, kind="stable")
-    worst = worst[~np.isin(worst, best)][:MOST_BATCHES]
+    measurer: Measurer, ordering: Ordering, group_names: Mapping[str, Sequence[str]], size: int
+) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Return every family's best and worst whole batches of an epoch, the most extreme first; earlier ones if equal."""
+    with measurer.placed(ordering) as blocks:
+        tvs = {family: windows.tv for (family, _), windows in measurer.aligned_windows(blocks).items()}
+        steps: dict[str, tuple[list[int], list[int]]] = {}
+        for family, tv in tvs.items():
+            # No batch is shown twice. If the number of batches is odd, there is one more worst batch than best batches,
+            # because readers look for the worst batches first.
+            num_best = min(MOST_BATCHES, len(tv) // 2)
+            best = np.argsort(tv, kind="stable")[:num_best]  # stable, here and below: of equal batches the earlier
+            worst = np.argsort(-tv, kind="stable")
+            steps[family] = best.tolist(), worst[~np.isin(worst, best)][:MOST_BATCHES].tolist()
+        tokens = {(family, step): 0.0 for family, (best, worst) in steps.items() for step in (*best, *worst)}
+        for block in blocks():
+            for family, of_family in steps.items():
+                placed = block.counts(family)
+                for step in (*of_family[0], *of_family[1]):
+                    rows = slice(*(min(max(at * size - block.first, 0), len(block)) for at in (step, step + 1)))
+                    tokens[family, step] = tokens[family, step] + placed[rows].sum(axis=0).astype(np.float64)
 
-    def chosen(step: int) -> dict[str, Any]:
-        rows = slice(step * size, (step + 1) * size)
-        tokens = placed[rows].sum(axis=0).astype(np.float64)
-        differences = difference_values(tokens / max(tokens.sum(), 1.0), target, names)
-        position, deviation = step * size, round_value(tv[step])
+    def batch_of(family: str, step: int) -> dict[str, Any]:
+        own, target = tokens[family, step], measurer.targets[family].shares[0]
         return {
             "step": step,
-            "position": position,
-            "tv": deviation,
-            "differences": differences,
-            "sequences": indices[rows],
+            "position": step * size,
+            "tv": round_value(tvs[family][step]),
+            "differences": difference_values(own / max(np.sum(own), 1.0), target, group_names[family]),
+            "sequences": ordering.indices[step * size : (step + 1) * size],
         }
 
-    return {"best": list(map(chosen, best.tolist())), "worst": list(map(chosen, worst.tolist()))}
+    return {
+        clean_text(family): {
+            kind: [batch_of(family, step) for step in each] for kind, each in zip(("best", "worst"), own, strict=True)
+        }
+        for family, own in steps.items()
+    }
 
 
 def difference_values(
@@ -111,16 +116,38 @@ def difference_values(
     ]
 
 
-def _rows(segments: Segments, sequences: Int64[np.ndarray, " row"], num_batches: int) -> list[dict[str, Any]]:
-    """Return the rows that are shown; their segments contain document numbers until the documents are read."""
-    # Segments are sorted by sequence: the segments of a sequence are neighbours.
-    starts, stops = (np.searchsorted(segments.sequence_index, sequences, side) for side in ("left", "right"))
-    widths = (stops - starts).tolist()
+def _segments_of(dataset: Dataset, sequences: Int64[np.ndarray, " wanted"]) -> dict[int, list[tuple[int, int]]]:
+    """Return the documents and the numbers of tokens of the segments of some sequences; the packing is read in blocks."""
+    segments_of: dict[int, list[tuple[int, int]]] = {number: [] for number in sequences.tolist()}
+    for first, segments in segment_blocks(dataset):
+        own = sequences[(first <= sequences) & (sequences < first + segments.num_sequences)]
+        held = np.flatnonzero(np.isin(segments.sequence_index, own - first))
+        columns = (first + segments.sequence_index[held], segments.document_index[held], segments.length[held])
+        for number, document, tokens in zip(*(column.tolist() for column in columns), strict=True):
+            segments_of[number].append((document, tokens))
+    return segments_of
+
+
+def segment_blocks(dataset: Dataset) -> Iterator[tuple[int, Segments]]:
+    """Yield the packing of the training sequences in blocks, with the first sequence of each.
+
+    All segments may need more memory than the machine has.
+    """
+    for first in range(0, dataset.num_sequences, _SEQUENCES_TOGETHER):
+        stop = min(first + _SEQUENCES_TOGETHER, dataset.num_sequences)
+        yield first, dataset.segments_between("train", first, stop)
+
+
+def _rows(
+    segments_of: Mapping[int, list[tuple[int, int]]], sequences: Sequence[int], num_batches: int
+) -> list[dict[str, Any]]:
+    """Return the rows that are shown; their segments are document numbers and tokens until the documents are read."""
+    widths = [len(segments_of[number]) for number in sequences]
     return [
         {
             "row": row,
-            "sequence_index": int(sequences[row]),
-            "segments": list(range(starts[row], starts[row] + min(widths[row], MAX_SEGMENTS))),
+            "sequence_index": sequences[row],
+            "segments": segments_of[sequences[row]][:MAX_SEGMENTS],
             "num_more_segments": max(widths[row] - MAX_SEGMENTS, 0),
         }
         for row in range(shown_rows(widths, num_batches))

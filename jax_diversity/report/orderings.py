@@ -10,16 +10,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jax_diversity.counts import Characteristics
+from jax_diversity.counts import TokenCounts
 from jax_diversity.figures.plain import as_json, clean_text, round_value, round_values
 from jax_diversity.foundation.progress import Advance, Progress
-from jax_diversity.measures.balance import Measurer, Order, Targets, as_order, target_shares
+from jax_diversity.measures.balance import Measurer, Order, as_order
 from jax_diversity.measures.comparison import SHUFFLE, gap_or_none
 from jax_diversity.measures.curves import MAX_POINTS
 from jax_diversity.measures.drawn import MeasuredOrder, curve_values, limit_values, shortened_curves
-from jax_diversity.measures.floors import ideal_token_shuffle, window_floor
-from jax_diversity.measures.profile import GroupTimeline, WindowProfile, group_timeline, window_profile
-from jax_diversity.measures.windows import place
+from jax_diversity.measures.floors import ideal_token_shuffle
+from jax_diversity.measures.profile import (
+    GroupBins,
+    GroupTimeline,
+    WindowProfile,
+    window_floors,
+    window_profile,
+)
+from jax_diversity.measures.targets import GivenTargets, corpus_targets
 from jax_diversity.ordering.base import order as make_order
 from jax_diversity.report.words import verdict_sentence
 
@@ -68,19 +74,19 @@ class Shown:
 
 
 def orders_values(
-    characteristics: Characteristics,
+    counts: TokenCounts,
     orders: Sequence[Shown],
     windows: Sequence[int],
     group_names: Mapping[str, Sequence[str]],
     progress: Progress,
     *,
-    targets: Targets | None = None,
+    targets: GivenTargets = None,
     shuffle: Callable[[int], Order] | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Measure orders one after another, and compare them with the first shuffle; returns values and verdicts.
 
     Args:
-        characteristics: the token counts.
+        counts: the token counts.
         orders: the orders to show.
         windows: window sizes.
         group_names: family -> the names of its groups.
@@ -89,43 +95,43 @@ def orders_values(
         shuffle: a function from a seed to a shuffle, to show the spread by chance; None means uniform shuffles of the
             corpus.
     """
-    chars, values, summaries = characteristics, [], []
+    values, summaries = [], []
     measurer: Measurer | None = None
-    positions = sum((1 if each.measured else 2) * len(as_order(each.order)) for each in orders) * len(chars.families)
+    positions = sum((1 if each.measured else 2) * len(as_order(each.order)) for each in orders)
     with progress.task("measure orderings", positions, "position") as advance:
         for each in orders:
             measured = each.measured
             if measured is None:
-                measurer = measurer or Measurer(characteristics, windows, targets)
-                measured = MeasuredOrder.of(measurer.measure(each.order, advance))
+                measurer = measurer or Measurer(counts, windows, targets)
+                measured = measurer.measure_in_short(each.order, advance)
             summaries.append(measured.summary)
-            values.append(order_values(chars, each, measured, group_names, len(orders), advance, targets))
+            values.append(order_values(counts, each, measured, group_names, len(orders), advance, targets))
     if shuffle is None:
-        shuffle = partial(_uniform_shuffle, chars)
+        shuffle = partial(_uniform_shuffle, counts)
     length = len(as_order(shuffle(0)))
-    with progress.task("measure shuffles", NUM_SEEDS * length * len(chars.families), "position") as advance:
-        references = reference_values(chars, shuffle, advance, targets)
+    with progress.task("measure shuffles", NUM_SEEDS * length, "position") as advance:
+        references = reference_values(counts, shuffle, advance, targets)
     return _compared(values, summaries, references)
 
 
-def _uniform_shuffle(characteristics: Characteristics, seed: int) -> Order:
-    return make_order(characteristics, SHUFFLE, seed=seed)
+def _uniform_shuffle(counts: TokenCounts, seed: int) -> Order:
+    return make_order(counts, SHUFFLE, seed=seed)
 
 
 def order_values(
-    characteristics: Characteristics,
+    counts: TokenCounts,
     shown: Shown,
     measured: MeasuredOrder,
     group_names: Mapping[str, Sequence[str]],
     num_orderings: int,
     advance: Advance,
-    targets: Targets | None = None,
+    targets: GivenTargets = None,
 ) -> dict[str, Any]:
     """The values of one order on the page; curves are shortened to the points that can be drawn."""
-    summary, families = measured.summary, characteristics.families
+    summary, families = measured.summary, counts.families
     num_bins = heat_map_bins(num_orderings * len(families))
-    # One pass over all sizes: `measure` would take a pass for each of them.
-    profiles = window_profile(characteristics, shown.order, advance, targets=targets)
+    # One pass over all sizes and heat maps: `measure` would take a pass for each of them.
+    profiles, timelines = profile_and_timelines(counts, shown.order, num_bins, advance, targets)
     return {
         **_about_order(shown.about),
         **_drawn(
@@ -138,39 +144,8 @@ def order_values(
             }
             for family, offsets in profiles.items()
         },
-        "heat_map": {
-            clean_text(family): _heat_map(
-                large_groups(characteristics, family, shown.order, num_bins, targets), group_names[family]
-            )
-            for family in families
-        },
+        "heat_map": {clean_text(family): _heat_map(timelines[family], group_names[family]) for family in families},
     }
-
-
-def stored_values(
-    orders: Mapping[str, Mapping[str, Any]], curves: Mapping[str, Mapping[str, Any]], num_sequences: int
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The values and verdicts of `orders_values` for a large dataset, from the stored measures.
-
-    There are no profiles and no heat maps, which need the counts.
-
-    Args:
-        orders: name -> how the order was made, with its measures as `balance`.
-        curves: name -> the curves of `measures.drawn.MeasuredOrder`.
-        num_sequences: the number of sequences.
-    """
-    values = [
-        {
-            **_about_order({**about, "name": name}),
-            **_drawn(
-                about["balance"], shortened_curves(curves[name], _points(len(orders), about["balance"])), num_sequences
-            ),
-            "profile": {},
-            "heat_map": {},
-        }
-        for name, about in orders.items()
-    ]
-    return _compared(values, [about["balance"] for about in orders.values()], {})
 
 
 def _points(num_orderings: int, summary: Mapping[str, Any]) -> int:
@@ -231,34 +206,49 @@ def _spread(figures: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return as_json({**figures, "windows": windows})
 
 
-def large_groups(
-    characteristics: Characteristics, family: str, order: Order, most_bins: int, targets: Targets | None = None
-) -> GroupTimeline:
-    """The shares of a family's groups along an order, only of groups that are large enough for their bins.
+def profile_and_timelines(
+    counts: TokenCounts, order: Order, most_bins: int, advance: Advance, targets: GivenTargets = None
+) -> tuple[dict[str, dict[str, WindowProfile]], dict[str, GroupTimeline]]:
+    """The window profiles of all families, and the shares of their large groups along an order, in one pass.
 
     A group that few sequences of a bin have is too frequent in one bin and missing in the next, in any order. So bins
     are made wider until the largest groups fit, and the other groups are left out.
 
     Args:
-        characteristics: the token counts.
-        family: the family.
+        counts: the token counts.
         order: the order of training.
         most_bins: the largest number of bins.
+        advance: called with the number of positions done.
         targets: family -> the groups' shares to compare with; the corpus's own if not given.
 
     Returns:
-        The timeline, the largest group first; without groups if none is large enough. In a single bin, all groups.
+        The profiles; and the timelines, the largest group first, without groups if none is large enough. In a single
+        bin, all groups.
     """
-    counts, length = characteristics.counts[family], len(as_order(order).indices)
-    has_group = np.bincount(counts.indices, minlength=counts.shape[1]) / max(counts.shape[0], 1)
-    largest = has_group[np.argsort(-target_shares(characteristics, targets or {})[family], kind="stable")]
-    smallest = largest[:_WANTED_GROUPS].min(initial=1.0)
-    num_bins = min(max(int(length * smallest / LEAST_SEQUENCES), _WIDEST_BINS), most_bins)
-    timeline = group_timeline(characteristics, family, order, num_bins=num_bins, targets=targets)
-    if timeline.share.shape[1] == 1:
-        return timeline
-    kept = has_group[timeline.groups] * timeline.bin_size >= LEAST_SEQUENCES
-    return timeline._replace(groups=timeline.groups[kept], target=timeline.target[kept], share=timeline.share[kept])
+    present = {family: np.zeros(number) for family, number in counts.num_groups.items()}
+    for chunk in counts.chunks():
+        for family, matrix in chunk.counts.items():
+            present[family] += np.bincount(matrix.indices, minlength=matrix.shape[1])
+    own, number = corpus_targets(counts, targets), len(as_order(order))
+    has_group = {family: each / max(counts.num_sequences, 1) for family, each in present.items()}
+    bins = {}
+    for family, share in has_group.items():
+        largest = share[np.argsort(-own[family].mean(number), kind="stable")]
+        smallest = largest[:_WANTED_GROUPS].min(initial=1.0)
+        num_bins = min(max(int(number * smallest / LEAST_SEQUENCES), _WIDEST_BINS), most_bins)
+        bins[family] = GroupBins(own[family], number, num_bins=num_bins)
+    profiles = window_profile(
+        counts, order, advance, targets=targets, observe=lambda family, *each: bins[family].add(*each)
+    )
+    timelines = {}
+    for family, of_family in bins.items():
+        timeline = of_family.timeline()
+        if timeline.share.shape[1] != 1:
+            kept = has_group[family][timeline.groups] * timeline.bin_size >= LEAST_SEQUENCES
+            groups, target, share = timeline.groups[kept], timeline.target[kept], timeline.share[kept]
+            timeline = timeline._replace(groups=groups, target=target, share=share)
+        timelines[family] = timeline
+    return profiles, timelines
 
 
 def _heat_map(timeline: GroupTimeline, names: Sequence[str]) -> dict[str, Any]:
@@ -274,24 +264,24 @@ def _heat_map(timeline: GroupTimeline, names: Sequence[str]) -> dict[str, Any]:
 
 
 def reference_values(
-    characteristics: Characteristics,
+    counts: TokenCounts,
     shuffle: Callable[[int], Order],
     advance: Advance,
-    targets: Targets | None = None,
+    targets: GivenTargets = None,
 ) -> dict[str, Any]:
     """The references of the profiles: the floor, the ideal token shuffle, the range of uniform shuffles over seeds."""
     # Several seeds show the spread by chance. Their profiles are cheap; the other measures use the dataset's shuffle.
-    shuffles = [window_profile(characteristics, shuffle(seed), advance, targets=targets) for seed in range(NUM_SEEDS)]
-    shares, indices = target_shares(characteristics, targets or {}), as_order(shuffle(0)).indices
+    shuffles = [window_profile(counts, shuffle(seed), advance, targets=targets) for seed in range(NUM_SEEDS)]
+    run, length = None if targets is None else shuffle(0), counts.sequence_length
     references = {}
-    for family, target in shares.items():
+    for family, own in corpus_targets(counts, targets).items():
         # A floor does not depend on the order of the sequences, only on how often each sequence occurs.
-        counts = characteristics.counts[family] if targets is None else place(characteristics.counts[family], indices)
-        sizes, length = shuffles[0][family]["0"].sizes.tolist(), characteristics.sequence_length
+        sizes, target = shuffles[0][family]["0"].sizes.tolist(), own.mean(len(as_order(shuffle(0))))
+        floors = window_floors(counts, family, sizes, run, targets)
         bands = {at: shuffle_band([each[family][at] for each in shuffles]) for at in shuffles[0][family]}
         references[clean_text(family)] = {
             "sizes": sizes,
-            "floor": [round_value(window_floor(counts, target, size, length)) for size in sizes],
+            "floor": [round_value(floors[size]) for size in sizes],
             "ideal": [round_value(ideal_token_shuffle(target, size, length)) for size in sizes],
             "shuffle": {"num_seeds": NUM_SEEDS, **bands},
         }

@@ -56,9 +56,9 @@ def run_values(
     """
     if not len(run):
         raise UserError(f"Expected a run with positions at {run.root}, found none; make a run of one epoch.")
-    chosen = choose({run.name: run}, windows, families)
-    (name,), several = chosen.orders, len(run.datasets) > 1
-    reference, shuffle = chosen.reference
+    given = choose({run.name: run}, windows, families)
+    (name,), several = given.orders, len(run.datasets) > 1
+    reference, shuffle = given.reference
 
     def shuffled(seed: int) -> Positions:
         """The positions of the run in a random order."""
@@ -68,19 +68,19 @@ def run_values(
         Shown(shuffle, {"name": reference, "method": SHUFFLE}),
         Shown(run.to_order(), {"name": name, "method": "schedule"}),
     ]
-    chars = chosen.in_memory
+    counts = given.counts
     names = (
-        {family: joined_groups(run.datasets, family) for family in chars.families}
+        {family: joined_groups(run.datasets, family) for family in counts.families}
         if several
         else run.datasets[0].shown_groups
     )
     ordering, verdicts = orders_values(
-        chars,
+        counts,
         shown,
-        chosen.windows,
+        given.windows,
         names,
         progress,
-        targets=chosen.targets,
+        targets=given.targets,
         shuffle=shuffled if several else None,
     )
     about = _reading(run)

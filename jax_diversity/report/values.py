@@ -70,26 +70,24 @@ window sizes in sequences. Steps count from 0. Numbers have six significant digi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jax_diversity.characteristics.stored import documents_file
+from jax_diversity.dataset.calls import known_measures
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.figures.plain import as_json, clean_text
 from jax_diversity.foundation.stage import Context
-from jax_diversity.measures.drawn import MeasuredOrder
-from jax_diversity.measures.stored import measured_orderings, read_curves, read_figures
 from jax_diversity.measures.verdict import Means, judge, too_few
 from jax_diversity.measures.windows import usable_windows
 from jax_diversity.report import words
-from jax_diversity.report.batches import batches_values
+from jax_diversity.report.batches import batches_values, segment_blocks
 from jax_diversity.report.corpus import DOCUMENT_COLUMNS, cluster_values, corpus_values, packing_values
-from jax_diversity.report.orderings import Shown, main_verdicts, orders_values, stored_values
+from jax_diversity.report.orderings import Shown, main_verdicts, orders_values
 from jax_diversity.report.preparation import stored_preparation
 from jax_diversity.report.training import explanations, logs_of_others, training_runs, training_values
-from jax_diversity.schema import Segments
 
 FORMAT_VERSION = 2
 
@@ -118,7 +116,9 @@ def report_values(context: Context, title: str, names: Sequence[str]) -> dict[st
         "corpus": corpus_values(table, prepared, packed["num_duplicate_documents"]),
         "preparation": stored_preparation(dataset),
         "clusters": cluster_values(clusters, tokens, clustered, embedding["method"]),
-        "packing": packing_values(packed, packing["method"], _segments(dataset), assignments),
+        "packing": packing_values(
+            packed, packing["method"], (segments for _, segments in segment_blocks(dataset)), assignments
+        ),
         "ordering": ordering,
         "verdicts": verdicts,
         "training": [
@@ -129,18 +129,8 @@ def report_values(context: Context, title: str, names: Sequence[str]) -> dict[st
         "fingerprints": {name: entry["fingerprint"] for name, entry in shown.items()},
     }
     left_out = [words.left_out_sentence(clean_text(name)) for name in logs_of_others(context, names)]
-    if dataset.stored_counts().is_large:
-        left_out.append(words.LARGE)
     main = main_ordering if main_ordering in names else None
     return with_summary(values, main, context.config.batch_size, left_out)
-
-
-def _segments(dataset: Dataset) -> Iterator[Segments]:
-    """The packing of the training sequences in blocks: all segments may need more memory than the machine has."""
-    counts = dataset.stored_counts()
-    for first in range(0, counts.num_sequences, counts.sequences_together):
-        stop = min(first + counts.sequences_together, counts.num_sequences)
-        yield dataset.segments_between("train", first, stop)
 
 
 def ordering_values(
@@ -148,29 +138,21 @@ def ordering_values(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Compare the orderings of a dataset with its first shuffle, by their stored measures: values and verdicts.
 
-    An ordering that was not measured in these windows is measured, unless the dataset is large.
+    An ordering that was not measured in these windows is measured.
     """
-    counts = context.counts("characterize")
-    sentences = {"balanced": words.families_sentence(counts), "unbalanced": words.unbalanced_sentence(counts)}
-    stored = dataset.stored
-    measured = [name for name in names if name in measured_orderings(stored)]
-    orders = {name: read_figures(stored, name, dataset.families) for name in measured}
-    curves = {name: read_curves(stored, name) for name in measured}
-    if dataset.stored_counts().is_large:
-        values, verdicts = stored_values(orders, curves, dataset.num_sequences)
-        return {**values, **sentences, "batches": None}, verdicts
-    chars, batch_size = dataset.characteristics, context.config.batch_size
-    names_of_groups = dataset.shown_groups
+    about = context.counts("characterize")
+    sentences = {"balanced": words.families_sentence(about), "unbalanced": words.unbalanced_sentence(about)}
+    counts, batch_size = dataset.token_counts(), context.config.batch_size
+    windows = usable_windows(context.config.windows, counts.num_sequences, batch_size)
+    known = known_measures(dataset, {name: name for name in names}, windows)
+    group_names = dataset.shown_groups
     # Steps that may fail on damaged files come first. Measuring comes last: it takes most of the time.
-    batches = batches_values(dataset, names, names_of_groups, batch_size or context.config.train.batch_size)
-    windows = usable_windows(context.config.windows, chars.num_sequences, batch_size)
-    shown = []
-    for name in names:
-        about, found = {**context.counts(f"order/{name}"), "name": name}, None
-        if name in orders and list(windows) == stored.counts(f"measure/{name}")["windows"]:
-            found = MeasuredOrder(orders[name]["balance"], curves[name])
-        shown.append(Shown(dataset.orderings[name], about, found))
-    values, verdicts = orders_values(chars, shown, windows, names_of_groups, context.progress)
+    batches = batches_values(dataset, names, group_names, batch_size or context.config.train.batch_size)
+    shown = [
+        Shown(dataset.orderings[name], {**context.counts(f"order/{name}"), "name": name}, known.get(name))
+        for name in names
+    ]
+    values, verdicts = orders_values(counts, shown, windows, group_names, context.progress)
     return {**values, **sentences, "batches": batches}, verdicts
 
 

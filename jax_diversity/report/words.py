@@ -14,11 +14,6 @@ MAX_FIELDS = 8
 """The largest number of metadata fields in a sentence."""
 _PLAIN_NAME = re.compile(r"[\w.-]+")
 """Names of folders that a command can contain as they are."""
-LARGE = (
-    "The dataset is large: its orders were measured in blocks. This page leaves out the TV at all window sizes, the "
-    "heat maps, and the best and worst batches."
-)
-"""The sentence on a page of a large dataset."""
 _MOST_STEPS = 5
 """The largest number of steps in a sentence."""
 

@@ -19,11 +19,11 @@ from jax_diversity.corpus.stored import find_decision
 from jax_diversity.dataset.dataset import Dataset
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError, quoted
+from jax_diversity.measures.balance import own_shares
 from jax_diversity.measures.documents import num_repeats
 from jax_diversity.measures.windows import place, total_variation, window_deviation
 from jax_diversity.packing.stored import segments_file
 from jax_diversity.run.joining import joined_groups
-from jax_diversity.run.measuring import run_shares
 from jax_diversity.run.run import Run
 
 
@@ -143,7 +143,10 @@ class Inspector:
 
     @cached_property
     def _shares(self) -> dict[str, Float64[np.ndarray, " group"]]:
-        return run_shares(self.run.characteristics, self.run)
+        counts = self.run.characteristics
+        if len(self.run.datasets) > 1:
+            return own_shares(counts, self.run)
+        return {family: counts.target_share(family) for family in counts.families}
 
     def batch(self, step: int, *, host_index: int = 0, num_hosts: int = 1, compare: bool = True) -> BatchView:
         """The rows of one host in the batch of a step.

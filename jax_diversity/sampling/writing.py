@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_diversity.counts import Characteristics
+from jax_diversity.counts import TokenCounts
 from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError
@@ -27,7 +27,7 @@ def write_parquet(sample: Sample, path: Path, source: Source) -> None:
         raise UserError(f"Expected a file name that ends in .parquet, found {path.name!r}.")
     if path.exists():
         raise UserError(f"Expected a new file, found that {path} exists; name another or remove it.")
-    if isinstance(source, Characteristics):
+    if isinstance(source, TokenCounts):
         raise UserError(
             "Expected a dataset or a Parquet file to write a sample from, found token counts; save the positions with "
             "Sample.save and take them from your own files."

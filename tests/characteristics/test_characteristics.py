@@ -24,7 +24,7 @@ from jax_diversity.characteristics.codes import (
 )
 from jax_diversity.characteristics.counts import count_tokens
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.packing.concat import concat
+from jax_diversity.packing.base import pack
 
 
 def blocks_of(values: list[Any]) -> list[list[Any]]:
@@ -172,7 +172,7 @@ def test_fields_that_make_no_groups_are_refused(values: list, sentence: str) -> 
 @given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 12), st.integers(1, 5), st.integers(0, 2**16))
 def test_counts_equal_a_loop(lengths: list[int], length: int, num_groups: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    segments = concat(np.array(lengths, np.int64), rng.permutation(len(lengths)), length, last_sequence="pad")
+    segments = pack(lengths, length, document_order=rng.permutation(len(lengths)), last_sequence="pad").segments
     groups = rng.integers(0, num_groups, len(lengths)).astype(np.int32)
     expected = np.zeros((segments.num_sequences, num_groups), np.int64)
     for sequence, document, tokens in zip(
@@ -186,7 +186,7 @@ def test_counts_equal_a_loop(lengths: list[int], length: int, num_groups: int, s
 
 
 def test_a_group_without_a_name_is_refused_before_it_is_counted() -> None:
-    segments = concat(np.array([3, 4]), np.arange(2), 3)
+    segments = pack([3, 4], 3).segments
     with pytest.raises(ValueError, match=r"groups of 0 \.\. 1, found 0 \.\. 2"):
         count_tokens(segments, Codes(np.array([0, 2], np.int32), ("a", "b")))
     with pytest.raises(ValueError, match=r"found -1"):

@@ -15,13 +15,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax_diversity.measures.followed import follow
 from scipy.sparse import csr_array
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.artifacts import signed
 from jax_diversity.foundation.settings import read_settings
-from jax_diversity.measures.followed import follow
 from jax_diversity.ordering.base import METHODS
 from jax_diversity.ordering.plan import Plan
 from jax_diversity.ordering.settings import AfterConfig, OrderConfig, TargetsConfig

@@ -138,7 +138,7 @@ def test_every_token_stands_where_the_stream_is_cut(
     last = "pad" if pad else "drop"
     indices = megatron_indices(lengths, documents, length, num_epochs=num_epochs, seed=seed, last_sequence=last)
     assert np.bincount(indices.document_index, minlength=len(lengths)).tolist() == [num_epochs * m for m in mask]
-    segments = megatron(
+    (segments,) = megatron(
         lengths,
         data.draw(st.permutations(documents.tolist()).map(lambda order: np.array(order, np.int64))),
         length,
@@ -189,7 +189,8 @@ def test_the_epochs_of_a_number_of_epochs_are_shuffled_together() -> None:
     assert not plan_epochs(500, 16, num_epochs=4).last_apart
     order = megatron_indices(lengths, np.arange(50), 16, num_epochs=4, seed=1).document_index
     assert len(set(order[:50].tolist())) < 50
-    assert megatron(lengths, np.arange(50), 16, num_epochs=4).num_sequences == 1999 // 16
+    (segments,) = megatron(lengths, np.arange(50), 16, num_epochs=4)
+    assert segments.num_sequences == 1999 // 16
 
 
 def test_the_method_is_one_of_all() -> None:

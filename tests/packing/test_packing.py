@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,15 +15,17 @@ from hypothesis import strategies as st
 
 from jax_diversity.characteristics.codes import Codes, length_bins
 from jax_diversity.characteristics.counts import count_tokens
-from jax_diversity.packing import stored
+from jax_diversity.packing import pieces, stored
 from jax_diversity.packing.base import pack, pack_in_blocks
-from jax_diversity.packing.concat import concat
+from jax_diversity.packing.pieces import joined_blocks
 from jax_diversity.packing.report import PackingReport, documents_cut
 from jax_diversity.packing.split import validation_mask
 from jax_diversity.packing.stored import write_segments
 from jax_diversity.schema import Segments
+from tests.support.packing_cases import packings, registered, same_columns
 
 pytestmark = pytest.mark.core
+IN_BLOCKS = {"concat", "nearest", "pad", "spread"}
 
 
 def slow_concat(lengths: list[int], order: list[int], length: int, last: str) -> list[list[tuple[int, int]]]:
@@ -42,7 +45,7 @@ def test_concat_places_every_token_once_and_in_order(
     lengths: list[int], length: int, last: Literal["drop", "pad"], seed: int
 ) -> None:
     order = np.random.default_rng(seed).permutation(len(lengths)).astype(np.int64)
-    segments = concat(np.array(lengths, np.int64), order, length, last_sequence=last)
+    segments = pack(lengths, length, document_order=order, last_sequence=last).segments
     expected = slow_concat(lengths, order.tolist(), length, last)
     assert segments.num_sequences == len(expected)
     found: list[list[tuple[int, int]]] = [[] for _ in expected]
@@ -57,31 +60,50 @@ def test_concat_places_every_token_once_and_in_order(
     assert found == expected
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.integers(0, 12), max_size=25),
-    st.integers(1, 9),
-    st.sampled_from(["drop", "pad"]),
-    st.integers(1, 6),
-    st.integers(0, 2**16),
-)
-def test_blocks_of_documents_give_the_same_packing(
-    lengths: list[int], length: int, last: Literal["drop", "pad"], size: int, seed: int
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize("method", registered())
+@settings(max_examples=60)
+@given(st.data(), st.integers(1, 4), st.integers(0, 2**16))
+def test_blocks_are_the_same_packing_with_the_same_report(
+    method: str, weighed: bool, data: st.DataObject, size: int, seed: int
 ) -> None:
-    order = np.random.default_rng(seed).permutation(len(lengths))[: max(len(lengths) - 2, 0)]
-    whole = pack(lengths, length, document_order=order, last_sequence=last)
-    counts = np.array(lengths, np.int64)
+    several = packings(method).filter(lambda drawn: len(drawn[1]) > size)  # more documents than a block has
+    lengths, order, length, arguments = data.draw(several)
+    rng = np.random.default_rng(seed)
+    if rng.random() < 0.5:  # without atoms, in blocks
+        arguments.pop("atom_size", None)
+    arguments["clusters"] = rng.integers(0, 3, len(lengths))
+    if weighed:
+        arguments["appearances"] = rng.integers(1, 4, len(lengths))
+    whole = pack(lengths, length, **arguments)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jax_diversity.packing.concat.ROWS", size)
-        blocks = list(
-            pack_in_blocks(counts, length, method="concat", document_order=order.astype(np.int32), last_sequence=last)
-        )
-    assert len(blocks) == max(-(-len(order) // size), 1)
+        patch.setattr(pieces, "ROWS", size)
+        joined = pack(lengths, length, **arguments)
+        blocks = list(pack_in_blocks(lengths, length, **arguments))
+    assert same_columns(joined, whole)
+    assert joined.report == whole.report
+    assert blocks[-1].report == replace(whole.report, clusters_per_sequence=None, largest_cluster_share=None)
     for column in Segments.COLUMNS:
-        joined = np.concatenate([getattr(block.segments, column) for block in blocks])
-        np.testing.assert_array_equal(joined, getattr(whole.segments, column))
-        assert joined.dtype == getattr(whole.segments, column).dtype
-    assert PackingReport.joined([block.report for block in blocks], length) == whole.report
+        types = {getattr(each.segments, column).dtype for each in (whole, joined, *blocks)}
+        assert types == {np.dtype(bool if column == "ends_with_eos" else np.int64)}
+    if method == "spread":  # documents without tokens are left out
+        order = order[lengths[order] > 0]
+    in_blocks = method in IN_BLOCKS and arguments.get("atom_size") is None and not weighed
+    assert len(blocks) == (max(-(-len(order) // size), 1) if in_blocks else 1)
+    before = PackingReport.of_documents(lengths, arguments["document_order"])
+    for number, block in enumerate(blocks[:-1], 1):
+        so_far = joined_blocks(each.segments for each in blocks[:number])
+        assert block.report == before.with_block(so_far, lengths)
+
+
+def test_a_document_that_lies_on_both_sides_of_a_border_is_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "ROWS", 1)
+    # Document 1 begins in the last sequence of the block before, and ends in the first sequence of the block after.
+    blocks = list(pack_in_blocks([3, 9, 2, 2], 4, method="concat"))
+    assert [block.segments.sequence_index.tolist() for block in blocks] == [[0], [0, 1, 2], [3], [3]]
+    assert [block.report.num_documents_cut for block in blocks] == [0, 1, 1, 1]
+    assert [block.report.num_padding_tokens for block in blocks] == [13, 4, 2, 0]
+    assert [block.report.num_tokens_dropped for block in blocks] == [13, 4, 2, 0]
 
 
 @pytest.mark.parametrize("sizes", [[0], [0, 0], [4, 0], [10], [0, 4, 0, 6], [3, 3, 3, 1], [8, 2], [4, 4], [1] * 10])
@@ -98,8 +120,8 @@ def test_a_file_of_segments_does_not_depend_on_its_tables(
 
 def test_documents_that_are_cut_are_counted() -> None:
     lengths = np.array([3, 2, 5])
-    assert not len(documents_cut(concat(lengths, np.arange(3), 5), lengths))
-    assert documents_cut(concat(lengths, np.arange(3), 4), lengths).tolist() == [1]
+    assert not len(documents_cut(pack(lengths, 5).segments, lengths))
+    assert documents_cut(pack(lengths, 4).segments, lengths).tolist() == [1]
 
 
 def test_validation_split_is_stable_and_keeps_copies_together() -> None:
@@ -131,7 +153,7 @@ def test_large_groups_are_chosen_as_often_as_single_documents() -> None:
 def test_counts_are_the_tokens_of_every_group() -> None:
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 30, 200)
-    segments = concat(lengths, rng.permutation(200), 16, last_sequence="pad")
+    segments = pack(lengths, 16, document_order=rng.permutation(200), last_sequence="pad").segments
     codes = Codes(rng.integers(0, 7, 200).astype(np.int32), tuple("abcdefg"))
     expected = np.zeros((segments.num_sequences, 7), np.int64)
     for row in range(len(segments)):

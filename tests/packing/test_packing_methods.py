@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 import jax_diversity as jd
 from benchmarks.packing_picture import FOLDER, PICTURES, all_pictures
 from jax_diversity.packing.base import METHODS, pack
-from jax_diversity.packing.partial_shuffle import partial_shuffle
 from jax_diversity.packing.pieces import as_atom_size
 from jax_diversity.packing.report import cluster_mix
 from tests.support.packing_cases import INSERTED, Token, corpora, fewest_segments, packings, tokens_of
@@ -197,7 +196,7 @@ def test_partial_shuffle_rotates_every_row(drawn: tuple[np.ndarray, np.ndarray, 
 
 def test_rows_go_on_where_the_batch_before_ended() -> None:
     lengths = np.random.default_rng(0).integers(1, 50, 400)
-    segments = partial_shuffle(lengths, np.arange(400), 16, num_rows=8)
+    segments = pack(lengths, 16, method="partial_shuffle", num_rows=8).segments
     stream = {token: place for place, token in enumerate(stream_of(lengths, np.arange(400)))}
     places = [[stream[token] for token in tokens] for tokens in tokens_of(segments, lengths)]
     # The last token is the next sequence's first, also where the row jumps back to its beginning.

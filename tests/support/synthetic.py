@@ -9,7 +9,7 @@ import numpy as np
 from jax_diversity.characteristics.codes import Codes, length_bins
 from jax_diversity.characteristics.counts import count_tokens, sequence_documents
 from jax_diversity.counts import Characteristics
-from jax_diversity.packing.concat import concat
+from jax_diversity.packing.base import pack
 
 
 def synthetic_characteristics(
@@ -29,7 +29,7 @@ def synthetic_characteristics(
     lengths = lengths[: np.searchsorted(np.cumsum(lengths), num_sequences * sequence_length) + 1]
     popularity = 1 / np.arange(1, num_clusters + 1)
     clusters = rng.choice(num_clusters, len(lengths), p=popularity / popularity.sum()).astype(np.int32)
-    segments = concat(lengths, np.arange(len(lengths)), sequence_length, last_sequence=last_sequence)
+    segments = pack(lengths, sequence_length, last_sequence=last_sequence).segments
     codes = {"cluster": Codes(clusters, tuple(map(str, range(num_clusters))))}
     codes["length"] = length_bins(lengths, num_bins)
     return Characteristics.from_counts(
