@@ -117,7 +117,7 @@ def difference_values(
 
 
 def _segments_of(dataset: Dataset, sequences: Int64[np.ndarray, " wanted"]) -> dict[int, list[tuple[int, int]]]:
-    """Return the documents and the numbers of tokens of the segments of some sequences; the packing is read in blocks."""
+    """Return the document and the tokens of every segment of some sequences; the packing is read in blocks."""
     segments_of: dict[int, list[tuple[int, int]]] = {number: [] for number in sequences.tolist()}
     for first, segments in segment_blocks(dataset):
         own = sequences[(first <= sequences) & (sequences < first + segments.num_sequences)]

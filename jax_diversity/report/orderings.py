@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from jax_diversity.counts import TokenCounts
 from jax_diversity.figures.plain import as_json, clean_text, round_value, round_values
@@ -22,6 +23,7 @@ from jax_diversity.measures.profile import (
     GroupBins,
     GroupTimeline,
     WindowProfile,
+    observed_profile,
     window_floors,
     window_profile,
 )
@@ -237,9 +239,11 @@ def profile_and_timelines(
         smallest = largest[:_WANTED_GROUPS].min(initial=1.0)
         num_bins = min(max(int(number * smallest / LEAST_SEQUENCES), _WIDEST_BINS), most_bins)
         bins[family] = GroupBins(own[family], number, num_bins=num_bins)
-    profiles = window_profile(
-        counts, order, advance, targets=targets, observe=lambda family, *each: bins[family].add(*each)
-    )
+
+    def observe(family: str, first: int, placed: csr_array) -> None:
+        bins[family].add(first, placed)
+
+    profiles = observed_profile(counts, order, advance, targets, observe)
     timelines = {}
     for family, of_family in bins.items():
         timeline = of_family.timeline()

@@ -108,6 +108,7 @@ def report_values(context: Context, title: str, names: Sequence[str]) -> dict[st
     embedding, packing = (stages[stage]["config"][of] for stage, of in (("embed", "embedding"), ("pack", "packing")))
     main_ordering = context.config.train.ordering or "balance"
     ordering, verdicts = ordering_values(context, dataset, names)
+    segments = (block for _, block in segment_blocks(dataset))
     shown = {name: entry for name, entry in sorted(stages.items()) if name != "report"}
     values = {
         "format_version": FORMAT_VERSION,
@@ -116,9 +117,7 @@ def report_values(context: Context, title: str, names: Sequence[str]) -> dict[st
         "corpus": corpus_values(table, prepared, packed["num_duplicate_documents"]),
         "preparation": stored_preparation(dataset),
         "clusters": cluster_values(clusters, tokens, clustered, embedding["method"]),
-        "packing": packing_values(
-            packed, packing["method"], (segments for _, segments in segment_blocks(dataset)), assignments
-        ),
+        "packing": packing_values(packed, packing["method"], segments, assignments),
         "ordering": ordering,
         "verdicts": verdicts,
         "training": [

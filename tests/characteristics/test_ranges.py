@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from jax_diversity import UserError, measure_files, open_dataset, order_files
+from jax_diversity import UserError, measure, open_dataset, order
 from jax_diversity.characteristics import counting, stored
 from jax_diversity.characteristics.settings import CharacteristicsConfig
 from jax_diversity.characteristics.stage import characterize_sequences
+from jax_diversity.counts import token_counts
 from jax_diversity.foundation.executors import Executor, Here, Processes
 from jax_diversity.foundation.stage import Context
 from jax_diversity.pipeline.build import Build
+from tests.support.summaries import check_among
 from tests.support.tiny_corpus import tiny_config, write_corpus
 
 FAMILIES = ("cluster", "length", "source", "tokens", "sequence_cluster")
@@ -74,21 +76,26 @@ def test_the_files_are_those_of_scipy_and_their_rows_can_be_read(built: tuple[Bu
 
 
 @pytest.mark.campaign
-def test_a_dataset_is_ordered_and_measured_like_its_counts_in_files(built: tuple[Build, Path], tmp_path: Path) -> None:
+def test_a_dataset_is_ordered_and_measured_like_its_counts_in_files(
+    built: tuple[Build, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in several chunks, where the family `tokens` is counted when a chunk is read."""
     dataset = open_dataset(built[1])
-    chars = dataset.characteristics
-    chars.save(tmp_path / "counts.parquet")
-    settings = {"sequences_in_memory": 64, "part_size": 32, "pool_size": 8}
-    expected = order_files(tmp_path / "counts.parquet", tmp_path / "a.npy", **settings)
-    for number, given in enumerate((built[1], dataset)):
-        assert order_files(given, tmp_path / f"b{number}.npy", **settings) == expected
-        assert (tmp_path / f"b{number}.npy").read_bytes() == (tmp_path / "a.npy").read_bytes()
-    assert measure_files(str(built[1]), tmp_path / "a.npy", (8, 32)) == measure_files(
-        tmp_path / "counts.parquet", tmp_path / "a.npy", (8, 32)
-    )
-    assert set(measure_files(dataset, tmp_path / "a.npy", (8,))["families"]) == set(FAMILIES)
-    with pytest.raises(UserError, match=r"Expected a whole dataset, found ValidationPart"):
-        order_files(dataset.validation, tmp_path / "c.npy")
+    chars, files = dataset.characteristics, tmp_path / "counts.parquet"
+    chars.save(files)
+    counts = dataset.token_counts()
+    assert (counts.num_entries, counts.fingerprint) == (chars.num_entries, chars.fingerprint)
+    for rows in (1 << 20, 64):
+        monkeypatch.setattr(token_counts, "MOST_ROWS", rows)
+        assert counts.chunk_bounds == chars.chunk_bounds
+        expected = order(files, part_size=32, pool_size=8)
+        summary = measure(files, expected, (8, 32)).summary()
+        for given in (built[1], dataset, [files], chars):
+            ordering = order(given, part_size=32, pool_size=8)
+            np.testing.assert_array_equal(ordering.indices, expected.indices)
+            assert ordering.info["characteristics"] == expected.info["characteristics"]
+            check_among(measure(given, ordering, (8, 32)).summary(), summary)
+    assert len(order(dataset.validation)) == dataset.validation.num_sequences
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax_diversity.measures.followed import follow
-from scipy.sparse import csr_array
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
@@ -410,33 +408,6 @@ def test_shares_that_are_none(text: str, tiny_dataset: Path, capsys: pytest.Capt
 
 
 # What is measured
-
-
-def test_targets_are_measured_as_a_walk_over_the_positions_does() -> None:
-    rng = np.random.default_rng(1)
-    counts = rng.integers(0, 4, (50, 3)) * rng.integers(0, 2, (50, 1))  # some positions without tokens
-    starts, shares = (0, 7, 31), rng.dirichlet([1, 1, 1], 3)
-    found = follow(csr_array(counts), starts, shares, (1, 6), 8)
-    wanted = [shares[max(phase for phase in range(3) if starts[phase] <= place)] for place in range(50)]
-    excess = [row - target * row.sum() for row, target in zip(counts, wanted, strict=True)]
-    assert found.prefix_l2_max == pytest.approx(max(np.linalg.norm(np.cumsum(excess, axis=0), axis=1)) / 8)
-    for size in (1, 6):
-        tv = []
-        for first in range(0, 50 - 50 % size, size):
-            tokens = counts[first : first + size].sum()
-            tv.append(np.abs(np.sum(excess[first : first + size], axis=0)).sum() / 2 / max(tokens, 1))
-        assert found.windows[size] == pytest.approx((np.mean(tv), min(tv), max(tv)))
-
-
-def test_a_target_that_does_not_move_is_measured_as_always(with_targets: Path) -> None:
-    dataset = jd.open_dataset(with_targets)
-    chars, ordering = dataset.characteristics, dataset.orderings["balance"]
-    usual = jd.measure(chars, ordering, (8,), targets={"cluster": MORE})
-    placed = csr_array(chars.counts["cluster"].toarray()[ordering.indices])
-    found = follow(placed, (0,), np.array([MORE]), (8,), chars.sequence_length)
-    assert found.prefix_l2_max == pytest.approx(usual.prefix_l2["cluster"].max())
-    assert found.windows[8].tv_worst == pytest.approx(usual.window_tv["cluster"][8].max())
-    assert found.windows[8].tv_mean == pytest.approx(usual.window_tv["cluster"][8].mean())
 
 
 def test_measure_follows_the_targets_of_an_ordering(with_targets: Path, capsys: pytest.CaptureFixture) -> None:

@@ -15,12 +15,11 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
+from jax_diversity.counts import token_counts
 from jax_diversity.dataset import Dataset
-from jax_diversity.ordering import out_of_core
+from jax_diversity.ordering import chunks
 from jax_diversity.ordering.settings import AfterConfig, OrderConfig, TargetsConfig
 from jax_diversity.pipeline.build import Build, recorded_config
-from jax_diversity.report.words import LARGE
-from jax_diversity.schema import count_files
 from tests.support.summaries import check_among
 from tests.support.tiny_corpus import tiny_config
 
@@ -32,13 +31,13 @@ ORDERS = (OrderConfig("uniform_shuffle"), BALANCE, OrderConfig("corpus_order", r
 
 @pytest.fixture(scope="module")
 def as_large() -> Iterator[None]:
-    """Datasets of more than 1,200 sequences are large; about 300 are in memory at the same time."""
+    """A chunk has about 300 sequences."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(count_files, "_TOGETHER", 300 << 4)  # the family `tokens` divides it by 16
+        patch.setattr(token_counts, "MOST_ROWS", 300)
         yield
 
 
-def refuse(dataset: Dataset) -> None:
+def refuse(*arguments: Any) -> None:
     raise AssertionError("all counts, or all segments, were read")
 
 
@@ -66,8 +65,10 @@ def test_orders_are_made_and_measured_in_blocks(built: Path) -> None:
         assert sorted(ordering) == list(range(dataset.num_sequences))
         measured = jd.measure(dataset, ordering, (8, 32)).summary()
         check_among(ordering.info["balance"], measured)
+        check_among(measured, ordering.info["balance"])
         assert {"documents", "copies"} & set(measured) == {"documents", "copies"} & set(ordering.info["balance"])
-    assert dataset.orderings["balance"].info["options"]["sequences_in_memory"] == 300
+    again = jd.order(dataset, objective=jd.Objective(windows=(8,)), **BALANCE.options)
+    np.testing.assert_array_equal(again.indices, dataset.orderings["balance"].indices)
     assert dataset.orderings["corpus_order"].indices[0] == dataset.num_sequences - 1
     shuffled = jd.order(dataset, "uniform_shuffle").indices
     np.testing.assert_array_equal(dataset.orderings["uniform_shuffle"].indices, shuffled)
@@ -79,9 +80,10 @@ def test_the_report_has_the_verdict_and_the_tables(built: Path) -> None:
     report = json.loads((built / "report.json").read_text())
     dataset, ordering = jd.open_dataset(built), report["ordering"]
     assert "`balance` is better than a shuffle" in report["summary"]["verdict"]
-    assert LARGE in report["summary"]["sentences"]
+    assert set(ordering["batches"]["orders"]) == {order.file_name for order in ORDERS}
     assert [order["name"] for order in ordering["orders"]] == [order.file_name for order in ORDERS]
     for order in ordering["orders"]:
+        assert set(order["profile"]) == set(order["heat_map"]) == set(ordering["families"])
         balance = jd.measure(dataset, order["name"], (8, 32))
         for window in order["windows"]:
             tv = balance.window_tv[window["family"]][window["window_size"]]
@@ -108,8 +110,18 @@ def test_the_command_line_measures_in_blocks(
     assert curves["prefix_l2"]["mean"]
     ends = [64 * (window + 1) for window in range(jd.open_dataset(built).num_sequences // 64)]
     assert curves["window_tv"]["64"]["position"] == ends
-    assert main(["measure", "--out", str(built), "--profile"]) == 2
-    assert "at most 1,200 sequences" in capsys.readouterr().err
+    assert main(["measure", "--out", str(built), "--profile"]) == 0
+    assert "cluster: mean TV of windows" in capsys.readouterr().out
+
+
+def test_stored_measures_are_compared_without_the_counts(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["uniform_shuffle", "balance"]
+    expected = jd.compare(built, {name: jd.open_dataset(built).orderings[name] for name in names})
+    monkeypatch.setattr("jax_diversity.dataset.counts.DatasetCounts.rows", refuse)
+    stored_rows = jd.compare(built, names).rows
+    assert [row.key for row in stored_rows] == [row.key for row in expected.rows]
+    for ours, theirs in zip(stored_rows, expected.rows, strict=True):
+        assert ours.value == pytest.approx(theirs.value)
 
 
 class Killed(BaseException):
@@ -123,7 +135,7 @@ def test_a_killed_order_continues_with_the_same_bytes(
     out = shutil.copytree(built, tmp_path / "out")
     config = recorded_config(out)
     first = dataclasses.replace(BALANCE, name="again")
-    counted, save = itertools.count(1), out_of_core.Checkpoint.save
+    counted, save = itertools.count(1), chunks.Checkpoint.save
 
     def kill(*arguments: Any) -> None:
         save(*arguments)
@@ -131,7 +143,7 @@ def test_a_killed_order_continues_with_the_same_bytes(
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(out_of_core.Checkpoint, "save", kill)
+        patch.setattr(chunks.Checkpoint, "save", kill)
         with pytest.raises(Killed):
             Build(config).run_order(first)
     Build(config).run_order(first)

@@ -21,6 +21,7 @@ from hypothesis.extra import numpy as hnp
 
 import jax_diversity as jd
 from jax_diversity.figures.plain import as_json, clean_text, count_histogram, length_histogram, round_value
+from jax_diversity.foundation.progress import ignore
 from jax_diversity.measures.curves import envelope
 from jax_diversity.measures.profile import window_profile
 from jax_diversity.report import corpus, words
@@ -30,8 +31,8 @@ from jax_diversity.report.orderings import (
     WindowSummary,
     curve_points,
     heat_map_bins,
-    large_groups,
     main_verdicts,
+    profile_and_timelines,
     reference_values,
     verdict_values,
 )
@@ -287,14 +288,14 @@ def test_a_heat_map_has_only_groups_that_are_large_enough_for_its_bins():
     groups = np.array([0] * 1024 + [min(int(math.log2(i + 1)) + 1, 10) for i in range(1023)])
     chars = jd.Characteristics.from_counts({"topic": np.eye(11, dtype=int)[groups] * 8})
     order = np.random.default_rng(0).permutation(len(groups))
-    found = large_groups(chars, "topic", order, 96)
+    found = profile_and_timelines(chars, order, 96, ignore)[1]["topic"]
     sizes = np.bincount(groups)[found.groups]
     assert sizes.tolist() == sorted(sizes.tolist(), reverse=True)
     assert (sizes / found.share.shape[1] >= 7.5).all()  # eight in a bin, of which the last is shorter
     assert found.share.shape[1] == 12  # bins as wide as they may be, because the eighth group is small
     assert found.groups.tolist() == [0, 10, 9, 8]
     few = jd.Characteristics.from_counts({"topic": np.eye(40, dtype=int) * 8})
-    assert large_groups(few, "topic", np.arange(40), 96).groups.tolist() == []
+    assert profile_and_timelines(few, np.arange(40), 96, ignore)[1]["topic"].groups.tolist() == []
 
 
 def test_equal_windows_are_not_better_and_near_ones_are_told_apart():

@@ -12,5 +12,7 @@ def check_among(ours: Any, theirs: Any) -> None:
     for name, value in ours.items():
         if isinstance(value, dict):
             check_among(value, theirs[name])
+        elif value is None or theirs[name] is None:
+            assert value is theirs[name], name
         else:
             assert value == pytest.approx(theirs[name], rel=1e-9, abs=1e-9), name
