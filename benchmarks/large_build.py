@@ -4,8 +4,7 @@
 
 The counts are those of `benchmarks/out_of_core.py`, ten for a sequence, in the folder of a dataset that has only the
 stages that orders need. One process makes and measures the orderings `uniform_shuffle` and `balance`, as
-`jax-diversity order` does. The dataset counts as large from 2^20 sequences on, so that a smaller one takes the same
-path; chunks and parts have the size that builds use.
+`jax-diversity order` does. Above 2^20 sequences there are several chunks.
 """
 
 from __future__ import annotations
@@ -24,13 +23,11 @@ import results_file
 from scipy import sparse
 
 import jax_diversity as jd
-from jax_diversity.counts import Characteristics
 from jax_diversity.counts.files import CountFiles
 from jax_diversity.foundation.artifacts import OutputFolder, write_json
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.schema import count_files
 
 ORDERS = ("uniform_shuffle", "balance")
 
@@ -53,13 +50,11 @@ def make_dataset(root: Path, counts: Path) -> None:
         length = {"sequence_length": files.sequence_length, "overlap": 0, "num_sequences": files.num_sequences}
         publish(folder, "pack", "sequences", partial, length)
         partial = folder.partial("characterize", "0" * 64, resume=False)
-        chunks = [files.read(first, first + (1 << 20)) for first in range(0, files.num_sequences, 1 << 20)]
-        for family in files.families:
-            parts = [Characteristics.of_block(files, chunk).counts[family] for chunk in chunks]
-            whole = sparse.csr_array(sparse.vstack(parts, format="csr"))
+        chars = files.rows(0, files.num_sequences)
+        for family, whole in chars.counts.items():
             sparse.save_npz(partial / f"{family}.npz", whole, compressed=False)
-            totals[family] = whole.sum(axis=0).tolist()
-        documents = np.concatenate([chunk.documents for chunk in chunks if chunk.documents is not None])
+            totals[family] = files.totals[family].tolist()
+        documents = np.zeros(0, np.int64) if chars.documents is None else chars.documents
         np.save(partial / "sequence_documents.npy", documents)
         np.save(partial / "sequence_copies.npy", np.zeros((len(documents), 0), np.int64))
         write_json(partial / "totals.json", totals)
@@ -71,7 +66,6 @@ def make_dataset(root: Path, counts: Path) -> None:
 
 def build(root: Path) -> dict[str, Any]:
     """Make and measure the orderings; return the seconds of each stage, and the mean TV of windows of 256."""
-    count_files._MOST_TOGETHER = 1
     found: dict[str, Any] = {}
     for method in ORDERS:
         results = Build(BuildConfig(out=str(root))).run_order(OrderConfig(method))

@@ -14,6 +14,7 @@ ranges around the joints of the parts.
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import resource
 import shutil
@@ -32,6 +33,7 @@ import jax_diversity as jd
 from jax_diversity.characteristics.codes import Codes
 from jax_diversity.characteristics.counts import count_tokens, sequence_documents
 from jax_diversity.counts.files import CountFiles
+from jax_diversity.measures.balance import Measurer
 from jax_diversity.ordering.parts import parts_of
 
 LENGTH, CLUSTERS, BINS = 2048, 1000, 100
@@ -104,13 +106,15 @@ def in_child(work: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, 
 
 def order(folder: Path, path: Path) -> dict[str, Any]:
     """Order the files."""
-    about = jd.order_files(folder, path)
-    return {"fingerprint": about["fingerprint"][:16]}
+    ordering = jd.order(folder, folder=path.with_suffix(".state"))
+    ordering.save(path)
+    return {"fingerprint": ordering.fingerprint[:16]}
 
 
 def measure(folder: Path, path: Path) -> dict[str, Any]:
-    """Measure all positions."""
-    return {"measured": jd.measure_files(folder, path, WINDOWS)}
+    """Measure all positions, without curves of all positions."""
+    measurer = Measurer(CountFiles.open(folder), WINDOWS)
+    return {"measured": measurer.measure_in_short(np.load(path)).summary}
 
 
 def shuffle(path: Path, num_sequences: int) -> dict[str, Any]:
@@ -122,7 +126,7 @@ def shuffle(path: Path, num_sequences: int) -> dict[str, Any]:
 def quality_at_joints(folder: Path, path: Path, num_sequences: int) -> dict[str, Any]:
     """Compare windows around the joints with windows elsewhere: mean TV, mean of each range's worst, and worst TV."""
     files, indices = CountFiles.open(folder), np.load(path, mmap_mode="r")
-    num_parts = parts_of(num_sequences, 1 << 20)
+    num_parts = parts_of(num_sequences, -(-num_sequences // (len(files.chunk_bounds) - 1)))
     rng = np.random.default_rng(0)
     joints = [num_sequences * part // num_parts for part in range(1, num_parts)]
     # The parts have nearly equal sizes: a range of 8,192 positions contains its joint.
@@ -134,18 +138,13 @@ def quality_at_joints(folder: Path, path: Path, num_sequences: int) -> dict[str,
     flat = np.concatenate([np.zeros(0, np.int64), *(rows for each in wanted.values() for rows in each)])
     if not len(flat):
         return {}
-    ordered, at = np.sort(flat), 0
+    ordered = np.sort(flat)
     blocks = []
-    totals = {family: np.zeros(number, np.int64) for family, number in files.num_groups.items()}
-    for first in range(0, num_sequences, FILE):
-        block = files.read(first, min(first + FILE, num_sequences))
-        stop = int(np.searchsorted(ordered, first + len(block)))
-        blocks.append(block.take(ordered[at:stop] - first))
-        at = stop
-        for family, total in totals.items():
-            np.add.at(total, block.groups[family].astype(np.int64), block.tokens[family].astype(np.int64))
-    chars = jd.Characteristics.of_block(files, type(blocks[0]).joined(blocks))
-    shares = {family: total / total.sum() for family, total in totals.items()}
+    for (first, stop), chunk in zip(itertools.pairwise(files.chunk_bounds), files.chunks(), strict=True):
+        own = ordered[(first <= ordered) & (ordered < stop)]
+        blocks.append(chunk.take(own - first))
+    chars = jd.Characteristics.joined(blocks)
+    shares = {family: files.target_share(family) for family in files.families}
     found: dict[str, Any] = {}
     for name, ranges in wanted.items():
         for family in chars.families:
@@ -181,9 +180,9 @@ def main() -> None:
         files = CountFiles.open(counts)
         row: dict[str, Any] = {
             "num_sequences": number,
-            "counts_per_sequence": round(files.num_nonzeros / number, 2),
+            "counts_per_sequence": round(files.num_entries / number, 2),
             "file_bytes_per_sequence": round(sum(each.stat().st_size for each in files.paths) / number, 1),
-            "num_parts": parts_of(number, 1 << 20),
+            "num_parts": parts_of(number, -(-number // (len(files.chunk_bounds) - 1))),
         }
         row["order"] = in_child(order, counts, ordered)
         print(row, flush=True)
