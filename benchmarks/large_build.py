@@ -23,7 +23,7 @@ import results_file
 from scipy import sparse
 
 import jax_diversity as jd
-from jax_diversity.counts.files import CountFiles
+from jax_diversity.counts.stored import CountFiles
 from jax_diversity.foundation.artifacts import OutputFolder, write_json
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build

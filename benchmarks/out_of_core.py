@@ -32,7 +32,7 @@ from scipy import sparse
 import jax_diversity as jd
 from jax_diversity.characteristics.codes import Codes
 from jax_diversity.characteristics.counts import count_tokens, sequence_documents
-from jax_diversity.counts.files import CountFiles
+from jax_diversity.counts.stored import CountFiles
 from jax_diversity.measures.balance import Measurer
 from jax_diversity.ordering.parts import parts_of
 
@@ -181,7 +181,7 @@ def main() -> None:
         row: dict[str, Any] = {
             "num_sequences": number,
             "counts_per_sequence": round(files.num_entries / number, 2),
-            "file_bytes_per_sequence": round(sum(each.stat().st_size for each in files.paths) / number, 1),
+            "file_bytes_per_sequence": round(sum(each.stat().st_size for each in files.files.paths) / number, 1),
             "num_parts": parts_of(number, -(-number // (len(files.chunk_bounds) - 1))),
         }
         row["order"] = in_child(order, counts, ordered)

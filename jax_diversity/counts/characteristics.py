@@ -17,9 +17,10 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.sparse import coo_array, csr_array, issparse, vstack
 
+from jax_diversity.counts.files import ParquetCounts, write_counts
 from jax_diversity.counts.narrow import NarrowCounts
-from jax_diversity.counts.token_counts import TokenCounts
-from jax_diversity.foundation.checks import as_weight, as_whole_number, check_mapping
+from jax_diversity.counts.token_counts import MAX_COUNT, TokenCounts, as_weights
+from jax_diversity.foundation.checks import as_whole_number, check_mapping
 from jax_diversity.foundation.errors import UserError, in_one_line
 from jax_diversity.foundation.tables import as_html
 from jax_diversity.foundation.wording import counted
@@ -215,10 +216,18 @@ class Characteristics(TokenCounts):
             >>> Characteristics.from_files("counts").num_sequences
             2
         """
-        from jax_diversity.counts.files import CountFiles
-
-        opened = CountFiles.open(files)
-        return opened.rows(0, opened.num_sequences)
+        opened = ParquetCounts.open(files)
+        narrowed = opened.read(0, opened.num_sequences)
+        return cls.of_matrices(
+            narrowed.counts(opened.num_groups),
+            weights=opened.weights,
+            sequence_length=opened.sequence_length,
+            documents=narrowed.documents,
+            copies=narrowed.copies,
+            turns=narrowed.turns,
+            batch_size=opened.batch_size,
+            names=opened.names,
+        )
 
     @staticmethod
     def joined(several: Sequence[Characteristics]) -> Characteristics:
@@ -273,9 +282,8 @@ class Characteristics(TokenCounts):
         Example:
             >>> chars.save("counts/part-00000.parquet")
         """
-        from jax_diversity.counts.files import write_counts
-
-        write_counts(Path(path), self)
+        about = (self.num_groups, self.weights, self.sequence_length, self.batch_size, self.names)
+        write_counts(Path(path), self.narrow(), *about)
 
     def with_weights(self, weights: Mapping[str, float]) -> Characteristics:
         """See `TokenCounts.with_weights`."""
@@ -362,10 +370,6 @@ class Characteristics(TokenCounts):
             f"Characteristics of {counted(self.num_sequences, 'sequence')} of {counted(self.sequence_length, 'token')}"
         )
         return as_html(sentence, [["family", "groups", "groups a sequence", "weight"], *rows])
-
-
-MOST_GROUPS = 2**31
-MAX_COUNT = 2**53  # float64 represents all whole numbers up to this value exactly
 
 
 def _as_counts(name: str, matrix: Any) -> csr_array:
@@ -506,7 +510,8 @@ def _as_copies(copies: Any) -> Int64[np.ndarray, "sequence member"]:
             "of numbers per sequence, negative in unused places."
         )
     shape = groups.shape if groups.ndim == 2 else (len(groups), 1)
-    return as_integers("copies", groups.ravel(), least=-(2**63)).reshape(shape).copy()
+    groups = as_integers("copies", groups.ravel(), least=-(2**63)).reshape(shape)
+    return groups[:, (groups >= 0).any(axis=0)]  # a copy, without columns in which no sequence has a group
 
 
 def _check_copies(copies: Int64[np.ndarray, "sequence member"], num_sequences: int) -> None:
@@ -538,16 +543,3 @@ def _check_indices(matrix: Any) -> None:
                 raise ValueError(f"{len(matrix.data)} values have indices {places.dtype} of the shape {places.shape}")
             if len(places) and not 0 <= int(places.min()) <= int(places.max()) < size:
                 raise ValueError(f"it has {size} rows or columns, and indices {places.min()} .. {places.max()}")
-
-
-def as_weights(weights: Mapping[str, float] | None, matrices: Mapping[str, Any]) -> dict[str, float]:
-    """Check weights, and return a weight for each of the families `matrices`."""
-    weights = {} if weights is None else weights
-    check_mapping("weights", weights, "family -> number")
-    unknown = set(weights) - set(matrices)
-    if unknown:
-        raise UserError(f"Weights name unknown families {sorted(unknown)}; the families are {sorted(matrices)}.")
-    complete = {name: as_weight(f"the weight of family {name!r}", weights.get(name, 1.0)) for name in matrices}
-    if not any(complete.values()):
-        raise UserError("At least one family must have a weight above zero, found only zeros.")
-    return complete

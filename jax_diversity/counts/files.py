@@ -9,6 +9,7 @@ the lists `copies`, are optional. docs/formats.md describes the format.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +19,8 @@ import numpy as np
 from jaxtyping import Int64
 from scipy.sparse import csr_array
 
-from jax_diversity.counts.characteristics import MAX_COUNT, MOST_GROUPS, Characteristics, as_weights
 from jax_diversity.counts.narrow import COPIES, DOCUMENT, TURN, NarrowCounts, narrow
-from jax_diversity.counts.stored import StoredCounts
+from jax_diversity.counts.token_counts import MAX_COUNT, MOST_GROUPS, as_weights
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError, in_one_line
 
@@ -32,21 +32,31 @@ _ENDING = ".parquet"
 
 
 @dataclass(frozen=True)
-class CountFiles(StoredCounts):
+class ParquetCounts:
     """Files with the token counts of one corpus; the sequences of the files follow one another.
 
     Attributes:
+        num_groups: family -> its number of groups.
+        weights: family -> λ.
+        sequence_length: L in tokens.
+        batch_size: the global batch size of training; None if it is unknown.
+        names: family -> the names of its groups, of families whose groups have names.
         paths: the files.
         columns: the columns of the files that do not belong to a family.
         states: the size and the time of the last change of every file when it was opened.
     """
 
+    num_groups: Mapping[str, int]
+    weights: Mapping[str, float]
+    sequence_length: int
+    batch_size: int | None
+    names: Mapping[str, tuple[str, ...]]
     paths: tuple[Path, ...]
     columns: tuple[str, ...]
     states: tuple[tuple[int, int], ...]
 
     @classmethod
-    def open(cls, files: Any) -> CountFiles:
+    def open(cls, files: Any) -> ParquetCounts:
         """Open a folder (its `*.parquet`, by name), a file, or several files in the given order.
 
         Raises:
@@ -112,8 +122,12 @@ class CountFiles(StoredCounts):
                 )
         return total
 
-    def rows(self, first: int, stop: int) -> Characteristics:
-        """See `TokenCounts.rows`."""
+    def read(self, first: int, stop: int) -> NarrowCounts:
+        """Read the sequences `first` up to `stop`.
+
+        Raises:
+            UserError: a file is damaged, or was changed after it was opened.
+        """
         blocks, start = [], 0
         for path, state in zip(self.paths, self.states, strict=True):
             if _state(path) != state:
@@ -125,9 +139,9 @@ class CountFiles(StoredCounts):
                 rows = slice(max(first - start, 0), min(stop - start, num_rows))
                 blocks.append(self._read_row_group(path, number, num_rows, rows))
             start += num_rows
-        return Characteristics.joined(blocks) if blocks else self._empty()
+        return NarrowCounts.from_arrays(NarrowCounts.joined(blocks or [self._empty()]))
 
-    def _read_row_group(self, path: Path, number: int, num_rows: int, rows: slice) -> Characteristics:
+    def _read_row_group(self, path: Path, number: int, num_rows: int, rows: slice) -> dict[str, np.ndarray]:
         """Read some rows of a row group, and check what later steps rely on."""
         import pyarrow as pa
 
@@ -153,41 +167,46 @@ class CountFiles(StoredCounts):
                     sizes, members = _flat(table[COPIES])
                     copies = np.full((len(sizes), int(sizes.max(initial=0))), -1)
                     copies[np.arange(copies.shape[1]) < sizes[:, None]] = members
-                narrowed = NarrowCounts(lengths, groups, tokens, documents, copies, turns)
-                return self.checked(narrowed.counts(self.num_groups), documents, copies, turns)
+                return NarrowCounts(lengths, groups, tokens, documents, copies, turns).arrays()
         except (OSError, IndexError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
             raise UserError(
                 f"Expected the counts of {num_rows:,} sequences in row group {number} of {path}, found: "
                 f"{in_one_line(error)}; the file is damaged or was changed: write it again."
             ) from None
 
-    def _empty(self) -> Characteristics:
+    def _empty(self) -> dict[str, np.ndarray]:
         counts = {name: csr_array((0, number), dtype=np.int32) for name, number in self.num_groups.items()}
         none = np.zeros(0, np.int64)
         documents, turns = (none if name in self.columns else None for name in (DOCUMENT, TURN))
-        return self.checked(counts, documents, none[:, None] if COPIES in self.columns else None, turns)
+        copies = none[:, None] if COPIES in self.columns else None
+        return NarrowCounts.of(counts, documents, copies, turns).arrays()
 
 
-def write_counts(path: Path, counts: Characteristics) -> None:
-    """Write counts into a file, atomically; see `Characteristics.save`."""
+def write_counts(
+    path: Path,
+    block: NarrowCounts,
+    num_groups: Mapping[str, int],
+    weights: Mapping[str, float],
+    sequence_length: int,
+    batch_size: int | None,
+    names: Mapping[str, Sequence[str]],
+) -> None:
+    """Write counts into a file, atomically; see `ParquetCounts` for the arguments."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if (largest := max(counts.num_groups.values())) >= MOST_GROUPS:
-        raise UserError(
-            f"Expected families of fewer than {MOST_GROUPS:,} groups in a file of counts, found {largest:,}."
-        )
+    if (largest := max(num_groups.values())) >= MOST_GROUPS:
+        raise UserError(f"Expected families of fewer than {MOST_GROUPS:,} groups in a file, found {largest:,}.")
     if path.suffix != _ENDING:
         raise UserError(f"A file of counts must have a name that ends in {_ENDING}, found {path.name!r}.")
     about = {
         "version": _VERSION,
-        "families": dict(counts.num_groups),
-        "weights": dict(counts.weights),
-        "sequence_length": counts.sequence_length,
-        "batch_size": counts.batch_size,
-        "names": {family: list(names) for family, names in counts.names.items()},
+        "families": dict(num_groups),
+        "weights": dict(weights),
+        "sequence_length": sequence_length,
+        "batch_size": batch_size,
+        "names": {family: list(groups) for family, groups in names.items()},
     }
-    block = counts.narrow()
     columns: dict[str, Any] = {}
     for name, lengths in block.lengths.items():
         for kind, values in (("group", block.groups[name]), ("tokens", block.tokens[name])):

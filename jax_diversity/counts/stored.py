@@ -1,18 +1,19 @@
-"""Token counts on a disk, which are read in blocks: files of counts, or a built dataset."""
+"""Token counts on a disk, which are read in blocks: files of counts, or (in the folder `dataset`) a built dataset."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Int64
 from scipy.sparse import csr_array
 
-from jax_diversity.counts.characteristics import Characteristics, as_weights
-from jax_diversity.counts.token_counts import TokenCounts
+from jax_diversity.counts.characteristics import Characteristics
+from jax_diversity.counts.files import ParquetCounts
+from jax_diversity.counts.token_counts import TokenCounts, as_weights
 
 
 @dataclass(frozen=True)
@@ -63,3 +64,41 @@ class StoredCounts(TokenCounts):
             batch_size=self.batch_size,
             names=self.names,
         )
+
+
+@dataclass(frozen=True)
+class CountFiles(StoredCounts):
+    """Files of counts, see `Characteristics.save`.
+
+    Attributes:
+        files: the files.
+    """
+
+    files: ParquetCounts
+
+    @classmethod
+    def open(cls, files: Any) -> CountFiles:
+        """Open a folder (its `*.parquet`, by name), a file, or several files in the given order.
+
+        Raises:
+            UserError: no files; a file that is absent, damaged or of another format; files of different families.
+        """
+        opened = ParquetCounts.open(files)
+        described = opened.num_groups, opened.weights, opened.sequence_length, opened.batch_size, opened.names
+        return cls(*described, opened)
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences of all files."""
+        return self.files.num_sequences
+
+    @property
+    def num_entries(self) -> int:
+        """See `TokenCounts.num_entries`; read from the metadata of the files."""
+        return self.files.num_entries
+
+    def rows(self, first: int, stop: int) -> Characteristics:
+        """See `TokenCounts.rows`."""
+        narrowed = self.files.read(first, stop)
+        counts = narrowed.counts(self.num_groups)
+        return self.checked(counts, narrowed.documents, narrowed.copies, narrowed.turns)

@@ -12,10 +12,13 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from jaxtyping import Float64, Int64
+
+from jax_diversity.foundation.checks import as_weight, check_mapping
+from jax_diversity.foundation.errors import UserError
 
 if TYPE_CHECKING:
     from jax_diversity.counts.characteristics import Characteristics
@@ -24,6 +27,8 @@ MOST_ROWS, MOST_ENTRIES = 1 << 20, 1 << 25
 """The largest numbers of sequences and of entries of a chunk, about. They decide which order a large corpus gets, so
 they are constants: neither the memory of the machine nor a setting changes them."""
 _HASHED_TOGETHER = 1 << 20
+MOST_GROUPS = 2**31
+MAX_COUNT = 2**53  # float64 represents all whole numbers up to this value exactly
 
 
 class TokenCounts(ABC):
@@ -176,3 +181,16 @@ class CountsDigest:
         """Return the hash of all sequences that were added."""
         columns = [[name, digest.hexdigest()] for name, digest in sorted(self._columns.items())]
         return hashlib.sha256(self._about + json.dumps(columns).encode()).hexdigest()
+
+
+def as_weights(weights: Mapping[str, float] | None, matrices: Mapping[str, Any]) -> dict[str, float]:
+    """Check weights, and return a weight for each of the families `matrices`."""
+    weights = {} if weights is None else weights
+    check_mapping("weights", weights, "family -> number")
+    unknown = set(weights) - set(matrices)
+    if unknown:
+        raise UserError(f"Weights name unknown families {sorted(unknown)}; the families are {sorted(matrices)}.")
+    complete = {name: as_weight(f"the weight of family {name!r}", weights.get(name, 1.0)) for name in matrices}
+    if not any(complete.values()):
+        raise UserError("At least one family must have a weight above zero, found only zeros.")
+    return complete

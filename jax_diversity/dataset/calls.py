@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jax_diversity.counts import TokenCounts
-from jax_diversity.counts.files import CountFiles
+from jax_diversity.counts.stored import CountFiles
 from jax_diversity.dataset.dataset import Dataset, open_dataset
 from jax_diversity.dataset.orderings import is_file_name, load_ordering
 from jax_diversity.foundation.checks import check_type

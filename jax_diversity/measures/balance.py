@@ -375,7 +375,11 @@ class Measurer:
             limits = {
                 family: {
                     size: WindowLimits(
-                        targets.largest, size, length, number, pieces.get(family) if targets.is_constant else None
+                        targets.largest(number),
+                        size,
+                        length,
+                        number,
+                        pieces.get(family) if targets.is_constant else None,
                     )
                     for size in self.windows
                     if family not in known_limits
@@ -394,10 +398,11 @@ class Measurer:
                 for family, targets in self.targets.items()
             }
             drift = 0.0
+            told = _once(advance, sum(measures.num_walks for measures in families.values()))
             for block in blocks():
                 for place, (family, measures) in enumerate(families.items()):
                     placed = block.counts(family)
-                    keep(family, measures.add(placed))
+                    keep(family, measures.add(placed, told))
                     if place == 0:
                         running = norms_of(placed, length)
                         running -= mean_norm
@@ -409,10 +414,9 @@ class Measurer:
                     del placed
                 for name, spread in spreads.items():
                     members = block.members(name)
-                    if members is not None and (members.ndim == 1 or (members >= 0).any()):
+                    if members is not None and members.size and (members.ndim == 1 or (members >= 0).any()):
                         known[name] = True
                         spread.add(block.first, members)
-                advance(len(block))
         for family, by_size in limits.items():
             if by_size or family not in known_limits:
                 known_limits[family] = {size: limit.result() for size, limit in by_size.items()}
@@ -461,6 +465,19 @@ class Measurer:
         """Return the mean norm of all positions of a run."""
         first, length = self._counts.families[0], self._counts.sequence_length
         return sum(float(norms_of(block.counts(first), length).sum()) for block in blocks()) / max(number, 1)
+
+
+def _once(advance: Advance, num_walks: int) -> Advance:
+    """Report each position once even if it is read several times, so that progress is the number of positions."""
+    done = 0
+
+    def told(amount: int) -> None:
+        nonlocal done
+        # We report whole positions; the remainder of the division is reported with the next call.
+        before, done = done // num_walks, done + amount
+        advance(done // num_walks - before)
+
+    return told
 
 
 def as_order_of(counts: TokenCounts, ordering: Order, name: str = "the ordering") -> Ordering | Positions:

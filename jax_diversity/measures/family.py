@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.sparse import csr_array, vstack
 
+from jax_diversity.foundation.progress import Advance
 from jax_diversity.measures.floors import WindowLimits, ideal_token_shuffle
 from jax_diversity.measures.prefixes import prefix_deviation
 from jax_diversity.measures.sliding import EveryStart, window_maximum, window_tv_all
@@ -27,6 +28,11 @@ from jax_diversity.measures.windows import (
 )
 
 _DENSE_ENTRIES = 4_000_000
+
+
+def _part(rows: csr_array, first: int, stop: int) -> csr_array:
+    """Return some of the rows; SciPy would copy also all of them."""
+    return rows if (first, stop) == (0, rows.shape[0]) else csr_array(rows[first:stop])
 
 
 class WindowsOfSize:
@@ -98,7 +104,7 @@ class SlidingWindows:
             return
         end = stop - size + 1  # the starts from `next` up to `end`
         for begin, until, phase in self._stretches(self.next, end):
-            own = csr_array(rows[begin - first : until - first + size - 1])
+            own = _part(rows, begin - first, until - first + size - 1)
             if phase is None:
                 self._add_moving(own, begin, until - begin)
                 continue
@@ -164,7 +170,7 @@ class TokenWindows:
 
     def add(self, rows: csr_array, first: int) -> None:
         """Measure the windows that end in some rows, whose first position is `first`."""
-        own = csr_array(rows[self.next - first :]) if self.next > first else rows
+        own = _part(rows, self.next - first, rows.shape[0])
         target = self._targets.shares[0]
         if not self._targets.is_constant:
             target = self._targets.shares[self._targets.phase_of(self.next + np.arange(own.shape[0]))]
@@ -214,28 +220,38 @@ class FamilyMeasures:
         self.sliding = {size: SlidingWindows(targets, size, every_start) for size in sizes}
         self.tokens = {} if mean_tokens is None else {size: TokenWindows(targets, size * mean_tokens) for size in sizes}
 
-    def add(self, placed: csr_array) -> Float64[np.ndarray, " position"]:
-        """Measure the next positions; return the prefix deviation after each of them."""
-        deviations = self._prefixes(placed)
+    def add(self, placed: csr_array, advance: Advance) -> Float64[np.ndarray, " position"]:
+        """Measure the next positions; return the prefix deviation after each of them.
+
+        `advance` is called with the number of positions done, over all walks; see `num_walks`.
+        """
+        deviations = self._prefixes(placed, advance)
         self.num_entries += len(placed.data)
         for limit in self._limits.values():
             limit.add(placed)
         rows = csr_array(vstack([self._kept, placed], format="csr")) if self._kept.shape[0] else placed
         measures = [
-            each for by_size in (self.aligned, self.shifted, self.sliding, self.tokens) for each in by_size.values()
+            each for by_size in (self.aligned, self.shifted, self.tokens, self.sliding) for each in by_size.values()
         ]
         for each in measures:
             each.add(rows, self._first)
+            if isinstance(each, SlidingWindows):
+                advance(placed.shape[0])
         stop = self._first + rows.shape[0]
         first = min([stop, *(each.next for each in measures)])
-        self._kept, self._first = csr_array(rows[first - self._first :]), first
+        self._kept, self._first = _part(rows, first - self._first, rows.shape[0]), first
         return deviations
 
-    def _prefixes(self, placed: csr_array) -> Float64[np.ndarray, " position"]:
+    @property
+    def num_walks(self) -> int:
+        """How often `add` reports every position: prefixes and sliding windows take nearly all of the time."""
+        return 1 + len(self.sliding)
+
+    def _prefixes(self, placed: csr_array, advance: Advance) -> Float64[np.ndarray, " position"]:
         tokens = np.diff(cumulative_tokens(placed))
         start, parts = self._position, []
         for begin, stop, phase in self._targets.stretches(start, start + placed.shape[0]):
-            own = placed if stop - begin == placed.shape[0] else csr_array(placed[begin - start : stop - start])
+            own = _part(placed, begin - start, stop - start)
             target = self._targets.shares[phase]
             if begin > 0 and begin in self._targets.starts:
                 # The sums are whole numbers within a phase; the deviation of the phases before is a vector.
@@ -243,7 +259,7 @@ class FamilyMeasures:
                 self._sums, self._total = np.zeros_like(self._sums), 0
             of_tokens = tokens[begin - start : stop - start]
             before = (self._sums, self._total, self._carried)
-            parts.append(prefix_deviation(own, of_tokens, target, self._length, before=before))
+            parts.append(prefix_deviation(own, of_tokens, target, self._length, advance, before))
             for _, block in blocks(own):
                 self._sums = self._sums + group_sums(block, len(target))
             self._total += int(of_tokens.sum())

@@ -147,7 +147,7 @@ def window_floors(
     """
     indices = None if ordering is None else as_order_of(counts, ordering).indices
     number = counts.num_sequences if indices is None else len(indices)
-    target = corpus_targets(counts, targets)[family].largest
+    target = corpus_targets(counts, targets)[family].largest(number)
     limits = {size: WindowLimits(target, size, counts.sequence_length, number, None) for size in sizes}
     for (first, stop), chunk in zip(itertools.pairwise(counts.chunk_bounds), counts.chunks(), strict=True):
         rows = chunk.counts[family]

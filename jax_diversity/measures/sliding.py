@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Float64, Int64, Shaped
 from scipy.sparse import csr_array
 
-from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.measures.windows import cumulative_tokens, entries, group_sums
 
 # A block has at most this many (group, start) cells, although only spans are stored. This bounds the number of spans at
@@ -40,9 +39,7 @@ class _Spans(NamedTuple):
     most: Int64[np.ndarray, " span"]  # largest number of tokens of the whole window
 
 
-def window_tv_all(
-    placed: csr_array, target: Float64[np.ndarray, " group"], size: int, advance: Advance = ignore
-) -> EveryStart:
+def window_tv_all(placed: csr_array, target: Float64[np.ndarray, " group"], size: int) -> EveryStart:
     """Compute the mean and the largest TV of the windows of `size` positions over all start positions.
 
     TV is the sum of the positive parts of share - τ. If the share of a group stays above its τ over a whole span, the
@@ -50,19 +47,17 @@ def window_tv_all(
     because the number of tokens in the window varies.
     """
     total, worst = 0.0, 0.0
-    for window_tokens, spans in _blocks(placed, size, advance):
+    for window_tokens, spans in _blocks(placed, size):
         values = _block_tv(window_tokens, spans, target)
         total += float(values.sum())
         worst = max(worst, float(values.max()))
     return EveryStart(total / max(placed.shape[0] - size + 1, 1), worst)
 
 
-def window_maximum(
-    placed: csr_array, target: Float64[np.ndarray, " group"], size: int, advance: Advance = ignore
-) -> float:
+def window_maximum(placed: csr_array, target: Float64[np.ndarray, " group"], size: int) -> float:
     """Compute the largest |share - τ| of any group in any window of `size` consecutive positions."""
     largest = 0.0
-    for _, spans in _blocks(placed, size, advance):
+    for _, spans in _blocks(placed, size):
         # The share of a span is largest or smallest where the window has the fewest or the most tokens: two candidates
         # per span.
         expected = target[spans.group]
@@ -100,8 +95,8 @@ def _block_tv(
     return np.where(window_tokens > 0, np.maximum(values, 0.0), 0.0)
 
 
-def _blocks(placed: csr_array, size: int, advance: Advance) -> Iterator[tuple[Int64[np.ndarray, " start"], _Spans]]:
-    """Yield blocks of start positions: the windows' tokens at each start, and the spans; `advance` gets positions."""
+def _blocks(placed: csr_array, size: int) -> Iterator[tuple[Int64[np.ndarray, " start"], _Spans]]:
+    """Yield blocks of start positions: the windows' tokens at each start, and the spans."""
     num_positions, num_groups = placed.shape[0], placed.shape[1]
     num_starts = num_positions - size + 1
     if num_starts < 1:
@@ -122,7 +117,6 @@ def _blocks(placed: csr_array, size: int, advance: Advance) -> Iterator[tuple[In
         changes = csr_array(placed[start + size : rows + size] - placed[start:rows])
         yield window_tokens, _cut(sums, csr_array(changes[: stop - start - 1]), window_tokens)
         sums += changes.sum(axis=0)  # also the changes at `stop`: now these are the counts at the next start
-        advance(stop - start if stop < num_starts else num_positions - start)
 
 
 def _cut(sums: Int64[np.ndarray, " group"], changes: csr_array, window_tokens: Int64[np.ndarray, " start"]) -> _Spans:

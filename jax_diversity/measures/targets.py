@@ -35,10 +35,10 @@ class FamilyTargets(NamedTuple):
         """Whether all positions have the same target."""
         return len(self.starts) == 1
 
-    @property
-    def largest(self) -> Float64[np.ndarray, " group"]:
-        """The largest τ of every group: no window has a larger target."""
-        return self.shares.max(axis=0)
+    def largest(self, num_positions: int) -> Float64[np.ndarray, " group"]:
+        """Return the largest τ of every group: no window of the positions has a larger target."""
+        # Phases may begin after the last position.
+        return self.shares[self.starts < max(num_positions, 1)].max(axis=0)
 
     def mean(self, num_positions: int) -> Float64[np.ndarray, " group"]:
         """Return the mean target of all positions."""

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from jax_diversity import Characteristics, UserError
-from jax_diversity.counts.files import CountFiles
 from jax_diversity.counts.spool import Rows
+from jax_diversity.counts.stored import CountFiles
 
 
 def random_counts(num_sequences: int = 700, seed: int = 0, most: int = 9) -> Characteristics:

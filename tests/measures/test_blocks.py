@@ -16,7 +16,7 @@ import pytest
 import jax_diversity as jd
 from jax_diversity import Characteristics, Targets, UserError
 from jax_diversity.counts import spool, token_counts
-from jax_diversity.counts.files import CountFiles
+from jax_diversity.counts.stored import CountFiles
 from jax_diversity.measures.balance import Measurer
 from jax_diversity.schema.orderings import Positions
 
@@ -233,3 +233,21 @@ def test_a_full_disk_and_files_that_change(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(spool.Spool, "append", change)
     with pytest.raises(UserError, match=r"part-1\.parquet to stay as it was when it was opened"):
         jd.measure(files, orders()["order"], (64,))
+
+
+@pytest.mark.parametrize("rows", [99, 1 << 20])
+def test_progress_within_a_block(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every position is told once, also in steps within a block; a usual corpus is one block."""
+    monkeypatch.setattr(token_counts, "MOST_ROWS", rows)
+    told: list[int] = []
+    jd.measure(corpus(), orders()["order"], WINDOWS, told.append)
+    assert sum(told) == NUM
+    assert sum(amount > 0 for amount in told) >= len(WINDOWS)
+
+
+def test_phases_after_the_last_position_change_nothing() -> None:
+    chars, ordering = corpus(), orders()["order"]
+    shares = moving().shares["topic"]
+    expected = plain(jd.measure(chars, ordering, (7, 64), targets=Targets((0, 90), {"topic": shares[:2]})))
+    longer = Targets((0, 90, NUM, NUM + 5), {"topic": shares})
+    check_equal(plain(jd.measure(chars, ordering, (7, 64), targets=longer)), expected)

@@ -18,7 +18,7 @@ import pytest
 
 from jax_diversity import Characteristics, Objective, Ordering, UserError, measure
 from jax_diversity.counts import spool, token_counts
-from jax_diversity.counts.files import CountFiles
+from jax_diversity.counts.stored import CountFiles
 from jax_diversity.counts.targets import Targets
 from jax_diversity.foundation.devices import first_devices
 from jax_diversity.ordering import chunks, parts
@@ -192,7 +192,7 @@ def test_a_killed_run_continues_and_ends_with_the_same_order(
 KILLED = """
 import itertools, os, signal, sys
 from jax_diversity.counts import token_counts
-from jax_diversity.counts.files import CountFiles
+from jax_diversity.counts.stored import CountFiles
 from jax_diversity.ordering.base import order
 
 token_counts.MOST_ROWS = 300
@@ -213,7 +213,7 @@ order(CountFiles.open(sys.argv[1]), folder=sys.argv[2], part_size=150, pool_size
 def test_a_killed_process_continues(place: int, files: CountFiles, ordered: Ordering, tmp_path: Path) -> None:
     root = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
-    folder = files.paths[0].parent
+    folder = files.files.paths[0].parent
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, str(folder), str(tmp_path), str(place)],
         env=environment,
@@ -241,7 +241,7 @@ def test_counts_that_change_between_the_passes(
     in_memory: Characteristics, files: CountFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state, counts = tmp_path / "state", tmp_path / "counts"
-    shutil.copytree(files.paths[0].parent, counts)
+    shutil.copytree(files.files.paths[0].parent, counts)
     interrupted(CountFiles.open(counts), state, "save", 2, monkeypatch)
     last = sorted(counts.iterdir())[-1]
     shuffled = np.random.default_rng(0).permutation(400) + 800
