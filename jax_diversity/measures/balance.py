@@ -414,7 +414,7 @@ class Measurer:
                     del placed
                 for name, spread in spreads.items():
                     members = block.members(name)
-                    if members is not None and members.size and (members.ndim == 1 or (members >= 0).any()):
+                    if members is not None and members.size and (members.ndim == 1 or members.shape[1]):
                         known[name] = True
                         spread.add(block.first, members)
         for family, by_size in limits.items():

@@ -124,7 +124,9 @@ def test_large_counts(scale: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_few_sequences(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chars = corpus().take(np.arange(number))
+    taken = corpus().take(np.arange(number))
+    given = {"documents": taken.documents, "copies": taken.copies, "sequence_length": taken.sequence_length}
+    chars = Characteristics.from_counts(taken.counts, **given)
     expected = plain(jd.measure(chars, np.arange(number), windows=(1,) * (number > 0)))
     chars.save(tmp_path / "a.parquet")
     monkeypatch.setattr(token_counts, "MOST_ROWS", 1)

@@ -533,7 +533,7 @@ def test_an_ordering_that_was_cut_off_goes_on(
     for after in (200, 1000):
         with pytest.raises(error):
             Build(recorded_config(cut), Stopping(error, after)).run_order(order)
-        (checkpoint,) = (cut / ".partial").glob("order-long-*/*")
+        (checkpoint,) = (cut / ".partial").glob("order-long-*/state/*")
         assert checkpoint.name == "checkpoint"
     last = Stopping()
     Build(recorded_config(cut), last).run_order(order)

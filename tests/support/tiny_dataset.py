@@ -220,7 +220,7 @@ def _write_characteristics(
         shape = (segments.num_sequences, len(names))
         counts = csr_array((segments.length.astype(np.int32), (segments.sequence_index, group)), shape=shape)
         counts.sum_duplicates()
-        save_npz(partial / f"{family}.npz", counts)
+        save_npz(partial / f"{family}.npz", counts, compressed=False)
         totals[family] = counts.sum(axis=0).tolist()
     write_json(partial / "totals.json", totals)
     np.save(partial / "sequence_documents.npy", sequence_documents(segments))
