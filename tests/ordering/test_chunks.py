@@ -250,7 +250,7 @@ def test_counts_that_change_between_the_passes(
         order(CountFiles.open(counts), folder=state, **SMALL)
     opened = CountFiles.open(counts)
     last.write_bytes(last.read_bytes()[:-100])
-    with pytest.raises(UserError, match="Parquet|to stay as it was when it was opened"):
+    with pytest.raises(UserError, match=r"Parquet|to stay as it was when it was opened"):
         order(opened, folder=state, **SMALL)
     last.unlink()
     with pytest.raises(UserError, match="belongs to another run"):
