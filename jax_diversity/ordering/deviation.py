@@ -94,7 +94,7 @@ class SequenceCounts(NamedTuple):
     apart: Int32[Array, " member"]
 
 
-class Placed(NamedTuple):
+class PlacedTokens(NamedTuple):
     """Numbers of placed tokens. The first row is since the beginning, each further row for the last w positions.
 
     `tokens` is for each group that is kept apart. `total` is for all sequences, as a multiple of 2^20 and a rest
@@ -116,7 +116,7 @@ class Deviation(NamedTuple):
     # The gradient is stored. Otherwise XLA would fuse its computation into the gathers that read it, and would repeat
     # the computation for every gathered element.
     gradient: Float32[Array, " column"]
-    placed: Placed
+    placed: PlacedTokens
 
 
 _TOTAL_UNIT = 1 << 20
@@ -271,7 +271,7 @@ def start_deviation(rule: GreedyRule, plan: Plan, placed: Int64[np.ndarray, " po
     return _before_a_call(total, windows, _start_placed(rule, plan, placed))
 
 
-def _start_placed(rule: GreedyRule, plan: Plan, placed: Int64[np.ndarray, " position"]) -> Placed:
+def _start_placed(rule: GreedyRule, plan: Plan, placed: Int64[np.ndarray, " position"]) -> PlacedTokens:
     group, tokens = plan.features.apart.group, plan.features.tokens
     sizes = np.asarray(rule.window_sizes).tolist()
     sums = [placed, *(placed[max(len(placed) - size, 0) :] for size in sizes)]
@@ -282,7 +282,7 @@ def _start_placed(rule: GreedyRule, plan: Plan, placed: Int64[np.ndarray, " posi
     if num_groups:
         held[0][: len(plan.head_start)] += plan.head_start  # it is part of the prefix, not of the windows
     total = [divmod(int(tokens[rows].sum()), _TOTAL_UNIT) for rows in sums]
-    return Placed(
+    return PlacedTokens(
         jax.device_put(np.array(held, np.float64)[:, :num_groups].astype(np.int32)),
         jax.device_put(np.array(total, np.int32)),
     )
@@ -294,12 +294,12 @@ def saved_deviation(deviation: Deviation) -> dict[str, np.ndarray]:
 
 
 def restored_deviation(rule: GreedyRule, plan: Plan, saved: Mapping[str, np.ndarray]) -> Deviation:
-    """Make the deviation from the arrays of `saved_deviation`; `Placed` is computed from the placed sequences."""
+    """Make the deviation from the arrays of `saved_deviation`; `PlacedTokens` is computed from the placed sequences."""
     total, *windows = (Compensated(*jax.device_put([*saved[f"sum_{i}"]])) for i in range(1 + len(rule.window_sizes)))
     return _before_a_call(total, windows, _start_placed(rule, plan, saved["placed"]))
 
 
-def _before_a_call(total: Compensated, windows: Sequence[Compensated], placed: Placed) -> Deviation:
+def _before_a_call(total: Compensated, windows: Sequence[Compensated], placed: PlacedTokens) -> Deviation:
     """Make a deviation with a gradient of zeros; the selectors compute the gradient at the beginning of every call."""
     return Deviation(total, tuple(windows), jax.device_put(np.zeros(total.value.shape, np.float32)), placed)
 
@@ -330,11 +330,11 @@ def place(
 
 def add_placed(
     rule: GreedyRule,
-    placed: Placed,
+    placed: PlacedTokens,
     chosen: SequenceCounts,
     leaving: Sequence[SequenceCounts],
     num_placed: Int32[Array, ""],
-) -> Placed:
+) -> PlacedTokens:
     """Add the tokens of the sequence at position `num_placed` to all sums; subtract leaving tokens from the windows."""
     if not placed.tokens.shape[1]:
         return placed
@@ -348,11 +348,11 @@ def add_placed(
         total = total.at[index, 1].add(lost)
     # Whole units move to the first part; a negative rest borrows one unit, because `//` rounds down.
     total = total.at[:, 0].add(total[:, 1] // _TOTAL_UNIT).at[:, 1].set(total[:, 1] % _TOTAL_UNIT)
-    return Placed(tokens, total)
+    return PlacedTokens(tokens, total)
 
 
 def apart_gradient(
-    rule: GreedyRule, placed: Placed, groups: Int32[Array, "..."] | slice = slice(None)
+    rule: GreedyRule, placed: PlacedTokens, groups: Int32[Array, "..."] | slice = slice(None)
 ) -> Float32[Array, "..."]:
     """Return `2 λ √n_g (P_g - τ_g S)` plus the windows' parts: the score of one token of each of the groups."""
     held = placed.tokens[:, groups].astype(jnp.float32)
