@@ -116,11 +116,6 @@ class RecordReader:
         sequences = self._rows("sequences", sequences)
         return sequences if self.layout is None else self._place_of[sequences].astype(np.int64, copy=False)
 
-    def sequences_at(self, places: GivenRows) -> Rows:
-        """Return the sequences at some places. This raises the same errors as `places_of`."""
-        places = self._rows("places", places)
-        return places if self.layout is None else np.asarray(self._order[places], np.int64)
-
     def files_of(self, places: Rows) -> Rows:
         """Return the number of the file for each of some places."""
         return np.searchsorted(self._ends, places, side="right")
