@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
@@ -34,7 +34,7 @@ class StoredCounts(TokenCounts):
     batch_size: int | None
     names: Mapping[str, tuple[str, ...]]
 
-    def with_weights(self, weights: Mapping[str, float]) -> Self:
+    def with_weights(self, weights: Mapping[str, float]) -> StoredCounts:
         """See `TokenCounts.with_weights`."""
         return replace(self, weights=as_weights(weights, self.num_groups))
 

@@ -12,7 +12,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -67,7 +67,7 @@ class TokenCounts(ABC):
         """
 
     @abstractmethod
-    def with_weights(self, weights: Mapping[str, float]) -> Self:
+    def with_weights(self, weights: Mapping[str, float]) -> TokenCounts:
         """Return the same counts with other weights.
 
         Args:
