@@ -112,6 +112,22 @@ class Targets:
         return digest.hexdigest()
 
 
+def read_targets(targets: Targets | Mapping[str, Any], counts: TokenCounts) -> Targets | dict[str, Any]:
+    """Return targets in phases, or family -> a share of every group, for shares of one phase.
+
+    Args:
+        targets: targets in phases, the `info["targets"]` of an ordering, or family -> shares, also by groups' names.
+        counts: whose groups have names.
+    """
+    if isinstance(targets, Targets):
+        return targets
+    check_mapping("targets", targets, FAMILY_TO_SHARES)
+    if set(targets) == {"starts", "shares"}:
+        check_mapping("the targets' shares", targets["shares"], FAMILY_TO_SHARES)
+        return Targets(targets["starts"], targets["shares"])
+    return shares_by_name(targets, counts)
+
+
 def shares_by_name(targets: Mapping[str, Any], counts: TokenCounts) -> dict[str, Any]:
     """Replace mappings from the names of groups to shares by a share for every group; other values stay.
 

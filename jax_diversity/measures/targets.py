@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from jax_diversity.counts import TokenCounts
-from jax_diversity.counts.targets import FAMILY_TO_SHARES, Targets, shares_by_name
-from jax_diversity.foundation.checks import check_mapping
+from jax_diversity.counts.targets import Targets, read_targets
 from jax_diversity.foundation.errors import UserError
 
 GivenTargets = Targets | Mapping[str, Any] | None
@@ -61,14 +60,7 @@ class FamilyTargets(NamedTuple):
 
 def given_targets(counts: TokenCounts, targets: GivenTargets) -> Targets:
     """Return targets in phases; without targets, no family has any."""
-    if isinstance(targets, Targets):
-        return targets
-    given = {} if targets is None else targets
-    check_mapping("targets", given, FAMILY_TO_SHARES)
-    if set(given) == {"starts", "shares"}:
-        check_mapping("the targets' shares", given["shares"], FAMILY_TO_SHARES)
-        return Targets(given["starts"], given["shares"])
-    return Targets.of(shares_by_name(given, counts))
+    return Targets.of({} if targets is None else read_targets(targets, counts))
 
 
 def measured_targets(

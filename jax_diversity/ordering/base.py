@@ -14,7 +14,7 @@ from jaxtyping import Int64
 
 from jax_diversity.counts import TokenCounts
 from jax_diversity.counts.characteristics import MADE_BY
-from jax_diversity.counts.targets import Targets, shares_by_name
+from jax_diversity.counts.targets import Targets, read_targets
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import as_whole_number, check_function, check_type
 from jax_diversity.foundation.errors import UserError
@@ -120,8 +120,9 @@ def order(
         seed: an integer >= 0, for methods that use random numbers.
         objective: weights of the method's rule. It is only for methods that have an objective; None means
             `Objective()`, with the batch size of the characteristics, if they have one, as its window.
-        targets: target shares that replace the corpus's own shares. Either `Targets` (phases over the positions), or a
-            mapping family -> shares, which holds from the first position after the consumed sequences.
+        targets: target shares that replace the corpus's own shares. Either `Targets` (phases over the positions), the
+            `info["targets"]` of an ordering, or a mapping family -> shares, which holds from the first position after
+            the consumed sequences.
         consumed: the sequences that training has already used, in their order. They stay first. The other sequences are
             ordered so that they correct the deviation of the consumed ones. The phases of `Targets` start at position 0
             and also apply to consumed sequences: a group that had too many tokens gets fewer from now on.
@@ -196,7 +197,7 @@ def order(
     # We hash the options as text: the method has not checked their types yet, and not every type is JSON.
     identity = {**info, "options": repr(sorted(info["options"].items()))}
     if isinstance(targets, Mapping):
-        targets = shares_by_name(targets, counts)
+        targets = read_targets(targets, counts)
     is_planned = targets is not None or consumed is not None or previous is not None
     if is_planned:
         METHODS.check_takes(method, "plan", PLANNING)

@@ -178,6 +178,8 @@ def test_the_forms_of_targets() -> None:
     values = [jd.measure(chars, ordering, (64,), targets=form).window_tv["half"][64] for form in forms]
     for each in values:
         np.testing.assert_allclose(each, values[0], atol=1e-12)
+    again = jd.order(chars, targets=jd.order(chars, targets=targets).info["targets"])
+    assert again.info["targets"]["starts"] == list(targets.starts)
     compared = jd.compare(chars, {"mine": ordering}, (64,), targets=targets)
     expected = jd.measure(chars, ordering, (64,), targets=targets).window_tv["topic"][64].mean()
     assert compared.value("mine", "topic", "tv_mean", 64, "0") == pytest.approx(float(expected))
