@@ -60,9 +60,9 @@ class DatasetCounts(StoredCounts):
     @cached_property
     def totals(self) -> Mapping[str, Int64[np.ndarray, " group"]]:
         """See `TokenCounts.totals`; they are stored."""
-        found = self.dataset.group_tokens
+        totals = self.dataset.group_tokens
         return {
-            family: np.pad(found[family], (0, number - len(found[family])))
+            family: np.pad(totals[family], (0, number - len(totals[family])))
             for family, number in self.num_groups.items()
         }
 

@@ -454,12 +454,14 @@ class Measurer:
 
     def _pieces_of(self, blocks: PlacedCounts) -> dict[str, Pieces]:
         """Return the pieces of all positions of a run."""
-        found: dict[str, Pieces] = {}
+        pieces_of_families: dict[str, Pieces] = {}
         for block in blocks():
             for family in self.targets:
                 pieces = pieces_of(block.counts(family))
-                found[family] = found[family].plus(pieces) if family in found else pieces
-        return found
+                pieces_of_families[family] = (
+                    pieces_of_families[family].plus(pieces) if family in pieces_of_families else pieces
+                )
+        return pieces_of_families
 
     def _mean_norm_of(self, blocks: PlacedCounts, number: int) -> float:
         """Return the mean norm of all positions of a run."""
