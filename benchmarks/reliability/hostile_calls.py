@@ -155,7 +155,7 @@ def calls(place: Place) -> list[Call]:
     }
     whole_loader["datasets"] = whole_loader.pop("dataset")
     whole_loader["sequence_length"] = {name: value for name, value in _COUNT.items() if value is not None}
-    ordered = {"characteristics": chars, "ordering": ordering}
+    ordered = {"counts": chars, "ordering": ordering}
     return [
         Call(
             "Characteristics.from_counts",
@@ -170,9 +170,9 @@ def calls(place: Place) -> list[Call]:
         Call(
             "order",
             jd.order,
-            {"characteristics": chars},
+            {"counts": chars},
             {
-                "characteristics": _CHARS,
+                "counts": _CHARS,
                 "method": _NAME | _values(None),
                 "seed": _SEED,
                 "objective": _values(_Odd(), 5, "f1", [], {}),
@@ -209,7 +209,7 @@ def calls(place: Place) -> list[Call]:
             jd.measure,
             {**ordered, "windows": (8,)},
             {
-                "characteristics": _CHARS,
+                "counts": _CHARS,
                 "ordering": _ORDER,
                 "windows": _WINDOWS,
                 "targets": _MAPPING,
@@ -219,9 +219,9 @@ def calls(place: Place) -> list[Call]:
         Call(
             "compare",
             jd.compare,
-            {"characteristics": chars, "orderings": {"a": ordering}, "windows": (8,)},
+            {"counts": chars, "orderings": {"a": ordering}, "windows": (8,)},
             {
-                "characteristics": _CHARS,
+                "counts": _CHARS,
                 "orderings": _MAPPING | _values({}, {"a": 5}, {5: ordering}, {"a": [0, 0]}),
                 "windows": _WINDOWS,
                 "offsets": _values(_Odd(), 5, ["x"], [5], _Maybe([])),
@@ -232,14 +232,14 @@ def calls(place: Place) -> list[Call]:
             "window_profile",
             jd.window_profile,
             ordered,
-            {"characteristics": _CHARS, "ordering": _ORDER, "targets": _MAPPING},
+            {"counts": _CHARS, "ordering": _ORDER, "targets": _MAPPING},
         ),
         Call(
             "group_timeline",
             jd.group_timeline,
             {**ordered, "family": "cluster"},
             {
-                "characteristics": _CHARS,
+                "counts": _CHARS,
                 "ordering": _ORDER,
                 "family": _NAME,
                 "num_groups": _WHOLE | _values(0, None, _Maybe(_HUGE)),

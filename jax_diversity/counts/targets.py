@@ -101,7 +101,7 @@ class Targets:
         """Return the targets themselves, or the targets of one phase that a mapping family -> shares describes."""
         if isinstance(given, Targets):
             return given
-        return cls((0,), {name: np.array([shares], np.float64) for name, shares in given.items()})
+        return cls((0,), {name: as_shares(name, [shares], 1) for name, shares in given.items()})
 
     @property
     def fingerprint(self) -> str:
@@ -123,8 +123,10 @@ def read_targets(targets: Targets | Mapping[str, Any], counts: TokenCounts) -> T
         return targets
     check_mapping("targets", targets, FAMILY_TO_SHARES)
     if set(targets) == {"starts", "shares"}:
-        check_mapping("the targets' shares", targets["shares"], FAMILY_TO_SHARES)
-        return Targets(targets["starts"], targets["shares"])
+        starts, shares = targets["starts"], targets["shares"]
+        check_mapping("the targets' shares", shares, FAMILY_TO_SHARES)
+        starts = tuple(starts) if isinstance(starts, list | tuple | np.ndarray) else starts
+        return Targets(starts, {name: as_shares(name, each, len(starts)) for name, each in shares.items()})
     return shares_by_name(targets, counts)
 
 

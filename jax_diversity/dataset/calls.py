@@ -77,11 +77,15 @@ def compare(  # noqa: D103
             names = {name: each for name, each in orderings.items() if isinstance(each, str) and not is_file_name(each)}
             known = known_measures(dataset, names, windows)
     if isinstance(orderings, Mapping):
-        orderings = {name: _found(dataset, opened, each) for name, each in orderings.items()}
+        orderings = {
+            name: each if dataset is None and not is_file_name(each) else _found(dataset, opened, each)
+            for name, each in orderings.items()
+        }
     chosen: Any = {} if orderings is None else orderings
-    total = opened.num_sequences * len(chosen.keys() - known.keys()) if isinstance(chosen, Mapping) else 0
-    shown = total and dataset is not None and "advance" not in settings
-    with Progress().task("measure", total, "position") if shown else nullcontext() as advance:
+    total = 0
+    if dataset is not None and isinstance(chosen, Mapping) and "advance" not in settings:
+        total = opened.num_sequences * len(chosen.keys() - known.keys())
+    with Progress().task("measure", total, "position") if total else nullcontext() as advance:
         settings |= {} if advance is None else {"advance": advance}
         return _comparison.compare(opened, chosen, windows, offsets, known=known, **settings)
 

@@ -414,7 +414,8 @@ class Measurer:
                     del placed
                 for name, spread in spreads.items():
                     members = block.members(name)
-                    if members is not None and members.size and (members.ndim == 1 or members.shape[1]):
+                    # An order without positions has a spread if the corpus has documents or copies.
+                    if members is not None and getattr(block.source, name).size:
                         known[name] = True
                         spread.add(block.first, members)
         for family, by_size in limits.items():

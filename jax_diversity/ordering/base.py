@@ -129,8 +129,8 @@ def order(
         previous: the ordering of the previous epoch. Sequences of one document, and copies, are then as far apart
             at the boundary of the two epochs as within one epoch.
         folder: folder for the state of a long run, made if it is absent: after an interrupt or a kill, the same call
-            continues from it. At the end the state is removed. Counts of several chunks need about 60 bytes a sequence
-            there; without a folder, they use a temporary one.
+            continues from it. At the end the state is removed, and the folder if this call made it. Counts of several
+            chunks need about 60 bytes a sequence there; without a folder, they use a temporary one.
         advance: called with the number of positions filled since its last call, for progress bars.
         options: the method's own options, such as `pool_size`; `jax-diversity order --help` lists them. The default of
             a `block_size` is the batch size of the characteristics, if they have one.
@@ -205,8 +205,12 @@ def order(
     if folder is not None:
         check_type("folder", folder, str | Path, "the path of a folder")
         METHODS.check_takes(method, "checkpoint", "keep its state in a folder")
-        make_folder(state := Path(folder))
+        state = Path(folder)
     with contextlib.ExitStack() as stack:
+        if state is not None:
+            if not state.exists():
+                stack.callback(_remove_if_empty, state)  # also after an error
+            make_folder(state)
         arguments, plan = {**used, **options}, None
         if METHODS.takes(method, "plan"):
             needs = (objective, targets, consumed, previous)
@@ -240,6 +244,11 @@ def order(
         return Ordering(indices, info)
     # `Ordering` checks that both parts together are a bijection.
     return Ordering(np.concatenate([plan.consumed, indices]), {**info, "replanned_at": len(plan.consumed)})
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def in_turn(indices: Int64[np.ndarray, " position"], counts: TokenCounts) -> Int64[np.ndarray, " position"]:

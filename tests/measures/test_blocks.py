@@ -170,11 +170,17 @@ def test_moving_targets_against_a_dense_reference(size: int) -> None:
         assert profile.mean[place] == pytest.approx(dense(chars, indices, targets, level)["tv"].mean())
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_the_forms_of_targets() -> None:
     """A run of an ordering, what its info says, and one phase in each form."""
     chars, targets = corpus(), moving()
     ordering = jd.order(chars, targets={"half": [0.7, 0.3]})
-    forms = [{"half": [0.7, 0.3]}, {"half": [7, 3]}, Targets((0,), {"half": [[0.7, 0.3]]}), ordering.info["targets"]]
+    forms = [
+        {"half": [0.7, 0.3]},
+        {"half": [7, 3]},
+        Targets((0,), {"half": np.array([[0.7, 0.3]])}),
+        ordering.info["targets"],
+    ]
     values = [jd.measure(chars, ordering, (64,), targets=form).window_tv["half"][64] for form in forms]
     for each in values:
         np.testing.assert_allclose(each, values[0], atol=1e-12)

@@ -64,9 +64,9 @@ CASES: list[Case] = [
     (CHARS.with_weights, {"weights": {"topic": 1.0}}, {"weights": (NO_MAPPING, "weights")}),
     (
         jd.order,
-        {"characteristics": CHARS, "method": "greedy"},
+        {"counts": CHARS, "method": "greedy"},
         {
-            "characteristics": (NO_CHARACTERISTICS, "(characteristics|dataset)"),
+            "counts": (NO_CHARACTERISTICS, "(characteristics|dataset)"),
             "method": (NO_TEXT, "ordering method"),
             "seed": (NO_INTEGER, "seed"),
             "objective": ((5, "f3", {}, (1.0,), object()), "objective"),
@@ -109,9 +109,9 @@ CASES: list[Case] = [
     ),
     (
         jd.measure,
-        {"characteristics": CHARS, "ordering": ORDERING, "windows": (2,)},
+        {"counts": CHARS, "ordering": ORDERING, "windows": (2,)},
         {
-            "characteristics": (NO_CHARACTERISTICS, "(characteristics|dataset)"),
+            "counts": (NO_CHARACTERISTICS, "(characteristics|dataset)"),
             "ordering": (NO_ORDERING, "the ordering"),
             "windows": ((4.7, "2", {}, [2.0], ["a"], object(), RAGGED), "window size"),
             "advance": (NO_FUNCTION, "advance"),
@@ -121,13 +121,13 @@ CASES: list[Case] = [
     (
         lambda shares: jd.measure(CHARS, ORDERING, (2,), targets={"topic": shares}),
         {"shares": [0.5, 0.5]},
-        {"shares": (NO_SHARES, "target of family 'topic'")},
+        {"shares": (NO_SHARES, "target shares of 'topic'")},
     ),
     (
         jd.compare,
-        {"characteristics": CHARS, "orderings": {"a": ORDERING}},
+        {"counts": CHARS, "orderings": {"a": ORDERING}},
         {
-            "characteristics": (NO_CHARACTERISTICS, "(characteristics|dataset)"),
+            "counts": (NO_CHARACTERISTICS, "(characteristics|dataset)"),
             "orderings": ((*NO_MAPPING, None), "order"),
             "windows": ((4.7, "2", {}, [2.0], object()), "window size"),
             "offsets": ((5, None, [1], "never", {}, object()), "offset"),
@@ -143,9 +143,9 @@ CASES: list[Case] = [
     ),
     (
         jd.window_profile,
-        {"characteristics": CHARS, "ordering": ORDERING},
+        {"counts": CHARS, "ordering": ORDERING},
         {
-            "characteristics": (NO_CHARACTERISTICS, "characteristics"),
+            "counts": (NO_CHARACTERISTICS, "characteristics"),
             "ordering": (NO_ORDERING, "the ordering"),
             "advance": (NO_FUNCTION, "advance"),
             "targets": (NO_MAPPING, "targets"),
@@ -153,9 +153,9 @@ CASES: list[Case] = [
     ),
     (
         jd.group_timeline,
-        {"characteristics": CHARS, "family": "topic", "ordering": ORDERING},
+        {"counts": CHARS, "family": "topic", "ordering": ORDERING},
         {
-            "characteristics": (NO_CHARACTERISTICS, "characteristics"),
+            "counts": (NO_CHARACTERISTICS, "characteristics"),
             "family": (NO_TEXT, "family"),
             "ordering": (NO_ORDERING, "the ordering"),
             "num_groups": (NO_INTEGER, "num_groups"),
@@ -321,12 +321,12 @@ def of_schedules(root: Path) -> Iterator[Case]:
     dataset = jd.open_dataset(root / "dataset")
     yield (
         jd.compare,
-        {"characteristics": dataset},
+        {"counts": dataset},
         {"orderings": (([jd.order(dataset)],), r"give orderings as \{'name'")},
     )
     yield jd.build, {"out": root / "unmade"}, {"paths": (([{"text": "A record."}], [None]), "to_parquet")}
     records = dataset.records
-    for read in (records.read_segments, records.read_batch, records.read_tokens, records.sequences_at):
+    for read in (records.read_segments, records.read_batch, records.read_tokens):
         yield read, {"places": [1, 0]}, {"places": ((*NO_INTEGERS, -1), "places")}
     for read in (records.read_sequences, records.places_of):
         yield read, {"sequences": [1, 0]}, {"sequences": ((*NO_INTEGERS, -1), "sequences")}
