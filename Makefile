@@ -29,8 +29,8 @@ demo: $(VENV)/core.stamp
 	$(BIN)/jax-diversity demo
 
 evidence: $(VENV)/core.stamp
-	$(BIN)/jax-diversity lab run configs/experiments/python_environment.yaml
-	$(BIN)/jax-diversity lab show configs/experiments/python_environment.yaml --page lab/pages
+	$(BIN)/python -m evidence run configs/experiments/python_environment.yaml
+	$(BIN)/python -m evidence show configs/experiments/python_environment.yaml --page lab/pages
 
 # Uses the libraries of PYTHON: on such machines JAX is installed for the device, and often there is no network.
 accelerator:

@@ -178,7 +178,7 @@ def runs(small: bool) -> dict[str, Any]:
     """Train two of the lab's models on the installed packages' texts, with the same weights and different orders."""
     import yaml
 
-    from jax_diversity.lab.experiments.results import read_rows
+    from evidence.results import read_rows
 
     plain = yaml.safe_load((ROOT / "configs/experiments/python_environment.yaml").read_text())
     plain["seeds"] = {"order": [0], "weights": [0]}
@@ -194,7 +194,7 @@ def runs(small: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pair.yaml"
         path.write_text(yaml.safe_dump(plain))
-        command = [sys.executable, "-m", "jax_diversity", "lab", "run", str(path), "--out", f"{folder}/lab"]
+        command = [sys.executable, "-m", "evidence", "run", str(path), "--out", f"{folder}/lab"]
         start = time.perf_counter()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         seconds = time.perf_counter() - start

@@ -20,10 +20,10 @@ from collections.abc import Iterator
 import numpy as np
 import results_file
 
-from jax_diversity.characteristics.codes import Codes, categorical, encoded, host_of, joined, length_bins
-from jax_diversity.characteristics.counts import count_tokens
-from jax_diversity.packing.base import pack
 from jax_diversity.schema import Segments
+from jax_diversity.sequences.characteristics.codes import Codes, categorical, encoded, host_of, joined, length_bins
+from jax_diversity.sequences.characteristics.counts import count_tokens
+from jax_diversity.sequences.packing.base import pack
 
 LENGTH = 2048
 REFERENCE_SEQUENCES = 20_000

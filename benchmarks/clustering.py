@@ -54,7 +54,7 @@ def fill_rows(rows: np.ndarray, centres: np.ndarray, weights: np.ndarray, rng: n
 
 
 def inertia_of(rows: np.ndarray, centroids: np.ndarray) -> float:
-    from jax_diversity.clustering.assignment import assign
+    from jax_diversity.sequences.clustering.assignment import assign
 
     return float(assign(rows, centroids)[1].sum(dtype=np.float64))
 
@@ -82,8 +82,8 @@ def measure_passes(rows: np.ndarray, num_passes: int, repeats: int) -> dict[str,
 
 
 def ours(rows: np.ndarray, start: np.ndarray, num_passes: int) -> tuple[float, np.ndarray]:
-    from jax_diversity.clustering import lloyd
-    from jax_diversity.clustering.rows import Rows
+    from jax_diversity.sequences.clustering import lloyd
+    from jax_diversity.sequences.clustering.rows import Rows
 
     settled, lloyd.SETTLED_SHARE = lloyd.SETTLED_SHARE, sys.maxsize  # no early stop
     began = time.perf_counter()
@@ -109,7 +109,7 @@ def faiss_kmeans(rows: np.ndarray, start: np.ndarray, num_passes: int) -> tuple[
 
 def whole_run(rows: np.ndarray, method: str) -> dict[str, Any]:
     """Measure start, training and assignment with the default settings but fewer passes."""
-    from jax_diversity.clustering.base import cluster
+    from jax_diversity.sequences.clustering.base import cluster
 
     began = time.perf_counter()
     found = cluster(rows, NUM_CLUSTERS, method=method, max_iterations=WHOLE_PASSES)
@@ -133,7 +133,7 @@ def in_child(name: str, path: Path) -> dict[str, Any]:
 
 def memory_child(path: Path) -> dict[str, Any]:
     """Measure the peak memory of clustering the whole map; two passes, because memory does not grow with them."""
-    from jax_diversity.clustering.base import cluster
+    from jax_diversity.sequences.clustering.base import cluster
 
     vectors = np.load(path, mmap_mode="r")
     began = time.perf_counter()
@@ -151,7 +151,7 @@ def memory_child(path: Path) -> dict[str, Any]:
 
 def assign_child(path: Path) -> dict[str, Any]:
     """Measure the documents per second that are assigned to the nearest of a thousand centroids."""
-    from jax_diversity.clustering.assignment import assign
+    from jax_diversity.sequences.clustering.assignment import assign
 
     vectors = np.load(path, mmap_mode="r")
     centroids = np.array(vectors[:: len(vectors) // NUM_CLUSTERS][:NUM_CLUSTERS])
@@ -164,7 +164,7 @@ def assign_child(path: Path) -> dict[str, Any]:
 
 def measure_levels(rows: np.ndarray, num_clusters: int, max_iterations: int) -> dict[str, Any]:
     """Compare two levels with one."""
-    from jax_diversity.clustering.base import cluster
+    from jax_diversity.sequences.clustering.base import cluster
 
     found: dict[str, Any] = {
         "rows": list(rows.shape),

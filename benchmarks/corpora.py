@@ -13,8 +13,8 @@ from jaxtyping import Int32, Int64
 from scipy import sparse
 
 import jax_diversity as jd
-from jax_diversity.characteristics.codes import Codes, length_bins
-from jax_diversity.characteristics.counts import count_tokens, sequence_documents
+from jax_diversity.sequences.characteristics.codes import Codes, length_bins
+from jax_diversity.sequences.characteristics.counts import count_tokens, sequence_documents
 
 # Mean and deviation of the logarithm of a document's number of tokens: the median is 518 tokens, the mean 1,064. With
 # 1,000 clusters, 100 length bins and sequences of 2,048 tokens, a sequence has 5.7 non-zero counts in both families.

@@ -15,8 +15,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.foundation.executors import Here
+from jax_diversity.preparation.passes.chain import Chain
 from jax_diversity.schema import Document
 
 LANGUAGES = {  # ours: datatrove's name, and further names in the files

@@ -21,7 +21,7 @@ from typing import Any
 import results_file
 from personal_data import read
 
-from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.preparation.passes.chain import Chain
 from jax_diversity.schema import Document
 
 

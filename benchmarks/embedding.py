@@ -29,21 +29,21 @@ import numpy as np
 import results_file
 from threadpoolctl import threadpool_limits
 
-from jax_diversity.clustering.base import cluster
-from jax_diversity.clustering.purity import purity
-from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.dataset import open_dataset
-from jax_diversity.embedding import hashing as hashing_method
-from jax_diversity.embedding import precomputed as precomputed_method
-from jax_diversity.embedding import tfidf_svd as tfidf_svd_method
-from jax_diversity.embedding.base import CHARACTERS_PER_TOKEN
-from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.embedding.stage import FIT_DOCUMENTS
 from jax_diversity.foundation.progress import Progress
+from jax_diversity.foundation.text.terms import split_terms
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.text.terms import split_terms
+from jax_diversity.preparation.settings import CorpusConfig
+from jax_diversity.sequences.clustering.base import cluster
+from jax_diversity.sequences.clustering.purity import purity
+from jax_diversity.sequences.embedding import hashing as hashing_method
+from jax_diversity.sequences.embedding import precomputed as precomputed_method
+from jax_diversity.sequences.embedding import tfidf_svd as tfidf_svd_method
+from jax_diversity.sequences.embedding.base import CHARACTERS_PER_TOKEN
+from jax_diversity.sequences.embedding.settings import EmbeddingConfig
+from jax_diversity.sequences.embedding.stage import FIT_DOCUMENTS
+from jax_diversity.streaming.dataset import open_dataset
 
 CLUSTERS = (100, 1000)
 DIMENSIONS = 128

@@ -1,4 +1,4 @@
-"""Measure builds with 1, 2 and 4 workers: processes, shards and Ray; their bytes, memory, and builds whose workers die.
+"""Measure builds with 1, 2 and 4 workers: processes and Ray; their bytes, memory, and builds whose workers die.
 
     python benchmarks/executors.py FILES.jsonl.gz ... [--copies 2] [--kill-every 20] [--write]
     python benchmarks/executors.py FILES.jsonl.gz ... --only processes-1 ray-2-killed     # some of the builds
@@ -6,9 +6,9 @@
 The corpus has every text `--copies` times, each time with other words at its end. *efficiency*: the seconds of one
 process on one core, divided by the seconds and the cores in use (workers, at most the cores of the machine). The first
 column has the stages whose work is jobs, the second the whole build. *equal*: all files of the dataset have the same
-SHA-256 as those of the first build. *worker GB*: the largest resident memory of a process other than the first of each
-host. Then builds with two workers run again. Every --kill-every seconds a worker is killed, and a host whose command
-ends with an error is started again, as a cluster does. With --only, --write keeps the other builds of the file.
+SHA-256 as those of the first build. *worker GB*: the largest resident memory of a process other than the build's first.
+Then builds with two workers run again. Every --kill-every seconds a worker is killed, and a command that ends with an
+error is started again, as a cluster does. With --only, --write keeps the other builds of the file.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ import results_file
 MAPPED = ("prepare", "tokenize", "embed", "cluster", "characterize", "write")
 CORES = sorted(os.sched_getaffinity(0))
 WORKERS = (1, 2, 4)
-KINDS = ("processes", "shards", "ray")
+KINDS = ("processes", "ray")
 RAY = str(Path(sys.executable).with_name("ray"))
 
 
@@ -58,7 +59,7 @@ class Watch(threading.Thread):
 
     def __init__(self, kill_every: float | None) -> None:
         super().__init__(daemon=True)
-        self.hosts: dict[int, subprocess.Popen] = {}
+        self.build: subprocess.Popen | None = None
         self.peaks = {"host": 0, "worker": 0}
         self.num_kills, self._every, self._next = 0, kill_every, time.monotonic() + (kill_every or 0)
         self.is_over = threading.Event()
@@ -66,18 +67,14 @@ class Watch(threading.Thread):
     def run(self) -> None:
         while not self.is_over.wait(0.5):
             workers = []
-            for number, host in list(self.hosts.items()):
-                try:
-                    first = psutil.Process(host.pid)
+            if self.build is not None:
+                with suppress(psutil.Error):
+                    first = psutil.Process(self.build.pid)
                     self._measure("host", first)
                     workers += [each for each in first.children(recursive=True) if "spawn_main" in self._words(each)]
-                except psutil.Error:
-                    continue
-                if number:  # a whole host may be lost; the first one is the driver
-                    workers.append(first)
             # Ray starts its workers, which have the name of their task while they run one. Its other processes have
             # such names, too; without them Ray ends.
-            workers += [each for each in psutil.process_iter() if self._words(each).startswith("ray::run_in_worker")]
+            workers += [each for each in psutil.process_iter() if self._words(each).startswith("ray::run_on_machine")]
             for each in workers:
                 self._measure("worker", each)
             if self._every is not None and time.monotonic() > self._next and workers:
@@ -103,36 +100,26 @@ def build(
 ) -> dict[str, Any]:
     """Build a dataset with an executor and return its seconds by stage, memory and hashes."""
     cores = CORES[: min(workers, len(CORES))]
-    base = [sys.executable, "-m", "jax_diversity", verb, "--quiet", "--out", str(out), "--corpus", str(corpus)]
-    hosts = {0: [*base, "--processes", str(workers)]}
+    command = [sys.executable, "-m", "jax_diversity", verb, "--quiet", "--out", str(out), "--corpus", str(corpus)]
+    command += ["--ray"] if kind == "ray" else ["--processes", str(workers)]
     environment = dict(os.environ)
-    if kind == "shards":
-        hosts = {number: [*base, "--shard", f"{number}/{workers}", "--processes", "1"] for number in range(workers)}
     if kind == "ray":
         subprocess.run([RAY, "start", "--head", "--num-cpus", str(workers)], check=True, stdout=subprocess.DEVNULL)
-        hosts, environment["RAY_ADDRESS"] = {0: [*base, "--ray"]}, "auto"
+        environment["RAY_ADDRESS"] = "auto"
     watch, start, num_starts = Watch(kill_every), time.perf_counter(), 0
     watch.start()
     try:
-        waiting = set(hosts)
-        while 0 in waiting:
-            for number in waiting:
-                host = watch.hosts.get(number)
-                if host is None or host.poll() not in (None, 0):
-                    num_starts += 1
-                    log = (out.parent / f"{out.name}-{number}.log").open("ab")
-                    watch.hosts[number] = subprocess.Popen(
-                        ["taskset", "--cpu-list", ",".join(map(str, cores)), *hosts[number]],
-                        stdout=log,
-                        stderr=log,
-                        env=environment,
-                    )
-            time.sleep(0.1)
-            waiting = {number for number in waiting if watch.hosts[number].poll() != 0}
+        while watch.build is None or watch.build.wait():
+            num_starts += 1
             if num_starts > 200:
-                raise SystemExit(f"the build of {out} does not end; see {out.parent}/{out.name}-0.log")
-        for host in watch.hosts.values():
-            host.wait()
+                raise SystemExit(f"the build of {out} does not end; see {out}.log")
+            with out.with_suffix(".log").open("ab") as log:
+                watch.build = subprocess.Popen(
+                    ["taskset", "--cpu-list", ",".join(map(str, cores)), *command],
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                )
     finally:
         watch.is_over.set()
         watch.join()

@@ -26,11 +26,11 @@ from array_record.python import array_record_module  # pyright: ignore[reportAtt
 from results_file import environment, write
 
 import jax_diversity as jd
-from jax_diversity.export.maxtext import encode_examples, write_maxtext
-from jax_diversity.export.pytorch import OrderedBatchSampler
 from jax_diversity.foundation.artifacts import OutputFolder
-from jax_diversity.records.writing import write_records
 from jax_diversity.schema import Ordering, Segments
+from jax_diversity.streaming.export.maxtext import encode_examples, write_maxtext
+from jax_diversity.streaming.export.pytorch import OrderedBatchSampler
+from jax_diversity.streaming.records.writing import write_records
 
 VOCABULARY = 50_000
 

@@ -30,19 +30,19 @@ import numpy as np
 import results_file
 
 import jax_diversity as jd
-from jax_diversity.characteristics.settings import default_families
-from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT
+from evidence.settings import SIZES, TrialConfig
+from evidence.trial import learning_rate
 from jax_diversity.foundation.settings import settings_from_plain
 from jax_diversity.lab.compiled import compiled_model
-from jax_diversity.lab.experiments.settings import SIZES, TrialConfig
-from jax_diversity.lab.experiments.trial import learning_rate
 from jax_diversity.lab.explaining.checkpoint import gpt_loss
 from jax_diversity.lab.explaining.explain import ALL, SKETCH_SIZE, Explanation, explain_sketches
 from jax_diversity.lab.explaining.sketching import Sketches, sketch_gradients
-from jax_diversity.lab.trainer import Given, Trainer
+from jax_diversity.lab.trainer import Trainer
 from jax_diversity.lab.training import FIELDS
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.preparation.settings import PYTHON_ENVIRONMENT
+from jax_diversity.sequences.characteristics.settings import default_families
 
 VOCAB_SIZE, TOKENS_PER_STEP, BATCH_SIZE = 2048, 4096, 256
 SEEDS = (0, 1, 2)
@@ -101,12 +101,9 @@ class Shuffled:
         passes = [np.random.default_rng(seed).permutation(sequences) for seed in range(64)]
         self.order = np.concatenate(passes)
 
-    def give(self, step: int) -> Given:
+    def give(self, step: int) -> dict[str, np.ndarray]:
         rows = self.order[step * self.batch_size : (step + 1) * self.batch_size]
-        return Given(dict(self.dataset.records.read_sequences(rows, fields=FIELDS)))
-
-    def observe(self, step: int, result: Any) -> dict[str, float]:
-        return {}
+        return dict(self.dataset.records.read_sequences(rows, fields=FIELDS))
 
 
 def explain(dataset: jd.Dataset, sketches: Sketches, sequences: np.ndarray) -> Explanation:
@@ -140,13 +137,13 @@ def sketched(
         loss = gpt_loss(dataset.vocab_size, SIZES["gpt"][size])
         mean_losses = jax.jit(jax.vmap(loss, in_axes=(None, 0)))
         source = Shuffled(dataset, trained_on, TOKENS_PER_STEP // dataset.sequence_length)
-        trainer = Trainer(compiled_model(dataset.vocab_size, SIZES["gpt"][size]), source, seed=0)
+        trainer = Trainer(compiled_model(dataset.vocab_size, SIZES["gpt"][size]), source.give, seed=0)
         rate = partial(learning_rate, TrialConfig(), max(*steps, *loss_steps))
         first, losses = 0, {}
         for step in sorted({*steps, *loss_steps}):
             start = time.perf_counter()
             for taken in trainer.steps(first, step, rate):
-                jax.block_until_ready(taken.result.loss)
+                jax.block_until_ready(taken.result)
             trained, first = time.perf_counter(), step
             if step in files:
                 found = sketch_gradients(

@@ -18,7 +18,8 @@ import results_file
 
 from jax_diversity.counts import Characteristics
 from jax_diversity.ordering import greedy
-from jax_diversity.ordering.objective import Features, Objective
+from jax_diversity.ordering.features import Features
+from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Plan
 
 NUM_FEATURES = 8

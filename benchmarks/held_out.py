@@ -5,8 +5,9 @@
 Three documents of ten are set aside by a hash. The lab's `tiny` GPT is trained for 1,000 steps of 4,096 tokens on the
 others, in a shuffle. The documents that were set aside are then a corpus whose loss is known for every document. From
 it, a part is chosen again and again, with other seeds: by a hash, and so that it has the mixture of the corpus. The
-result is the variance of the part's mean loss around the mean loss of the corpus. Files in `--folder` are kept and read
-again.
+result is the variance of the part's mean loss around the mean loss of the corpus, the same for the mean that an
+`Evaluator` gives, which is calibrated on the lengths and groups of all documents, and how many of its intervals hold
+the mean loss of the corpus. Files in `--folder` are kept and read again.
 """
 
 from __future__ import annotations
@@ -21,17 +22,20 @@ import numpy as np
 import results_file
 
 import jax_diversity as jd
+from evidence.settings import SIZES, TrialConfig
+from evidence.trial import learning_rate
+from jax_diversity.lab.calibration import Composition, Family, calibrated_mean, length_bins, tokens_by_group
 from jax_diversity.lab.compiled import CompiledModel, compiled_model
-from jax_diversity.lab.experiments.settings import SIZES, TrialConfig
-from jax_diversity.lab.experiments.trial import learning_rate
 from jax_diversity.lab.group_losses import groups_of_segments
 from jax_diversity.lab.trainer import Trainer
 from jax_diversity.lab.training import FIELDS
-from jax_diversity.packing.held_out import choose
-from jax_diversity.packing.split import unit_counts
+from jax_diversity.schema.intervals import LEAST, student_reach
+from jax_diversity.sequences.packing.held_out import choose
+from jax_diversity.sequences.packing.split import unit_counts
 
 LENGTH, NUM_STEPS, SET_ASIDE, ROWS = 128, 1000, 0.3, 64
 FRACTIONS, NUM_CHOICES = (0.02, 0.05, 0.2), 100
+PARTS = ("hash", "balanced")
 
 
 def document_losses(dataset: jd.Dataset, model: CompiledModel, parameters: object) -> tuple[np.ndarray, np.ndarray]:
@@ -62,9 +66,9 @@ def losses_of(corpus: str, folder: Path) -> tuple[jd.Dataset, np.ndarray, np.nda
         model = compiled_model(dataset.vocab_size, SIZES["gpt"]["tiny"])
         batch_size = gradients.TOKENS_PER_STEP // LENGTH
         source = gradients.Shuffled(dataset, np.arange(dataset.num_sequences), batch_size)
-        trainer = Trainer(model, source, seed=0)
+        trainer = Trainer(model, source.give, seed=0)
         for taken in trainer.steps(0, NUM_STEPS, partial(learning_rate, TrialConfig(), NUM_STEPS)):
-            taken.result.loss.block_until_ready()
+            taken.result.block_until_ready()
         sums, counts = document_losses(dataset, model, trainer.parameters)
         np.savez(path, sums=sums, counts=counts)
     found = np.load(path)
@@ -80,14 +84,20 @@ def compared(dataset: jd.Dataset, sums: np.ndarray, counts: np.ndarray) -> dict[
     known = np.flatnonzero(targets)
     losses, targets, tokens = losses[known], targets[known], tokens[known]
     families = {family: matrix[known] for family, matrix in families.items()}
-    truth = losses.sum() / targets.sum()
+    truth, whole = losses.sum() / targets.sum(), composition(families, tokens)
     found: dict[str, Any] = {"num_units": len(known), "num_tokens": int(tokens.sum()), "loss": truth}
     for fraction in FRACTIONS:
-        errors: dict[str, list[float]] = {"hash": [], "balanced": []}
+        errors: dict[str, list[float]] = {name: [] for name in PARTS}
+        calibrated: dict[str, list[tuple[float, float]]] = {name: [] for name in PARTS}
         for seed in range(NUM_CHOICES):
             by_hash = np.random.default_rng(seed).random(len(known)) < fraction
-            for name, mask in (("hash", by_hash), ("balanced", choose(families, tokens, fraction, seed))):
+            for name, mask in zip(PARTS, (by_hash, choose(families, tokens, fraction, seed)), strict=True):
                 errors[name].append(losses[mask].sum() / targets[mask].sum() - truth)
+                part = np.flatnonzero(mask)
+                if len(part) >= LEAST:
+                    mean = calibrated_mean(losses[part] / targets[part], targets[part], whole.of(part))
+                    reach = float(student_reach(mean.variance**0.5, len(part) - 1))
+                    calibrated[name].append((mean.mean - truth, reach))
         squares = {name: np.square(each) for name, each in errors.items()}
         # The ratio's interval: a bootstrap over the choices.
         draws = np.random.default_rng(0).integers(NUM_CHOICES, size=(2000, NUM_CHOICES))
@@ -97,8 +107,29 @@ def compared(dataset: jd.Dataset, sums: np.ndarray, counts: np.ndarray) -> dict[
             "balanced": float(squares["balanced"].mean() ** 0.5),
             "ratio": float(squares["balanced"].mean() / squares["hash"].mean()),
             "interval": np.quantile(ratios, [0.025, 0.975]).tolist(),
+            "calibrated": {name: _judged(np.array(calibrated[name])) for name in PARTS},
         }
     return found
+
+
+def composition(families: dict[str, Any], tokens: np.ndarray) -> Composition:
+    """Return the lengths and groups of units of documents; a unit has the group with most of its tokens."""
+    dataset = np.zeros(len(tokens), np.int64)
+    known = {}
+    for name, matrix in families.items():
+        codes = np.asarray(matrix.argmax(axis=1)).ravel().astype(np.int64)
+        known[name] = Family(codes, tokens_by_group(codes, matrix.shape[1], tokens)[None])
+    return Composition(dataset, length_bins(tokens), tokens_by_group(dataset, 1, tokens), known)
+
+
+def _judged(pairs: np.ndarray) -> dict[str, float]:
+    """Return the error of the mean, how far its intervals reach, and which share of them hold the truth."""
+    errors, reaches = pairs.T
+    return {
+        "error": float((errors**2).mean() ** 0.5),
+        "reach": float(reaches.mean()),
+        "held": float((abs(errors) <= reaches).mean()),
+    }
 
 
 def main() -> None:
@@ -121,6 +152,11 @@ def main() -> None:
                 f"  {fraction} of {found['num_units']:,} units: error of the mean loss {row['hash']:.4f} by hash, "
                 f"{row['balanced']:.4f} balanced; ratio of squares {row['ratio']:.2f} [{low:.2f}, {high:.2f}]"
             )
+            for name, judged in row["calibrated"].items():
+                print(
+                    f"    calibrated, {name}: error {judged['error']:.4f}, reach {judged['reach']:.4f}, "
+                    f"{judged['held']:.2f} of the intervals hold the mean"
+                )
     if options.write:
         results_file.write("held_out", {**results_file.environment("jax", "numpy"), "results": results})
 

@@ -39,16 +39,16 @@ import numpy as np
 from loader_waits import small_dataset, waits_of_training
 from results_file import environment, write
 
-from jax_diversity.loader.loader import Loader
-from jax_diversity.loader.settings import LoaderSettings
-from jax_diversity.records.codec import HEADER_BYTES
-from jax_diversity.records.decoding import FIELDS
-from jax_diversity.records.device_decoding import expand
-from jax_diversity.records.reading import RecordReader
-from jax_diversity.records.writing import record_paths, write_records
-from jax_diversity.run.run import OrderedRun
-from jax_diversity.run.source import SequenceSource
 from jax_diversity.schema import Ordering, Segments
+from jax_diversity.streaming.loader.loader import Loader
+from jax_diversity.streaming.loader.settings import LoaderSettings
+from jax_diversity.streaming.records.codec import HEADER_BYTES
+from jax_diversity.streaming.records.decoding import FIELDS
+from jax_diversity.streaming.records.device_decoding import expand
+from jax_diversity.streaming.records.reading import RecordReader
+from jax_diversity.streaming.records.writing import record_paths, write_records
+from jax_diversity.streaming.run.run import OrderedRun
+from jax_diversity.streaming.run.source import SequenceSource
 
 L = 2048
 B = 64

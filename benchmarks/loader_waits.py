@@ -27,7 +27,7 @@ _FIRST_BATCH = """
 import json, sys, time
 start = time.perf_counter()
 import jax_diversity as jd
-from jax_diversity.loader.loader import make_loader
+from jax_diversity.streaming.loader.loader import make_loader
 imported = time.perf_counter()
 iterator = iter(make_loader(sys.argv[1], global_batch_size=16))
 next(iterator)

@@ -18,7 +18,7 @@ import numpy as np
 import results_file
 
 import jax_diversity as jd
-from jax_diversity.run.joining import joined_characteristics
+from jax_diversity.streaming.run.joining import joined_characteristics
 
 WINDOWS = (64, 256, 1024)
 RUNS: dict[str, dict[str, Any]] = {

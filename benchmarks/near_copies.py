@@ -36,10 +36,10 @@ from typing import Any
 
 import results_file
 
-from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.foundation.executors import Here
+from jax_diversity.foundation.text.words import split_words, word_spans
+from jax_diversity.preparation.passes.chain import Chain
 from jax_diversity.schema import Document
-from jax_diversity.text.words import split_words, word_spans
 
 LANGUAGES = {
     "en": ("en", "eng"),

@@ -36,12 +36,12 @@ from jax_diversity.foundation.executors import Here
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.stage import Context
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.records import sorting
-from jax_diversity.records.settings import RecordsConfig
-from jax_diversity.records.stage import write_sequences
-from jax_diversity.records.writing import write_records
 from jax_diversity.schema import Ordering, Segments
-from jax_diversity.token_store.megatron import TokenWriter
+from jax_diversity.sequences.token_store.megatron import TokenWriter
+from jax_diversity.streaming.records import sorting
+from jax_diversity.streaming.records.settings import RecordsConfig
+from jax_diversity.streaming.records.stage import write_sequences
+from jax_diversity.streaming.records.writing import write_records
 
 NUM_FILES, SEED = 16, 0
 

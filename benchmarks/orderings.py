@@ -30,9 +30,9 @@ import verdicts
 from jaxtyping import Int64
 
 import jax_diversity as jd
-from jax_diversity.measures.documents import COPY, DOCUMENT, document_spread
-from jax_diversity.measures.windows import place, window_deviation
 from jax_diversity.ordering.base import METHODS
+from jax_diversity.ordering.measures.documents import COPY, DOCUMENT, document_spread
+from jax_diversity.ordering.measures.windows import place, window_deviation
 from jax_diversity.ordering.running import STEPS_PER_CALL
 
 WINDOWS = (64, 192, 256, 320, 1024)

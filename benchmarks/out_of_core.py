@@ -30,11 +30,11 @@ import results_file
 from scipy import sparse
 
 import jax_diversity as jd
-from jax_diversity.characteristics.codes import Codes
-from jax_diversity.characteristics.counts import count_tokens, sequence_documents
 from jax_diversity.counts.stored import CountFiles
-from jax_diversity.measures.balance import Measurer
+from jax_diversity.ordering.measures.balance import Measurer
 from jax_diversity.ordering.parts import parts_of
+from jax_diversity.sequences.characteristics.codes import Codes
+from jax_diversity.sequences.characteristics.counts import count_tokens, sequence_documents
 
 LENGTH, CLUSTERS, BINS = 2048, 1000, 100
 FILE = 1 << 20

@@ -30,11 +30,11 @@ import numpy as np
 import results_file
 
 import jax_diversity as jd
-from jax_diversity.characteristics.codes import length_bins
 from jax_diversity.foundation.progress import Progress
-from jax_diversity.packing.base import METHODS
-from jax_diversity.packing.settings import PackingConfig
-from jax_diversity.packing.stage import pack_documents
+from jax_diversity.sequences.characteristics.codes import length_bins
+from jax_diversity.sequences.packing.base import METHODS
+from jax_diversity.sequences.packing.settings import PackingConfig
+from jax_diversity.sequences.packing.stage import pack_documents
 
 SEQUENCE_LENGTH, NUM_CLUSTERS, WIDTH = 2048, 1000, 64
 LOOP_DOCUMENTS = {"concat": 200_000, "pad": 200_000, "first_fit": 20_000, "best_fit": 200_000}

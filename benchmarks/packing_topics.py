@@ -20,8 +20,8 @@ import numpy as np
 import results_file
 
 import jax_diversity as jd
-from jax_diversity.packing import neighbors
-from jax_diversity.packing.report import cluster_mix
+from jax_diversity.sequences.packing import neighbors
+from jax_diversity.sequences.packing.report import cluster_mix
 
 SEQUENCE_LENGTH, NUM_CLUSTERS, WIDTH, SPREAD = 2048, 1000, 128, 0.8
 METHODS: list[tuple[str, tuple[str, ...]]] = [

@@ -20,9 +20,9 @@ import numpy as np
 import results_file
 
 import jax_diversity as jd
-from jax_diversity.characteristics.settings import default_families
 from jax_diversity.foundation.processes import num_cores
 from jax_diversity.ordering.parts import parts_of
+from jax_diversity.sequences.characteristics.settings import default_families
 
 WINDOWS = (64, 256, 1024)
 LARGEST_MEASURED = 300_000

@@ -23,7 +23,7 @@ from typing import Any
 import planted
 import results_file
 
-from jax_diversity.corpus.passes.chain import Chain
+from jax_diversity.preparation.passes.chain import Chain
 from jax_diversity.schema import Document
 
 READ_BY_EYE = {

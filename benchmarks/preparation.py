@@ -23,11 +23,11 @@ from typing import Any
 
 import results_file
 
-from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.foundation.executors import Here
+from jax_diversity.foundation.text.sentences import split_sentences
+from jax_diversity.foundation.text.words import split_words
+from jax_diversity.preparation.passes.chain import Chain
 from jax_diversity.schema import Document
-from jax_diversity.text.sentences import split_sentences
-from jax_diversity.text.words import split_words
 
 Steps = Sequence[tuple[str, Mapping[str, Any]]]
 FILTERS: Steps = (

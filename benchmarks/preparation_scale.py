@@ -28,13 +28,13 @@ from typing import Any
 import numpy as np
 import results_file
 
-from jax_diversity.corpus.passes.chain import Chain
-from jax_diversity.corpus.passes.settings import StepConfig
 from jax_diversity.foundation.executors import Here
+from jax_diversity.foundation.text.words import split_words
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig, CorpusConfig, PreparationConfig
+from jax_diversity.preparation.passes.chain import Chain
+from jax_diversity.preparation.passes.settings import StepConfig
 from jax_diversity.schema import Document
-from jax_diversity.text.words import split_words
 
 CURVES: dict[str, dict[str, Any]] = {
     "14 x 8": {},

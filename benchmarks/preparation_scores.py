@@ -20,9 +20,9 @@ from typing import Any
 
 import results_file
 
-from jax_diversity.corpus.passes.chain import Chain
-from jax_diversity.corpus.steps.base import METHODS, LearningStep
 from jax_diversity.foundation.executors import Here
+from jax_diversity.preparation.passes.chain import Chain
+from jax_diversity.preparation.steps.base import METHODS, LearningStep
 from jax_diversity.schema import Document
 
 

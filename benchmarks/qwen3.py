@@ -111,7 +111,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Seconds to load, to embed the first time, and to embed again."""
     import jax
 
-    from jax_diversity.embedding.qwen3 import BatchPlan, qwen3
+    from jax_diversity.sequences.embedding.qwen3 import BatchPlan, qwen3
 
     texts = make_texts(arguments.documents, arguments.max_tokens)
     settings: Any = {"max_tokens": arguments.max_tokens, "batch_tokens": arguments.batch_tokens}

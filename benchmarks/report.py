@@ -24,21 +24,21 @@ import numpy as np
 import results_file
 
 import jax_diversity as jd
-from jax_diversity.characteristics.settings import CharacteristicsConfig
-from jax_diversity.clustering.settings import ClusterConfig
-from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.dataset.dataset import open_dataset
-from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.foundation.executors import Processes
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.stage import Context
 from jax_diversity.ordering.settings import OrderConfig
-from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.preparation.settings import CorpusConfig
 from jax_diversity.report.stage import draw_report
-from jax_diversity.tokenization.settings import TokenizerConfig
+from jax_diversity.sequences.characteristics.settings import CharacteristicsConfig
+from jax_diversity.sequences.clustering.settings import ClusterConfig
+from jax_diversity.sequences.embedding.settings import EmbeddingConfig
+from jax_diversity.sequences.packing.settings import PackingConfig
+from jax_diversity.sequences.tokenization.settings import TokenizerConfig
+from jax_diversity.streaming.dataset.dataset import open_dataset
 
 SEQUENCE_LENGTH = 128
 SCALE = 2048 // SEQUENCE_LENGTH  # factor by which documents are shorter than in `corpora.py`

@@ -30,11 +30,11 @@ from scipy import stats
 from scipy.sparse import csr_array
 
 import jax_diversity as jd
-from jax_diversity.characteristics.settings import default_families
 from jax_diversity.lab.explaining.explain import document_blocks
 from jax_diversity.lab.explaining.windows import window_variance
-from jax_diversity.sampling.population import find_population
-from jax_diversity.sampling.precision import sequences_needed
+from jax_diversity.lab.sampling.population import find_population
+from jax_diversity.lab.sampling.precision import sequences_needed
+from jax_diversity.sequences.characteristics.settings import default_families
 
 WINDOWS = (16, 64, 256, 1024)
 COVERED = (64, 256, 1024)

@@ -5,7 +5,7 @@
 Processor time is measured, not the time of a clock, because other programs may share the core. For each kind of job the
 script prints the rate in bytes of text for one core. For each stage it prints the share of its processor time that is
 not in jobs: several hosts share the jobs, and host 0 does the rest. With the rates it computes the hours for a trillion
-tokens on 32 hosts, as in docs/scale.md.
+tokens on 32 hosts, as in docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 
 import results_file
 
-from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.executors import Here
 from jax_diversity.foundation.jobs import Job, Work
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig, PreparationConfig
+from jax_diversity.preparation.settings import CorpusConfig
 
 STAGES = ("prepare", "tokenize", "embed", "cluster", "pack", "characterize", "order_validation", "write")
 HOSTS, CORES, TOKENS, BYTES_PER_TOKEN = 32, 100, 1e12, 4.0

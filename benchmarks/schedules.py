@@ -23,8 +23,9 @@ import numpy as np
 import results_file
 
 import jax_diversity as jd
-from jax_diversity.ordering.composition import interleaving
-from jax_diversity.run.interleaving import interleave
+from jax_diversity.streaming.run import interleaving
+from jax_diversity.streaming.run.interleaving import interleave
+from jax_diversity.streaming.run.weights import phases_of
 
 SCHEDULE_TARGET, LOADER_TARGET, OPEN_TARGET, MIXTURE_TARGET = 1.05, 0.95, 1.0, 10.0
 
@@ -111,9 +112,9 @@ def following(dataset: jd.Dataset, folder: Path, repeats: int) -> dict[str, floa
 def mixing(num_datasets: int, num_positions: int) -> dict[str, float]:
     """Seconds to plan a mixture, with compilation, and of the plain loop, estimated from a part of it."""
     weights = np.random.default_rng(0).random(num_datasets)
-    planned = seconds(lambda: interleave(weights, num_positions))
+    planned = seconds(lambda: interleave(*phases_of(weights), num_positions))
     part = min(num_positions, interleaving._SHORT - 1)
-    loop = seconds(lambda: interleave(weights, part)) * num_positions / part
+    loop = seconds(lambda: interleave(*phases_of(weights), part)) * num_positions / part
     return {"datasets": num_datasets, "positions": num_positions, "seconds": planned, "loop (reckoned)": loop}
 
 

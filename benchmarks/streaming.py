@@ -48,10 +48,10 @@ from results_file import environment, write
 
 import jax_diversity as jd
 from jax_diversity.foundation.artifacts import describe_file, signed
-from jax_diversity.loader import ranges
-from jax_diversity.records.reading import RecordReader
-from jax_diversity.records.writing import file_counts, record_paths, write_records
 from jax_diversity.schema import Ordering, Segments
+from jax_diversity.streaming.loader import ranges
+from jax_diversity.streaming.records.reading import RecordReader
+from jax_diversity.streaming.records.writing import file_counts, record_paths, write_records
 
 B = 64
 SHORT, LONG = 16, 2048
@@ -129,7 +129,7 @@ from contextlib import contextmanager
 from pathlib import Path
 import jax_diversity as jd
 import jax, grain, array_record.python.array_record_module
-from jax_diversity import loader
+from jax_diversity.streaming import loader
 
 def kilobytes(name):
     return int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])

@@ -25,7 +25,7 @@ import results_file
 from scipy import sparse
 
 import jax_diversity as jd
-from jax_diversity.characteristics.settings import default_families
+from jax_diversity.sequences.characteristics.settings import default_families
 
 VOCAB_SIZE = 2048
 WINDOWS = (64, 256, 1024)

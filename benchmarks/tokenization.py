@@ -31,17 +31,17 @@ from typing import Any
 import numpy as np
 import results_file
 
-from jax_diversity.corpus.readers.reading import read_documents
-from jax_diversity.corpus.readers.records import ReadReport
-from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
-from jax_diversity.corpus.store import DocumentStore, write_documents
 from jax_diversity.foundation.executors import Executor, Here, Processes
 from jax_diversity.foundation.jobs import Job, work
 from jax_diversity.foundation.processes import num_cores
-from jax_diversity.tokenization.encoding import encode, encode_file, saved_tokenizer
-from jax_diversity.tokenization.factory import make_tokenizer
-from jax_diversity.tokenization.settings import TokenizerConfig
-from jax_diversity.tokenization.tokenizer_json import spread_texts
+from jax_diversity.preparation.readers.reading import read_documents
+from jax_diversity.preparation.readers.records import ReadReport
+from jax_diversity.preparation.settings import PYTHON_ENVIRONMENT, CorpusConfig
+from jax_diversity.schema.document_store import DocumentStore, write_documents
+from jax_diversity.sequences.tokenization.encoding import encode, encode_file, saved_tokenizer
+from jax_diversity.sequences.tokenization.factory import make_tokenizer
+from jax_diversity.sequences.tokenization.settings import TokenizerConfig
+from jax_diversity.sequences.tokenization.tokenizer_json import spread_texts
 
 KINDS = ("bytes", "bpe", "unigram", "sentencepiece-bpe", "tensorflow-unigram", "tensorflow-bpe")
 VOCAB_SIZE = 16_384

@@ -20,8 +20,8 @@ import numpy as np
 import results_file
 from jaxtyping import Float64
 
+from evidence.results import TrialRow, read_rows
 from jax_diversity.foundation.svg import Chart, Curve
-from jax_diversity.lab.experiments.results import TrialRow, read_rows
 
 OUT = Path(__file__).parent.parent / "docs" / "images" / "worth-seen.svg"
 MEASURE = "loss/macro"

@@ -9,8 +9,29 @@ The public names are listed in `__init__.pyi` alone. Each is imported when first
 costs nothing.
 """
 
+from typing import Any
+
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_import_public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 __version__ = "0.1.0"
+
+_REPLACED = {
+    "Blend": "jd.Run",
+    "RunSchedule": "jd.Run",
+    "Schedule": "jd.make_run(dataset, positions=...)",
+    "blend": "jd.create_schedule(path, datasets, weights=...)",
+    "measure_files": "jd.measure",
+    "order_files": "jd.order",
+    "repeat": "jd.create_schedule(path, dataset, num_epochs=...)",
+    "replan": "jd.order(..., consumed=...)",
+    "truncate": "jd.make_run(dataset, positions=...)",
+}
+"""Former public names, and what to write in place of each."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _REPLACED:
+        raise AttributeError(f"jax_diversity has no {name!r} any more; write {_REPLACED[name]} in place of jd.{name}.")
+    return _import_public(name)

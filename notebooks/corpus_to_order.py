@@ -188,7 +188,7 @@ plt.show()
 # `Inspector` lists the documents of a step of training.
 
 # %%
-from jax_diversity.run.inspection import Inspector
+from jax_diversity.streaming.run.inspection import Inspector
 
 for name in ("uniform_shuffle", "balance"):
     inspector = Inspector(jd.make_run(dataset, name), global_batch_size=WINDOW)

@@ -78,7 +78,7 @@ jd.compare(chars, {"balance": ordering, "shuffle": shuffle}, windows=(64, 256))
 # *How to read it.* A *window* is a run of neighbouring sequences, such as a batch. Its *TV* (total variation) is
 # the share of its tokens that would have to change their group to match the corpus: 0.1 means a tenth of them.
 # No order has a mean TV below the *floor*, because sequences are not cut. `.table()` prints all measures, and
-# `.plot("topic")` draws an interactive figure (which adds 2 MB to a notebook).
+# `.plot(family="topic")` draws an interactive figure (which adds 2 MB to a notebook).
 #
 # **At all window sizes.** An order may be good only at the window size for which it was made. So compare all sizes.
 
@@ -269,11 +269,11 @@ else:
 # writes a small prefix.
 
 # %%
-from jax_diversity.characteristics.codes import Codes
-from jax_diversity.characteristics.counts import count_tokens
-from jax_diversity.export.megatron import Description, write_megatron
-from jax_diversity.packing.megatron import megatron_indices, megatron_segments
-from jax_diversity.token_store.megatron import TokenFile, TokenWriter
+from jax_diversity.sequences.characteristics.codes import Codes
+from jax_diversity.sequences.characteristics.counts import count_tokens
+from jax_diversity.sequences.packing.megatron import megatron_indices, megatron_segments
+from jax_diversity.sequences.token_store.megatron import TokenFile, TokenWriter
+from jax_diversity.streaming.export.megatron import Description, write_megatron
 
 with TokenWriter(Path("tokens/web"), np.dtype(np.uint16)) as writer:
     writer.add_documents([rng.integers(0, 50_000, size) for size in document_lengths[:500]])

@@ -35,12 +35,14 @@ BLUE, ORANGE, GREY = "#4a90d9", "#e08a3c", "#808080"
 # ## 1. One corpus, seven orders
 #
 # The texts are the sources and docstrings of the installed Python packages. Every seed has its own shuffle and its
-# own balanced order. The balanced orders are made for the batch size: `"windows": (BATCH,)`.
+# own balanced order. The balanced orders are made for the batch size: `"objective": {"windows": (BATCH,)}`.
 
 # %%
 BATCH, SEEDS = 32, (0, 1, 2)
 shuffles = [{"method": "uniform_shuffle", "name": f"shuffle_{seed}", "seed": seed} for seed in SEEDS]
-balances = [{"method": "balance", "name": f"balance_{seed}", "seed": seed, "windows": (BATCH,)} for seed in SEEDS]
+balances = [
+    {"method": "balance", "name": f"balance_{seed}", "seed": seed, "objective": {"windows": (BATCH,)}} for seed in SEEDS
+]
 dataset = jd.build(
     "python-environment",
     "dataset",
@@ -223,8 +225,8 @@ def sequence_losses(batch: dict) -> np.ndarray:
 model = compiled_model(dataset.vocab_size, Size(width=64, num_layers=2, num_heads=2))
 weights, state = model.start(seed=len(SEEDS))
 for batch in islice(batches("shuffle_0", every=1), 60):
-    weights, state, result = model.step(weights, state, batch, 3e-3)
-print(f"loss of the last of 60 batches: {float(result.loss):.2f}")
+    weights, state, loss = model.step(weights, state, batch, 3e-3)
+print(f"loss of the last of 60 batches: {float(loss):.2f}")
 
 NAMES, EVERY = ("as_packed", "shuffle_1", "balance_1"), 8
 losses = {name: np.array([sequence_losses(batch) for batch in batches(name, EVERY)]) for name in NAMES}

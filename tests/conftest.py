@@ -88,12 +88,13 @@ def unchecked() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--typecheck", action="store_true", help="check the types of all calls of the package's functions")
+    parser.addoption("--typecheck", action="store_true", help="check the types of all calls of the functions")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--typecheck"):
         check_package("jax_diversity")
+        check_package("evidence")
 
 
 @pytest.hookimpl(tryfirst=True)  # before the option -m selects cases

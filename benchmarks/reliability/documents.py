@@ -24,12 +24,12 @@ from benchmarks.reliability.forks import in_fork
 from benchmarks.reliability.hostile_documents import FORMATS, PLAIN, Hostile, Steps, batches, chains
 from benchmarks.reliability.small import Place, remove
 from benchmarks.reliability.tally import Tally
-from jax_diversity.corpus.passes.chain import Chain
-from jax_diversity.corpus.readers.reading import read_documents
-from jax_diversity.corpus.readers.records import ReadReport
-from jax_diversity.corpus.settings import CorpusConfig
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.executors import Here
+from jax_diversity.preparation.passes.chain import Chain
+from jax_diversity.preparation.readers.reading import read_documents
+from jax_diversity.preparation.readers.records import ReadReport
+from jax_diversity.preparation.settings import CorpusConfig
 from jax_diversity.schema import Document
 
 _LIMIT, _CHARACTERS_A_LIMIT = 10, 1_000_000

@@ -46,7 +46,7 @@ class Outcome:
 
     @property
     def fault(self) -> str | None:
-        """The fault in a command's end: it must succeed, or refuse in one sentence."""
+        """The fault in a command's end: it must succeed, or refuse in one sentence; warnings may stand before it."""
         if self.status is None:
             return "hangs"
         if "Traceback (most recent call last)" in self.error or (self.status not in (0, 2) and self.status > 0):
@@ -55,7 +55,8 @@ class Outcome:
             return "crashes"
         if _CONTROL.search(self.output + self.error):
             return "unclear"
-        sentence = self.error.strip()
+        lines = self.error.strip().split("\n")
+        sentence = "\n".join(line for line in lines if not line.startswith("jax-diversity: warning: "))
         if self.status == 2 and (
             not sentence.startswith("jax-diversity: ") or "\n" in sentence or len(sentence) > _LONGEST_SENTENCE
         ):
@@ -179,7 +180,6 @@ def import_everything() -> None:
         "sklearn.decomposition",
         "sklearn.feature_extraction.text",
         "tokenizers",
-        "tyro",
         "yaml",
         "zstandard",
     ):

@@ -137,9 +137,9 @@ class Reader:
 
 
 def _corpus_reader(path: Path, files: st.SearchStrategy[bytes], **settings: Any) -> Reader:
-    from jax_diversity.corpus.readers.reading import read_documents
-    from jax_diversity.corpus.readers.records import ReadReport
-    from jax_diversity.corpus.settings import CorpusConfig
+    from jax_diversity.preparation.readers.reading import read_documents
+    from jax_diversity.preparation.readers.records import ReadReport
+    from jax_diversity.preparation.settings import CorpusConfig
 
     def read(content: bytes) -> None:
         path.write_bytes(content)
@@ -161,7 +161,7 @@ def _array_record(path: Path) -> bytes:
 
 
 def _token_index(folder: Path, place: Place) -> Reader:
-    from jax_diversity.token_store.megatron import TokenStore
+    from jax_diversity.sequences.token_store.megatron import TokenStore
 
     prefix = folder / "tokens"
     source = sorted((place.dataset / "tokens").glob("*.idx"))[0]
@@ -187,7 +187,7 @@ def _ordering(folder: Path, place: Place) -> Reader:
 
 
 def _records(place: Place) -> Reader:
-    path = sorted((place.dataset / "records").glob("train-*"))[1]
+    path = sorted((place.dataset / "records").glob("train-*.array_record"))[1]
     content = path.read_bytes()
 
     def read(content: bytes) -> str:

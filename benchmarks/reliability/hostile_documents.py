@@ -469,8 +469,8 @@ Steps = list[tuple[str, dict[str, Any]]]
 
 def chains(folder: Path) -> dict[str, Steps]:
     """Every step with its defaults and with other options, and every recipe; `folder` gets the files that they name."""
-    from jax_diversity.corpus.passes.settings import RECIPES, PreparationConfig
-    from jax_diversity.corpus.steps.base import METHODS
+    from jax_diversity.preparation.passes.settings import RECIPES, PreparationConfig
+    from jax_diversity.preparation.steps.base import METHODS
 
     plain, other = str(folder / "plain.txt"), str(folder / "other.txt")
     for path, text in ((plain, PLAIN), (other, "Buy now and win a free prize, click on this link here today for more")):

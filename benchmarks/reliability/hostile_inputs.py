@@ -52,7 +52,7 @@ def _out(verb: str, place: Place) -> list[str]:
 def option_inputs() -> Iterator[Input]:
     """Every option of every verb with invalid values."""
     from jax_diversity.cli.main import all_verbs
-    from jax_diversity.cli.options import list_options
+    from jax_diversity.cli.parsing import list_options
 
     for verb, about in all_verbs().items():
         if verb not in (*_VERBS, *_OTHERS):

@@ -22,7 +22,7 @@ from jax_diversity.ordering.base import METHODS
 _OPTIONS = {
     "seed": ("5", "77"),
     "objective": ("f1", "f2", "f3"),
-    "weights": ("cluster 7 length 0", "source 9"),
+    "family-weights": ("cluster 7 length 0", "source 9"),
     "windows": ("4", "64"),
     "window-weight": ("0.01", "20"),
     "norm-weight": ("40", "0"),

@@ -17,8 +17,8 @@ from benchmarks.reliability.forks import in_fork
 from benchmarks.reliability.readers import hash_of
 from benchmarks.reliability.small import Place
 from benchmarks.reliability.tally import Tally
+from evidence.results import FILE, append_rows, read_rows
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.lab.experiments.results import FILE, append_rows, read_rows
 
 _EXPERIMENT = "documents"
 _MOST_ROWS = 12

@@ -25,9 +25,9 @@ from benchmarks.reliability.forks import in_fork
 from benchmarks.reliability.hostile_documents import PLAIN, Steps
 from benchmarks.reliability.small import Place
 from benchmarks.reliability.tally import Tally
-from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.executors import Here
+from jax_diversity.preparation.passes.chain import Chain
 from jax_diversity.schema import Document
 
 Rng = np.random.Generator

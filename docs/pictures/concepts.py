@@ -19,10 +19,10 @@ import numpy as np
 from scipy.sparse import csr_array
 
 import jax_diversity as jd
-from jax_diversity.characteristics.codes import Codes, length_bins
-from jax_diversity.characteristics.counts import count_tokens
 from jax_diversity.foundation.svg import Chart, Curve, framed, rect, text, titles
-from jax_diversity.measures.windows import aligned_windows, place
+from jax_diversity.ordering.measures.windows import aligned_windows, place
+from jax_diversity.sequences.characteristics.codes import Codes, length_bins
+from jax_diversity.sequences.characteristics.counts import count_tokens
 
 FOLDER = Path(__file__).parent.parent / "images"
 NUM_DOCUMENTS, NUM_TOPICS, SEQUENCE_LENGTH = 6_000, 60, 256

@@ -12,8 +12,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.corpus.passes.chain import Chain
 from jax_diversity.foundation.svg import framed, line, rect, text, titles
+from jax_diversity.preparation.passes.chain import Chain
 from jax_diversity.schema import Document
 
 OUT = Path(__file__).parent.parent / "images" / "preparation.svg"

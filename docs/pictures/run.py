@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from jax_diversity.foundation.svg import framed, line, rect, text, titles
-from jax_diversity.run.interleaving import interleave
+from jax_diversity.streaming.run.interleaving import interleave
+from jax_diversity.streaming.run.weights import phases_of
 
 OUT = Path(__file__).parent.parent / "images" / "run.svg"
 SIZES, CHANGE, LENGTH = (600, 400), 700, 1200
@@ -26,7 +27,7 @@ COLOURS = (("g0", "g2", "g3"), ("g1", "g4", "g5"))
 def versions() -> list[tuple[str, np.ndarray]]:
     """The dataset at every position, by version."""
     first = np.zeros(LENGTH, np.int64)
-    second = np.concatenate([first[:CHANGE], interleave([1, 1], LENGTH - CHANGE)])
+    second = np.concatenate([first[:CHANGE], interleave(*phases_of([1, 1]), LENGTH - CHANGE)])
     return [("version 1", first), ("version 2", second)]
 
 

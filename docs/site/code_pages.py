@@ -11,6 +11,7 @@ A page holds a block that GitHub shows as it stands and the site replaces:
     ```{python names}             the signatures and docstrings of the names in the block, one a line
     order
     ordering.base.Method
+    evidence.statistics           a module beside the package has its full name
     ```
 """
 
@@ -92,9 +93,9 @@ def _described(name: str) -> str:
     if inspect.ismodule(found):
         public = [member for member, value in vars(found).items() if _is_own(found, member, value)]
         members = f"\n   :members: {', '.join(public)}" if public else ""
-        return f".. automodule:: jax_diversity.{name}{members}"
+        return f".. automodule:: {_full(name)}{members}"
     kind = "class" if inspect.isclass(found) else "function"
-    return f".. auto{kind}:: jax_diversity.{name}" + ("\n   :members:" if kind == "class" else "")
+    return f".. auto{kind}:: {_full(name)}" + ("\n   :members:" if kind == "class" else "")
 
 
 def _is_own(module: Any, name: str, value: Any) -> bool:
@@ -102,10 +103,14 @@ def _is_own(module: Any, name: str, value: Any) -> bool:
     return own and not name.startswith("_") and (inspect.isclass(value) or inspect.isfunction(value))
 
 
+def _full(name: str) -> str:
+    return name if name.startswith("evidence.") else f"jax_diversity.{name}"
+
+
 def _find(name: str) -> Any:
     """An object by its path below the package."""
     try:
-        return importlib.import_module(f"jax_diversity.{name}") if name not in jd.__all__ else getattr(jd, name)
+        return importlib.import_module(_full(name)) if name not in jd.__all__ else getattr(jd, name)
     except ModuleNotFoundError:
         home, _, last = name.rpartition(".")
         return getattr(importlib.import_module(f"jax_diversity.{home}"), last)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from jax_diversity.cli.main import all_verbs
-from jax_diversity.cli.options import ALIASES, list_options
+from jax_diversity.cli.parsing import SHORT, list_options, type_of
 from jax_diversity.pipeline.settings import BuildConfig
 
 BAR = "\\|"
-WORDS = {int: "whole number", float: "number", str: "text", bool: "switch"}
-LISTS = {int: "whole numbers", float: "numbers", str: "words"}
 
 
 class Option(NamedTuple):
@@ -29,9 +25,9 @@ class Option(NamedTuple):
 def page() -> str:
     """The Markdown."""
     verbs = all_verbs()
-    # The anchor of a heading has hyphens in place of spaces, as in `lab-run`.
+    # The anchor of a heading has hyphens in place of spaces, as in `lab-explain`.
     rows = [f"| [`{name}`](#{name.replace(' ', '-')}) | {verb.help} |" for name, verb in verbs.items()]
-    short = "; ".join(f"`{name}` for `{full}`" for name, full in ALIASES.items())
+    short = "; ".join(f"`{name}` for `{full}`" for name, full in SHORT.items())
     parts = ["\n".join(["| verb | |", "|---|---|", *rows, ""]), f"Some options have a short name: {short}.\n"]
     for name, verb in verbs.items():
         parts.append(f"## {name}\n\n{verb.help}\n")
@@ -51,45 +47,16 @@ def options(name: str) -> list[tuple[str, list[Option]]]:
         is_build = section or field in {each.name for each in dataclasses.fields(BuildConfig)}
         if verb.sections and is_build and not {section.partition(".")[0], field} & {*verb.sections, "out"}:
             continue
-        if not section.startswith("orders."):
-            found.setdefault(section, []).append(Option(option, _kind(kind, held), _default(held), meaning))
-        elif option == "--orders.0.method":  # one line for the whole list
-            found[""].append(_orders(verb.options))
+        takes = "switch" if kind is bool else f"`{type_of(kind)}`"
+        found.setdefault(section, []).append(Option(option, takes, _default(held), meaning))
     return list(found.items())
-
-
-def _orders(settings: Any) -> Option:
-    default = ", ".join(f"`{order.method}`" for order in settings.orders)
-    return Option("--orders", "a list, in YAML", default, "The orderings to make.")
-
-
-def _kind(hint: Any, held: Any) -> str:
-    """A type in words."""
-    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    choices = [choice for part in parts for choice in _choices(part)]
-    if choices:
-        return " · ".join(choices)
-    if typing.get_origin(hint) is tuple and dataclasses.is_dataclass(typing.get_args(hint)[0]):
-        return "a list, in YAML"
-    if typing.get_origin(hint) is tuple:
-        (element, *_) = typing.get_args(hint)
-        parts = typing.get_args(element) if isinstance(element, types.UnionType) else (element,)
-        return f"any of {' · '.join(_choices(element))}" if _choices(element) else " or ".join(map(LISTS.get, parts))
-    if typing.get_origin(hint) is dict:
-        return "YAML" if typing.get_origin(typing.get_args(hint)[1]) is tuple else "`KEY VALUE` ..."
-    return " or ".join(WORDS.get(part, "`None`") for part in parts)
-
-
-def _choices(hint: Any) -> list[str]:
-    """The values of a literal type."""
-    return [f"`{value}`" for value in typing.get_args(hint)] if typing.get_origin(hint) is typing.Literal else []
 
 
 def _default(held: Any) -> str:
     if held in ((), {}) or held == "":
         return "none"
     if isinstance(held, tuple):
-        return f"`{' '.join(map(str, held))}`"
+        return f"`{' '.join(str(getattr(each, 'file_name', each)) for each in held)}`"
     return {True: "on", False: "off"}[held] if isinstance(held, bool) else f"`{held}`"
 
 

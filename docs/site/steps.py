@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.corpus.passes.settings import RECIPES, PreparationConfig
-from jax_diversity.corpus.steps.base import METHODS
+from jax_diversity.preparation.passes.settings import RECIPES, PreparationConfig
+from jax_diversity.preparation.steps.base import METHODS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "preparation.md"
@@ -41,7 +41,7 @@ def table() -> str:
         removed = sum(found.get("removed", {}).values())
         share = f"{100 * removed / measured['documents']:.1f} %" if removed else ""
         rate = f"{found['documents_per_second']:,}" if found else ""
-        link = f"[`{name}`](../jax_diversity/corpus/steps/{METHODS[name]}.py)"
+        link = f"[`{name}`](../jax_diversity/preparation/steps/{METHODS[name]}.py)"
         lines.append(f"| {link} | {' '.join(docstring(name).partition(chr(10) * 2)[0].split())} | {share} | {rate} |")
     return "\n".join(lines)
 
@@ -51,7 +51,7 @@ def recipes() -> str:
     lines = ["| recipe | steps |", "|---|---|"]
     for path in sorted(RECIPES.glob("*.yaml")):
         steps = [f"`{each.step}`{_options(each.options)}" for each in PreparationConfig(recipe=path.stem).listed()]
-        lines.append(f"| [`{path.stem}`](../jax_diversity/corpus/recipes/{path.name}) | {', '.join(steps)} |")
+        lines.append(f"| [`{path.stem}`](../jax_diversity/preparation/recipes/{path.name}) | {', '.join(steps)} |")
     return "\n".join(lines)
 
 

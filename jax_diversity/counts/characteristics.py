@@ -22,7 +22,7 @@ from jax_diversity.counts.narrow import NarrowCounts
 from jax_diversity.counts.token_counts import MAX_COUNT, TokenCounts, as_weights
 from jax_diversity.foundation.checks import as_whole_number, check_mapping
 from jax_diversity.foundation.errors import UserError, in_one_line
-from jax_diversity.foundation.tables import as_html
+from jax_diversity.foundation.tables import Display, Displayed
 from jax_diversity.foundation.wording import counted
 from jax_diversity.schema.orderings import as_integers
 
@@ -31,7 +31,7 @@ MADE_BY = "Characteristics; make them with jd.Characteristics.from_counts"
 
 
 @dataclass(frozen=True)
-class Characteristics(TokenCounts):
+class Characteristics(TokenCounts, Displayed):
     """Token counts of every sequence in every group of every family, in memory.
 
     Attributes:
@@ -360,7 +360,7 @@ class Characteristics(TokenCounts):
         families = ", ".join(f"{name}: {counted(matrix.shape[1], 'group')}" for name, matrix in self.counts.items())
         return f"Characteristics({counted(self.num_sequences, 'sequence')} of {self.sequence_length}; {families})"
 
-    def _repr_html_(self) -> str:
+    def _display(self) -> Display:
         number = max(self.num_sequences, 1)
         rows = [
             [family, f"{matrix.shape[1]:,}", f"{matrix.nnz / number:.1f}", f"{self.weights[family]:g}"]
@@ -369,7 +369,7 @@ class Characteristics(TokenCounts):
         sentence = (
             f"Characteristics of {counted(self.num_sequences, 'sequence')} of {counted(self.sequence_length, 'token')}"
         )
-        return as_html(sentence, [["family", "groups", "groups a sequence", "weight"], *rows])
+        return Display(sentence, [("", [["family", "groups", "groups a sequence", "weight"], *rows])])
 
 
 def _as_counts(name: str, matrix: Any) -> csr_array:

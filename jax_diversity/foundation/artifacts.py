@@ -28,7 +28,7 @@ from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 from jax_diversity.foundation.errors import UserError, in_one_line
-from jax_diversity.foundation.folders import inside, locked, refuse_links
+from jax_diversity.foundation.folders import as_path, inside, locked, refuse_links
 
 if TYPE_CHECKING:
     import numpy as np
@@ -137,7 +137,7 @@ class HashMemory:
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder; renamed to `path` when the block ends, removed after an error."""
-    temporary, lock = _open_temporary(path)
+    temporary, lock = _open_temporary(as_path("the file", path))
     try:
         yield temporary
         # The content is flushed first, then the name: after a power failure a file of this name is always complete.
@@ -351,7 +351,7 @@ class OutputFolder:
     """The folder of one dataset and its manifest; raises a `UserError` if this version cannot read the manifest."""
 
     def __init__(self, root: str | Path) -> None:
-        self.root = Path(root)
+        self.root = as_path("the dataset's folder", root)
         if self.root.exists() and not self.root.is_dir():
             raise UserError(f"Expected a folder for the dataset, found a file at {self.root}; name another folder.")
         self.manifest = self._read_manifest()
@@ -491,46 +491,45 @@ class OutputFolder:
             _flush(folder)  # the names reach the disk before the manifest that lists them
         self.manifest["stages"][stage] = {**entry, "files": files}
         self.write_manifest()
+        named = {about["file"] for about in self.manifest.get("remembered", {}).values()}
+        for path in (self.root / _REMEMBERED).glob("*"):
+            if path.is_file() and path.relative_to(self.root).as_posix() not in named:
+                inside(self.root, _REMEMBERED, path.name).unlink(missing_ok=True)
         with suppress(OSError):  # the stage is finished; the next build removes what is left
             self.remove_partials(stage)
 
-    def withdraw(self, stage: str, remembered: str = "") -> None:
-        """Remove the files of a stage, then its entry: after a kill in between, `is_current` is False.
-
-        The file `remembered` of the stage stays in the folder under another name, see the method `remembered`.
-        """
+    def withdraw(self, stage: str) -> None:
+        """Remove the files of a stage, then its entry: after a kill in between, `is_current` is False."""
         paths = [inside(self.root, name) for name in self.stages[stage]["files"]]
         for path in paths:
             with suppress(FileNotFoundError):
                 os.lstat(path)  # a name that cannot exist is an error before anything is changed
-        if remembered and not any(self.missing_files(stage)):
-            entry = self.stages[stage]
-            about = entry["files"][remembered]
-            # The name has the file's hash: the copy never replaces the one that the manifest still names.
-            name = f"{_REMEMBERED}/{about['sha256'][:16]}-{Path(remembered).name}"
-            inside(self.root, name).parent.mkdir(exist_ok=True)
-            copy_file(inside(self.root, remembered), inside(self.root, name))
-            before = self.manifest.get("remembered", {})
-            self.manifest["remembered"] = before | {stage: {"file": name, "config": entry["config"], **about}}
-            self.write_manifest()
-            if stage in before and before[stage]["file"] != name:
-                inside(self.root, before[stage]["file"]).unlink(missing_ok=True)
         for path in paths:
             path.unlink(missing_ok=True)
         self._remove_entry(stage)
 
-    def remembered(self, stage: str) -> Mapping[str, Any] | None:
-        """The file that a withdrawn stage left: `file` (its name), `bytes`, `sha256` and the stage's `config`."""
-        return self.manifest.get("remembered", {}).get(stage)
+    def remember(self, stage: str, name: str) -> None:
+        """Keep a copy of a stage's file in the folder under another name, for later runs of the stage.
 
-    def forget(self) -> None:
-        """Remove the files that withdrawn stages left."""
-        if left := self.manifest.pop("remembered", {}):
-            self.write_manifest()
-            for about in left.values():
-                inside(self.root, about["file"]).unlink(missing_ok=True)
-            with suppress(OSError):  # it has files of others
-                (self.root / _REMEMBERED).rmdir()
+        The manifest changes in memory only: if the stage is not made again, its earlier fingerprint still holds. A file
+        that is absent or incomplete is not kept.
+        """
+        entry = self.stages[stage]
+        if (about := entry["files"].get(name)) is None or any(
+            fault.file == name for fault in self.missing_files(stage)
+        ):
+            return
+        # The name has the file's hash: the copy never replaces the one that the manifest still names.
+        kept = f"{_REMEMBERED}/{about['sha256'][:16]}-{Path(name).name}"
+        inside(self.root, kept).parent.mkdir(exist_ok=True)
+        copy_file(inside(self.root, name), inside(self.root, kept))
+        self.manifest["remembered"] = self.manifest.get("remembered", {}) | {
+            stage: {"file": kept, "config": entry["config"], **about}
+        }
+
+    def remembered(self, stage: str) -> Mapping[str, Any] | None:
+        """The kept file of a stage: `file` (its name), `bytes`, `sha256` and the stage's `config` at that time."""
+        return self.manifest.get("remembered", {}).get(stage)
 
     def _remove_entry(self, stage: str) -> Mapping[str, Any]:
         """Take a stage out of the manifest; returns its files."""

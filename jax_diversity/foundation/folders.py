@@ -14,7 +14,8 @@ from contextvars import ContextVar
 from pathlib import Path, PurePath
 from typing import TextIO
 
-from jax_diversity.foundation.errors import UserError, quoted
+from jax_diversity.foundation.checks import check_type
+from jax_diversity.foundation.errors import UserError, quoted, shortened
 
 _NAME = ".lock"
 _LOOKS, _PAUSE_SECONDS = 20, 0.01
@@ -79,6 +80,31 @@ def distinct_ends(paths: Sequence[str]) -> tuple[str, ...]:
 def user_cache() -> Path:
     """The package's folder in the user's cache folder; raises a RuntimeError if the user has no home folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jax-diversity"
+
+
+def as_path(name: str, path: str | os.PathLike[str]) -> Path:
+    """Check that an argument can be the path of a file or folder, and return it as a path.
+
+    Raises:
+        UserError: another type; a name that the file system cannot have, because it is too long or has a NUL.
+
+    Example:
+        >>> as_path("out", "dataset")
+        PosixPath('dataset')
+    """
+    check_type(name, path, str | os.PathLike, "a path")
+    found, reason = Path(path), ""
+    try:
+        os.lstat(found)
+    except ValueError as error:  # a NUL
+        reason = str(error)
+    except OSError as error:
+        reason = "its name is too long" if error.errno == errno.ENAMETOOLONG else ""
+    if reason:
+        raise UserError(
+            f"Expected {name} to be a path that can exist, found {shortened(quoted(str(path)), 80)} ({reason})."
+        )
+    return found
 
 
 def make_folder(folder: Path) -> None:
@@ -262,3 +288,8 @@ def _holder(handle: int) -> str:
             return number
         time.sleep(_PAUSE_SECONDS)
     return "unknown"
+
+
+def valid_name(name: str) -> str:
+    """Return a file's name as text that can be stored. Names on disk may contain any bytes."""
+    return os.fsencode(name).decode("utf-8", "replace")

@@ -5,8 +5,8 @@ first, and then `NAME.done.json`: its result, and the size and SHA-256 of every 
 finished, in every process and on every machine that runs jobs. So a killed run continues, with the same executor or
 another one, and nobody hashes the files a second time.
 
-The work of a job is a function at the top level of a module. Its arguments and its result are JSON values, so that they
-reach another machine through a file, which runs no code when it is read.
+The work of a job is a function at the top level of a module, which other processes and machines import. Its arguments
+and its result are JSON values: the record stores the result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import glob
 import json
 import os
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,11 +21,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.foundation.artifacts import RECORD, file_hash, is_temporary, write_json, write_text
+from jax_diversity.foundation.artifacts import RECORD, file_hash, is_temporary, write_json
 from jax_diversity.foundation.errors import UserError, quoted
-from jax_diversity.foundation.mirror import LostObjectError, Mirror, mirror_of_file
-
-_PACKAGE = __name__.partition(".")[0]
+from jax_diversity.foundation.warned import warn
 
 Job = tuple[str, tuple]
 """A job's name and the arguments of its work, which are JSON values."""
@@ -48,7 +45,6 @@ class Work:
         patience: seconds of work that are done in this process before other processes are started, because they have
             to import the libraries of the work first.
         is_passing: whether later jobs delete the files.
-        reads: from the arguments, the files of earlier jobs that it reads, see `run_job`.
         sources: from the arguments, the files of earlier jobs that it reads, and that are deleted after this job.
         traces: from the names of jobs, the files that processes left which ended in the middle of a document. After new
             traces the jobs are repeated.
@@ -60,7 +56,6 @@ class Work:
     at_a_time: int = 1
     patience: float = 0.0
     is_passing: bool = False
-    reads: Callable[..., Sequence[str]] | None = None
     sources: Callable[..., Sequence[str]] | None = None
     traces: Callable[[Sequence[str]], Collection[Path]] | None = None
 
@@ -93,13 +88,8 @@ def find_work(reference: str) -> Work:
     return found
 
 
-def is_own(reference: str) -> bool:
-    """Whether a reference names a module of this package: importing another one could run any code."""
-    return reference.startswith(f"{_PACKAGE}.")
-
-
 def opened(dataset: Opened) -> Any:
-    """Open the dataset that a job reads, as a `jax_diversity.dataset.Dataset`; once in a process.
+    """Open the dataset that a job reads, as a `jax_diversity.streaming.dataset.Dataset`; once in a process.
 
     The foundation imports nothing above it, so the argument also names the function that opens a dataset.
     """
@@ -110,8 +100,6 @@ def opened(dataset: Opened) -> Any:
 
 @lru_cache(1)
 def _opened(opener: str, root: str, *stamp: int) -> Any:
-    if not is_own(opener):
-        raise UserError(f"Expected a function of {_PACKAGE} that opens a dataset, found {quoted(opener)}.")
     module, _, name = opener.partition(":")
     return getattr(import_module(module), name)(Path(root))
 
@@ -127,19 +115,12 @@ class Done:
 def read_done(name: str) -> Done | None:
     """Read the record of a job; None if there is no record, or if it is damaged."""
     try:
-        return _parse_done(Path(name + RECORD).read_bytes(), name)
-    except OSError:
-        return None
-
-
-def _parse_done(content: bytes, name: str) -> Done | None:
-    try:
-        plain = json.loads(content)
+        plain = json.loads(Path(name + RECORD).read_bytes())
         files = {str(file): {"bytes": int(about["bytes"]), "sha256": about["sha256"]} for file, about in plain["files"]}
         if any("/" in file or not isinstance(about["sha256"], str) for file, about in files.items()):
             raise ValueError(name)
         return Done(plain["result"], files)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -156,91 +137,27 @@ def finished(work: Work, name: str) -> Done | None:
         path = Path(name).with_name(file)
         found = path.stat().st_size if path.is_file() else None
         if found != about["bytes"]:
-            warnings.warn(
+            warn(
                 f"Expected {about['bytes']} bytes in {path}, which {name}{RECORD} lists, found "
                 f"{'no such file' if found is None else found}; the job runs again.",
-                stacklevel=2,
             )
             return None
     return done
 
 
 def run_job(reference: str, name: str, arguments: Sequence[Any]) -> Any:
-    """Do a job, unless it is finished, record it, and return its result.
-
-    In a scratch folder (see `jax_diversity.foundation.mirror`), files that it reads are fetched first; then its files
-    are written to the store, and its record after them.
-    """
+    """Do a job, unless it is finished, record it, and return its result."""
     work = find_work(reference)
-    mirror = mirror_of_file(Path(name))
     done = finished(work, name)
-    if mirror is not None:
-        Path(name).parent.mkdir(parents=True, exist_ok=True)  # on host 0 the stage has made it
-        if done is None:
-            try:
-                done = fetch_finished(mirror, work, name)
-            except LostObjectError as error:
-                warnings.warn(f"{error}", stacklevel=2)
-        elif mirror.store.size(mirror.name(name + RECORD)) is None:
-            _push(mirror, name, done)
     if done is None:
-        if mirror is not None:
-            _fetch_inputs(mirror, work, arguments)
         result = work.function(Path(name), *arguments)
         done = record(name, result, _files_of(name))
-        if mirror is not None:
-            _push(mirror, name, done)
     if work.sources is not None:
         # After the record: a job whose sources are gone could not run again.
         for source in work.sources(*arguments):
             if Path(source).parent == Path(name).parent:
                 Path(source).unlink(missing_ok=True)
-                if mirror is not None:
-                    mirror.store.delete(mirror.name(source))
     return done.result
-
-
-def _push(mirror: Mirror, name: str, done: Done) -> None:
-    paths = (Path(name).with_name(file) for file in done.files)
-    mirror.push([mirror.name(path) for path in paths if path.exists()])  # later jobs may have deleted some
-    mirror.push([mirror.name(name + RECORD)])
-
-
-def fetch_finished(mirror: Mirror, work: Work, name: str) -> Done | None:
-    """Fetch the record and the files of a job that another host has done; None if the job is not finished.
-
-    Raises:
-        LostObjectError: a job is recorded as finished, but one of its files is absent or another one. The record is
-            deleted, so that the job runs again.
-    """
-    record_name = mirror.name(name + RECORD)
-    content = mirror.store.find(record_name)
-    done = None if content is None else _parse_done(content, name)
-    if content is None or done is None:
-        return None
-    for file, about in done.files.items():
-        name_of_file = mirror.name(Path(name).with_name(file))
-        if work.is_passing and mirror.store.size(name_of_file) is None:
-            continue  # a later job has deleted it
-        try:
-            mirror.fetch(name_of_file, about)
-        except LostObjectError:
-            mirror.store.delete(record_name)
-            raise
-    write_text(Path(name + RECORD), content.decode())
-    return done
-
-
-def _fetch_inputs(mirror: Mirror, work: Work, arguments: Sequence[Any]) -> None:
-    for declared in (work.sources, work.reads):
-        for path in map(Path, () if declared is None else declared(*arguments)):
-            # Files of host 0 that no job wrote are here already.
-            if path.is_relative_to(mirror.root) and not path.exists():
-                name = str(path.with_name(path.name.partition(".")[0]))
-                content = mirror.store.find(mirror.name(name + RECORD))
-                done = None if content is None else _parse_done(content, name)
-                if done is not None and path.name in done.files:
-                    mirror.fetch(mirror.name(path), done.files[path.name])
 
 
 def record(

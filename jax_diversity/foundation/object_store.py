@@ -1,4 +1,4 @@
-"""Read and write the objects of a store, with obstore if it is installed, otherwise with fsspec.
+"""Read the objects of a store, with obstore if it is installed, otherwise with fsspec.
 
 obstore needs no other library, and it refuses an object that was replaced after its first read (`If-Match`). fsspec
 supports more stores, and reads settings from `~/.config/fsspec`. If there are settings for a protocol, fsspec reads it.
@@ -15,11 +15,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from jax_diversity.foundation.artifacts import PIECE_BYTES
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.libraries import missing_driver
 
-Result = TypeVar("Result")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::|://)")
 _PIECES_AT_A_TIME = 4
 _BY_OBSTORE = ("gs", "s3", "az", "abfs", "abfss", "http", "https")
@@ -98,14 +97,24 @@ class ObjectStore:
             UserError: the object does not exist, may not be read or was replaced, or all tries failed.
         """
         size = None if stop is None else stop - (start or 0)
-
-        def read() -> memoryview | bytes:
-            content = self.read(name, start, stop)
-            if size not in (None, len(content)):
-                raise EOFError(f"{len(content)} of {size} bytes came; if this stays so, upload the object again")
-            return content
-
-        return self._surely(read, partial(describe, what=what or f"{size} bytes from byte {start} on"), name, wait)
+        seconds = _FIRST_WAIT_SECONDS
+        for number in range(_TRIES):
+            try:
+                content = self.read(name, start, stop)
+                if size not in (None, len(content)):
+                    raise EOFError(f"{len(content)} of {size} bytes came; if this stays so, upload the object again")
+                return content
+            except Exception as error:
+                lasting = lasting_fault(error)
+                if lasting or number == _TRIES - 1:
+                    tries = "" if lasting else f" (tried {_TRIES} times)"
+                    what = what or f"{size} bytes from byte {start} on"
+                    raise describe(error, f"{self.address}/{name}", what, tries) from None
+            # Hosts that failed together do not try again together.
+            if wait(seconds * float(np.random.default_rng().uniform(0.5, 1.0))):
+                raise InterruptedError
+            seconds *= 2
+        raise AssertionError
 
     def pieces(self, name: str, size: int, wait: Callable[[float], bool] = sleep) -> Iterator[bytes]:
         """Yield the bytes of an object of `size` bytes in order; the next pieces are read while a piece is used."""
@@ -122,153 +131,6 @@ class ObjectStore:
                     yield bytes(coming.popleft().result())
             finally:  # also runs if the reader stops early: pieces whose download has not begun are not fetched
                 threads.shutdown(wait=False, cancel_futures=True)
-
-    def put(self, name: str, content: bytes | Path) -> None:
-        """Write an object from bytes or a file; failures that may pass are tried again.
-
-        Raises:
-            UserError: the store refuses it, or all tries failed.
-        """
-        size = content.stat().st_size if isinstance(content, Path) else len(content)
-
-        def put() -> None:
-            self.write(name, content)
-            if (found := self._size(name)) != size:
-                raise EOFError(f"{found} of {size} bytes are stored")
-
-        self._surely(put, describe_write, name)
-
-    def create(self, name: str, content: bytes) -> bool:
-        """Write a small object if there is none of this name (a conditional PUT); whether it was written.
-
-        Raises:
-            UserError: the store refuses it, or cannot write under a condition.
-        """
-
-        def create() -> bool:
-            try:
-                self.write(name, content, create=True)
-            except Exception as error:
-                # A try may have been answered by an error after it had succeeded.
-                if _exists(error):
-                    return bytes(self.read(name)) == content
-                raise
-            return True
-
-        return self._surely(create, describe_write, name)
-
-    def write(self, name: str, content: bytes | Path, *, create: bool = False) -> None:
-        """Write an object once, without further tries; raises the exceptions of the library."""
-        client, path, library = self._opened()
-        if library is not None:
-            library.put(client, name, content, mode="create" if create else "overwrite")
-        elif isinstance(content, Path):
-            client.put_file(str(content), f"{path}/{name}")
-        else:
-            client.pipe_file(f"{path}/{name}", content, **({"mode": "create"} if create else {}))
-        self.forget(name)
-
-    def copy(self, name: str, to: str) -> None:
-        """Copy an object within the store."""
-        client, path, library = self._opened()
-
-        def copy() -> None:
-            if library is not None:
-                library.copy(client, name, to)
-            else:
-                client.cp_file(f"{path}/{name}", f"{path}/{to}")
-
-        self._surely(copy, describe_write, to)
-
-    def delete(self, name: str) -> None:
-        """Delete an object, if it exists."""
-        client, path, library = self._opened()
-
-        def delete() -> None:
-            try:
-                if library is not None:
-                    library.delete(client, name)
-                else:
-                    client.rm_file(f"{path}/{name}")
-            except Exception as error:
-                if not is_absent(error):
-                    raise
-
-        self._surely(delete, describe_write, name)
-
-    def size(self, name: str) -> int | None:
-        """The number of bytes of an object; None if there is none."""
-        return self._surely(partial(self._size, name), partial(describe, what="an object"), name)
-
-    def forget(self, name: str) -> None:
-        """Accept another object of this name from now on; otherwise `read` refuses it."""
-        self._tags.pop(name, None)
-
-    def _size(self, name: str) -> int | None:
-        client, path, library = self._opened()
-        try:
-            if library is not None:
-                return library.head(client, name)["size"]
-            client.invalidate_cache()
-            return client.info(f"{path}/{name}")["size"]
-        except Exception as error:
-            if is_absent(error):
-                return None
-            raise
-
-    def sizes(self, folder: str = "") -> dict[str, int]:
-        """The objects below a folder: name -> number of bytes."""
-        client, path, library = self._opened()
-
-        def sizes() -> dict[str, int]:
-            if library is not None:
-                listed = library.list(client, folder or None, chunk_size=1000)
-                return {each["path"]: each["size"] for some in listed for each in some}
-            client.invalidate_cache()
-            found = client.find(f"{path}/{folder}".rstrip("/"), detail=True)
-            return {
-                name[len(path.strip("/")) + 1 :]: about["size"]
-                for name, about in ((name.lstrip("/"), about) for name, about in found.items())
-                if about["type"] == "file"
-            }
-
-        return self._surely(sizes, partial(describe, what="a list of objects"), folder)
-
-    def find(self, name: str) -> bytes | None:
-        """The bytes of a small object as it is now; None if there is none."""
-
-        def read() -> bytes | None:
-            try:
-                return bytes(self.read(name))
-            except Exception as error:
-                if is_absent(error):
-                    return None
-                raise
-
-        return self._surely(read, partial(describe, what="an object"), name)
-
-    def _surely(
-        self,
-        request: Callable[[], Result],
-        described: Callable[..., UserError],
-        name: str,
-        wait: Callable[[float], bool] = sleep,
-    ) -> Result:
-        """The result of a request, which is repeated after failures that may pass."""
-        seconds = _FIRST_WAIT_SECONDS
-        for number in range(_TRIES):
-            try:
-                return request()
-            except Exception as error:
-                lasting = lasting_fault(error)
-                if lasting or number == _TRIES - 1:
-                    tries = "" if lasting else f" (tried {_TRIES} times)"
-                    raise described(error, f"{self.address}/{name}", tries=tries) from None
-            # Hosts that failed together do not try again together.
-            if wait(seconds * float(np.random.default_rng().uniform(0.5, 1.0))):
-                raise InterruptedError
-            seconds *= 2
-        raise AssertionError
 
     def _opened(self) -> tuple[Any, str, Any]:
         """See `_client`; raises if this process is a fork of one that has read with obstore."""
@@ -349,15 +211,6 @@ _LASTING = (
 """Names of obstore's exceptions."""
 
 
-def is_absent(error: Exception) -> bool:
-    """Return whether a store says that there is no such object."""
-    return isinstance(error, FileNotFoundError) or type(error).__name__ == "NotFoundError"
-
-
-def _exists(error: Exception) -> bool:
-    return isinstance(error, FileExistsError) or type(error).__name__ in ("AlreadyExistsError", "PreconditionError")
-
-
 def describe(error: Exception, where: str, what: str, tries: str = "") -> UserError:
     """Turn an exception of a library into a `UserError` of one sentence."""
     if isinstance(error, UserError):
@@ -376,26 +229,6 @@ def describe(error: Exception, where: str, what: str, tries: str = "") -> UserEr
             "store (docs/loading.md, Object stores), or ask its owner for the right to read."
         )
     return UserError(f"Expected {what} at {where}, but it could not be read{tries}: {_reason(error)}.")
-
-
-def describe_write(error: Exception, where: str, tries: str = "") -> UserError:
-    """Turn an exception of a library on writing into a `UserError` of one sentence."""
-    if isinstance(error, UserError):
-        return error
-    name = type(error).__name__
-    if name in ("PermissionDeniedError", "UnauthenticatedError") or isinstance(error, PermissionError):
-        return UserError(
-            f"Expected the right to write {where}, but the store refused it to this user; set the credentials of the "
-            "store (docs/loading.md, Object stores), or ask its owner for the right to write."
-        )
-    if name in ("NotSupportedError", "NotImplementedError") or isinstance(error, NotImplementedError):
-        return UserError(f"Expected a store that can write {where}, found that it cannot: {_reason(error)}.")
-    if is_absent(error):
-        return UserError(f"Expected a bucket for {where}, found none; make it, or check the address.")
-    return UserError(
-        f"Expected to write {where}, but it failed{tries}: {_reason(error)}; run the same command again, which keeps "
-        "finished work."
-    )
 
 
 def _reason(error: Exception) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from jax_diversity.foundation.errors import UserError, in_one_line
@@ -18,7 +22,7 @@ _RETRIES = 20
 
 
 class RayCluster:
-    """Runs jobs as tasks of the Ray cluster in RAY_ADDRESS, or of one that is started on this machine."""
+    """Runs jobs as tasks of the Ray cluster in RAY_ADDRESS, or of one that was or is started on this machine."""
 
     def map(self, work: Work, jobs: Sequence[Job]) -> Iterator[Any]:
         """See `Executor.map`."""
@@ -26,7 +30,7 @@ class RayCluster:
         from ray.exceptions import RayError, RayTaskError  # type: ignore[import-not-found]
 
         self._connect(ray)
-        task: Any = ray.remote(run_in_worker)
+        task: Any = ray.remote(run_on_machine)
         options: dict[str, Any] = {"max_retries": _RETRIES, "runtime_env": {"env_vars": thread_limits(1)}}
         if work.alone:  # one task a machine
             options = {
@@ -38,7 +42,7 @@ class RayCluster:
         begun: deque = deque()
         try:
             for name, arguments in jobs:
-                begun.append(task.remote(work.reference, name, arguments))
+                begun.append(task.remote(os.getcwd(), work.reference, name, arguments))
                 # The number of cores is read again, because machines may join or leave.
                 if len(begun) >= _JOBS_A_CORE * max(int(ray.cluster_resources().get("CPU", 1)), 1):
                     yield ray.get(begun.popleft())
@@ -50,9 +54,9 @@ class RayCluster:
             raise
         except RayError as error:
             raise UserError(
-                f"Expected the {work.what} tasks of Ray to finish, found a task that was lost {_RETRIES + 1} times, "
-                f"such as by the loss of its machine or by a lack of memory ({in_one_line(error)}); run it again, "
-                "which keeps finished work."
+                f"Expected the {work.what} tasks of Ray to finish, found a lost task ({in_one_line(error)}), which Ray "
+                f"repeats up to {_RETRIES} times if its machine is lost or its memory is short; run the same command "
+                "again, which keeps finished work."
             ) from None
 
     def _connect(self, ray: Any) -> None:
@@ -69,3 +73,19 @@ class RayCluster:
     def _smallest_machine(self, ray: Any) -> int:
         cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
         return min((number for number in cores if number), default=1)
+
+
+def run_on_machine(working_folder: str, reference: str, name: str, arguments: Sequence[Any]) -> Any:
+    """Do a job on a machine of the cluster; relative paths have the meaning that they have for the command.
+
+    Raises:
+        UserError: the machine does not have the folder of the build, or the job fails.
+    """
+    if not (folder := Path(working_folder, name).parent).is_dir():
+        raise UserError(
+            f"Expected all machines of the Ray cluster to share the folder of the build (out), found no {folder} on "
+            f"{socket.gethostname()}; name a folder on a file system that all of them mount."
+        )
+    with suppress(OSError):  # a machine may lack this folder if all paths are absolute
+        os.chdir(working_folder)
+    return run_in_worker(reference, name, arguments)

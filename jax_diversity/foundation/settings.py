@@ -13,6 +13,8 @@ from typing import Any, Literal, TypeVar
 from jax_diversity.foundation.errors import UserError, did_you_mean, in_one_line, quoted
 
 _Settings = TypeVar("_Settings")
+BASE = "base"
+"""The setting that names the values with which a section begins, such as `objective: {base: f3, form: norms}`."""
 _MOST_BYTES = 2**20
 _MOST_LEVELS = 16
 """The largest number of nested levels in a settings file; the settings themselves have four."""
@@ -123,7 +125,9 @@ def _overlaid(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in values.items():
         section = merged.get(key)
-        merged[key] = _overlaid(section, value) if isinstance(section, dict) and isinstance(value, dict) else value
+        if isinstance(section, dict) and isinstance(value, dict) and BASE not in value:
+            value = _overlaid(section, value)
+        merged[key] = value
     return merged
 
 
@@ -135,25 +139,39 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
     _check_storable(value, where)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
+        bases = getattr(kind, "BASES", ())
+        if isinstance(value, str) and bases:  # the name of a base alone
+            value = {BASE: value}
         if not isinstance(value, dict):
             place = f"below {where}" if where else "as names and values, such as `out: dataset`"
             raise UserError(f"Expected settings {place}, found {quoted(value)}.")
         kinds = typing.get_type_hints(kind)
-        names = [item.name for item in dataclasses.fields(kind)]
+        names = [*([BASE] if bases else []), *(item.name for item in dataclasses.fields(kind))]
         for key in value:
             if key not in names:
                 dotted = f"{where}.{key}".lstrip(".")
                 known = f"{', '.join(names)}{did_you_mean(str(key), names)}"
                 raise UserError(f"Unknown setting {dotted}; expected one of {known}")
-        return typing.cast(Any, kind)(
-            **{key: settings_from_plain(kinds[key], item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
-        )
+        if bases:
+            kinds[BASE] = Literal[bases]
+        found = {
+            key: settings_from_plain(kinds[key], each, f"{where}.{key}".lstrip(".")) for key, each in value.items()
+        }
+        base = found.pop(BASE, None) if bases else None
+        made = typing.cast(Any, kind)
+        try:
+            return made(**found) if base is None else made.based_on(base, found)
+        except UserError as error:
+            raise UserError(f"{where}: {error}" if where else str(error)) from None
     if origin in (typing.Union, types.UnionType):
         # The exact type is checked first: True is an int in Python, but must stay a bool if a bool is allowed.
         words = [word for item in arguments if typing.get_origin(item) is Literal for word in typing.get_args(item)]
         if type(value) in arguments or value in words:
             return value
-        kinds = [item for item in arguments if item is not type(None) and typing.get_origin(item) is not Literal]
+        # `X | Any`: settings contain X, and Python accepts further types.
+        kinds = [item for item in arguments if item not in (type(None), Any) and typing.get_origin(item) is not Literal]
+        if isinstance(value, dict):  # a dataclass, if the names are its fields
+            kinds = [item for item in kinds if _has_fields(item, value)] or kinds
         # If both a mapping and a list are allowed, the type of the given value decides.
         form = {dict: dict, list: tuple, tuple: tuple}.get(type(value))
         kinds = [item for item in kinds if typing.get_origin(item) is form is not None] or kinds
@@ -166,7 +184,9 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise UserError(f"Expected a list for {where}, found {quoted(value)}.")
-        return tuple(settings_from_plain(arguments[0], item, where) for item in value)
+        is_listed = dataclasses.is_dataclass(arguments[0])
+        places = [f"{where}[{index}]" if is_listed else where for index in range(len(value))]
+        return tuple(settings_from_plain(arguments[0], *pair) for pair in zip(value, places, strict=True))
     if origin is dict:
         if not isinstance(value, dict):
             raise UserError(f"Expected names and values for {where}, found {quoted(value)}.")
@@ -182,6 +202,10 @@ def settings_from_plain(kind: Any, value: Any, where: str = "") -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise UserError(f"Expected {where} to be {kind.__name__}, found {quoted(value)}.")
     return value
+
+
+def _has_fields(kind: Any, names: Collection[str]) -> bool:
+    return dataclasses.is_dataclass(kind) and {item.name for item in dataclasses.fields(kind)}.issuperset(names)
 
 
 def _check_storable(value: Any, where: str) -> None:

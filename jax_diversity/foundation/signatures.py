@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import inspect
 import itertools
+import re
 import textwrap
 from collections.abc import Callable
 from functools import cache
@@ -26,6 +27,13 @@ def field_texts(kind: type) -> dict[str, str]:
             if isinstance(declared, ast.AnnAssign) and isinstance(text, ast.Expr):
                 texts[ast.unparse(declared.target)] = " ".join(ast.literal_eval(text.value).split())
     return texts
+
+
+def argument_texts(function: Callable[..., Any]) -> dict[str, str]:
+    """The text of every argument in the docstring of a function, in one line."""
+    _, _, arguments = inspect.cleandoc(function.__doc__ or "").partition("Args:\n")
+    found = re.findall(r"^    (\w+): ((?:.|\n(?!    \w|\n))*)", arguments, flags=re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}
 
 
 def takes_settings(

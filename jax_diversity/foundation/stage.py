@@ -7,7 +7,7 @@ command line use only these declarations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ class Context:
 
     @property
     def dataset(self) -> Any:
-        """The finished stages, as a `jax_diversity.dataset.Dataset`: the only way to other stages' artifacts."""
+        """The finished stages, as a `streaming.dataset.Dataset`: the only way to other stages' artifacts."""
         return self.open_dataset(self.root)
 
     @property
@@ -81,8 +81,10 @@ class Stage:
         resumable: whether a later run may keep the finished files of an interrupted run.
         owns_folder: whether the folders of its files contain no files of other stages.
         also: other sections of settings that it reads.
-        remembered: one of its files, which stays in the folder when the corpus has other files, see
-            `OutputFolder.remembered`; empty for most stages.
+        remembered: one of its files, which can stay in the folder when the stage is made again, see
+            `OutputFolder.remember`; empty for most stages.
+        must_remember: whether this file stays when the stage runs again with the current settings, from the stage's
+            entry in the manifest; when its inputs change, None is given.
         packages: libraries whose version may change the files' bytes.
         methods: the module, below this package, whose `METHODS` lists the stage's methods; empty without methods.
         version: a number that developers increase when the same settings give another result.
@@ -103,6 +105,7 @@ class Stage:
     owns_folder: bool = True
     also: tuple[str, ...] = ()
     remembered: str = ""
+    must_remember: Callable[[Context, Mapping[str, Any] | None], bool] = lambda context, entry: False
     packages: tuple[str, ...] = ()
     methods: str = ""
     version: int = 1

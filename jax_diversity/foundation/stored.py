@@ -13,20 +13,17 @@ from jax_diversity.foundation.artifacts import Fault, OutputFolder, is_as_writte
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import inside
-from jax_diversity.foundation.mirror import mirror_of
 
 
 class StoredStages:
     """The finished stages of one folder.
 
-    For a dataset on an object store, `remote` (a `RemoteFolder`) fetches a file when it is first needed. While such a
-    dataset is built, its mirror does.
+    For a dataset on an object store, `remote` (a `RemoteFolder`) fetches a file when it is first needed.
     """
 
     def __init__(self, root: Path, remote: Any = None) -> None:
         self.root, self._remote = root, remote
         self._folder = OutputFolder(root)
-        self._mirror = mirror_of(root) if remote is None else None
 
     @property
     def manifest(self) -> Mapping[str, Any]:
@@ -71,8 +68,6 @@ class StoredStages:
         if self._remote is not None:
             return self._remote.fetch(name, checked=checked)
         path = inside(self.root, name)
-        if self._mirror is not None:
-            return self._mirror.fetch(name, about, checked=checked)
         found = path.stat().st_size if path.is_file() else None
         if found != about["bytes"]:
             raise UserError(

@@ -1,10 +1,20 @@
-"""Text tables of at most 80 columns, and the same tables in Markdown."""
+"""Text tables of at most 80 columns, the same tables in Markdown, and a sentence with tables for a notebook."""
 
 from __future__ import annotations
 
+import codecs
 import html
+import io
+import os
 import re
+import sys
 import textwrap
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Cells = list[list[str]]
 """Lines of cells; the first line is the header, the first column has the names."""
@@ -46,11 +56,51 @@ def piped(cells: Cells) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *lines))
 
 
-def as_html(sentence: str, cells: Cells) -> str:
-    """Return a sentence and a table for a notebook; `words` of the sentence are shown as code.
+@dataclass(frozen=True)
+class Display:
+    """A sentence and tables, for a terminal and for a notebook.
 
-    If the first line has only empty cells, it is not shown, and the cells are texts, which begin at the left edge.
+    Attributes:
+        sentence: what the tables show; `words` in it are shown as code in a notebook.
+        tables: the title of every table, which may be empty, and its cells. If the first line of the cells has only
+            empty cells, a notebook does not show it, and the other cells are texts, which begin at the left edge.
     """
+
+    sentence: str
+    tables: Sequence[tuple[str, Cells]]
+
+    @property
+    def text(self) -> str:
+        """The sentence and the tables, at most 80 columns wide."""
+        return "\n\n".join([wrapped(self.sentence), *([self.table] if self.tables else [])])
+
+    @property
+    def table(self) -> str:
+        """The tables, at most 80 columns wide."""
+        titles = (f"{cut(title, WIDTH)}\n" if title else "" for title, _ in self.tables)
+        return "\n\n".join(title + aligned(cells) for title, (_, cells) in zip(titles, self.tables, strict=True))
+
+    @property
+    def html(self) -> str:
+        """The sentence and the tables."""
+        words = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(self.sentence))
+        titles = (f"<p><b>{html.escape(title)}</b></p>" if title else "" for title, _ in self.tables)
+        tables = (title + _html_table(cells) for title, (_, cells) in zip(titles, self.tables, strict=True))
+        return "".join([f"<p>{words}</p>", *tables])
+
+
+class Displayed:
+    """A value that a notebook shows as a sentence and tables; a subclass says which."""
+
+    def _display(self) -> Display:
+        """Return the sentence and the tables."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return self._display().html
+
+
+def _html_table(cells: Cells) -> str:
     header, *lines = cells
     side = "right" if any(header) else "left"
 
@@ -61,5 +111,38 @@ def as_html(sentence: str, cells: Cells) -> str:
 
     body = "".join(line("td", each) for each in lines)
     head = f"<thead>{line('th', header)}</thead>" if any(header) else ""
-    words = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(sentence))
-    return f"<p>{words}</p><table>{head}<tbody>{body}</tbody></table>"
+    return f"<table>{head}<tbody>{body}</tbody></table>"
+
+
+def plain_table(*columns: str, numbers: Collection[str] = (), no_wrap: bool = False) -> Table:
+    """A table without lines; the columns `numbers` are aligned to the right."""
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if name in numbers else "left", no_wrap=no_wrap)
+    return table
+
+
+def printed(table: Table) -> str:
+    """A table as plain text without colours, also suitable for files."""
+    from rich.console import Console
+
+    target = io.StringIO()
+    console = Console(
+        file=target, width=80, highlight=False, markup=False, emoji=False, color_system=None, force_terminal=False
+    )
+    console.print(table)
+    text = "\n".join(line.rstrip() for line in target.getvalue().rstrip().splitlines())
+    return text if speaks_unicode() else text.replace("…", "~")  # rich has shortened a cell here
+
+
+def end_of(text: str, width: int) -> str:
+    """The end of a text in at most `width` characters, because paths and addresses differ at their ends."""
+    return text if len(text) <= width else f"...{text[len(text) - width + 3 :]}"
+
+
+def speaks_unicode() -> bool:
+    """Tell whether standard output can show more than ASCII."""
+    encoding = codecs.lookup(sys.stdout.encoding or "ascii").name
+    return encoding.startswith("utf") and os.environ.get("TERM") != "dumb"

@@ -22,7 +22,7 @@ from jax_diversity.lab.metrics import LOG_FILE, read_log
 
 if TYPE_CHECKING:
     from jax_diversity.lab.trainer import Trainer
-    from jax_diversity.loader.iteration import BatchIterator
+    from jax_diversity.streaming.loader.iteration import BatchIterator
 
 _ABOUT = "checkpoint.json"
 _ARRAYS = "arrays"

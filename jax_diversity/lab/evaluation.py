@@ -13,68 +13,94 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64, Int32, Int64
-from scipy import stats
 
-from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_function
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.wording import counted
-from jax_diversity.lab.group_losses import document_codes
-from jax_diversity.loader.iteration import Batch
-from jax_diversity.loader.loader import Loader
-from jax_diversity.run.joining import joined_groups
-from jax_diversity.run.run import Run
+from jax_diversity.lab.calibration import (
+    Composition,
+    Family,
+    calibrated_mean,
+    length_bins,
+    tokens_by_group,
+)
+from jax_diversity.lab.group_losses import document_codes, document_families
+from jax_diversity.schema import Segments
+from jax_diversity.schema.documents import ROLES
+from jax_diversity.schema.intervals import LEAST, TOO_FEW, MeanInterval, student_reach
+from jax_diversity.sequences.packing.pieces import expand
+from jax_diversity.sequences.token_store.megatron import TokenStore, run_starts
+from jax_diversity.streaming.dataset import Dataset
+from jax_diversity.streaming.loader.iteration import Batch
+from jax_diversity.streaming.loader.loader import Loader
+from jax_diversity.streaming.run.joining import joined_groups
+from jax_diversity.streaming.run.run import Run
 
 _MASK = "targets_segmentation"
-_LEVEL = 0.95
+_MENTIONED = 0.01  # a smaller share of the corpus in longer documents is not mentioned
+_ONE_PAIR = "of this pair of models on these documents, without the noise of seeds"
+_MOST_NAMES = 10
+"""The largest number of groups without documents that are named."""
 
 
-class MeanLoss(NamedTuple):
-    """A mean loss, or a difference of mean losses, in nats per target token.
+@dataclass(frozen=True)
+class MeanLoss(MeanInterval):
+    """The mean loss of a corpus, or a difference of mean losses, estimated from some documents, in nats per token.
+
+    With fewer than four documents, the mean is the plain one, and error and interval are NaN.
 
     Attributes:
-        mean: the mean over all target tokens.
-        error: its standard error; NaN for fewer than two documents.
-        low: lower end of the 95 % interval; NaN for fewer than two documents.
-        high: upper end of the 95 % interval; NaN for fewer than two documents.
-        num_targets: number of target tokens.
+        plain: the mean loss of the evaluated target tokens alone.
+        num_targets: number of evaluated target tokens.
         num_documents: number of documents with target tokens; copies of a document count once.
+        worth: the number of equal documents whose plain mean would have the same noise.
+        longer: the share of the corpus's tokens in documents longer than all evaluated ones.
+        is_difference: whether it is a difference of the losses of two models.
     """
 
-    mean: float
-    error: float
-    low: float
-    high: float
+    plain: float
     num_targets: int
     num_documents: int
+    worth: float
+    longer: float
+    is_difference: bool = False
 
     def __str__(self) -> str:
-        reach = "" if np.isnan(self.error) else f" ± {self.high - self.mean:.4f}"
         number = f"{counted(self.num_targets, 'token')}, {counted(self.num_documents, 'document')}"
-        return f"{self.mean:.4f}{reach} nats per token ({number})"
+        pair = f"; {_ONE_PAIR}" if self.is_difference else ""
+        if np.isnan(self.error):
+            return f"{self.mean:.4f} nats per token ({number}; {TOO_FEW}{pair})"
+        facts = [f"{number} worth {self.worth:,.0f}", f"their plain mean {self.plain:.4f}"]
+        if self.longer >= _MENTIONED:
+            facts.append(f"{self.longer:.0%} of the corpus is in longer documents")
+        return f"{self.mean:.4f} ± {self.reach:.4f} nats per token ({'; '.join(facts)}{pair})"
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
     """The losses of some documents; an `Evaluator` returns it. The difference of two is that of two models.
 
-    **The interval.** The documents are the units: a mean over all documents is compared with the means that leave out
-    one document (the jackknife; Quenouille 1956, *Notes on bias in estimation*; Tukey 1958). The interval of 95 % uses
-    Student's quantile for the effective number of documents (Kish 1965, *Survey Sampling*), which is smaller than their
-    number if their lengths differ. It estimates the mean loss of the text from which the documents are drawn at random,
-    not of the documents alone. Copies count as one document. If the documents or sequences are a balanced sample, the
-    actual error is smaller and the interval is too wide. Groups with few documents have intervals that are only rough.
+    **The mean and its interval** are those of all documents of the datasets, had none of them been trained on. The
+    lengths and groups of all documents are known, so the mean is calibrated on them (see `lab/calibration.py`), and the
+    95 % interval uses Student's quantile. It includes the chance that other documents would have been evaluated. It
+    does not include the chance of other seeds of the training. Copies count as one document. With a loss mask, the
+    shares of the evaluated documents take the place of the corpus's, because the targets of the others are not known.
 
     Attributes:
-        sums: summed loss of every document, in nats.
-        counts: number of target tokens of every document.
-        copies: the number of every document's group of copies.
+        sums: summed loss of every document, in nats; with `by="role"` or `by="turn"`, of every turn of a chat.
+        counts: number of target tokens of every document or turn.
+        copies: the number of the group of copies of every document, or of the document of every turn.
         groups: family -> the names of its groups, and the group of every document.
+        composition: the lengths and groups of these documents, and of all documents of the datasets.
+        is_difference: whether these are differences of the losses of two models.
+
+    Printed, it is a table: the loss of all tokens, then the groups of every family. Groups that are too small for an
+    interval follow below the others. The groups without a document are named, because they are in no mean.
 
     Example:
         >>> found = evaluate(lambda batch: token_losses(model, batch))
         >>> print(found.loss)
-        3.1250 ± 0.0210 nats per token (1,843,200 tokens, 1,204 documents)
+        3.1250 ± 0.0210 nats per token (1,843,200 tokens, 1,204 documents worth 702; their plain mean 3.1194)
         >>> found.by_group("source")["web"].mean
         3.21
         >>> (found - before).loss.high < 0  # the model is better than before, by an interval over the same documents
@@ -85,11 +111,13 @@ class Evaluated:
     counts: Int64[np.ndarray, " document"]
     copies: Int64[np.ndarray, " document"]
     groups: Mapping[str, tuple[tuple[str, ...], Int64[np.ndarray, " document"]]]
+    composition: Composition
+    is_difference: bool = False
 
     @cached_property
     def loss(self) -> MeanLoss:
-        """The mean loss of all target tokens."""
-        return self._means(np.zeros(len(self.sums), np.int64), 1)[0]
+        """The mean loss of all documents."""
+        return self._mean(np.flatnonzero(self.counts))
 
     def by_group(self, family: str) -> dict[str, MeanLoss]:
         """The mean loss of every group of a family that has target tokens.
@@ -103,8 +131,23 @@ class Evaluated:
                 f"make it with by={family!r}."
             )
         names, codes = self.groups[family]
-        means = zip(names, self._means(codes, len(names)), strict=True)
-        return {name: each for name, each in means if each.num_targets}
+        documents = np.flatnonzero(self.counts)
+        documents = documents[np.argsort(codes[documents], kind="stable")]
+        firsts = np.searchsorted(codes[documents], np.arange(len(names) + 1)).tolist()
+        return {
+            name: self._mean(documents[first:last], (family, group))
+            for group, (name, (first, last)) in enumerate(zip(names, pairwise(firsts), strict=True))
+            if first < last
+        }
+
+    def without_documents(self, family: str) -> list[str]:
+        """The groups of a family of which no document was evaluated.
+
+        Raises:
+            UserError: the evaluator was made without this family.
+        """
+        found = self.by_group(family)
+        return [name for name in self.groups[family][0] if name not in found]
 
     def reference(self, family: str) -> dict[str, Float64[np.ndarray, " group"]]:
         """The mean losses of a family's groups as reference losses for `watch_batches`; NaN for groups without targets.
@@ -140,33 +183,38 @@ class Evaluated:
                 f"{self.loss.num_targets} targets and {other.loss.num_documents} with {other.loss.num_targets}; "
                 "evaluate both models with the same loader."
             )
-        return replace(self, sums=self.sums - other.sums)
+        return replace(self, sums=self.sums - other.sums, is_difference=True)
 
     def __str__(self) -> str:
-        return str(self.loss)
+        lines = [str(self.loss)]
+        for family in self.groups:
+            found = self.by_group(family)
+            width = max(map(len, found), default=0)
+            # The sentence on a pair of models stands in the first line alone.
+            rows = {name: replace(each, is_difference=False) for name, each in found.items()}
+            small = {name: each for name, each in rows.items() if np.isnan(each.reach)}
+            lines += [f"{family}:", *(f"  {name:<{width}}  {each}" for name, each in rows.items() if name not in small)]
+            if small:
+                lines += [f"{family}, too few documents for an interval:"]
+                lines += [f"  {name:<{width}}  {each}" for name, each in small.items()]
+            if absent := [name for name in self.groups[family][0] if name not in found]:
+                more = f" and {len(absent) - _MOST_NAMES:,} more" if len(absent) > _MOST_NAMES else ""
+                lines.append(f"{family}, no document was evaluated: {', '.join(absent[:_MOST_NAMES])}{more}")
+        return "\n".join(lines)
 
-    def _means(self, groups: Int64[np.ndarray, " document"], num_groups: int) -> list[MeanLoss]:
-        """The mean of every group; copies within a group are one unit of the jackknife."""
-        held = self.counts > 0
-        width = int(self.copies.max(initial=0)) + 1
-        units, unit = np.unique(groups[held] * width + self.copies[held], return_inverse=True)
-        group = units // width
-        sums = np.bincount(unit, self.sums[held], len(units))
-        counts = np.bincount(unit, self.counts[held], len(units))
-        total, targets = np.bincount(group, sums, num_groups), np.bincount(group, counts, num_groups)
-        number = np.bincount(group, minlength=num_groups)
-        with np.errstate(divide="ignore", invalid="ignore"):  # groups with less than two documents have no interval
-            means = total / targets
-            others = (total[group] - sums) / (targets[group] - counts)
-            centre = np.bincount(group, others, num_groups) / number
-            squares = np.bincount(group, (others - centre[group]) ** 2, num_groups)
-            error = np.sqrt(squares * (number - 1) / number)
-            # Long documents decide a mean: this is the number of equal documents of the same effect (Kish 1965).
-            effective = targets**2 / np.bincount(group, counts**2, num_groups)
-        error[number < 2] = np.nan
-        reach = stats.t.ppf((1 + _LEVEL) / 2, np.fmax(effective - 1, 1)) * error
-        columns = (means, error, means - reach, means + reach, targets.astype(np.int64), number)
-        return [MeanLoss(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    def _mean(self, documents: Int64[np.ndarray, " part"], group: tuple[str, int] | None = None) -> MeanLoss:
+        """The mean of some documents with targets, which belong to a group; copies are one unit."""
+        _, first, unit = np.unique(self.copies[documents], return_index=True, return_inverse=True)
+        sums = np.bincount(unit, self.sums[documents])
+        counts = np.bincount(unit, self.counts[documents])
+        targets, number = int(counts.sum()), len(counts)
+        plain = float(sums.sum() / targets) if targets else float("nan")
+        if number < LEAST:
+            return MeanLoss(plain, np.nan, np.nan, plain, targets, number, np.nan, np.nan, self.is_difference)
+        found = calibrated_mean(sums / counts, counts, self.composition.of(documents[first]), group)
+        error = float(np.sqrt(found.variance))
+        reach = float(student_reach(error, number - 1))
+        return MeanLoss(found.mean, error, reach, plain, targets, number, found.worth, found.longer, self.is_difference)
 
 
 class Evaluator:
@@ -179,7 +227,8 @@ class Evaluator:
 
     Args:
         loaders: one loader, or several whose documents are evaluated together.
-        by: a family in which a document has one group (source, language, cluster ...), or several families.
+        by: a family in which a document has one group (source, language, cluster ...), or several families. For chats
+            also `role`, the role of a token's turn, and `turn`, the number of the turn in its chat, from 1.
 
     Raises:
         UserError: an argument is not a loader, or its batches do not have all rows or the segmentation of the targets;
@@ -198,15 +247,25 @@ class Evaluator:
         for loader in loaders:
             _check(loader)
         datasets = tuple(chain.from_iterable(loader.run.datasets for loader in loaders))
-        self._tables = [_Table(loader.run) for loader in loaders]
+        families = tuple(map(str, as_tuple(by)))
+        has_turns = bool({*_OF_TURNS}.intersection(families)) and any(dataset.is_chat.any() for dataset in datasets)
+        self._tables = [_Table(loader.run, has_turns) for loader in loaders]
         self._sums = [_summed(loader) for loader in loaders]
         self.loaders = loaders
-        self._bounds = np.cumsum([0, *(table.num_documents for table in self._tables)])
+        self._bounds = np.cumsum([0, *(table.num_parts for table in self._tables)])
         kept = [documents for table in self._tables for documents in table.documents]
         self._copies = _apart(
             [dataset.duplicate_groups[documents] for dataset, documents in zip(datasets, kept, strict=True)]
         )
-        self._groups = {str(family): _groups(datasets, kept, str(family)) for family in as_tuple(by)}
+        of_turns = _OF_TURNS if has_turns else ()
+        known = {
+            family: _turn_groups(self._tables, family) if family in of_turns else _groups(datasets, kept, family)
+            for family in dict.fromkeys([*families, *_families(datasets)])
+        }
+        self._groups = {family: known[family][:2] for family in families}
+        # The targets of documents that are not evaluated are known only if every token is a target.
+        masked = any(loader.batches.windows.settings.loss_mask != "all" for loader in loaders)
+        self._composition = _composition(datasets, kept, known, masked=masked)
 
     def __call__(
         self, losses_of: Callable[[Batch], Float[Array, "row token"]], num_batches: int | None = None
@@ -233,29 +292,74 @@ class Evaluator:
             for rows, (of_losses, of_targets) in _results(loader, table, summed, losses_of, num_batches):
                 table.add(sums[here], rows, of_losses)
                 table.add(counts[here], rows, of_targets)
-        return Evaluated(sums, counts.astype(np.int64), self._copies, self._groups)
+        return Evaluated(sums, counts.astype(np.int64), self._copies, self._groups, self._composition)
 
 
 Sums = Float[Array, "row segment"]
+_OF_TURNS = ("role", "turn")
+"""The families of the turns of chats."""
+
+
+class _Pieces(NamedTuple):
+    """Segments, or their parts in one turn of a chat each; turn and role are -1 outside of chats."""
+
+    sequence_index: Int64[np.ndarray, " piece"]
+    position: Int64[np.ndarray, " piece"]
+    document_index: Int64[np.ndarray, " piece"]
+    turn: Int64[np.ndarray, " piece"]
+    role: Int64[np.ndarray, " piece"]
+
+    @classmethod
+    def of(cls, segments: Segments, tokens: TokenStore | None) -> _Pieces:
+        """Cut segments where turns begin; without `tokens` they are not cut."""
+        if tokens is None:
+            none = np.full(len(segments), -1)
+            return cls(segments.sequence_index, segments.position, segments.document_index, none, none)
+        # All documents are put on one axis, one after another.
+        axis = run_starts(tokens.document_lengths)
+        begins = axis[tokens.turns.document_index] + tokens.turns.offset
+        first = axis[segments.document_index] + segments.document_offset
+        before = np.searchsorted(begins, first, "right")
+        row, number = expand(np.searchsorted(begins, first + segments.length) - before + 1)
+        of_turn = before[row] + number - 1  # the turn that begins at the piece, or before it
+        padded = np.append(tokens.turns.document_index, -1)  # -1 is the last: then there is no turn
+        is_turn = padded[of_turn] == segments.document_index[row]
+        place = np.where(number > 0, begins[np.minimum(of_turn, len(begins) - 1)] - first[row], 0)
+        of_chat = np.searchsorted(tokens.turns.document_index, segments.document_index[row])
+        return cls(
+            segments.sequence_index[row],
+            segments.position[row] + place,
+            segments.document_index[row],
+            np.where(is_turn, of_turn - of_chat, -1),
+            np.where(is_turn, np.append(tokens.turns.role, -1)[of_turn], -1),
+        )
 
 
 class _Table:
-    """The segments of a run's sequences: where each one begins, and its document.
+    """The segments of a run's sequences: where each one begins, and its part.
+
+    A part is a document, or with `by_turns` a turn of a chat. Segments are then cut where turns begin.
 
     Attributes:
-        documents: for every dataset, the documents that its sequences contain, ascending.
-        num_documents: the number of these documents, over all datasets.
+        documents: for every dataset, the document of each part.
+        turns: the number of the turn of each part, from 0; -1 for documents that are not chats.
+        roles: the number of its role; -1 likewise.
+        num_parts: the number of parts, over all datasets.
     """
 
-    def __init__(self, run: Run) -> None:
-        parts = [dataset.segments for dataset in run.datasets]
-        found = [np.unique(part.document_index, return_inverse=True) for part in parts]
-        self.documents = [documents for documents, _ in found]
+    def __init__(self, run: Run, by_turns: bool = False) -> None:
+        pieces = [_Pieces.of(dataset.segments, dataset.tokens if by_turns else None) for dataset in run.datasets]
+        found = [np.unique(np.stack(piece[2:], axis=1), axis=0, return_inverse=True) for piece in pieces]
+        self.documents = [rows[:, 0] for rows, _ in found]
+        self.turns, self.roles = (np.concatenate([rows[:, column] for rows, _ in found]) for column in (1, 2))
         before = np.cumsum([0, *map(len, self.documents)])
-        self.num_documents = int(before[-1])
-        self._document = np.concatenate([own + first for (_, own), first in zip(found, before[:-1], strict=True)])
-        self._position = np.concatenate([part.position for part in parts])
-        numbers = [np.bincount(part.sequence_index, minlength=part.num_sequences) for part in parts]
+        self.num_parts = int(before[-1])
+        self._part = np.concatenate([own.ravel() + first for (_, own), first in zip(found, before[:-1], strict=True)])
+        self._position = np.concatenate([piece.position for piece in pieces])
+        numbers = [
+            np.bincount(piece.sequence_index, minlength=dataset.segments.num_sequences)
+            for piece, dataset in zip(pieces, run.datasets, strict=True)
+        ]
         self._number = np.concatenate(numbers)
         self._first = np.cumsum(self._number) - self._number
         self._column = np.arange(self._number.max(initial=1))
@@ -275,9 +379,9 @@ class _Table:
     def add(
         self, to: Float64[np.ndarray, " document"], rows: Int64[np.ndarray, " row"], values: Float64[np.ndarray, "_ _"]
     ) -> None:
-        """Add the values of the segments of some sequences to those of their documents."""
+        """Add the values of the segments of some sequences to those of their parts."""
         places, held = self._places(rows)
-        np.add.at(to, self._document[places[held]], values[: len(rows)][held])
+        np.add.at(to, self._part[places[held]], values[: len(rows)][held])
 
 
 def _check(loader: Any) -> None:
@@ -306,15 +410,68 @@ def _apart(numbers: list[Int64[np.ndarray, "_"]]) -> Int64[np.ndarray, " documen
     return np.concatenate(found)
 
 
+def _families(datasets: tuple[Dataset, ...]) -> tuple[str, ...]:
+    """The families in which a document has one group, in all datasets."""
+    first, *others = map(document_families, datasets)
+    return tuple(family for family in first if all(family in other for other in others))
+
+
 def _groups(
     datasets: tuple[Dataset, ...], kept: list[Int64[np.ndarray, "_"]], family: str
-) -> tuple[tuple[str, ...], Int64[np.ndarray, " document"]]:
-    """The names of a family's groups, and the group of every document; groups with the same name are one group."""
-    codes = [document_codes(dataset, family)[documents] for dataset, documents in zip(datasets, kept, strict=True)]
+) -> tuple[tuple[str, ...], Int64[np.ndarray, " document"], list[Int64[np.ndarray, "_"]]]:
+    """The names of a family's groups, and the group of every kept document and of all documents of every dataset.
+
+    Groups with the same name are one group.
+    """
+    codes = [document_codes(dataset, family) for dataset in datasets]
     names = joined_groups(datasets, family)
     place = {name: index for index, name in enumerate(names)}
     own = [np.array([place[name] for name in dataset.group_names[family]], np.int64) for dataset in datasets]
-    return names, np.concatenate([places[code] for places, code in zip(own, codes, strict=True)])
+    every = [places[each] for places, each in zip(own, codes, strict=True)]
+    return names, np.concatenate([codes[documents] for codes, documents in zip(every, kept, strict=True)]), every
+
+
+def _composition(
+    datasets: tuple[Dataset, ...],
+    kept: list[Int64[np.ndarray, "_"]],
+    families: Mapping[str, tuple[tuple[str, ...], np.ndarray, list[np.ndarray] | None]],
+    *,
+    masked: bool,
+) -> Composition:
+    """The lengths and groups of the kept documents, and the tokens of all documents, or of the kept ones if masked."""
+    lengths = [np.asarray(dataset.tokens.document_lengths) for dataset in datasets]
+    dataset_of = np.repeat(np.arange(len(datasets)), [len(documents) for documents in kept])
+
+    def table(every: list[np.ndarray], num_groups: int) -> Float64[np.ndarray, "dataset group bin"]:
+        counted = [np.unique(documents) if masked else slice(None) for documents in kept]
+        parts = zip(every, lengths, counted, strict=True)
+        return np.stack([tokens_by_group(codes[part], num_groups, own[part]) for codes, own, part in parts])
+
+    def table_of_turns(codes: np.ndarray, num_groups: int) -> Float64[np.ndarray, "dataset group bin"]:
+        """Count a document once for every group that a turn of it has: the turns of other documents are not known."""
+        found = []
+        for number, (documents, own) in enumerate(zip(kept, lengths, strict=True)):
+            pairs = np.unique(np.stack([documents, codes[dataset_of == number]]), axis=1)
+            found.append(tokens_by_group(pairs[1], num_groups, own[pairs[0]]))
+        return np.stack(found)
+
+    known = {
+        name: Family(codes, table_of_turns(codes, len(names)), has_effects=False)
+        if every is None
+        else Family(codes, table(every, len(names)), has_effects=name != "length")
+        for name, (names, codes, every) in families.items()
+    }
+    whole = table([np.zeros(len(own), np.int64) for own in lengths], 1)[:, 0]
+    bins = length_bins(np.concatenate([own[documents] for own, documents in zip(lengths, kept, strict=True)]))
+    return Composition(dataset_of, bins, whole, known)
+
+
+def _turn_groups(tables: list[_Table], family: str) -> tuple[tuple[str, ...], Int64[np.ndarray, " part"], None]:
+    """The names of roles or numbers of turns, and the group of every part; other documents are the last group."""
+    codes = np.concatenate([table.roles if family == "role" else table.turns for table in tables])
+    number = int(codes.max(initial=0)) + 1
+    names = ROLES if family == "role" else tuple(str(turn + 1) for turn in range(number))
+    return (*names, "no chat"), np.where(codes < 0, len(names), codes), None
 
 
 def _summed(loader: Loader) -> Callable[..., tuple[Sums, Sums]]:

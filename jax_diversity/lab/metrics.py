@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     The header contains the fingerprints `dataset` and `ordering`, how that `order` was made, and the `settings`. A step
     has `step` (from 0), `loss` and the other measured values. If several lines have values of one step, they become one
     record; of values with the same name the last one counts. Other lines are skipped: a killed run may leave half a
-    line, even half a UTF-8 sequence.
+    line, even half a UTF-8 sequence. A null is a number that is not finite, and is read as NaN.
 
     Returns:
         The header, empty if there is none; the steps in ascending order, empty if no step was done or there is no file.
@@ -62,7 +63,8 @@ def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             header = record if index == 0 else header
         elif type(record["step"]) is int and 0 <= record["step"] < 2**53:
             # Only numbers can be drawn; in Python `True` is also a number.
-            numbers = {name: value for name, value in record.items() if type(value) in (int, float)}
+            values = {name: math.nan if value is None else value for name, value in record.items()}
+            numbers = {name: value for name, value in values.items() if type(value) in (int, float)}
             steps.setdefault(record["step"], {}).update(numbers)
     return header, [steps[step] for step in sorted(steps)]
 
@@ -97,7 +99,7 @@ class JsonLinesWriter:
             remove_leftovers(path.parent, path.name)
             # If a checkpoint is older than the end of the log, the steps after it are done and logged again.
             self.steps = [step for step in read_log(path)[1] if step["step"] < first_step]
-            write_text(path, "".join(json.dumps(record) + "\n" for record in (header, *self.steps)))
+            write_text(path, "".join(map(_line, (header, *self.steps))))
         try:
             self._file = path.open("a+b")
         except OSError as error:
@@ -110,7 +112,7 @@ class JsonLinesWriter:
 
     def __call__(self, step: int, values: Mapping[str, float]) -> None:
         """Write a step's values."""
-        self._file.write(json.dumps({"step": step, **values}).encode() + b"\n")
+        self._file.write(_line({"step": step, **values}).encode())
         self._file.flush()  # written to the operating system: a kill loses no step, a power failure may lose some
 
     def close(self) -> None:
@@ -119,6 +121,19 @@ class JsonLinesWriter:
 
     def __repr__(self) -> str:
         return "JsonLinesWriter"
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    """Return a record as a line of strict JSON: numbers that are not finite become null."""
+    return json.dumps(_finite(record), allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class TensorBoardWriter:

@@ -1,49 +1,16 @@
-"""The training loop: batches from a source, one compiled step, and a learning rate for each step.
-
-The command `train` and the trials of experiments use this loop. They log, measure and store different values.
-"""
+"""The training loop: one compiled step for each batch, with a learning rate for each step."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from jax_diversity.lab.compiled import Batch, CompiledModel, StepResult
+from jax_diversity.lab.compiled import CompiledModel
 from jax_diversity.lab.settings import WEIGHT_DECAY
-
-
-class Given(NamedTuple):
-    """A batch, and options of its training step.
-
-    Attributes:
-        arrays: the input of the model.
-        carry: the state of an LSTM before the batch; None for a transformer.
-        sketches: whether the step also sketches the sequences' gradients.
-        num_groups: number of groups whose losses the step sums; `arrays["groups"]` then has the group of every segment.
-    """
-
-    arrays: Batch
-    carry: Any = None
-    sketches: bool = False
-    num_groups: int = 0
-
-
-@runtime_checkable
-class Source(Protocol):
-    """The batches of a training run, one after another."""
-
-    def give(self, step: int) -> Given:
-        """The batch of a step; steps are requested one after another."""
-        ...
-
-    def observe(self, step: int, result: StepResult) -> Mapping[str, float]:
-        """Called with the result of a step before the next batch is requested; returns named values to store."""
-        ...
 
 
 class Taken(NamedTuple):
@@ -51,24 +18,17 @@ class Taken(NamedTuple):
 
     Attributes:
         step: its number, from 0.
-        given: its batch.
-        result: its loss, and the other values that the source requested.
-        values: the values that `Source.observe` returned.
+        batch: its batch.
+        result: the third result of the model's `step`: its loss, or a tuple with the loss and further values.
         waited: seconds that the loop waited for the batch.
         started: when the step was started, by `time.perf_counter`.
     """
 
     step: int
-    given: Given
-    result: StepResult
-    values: Mapping[str, float]
+    batch: Any
+    result: Any
     waited: float
     started: float
-
-    @property
-    def num_targets(self) -> int:
-        """Number of tokens that count towards the loss."""
-        return int(np.count_nonzero(self.given.arrays["targets_segmentation"]))
 
 
 class Trainer:
@@ -76,7 +36,7 @@ class Trainer:
 
     Args:
         model: the compiled functions.
-        source: the batches.
+        give: returns the batch of a step; steps are requested one after another.
         seed: seed of the first weights.
         weight_decay: AdamW's weight decay.
 
@@ -85,8 +45,10 @@ class Trainer:
         state: the optimiser's state.
     """
 
-    def __init__(self, model: CompiledModel, source: Source, seed: int, weight_decay: float = WEIGHT_DECAY) -> None:
-        self.model, self.source = model, source
+    def __init__(
+        self, model: CompiledModel, give: Callable[[int], Any], seed: int, weight_decay: float = WEIGHT_DECAY
+    ) -> None:
+        self.model, self._give = model, give
         self._weight_decay = jnp.float32(weight_decay)
         self.parameters, self.state = model.start(seed)
 
@@ -100,7 +62,7 @@ class Trainer:
         first: int,
         last: int,
         rate: Callable[[int], Any],
-        before: Callable[[int, Given], None] = lambda step, given: None,
+        before: Callable[[int, Any], None] = lambda step, batch: None,
     ) -> Iterator[Taken]:
         """Run the steps `first` to `last - 1`.
 
@@ -112,18 +74,11 @@ class Trainer:
         """
         for step in range(first, last):
             start = time.perf_counter()
-            given = self.source.give(step)
+            batch = self._give(step)
             waited = time.perf_counter() - start
-            before(step, given)
+            before(step, batch)
             start = time.perf_counter()
             self.parameters, self.state, result = self.model.step(
-                self.parameters,
-                self.state,
-                given.arrays,
-                jnp.float32(rate(step)),
-                given.carry,
-                self._weight_decay,
-                sketches=given.sketches,
-                num_groups=given.num_groups,
+                self.parameters, self.state, batch, jnp.float32(rate(step)), self._weight_decay
             )
-            yield Taken(step, given, result, self.source.observe(step, result), waited, start)
+            yield Taken(step, batch, result, waited, start)

@@ -15,25 +15,25 @@ import numpy as np
 import optax
 from jaxtyping import Float64, Int64
 
-from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import hold, inside, refuse_links
 from jax_diversity.foundation.progress import Advance, Progress, compiling, ignore
 from jax_diversity.foundation.wording import counted
 from jax_diversity.lab.checkpoints import Checkpoints
-from jax_diversity.lab.compiled import StepResult, compiled_model
+from jax_diversity.lab.compiled import compiled_model
 from jax_diversity.lab.evaluation import Evaluator
 from jax_diversity.lab.metrics import TensorBoardWriter, require_tensorboard
 from jax_diversity.lab.settings import Size, TrainConfig
-from jax_diversity.lab.trainer import Given, Trainer
+from jax_diversity.lab.trainer import Trainer
 from jax_diversity.lab.training_log import TrainingLog, training_folder
-from jax_diversity.loader.iteration import Batch, BatchIterator
-from jax_diversity.loader.loader import make_loader
-from jax_diversity.loader.watching import BatchMetrics, MetricsWriter, Writers
-from jax_diversity.run.run import Datasets, Run, as_run, make_run
+from jax_diversity.streaming.dataset import Dataset
+from jax_diversity.streaming.loader.iteration import Batch, BatchIterator
+from jax_diversity.streaming.loader.loader import make_loader
+from jax_diversity.streaming.loader.watching import BatchMetrics, MetricsWriter, Writers
+from jax_diversity.streaming.run.run import Datasets, Run, as_run, make_run
 
 FIELDS = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position")
-"""The arrays of a batch that the lab's models read."""
+"""The arrays of a batch that the lab's model reads."""
 
 # Settings that do not change the losses; the ordering is checked by its fingerprint instead of its name.
 _NO_LOSS = {"ordering", "checkpoint_every", "validate_every", "validation_batches", "diagnose_every", "metrics"}
@@ -176,7 +176,7 @@ def train(
         stack.enter_context(hold(folder))
         checkpoints = Checkpoints(refuse_links(folder, "checkpoints"), settings)
         source = _Loaded(stack.enter_context(closing(iter(loader))))
-        trainer = Trainer(model, source, config.seed)
+        trainer = Trainer(model, source.give, config.seed)
         first = checkpoints.restore(trainer, source.batches)
         log = stack.enter_context(TrainingLog(run, folder=folder, settings=settings))
         # Later steps are done again, and records without these values are damaged.
@@ -195,19 +195,20 @@ def train(
         def token_losses(batch: Batch) -> jax.Array:
             return model.losses(trainer.parameters, batch).by_token
 
-        def diagnose(step: int, given: Given) -> None:
+        def diagnose(step: int, batch: Batch) -> None:
             """Measure the gradients with the weights before the update; the step's time does not include this."""
             diagnosis.clear()
             if config.diagnose_every and (step + 1) % config.diagnose_every == 0:
-                values = model.measure_gradients(trainer.parameters, given.arrays)
+                values = model.measure_gradients(trainer.parameters, batch)
                 measured = zip(("gradient_diversity", "stable_rank"), map(float, values), strict=True)
                 diagnosis.update({name: value for name, value in measured if np.isfinite(value)})
 
         for taken in trainer.steps(first, config.num_steps, rate, diagnose):
             step, waited = taken.step, taken.waited
             balance = metrics.values(source.position)  # while the device computes: JAX returns before the loss is known
-            loss = float(taken.result.loss)
+            loss = float(taken.result)
             seconds = time.perf_counter() - taken.started
+            num_targets = int(np.count_nonzero(taken.batch["targets_segmentation"]))
             if not np.isfinite(loss):
                 raise UserError(
                     f"Expected a finite loss, found {loss} at step {step}; lower train.learning_rate "
@@ -216,7 +217,7 @@ def train(
             values = {
                 "loss": loss,
                 "learning_rate": float(rate(step)),
-                "tokens_per_second": float(taken.num_targets / (seconds + waited)),
+                "tokens_per_second": num_targets / (seconds + waited),
                 "step_seconds": seconds,
                 "input_wait_seconds": waited,
                 "input_wait_share": waited / (seconds + waited),
@@ -248,15 +249,11 @@ class _Loaded:
     def __init__(self, batches: BatchIterator) -> None:
         self.batches, self.position = batches, batches.position
 
-    def give(self, step: int) -> Given:
+    def give(self, step: int) -> Batch:
         """The next batch of the run."""
         self.position = self.batches.position
         batch = next(self.batches)
-        return Given({name: batch[name] for name in FIELDS})
-
-    def observe(self, step: int, result: StepResult) -> Mapping[str, float]:
-        """A loader's order does not depend on the steps."""
-        return {}
+        return {name: batch[name] for name in FIELDS}
 
 
 def _schedule(config: TrainConfig) -> optax.Schedule:

@@ -10,13 +10,13 @@ from typing import Any
 
 import jax
 
-from jax_diversity.dataset.orderings import is_file_name
 from jax_diversity.foundation.checks import as_whole_number, check_mapping
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import inside, is_held, locked
 from jax_diversity.lab.metrics import LOG_FILE, JsonLinesWriter, read_log
-from jax_diversity.run.run import Datasets, Run, as_run
-from jax_diversity.run.stored import StoredRun
+from jax_diversity.streaming.dataset.orderings import is_file_name
+from jax_diversity.streaming.run.run import Datasets, Run, as_run
+from jax_diversity.streaming.run.stored import StoredRun
 
 
 def training_folder(run: Run) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -21,7 +20,9 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import make_folder
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.ordering.objective import Objective, check_index_range
+from jax_diversity.foundation.warned import warn
+from jax_diversity.ordering.features import check_index_range
+from jax_diversity.ordering.objective import Objective, as_objective
 from jax_diversity.ordering.plan import Plan
 from jax_diversity.ordering.running import Checkpoint
 from jax_diversity.ordering.shortages import UnmetTargets, shortages
@@ -101,7 +102,7 @@ def order(
     method: str = "balance",
     *,
     seed: int = 0,
-    objective: Objective | None = None,
+    objective: Objective | str | None = None,
     targets: Targets | Mapping[str, Any] | None = None,
     consumed: Any = None,
     previous: Any = None,
@@ -118,8 +119,9 @@ def order(
         method: a name of `METHODS`: `balance` (linear time, the default), `greedy` (exact, quadratic
             time), `greedy_pool` (over a stream), or a method of the literature.
         seed: an integer >= 0, for methods that use random numbers.
-        objective: weights of the method's rule. It is only for methods that have an objective; None means
-            `Objective()`, with the batch size of the characteristics, if they have one, as its window.
+        objective: weights of the method's rule, or the name of a published objective: "f1", "f2" or "f3". It is only
+            for methods that have an objective; None means `Objective()`, with the batch size of the characteristics, if
+            they have one, as its window.
         targets: target shares that replace the corpus's own shares. Either `Targets` (phases over the positions), the
             `info["targets"]` of an ordering, or a mapping family -> shares, which holds from the first position after
             the consumed sequences.
@@ -165,7 +167,7 @@ def order(
     if within := {each.name for each in dataclasses.fields(Objective)}.intersection(options):
         raise UserError(f"Expected {min(within)} in an objective; give objective=jd.Objective({min(within)}=...).")
     METHODS.check_options(method, options)
-    check_type("objective", objective, Objective | None, "a jd.Objective")
+    objective = as_objective(objective)
     check_function("advance", advance)
     seed = as_whole_number("seed", seed)
     check_uses(method, seed=seed, objective=objective, targets=targets)
@@ -174,8 +176,7 @@ def order(
         objective = Objective(windows=(size,)) if objective is None else objective
         options = {"block_size": size, **options} if METHODS.takes(method, "block_size") else options
     objective = Objective() if objective is None else objective
-    objective.check_families(counts.families)
-    objective.check_method(method)
+    objective.check(method, counts.families)
     in_memory = None
     if METHODS.takes(method, "characteristics"):
         check_index_range(counts.num_sequences, 0)
@@ -233,7 +234,7 @@ def order(
                 if lacking := shortages(plan, followed):
                     names = counts.names.get(lacking[0].family)
                     name = str(lacking[0].group) if names is None else names[lacking[0].group]
-                    warnings.warn(lacking[0].sentence(name, len(lacking) - 1), UnmetTargets, stacklevel=2)
+                    warn(lacking[0].sentence(name, len(lacking) - 1), UnmetTargets)
         if state is not None:
             mark = fingerprint({**info, "options": identity["options"]})
             arguments["checkpoint"] = Checkpoint(state / _CHECKPOINT, mark)

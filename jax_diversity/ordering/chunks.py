@@ -32,6 +32,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float64, Int64
+from scipy.sparse import csr_array
 
 from jax_diversity.counts import Characteristics, TokenCounts
 from jax_diversity.counts.spool import Rows, Spool
@@ -41,10 +42,11 @@ from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import locked, space_for
 from jax_diversity.foundation.progress import Advance
-from jax_diversity.ordering.demand import TargetDemand, differing_family
+from jax_diversity.ordering.demand import HeaviestGroups, TargetDemand, differing_family
+from jax_diversity.ordering.features import Features, SeparatedGroups
 from jax_diversity.ordering.halving import balanced_stream, halve, sort_by_group
 from jax_diversity.ordering.mesh import flat_mesh, from_all_processes
-from jax_diversity.ordering.objective import Features, Objective, SeparatedGroups
+from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.parts import CutSides, parts_of
 from jax_diversity.ordering.plan import (
     Plan,
@@ -161,16 +163,21 @@ class TargetSchedule(NamedTuple):
 class _ConsumedSums:
     """What targets and consumed sequences need of the totals.
 
-    They are the sums over the consumed sequences of every phase, and the tokens and numbers of the other sequences by
-    their heaviest group, for every family.
+    They are the sums over the consumed sequences of every phase, and over the other sequences by their heaviest group,
+    for every family.
     """
 
     def __init__(self, num_phases: int, columns: Mapping[str, slice], num_groups: Mapping[str, int]) -> None:
         zeros = np.zeros(num_phases, np.int64)
         num_columns = sum(num_groups[family] for family in columns)
         self._consumed = ExcessSums(np.zeros((num_phases, num_columns), np.int64), zeros, np.zeros(num_phases), zeros)
-        # The additional last group of a family has the sequences without tokens.
-        self._heaviest = {family: np.zeros((2, num_groups[family] + 1), np.int64) for family in columns}
+        self._heaviest = {
+            family: HeaviestGroups(
+                csr_array((num_groups[family] + 1, num_groups[family]), dtype=np.int64),
+                np.zeros(num_groups[family] + 1, np.int64),
+            )
+            for family in columns
+        }
         self._columns = columns
 
     def add(self, features: Features, rows: Int64[np.ndarray, " row"], phases: Int64[np.ndarray, " row"]) -> None:
@@ -180,14 +187,15 @@ class _ConsumedSums:
         self._consumed = self._consumed.plus(ExcessSums(*stacked))
         left = np.delete(np.arange(features.num_sequences), rows)
         for family, sums in self._heaviest.items():
-            groups = features.heaviest(self._columns[family])[0][left]
-            sums[0] += np.bincount(groups, features.tokens[left], sums.shape[1]).astype(np.int64)
-            sums[1] += np.bincount(groups, minlength=sums.shape[1])
+            self._heaviest[family] = sums.plus(HeaviestGroups.of(features, self._columns[family], left))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return all arrays by name."""
         sums = {f"consumed/{name}": each for name, each in self._consumed._asdict().items()}
-        return sums | {f"heaviest/{family}": each for family, each in self._heaviest.items()}
+        for family, (tokens, numbers) in self._heaviest.items():
+            parts = {"data": tokens.data, "indices": tokens.indices, "indptr": tokens.indptr, "numbers": numbers}
+            sums |= {f"heaviest/{family}/{name}": part for name, part in parts.items()}
+        return sums
 
     @staticmethod
     def consumed_of(stored: Mapping[str, np.ndarray]) -> ExcessSums:
@@ -195,13 +203,15 @@ class _ConsumedSums:
         return ExcessSums(*(stored[f"consumed/{name}"] for name in ExcessSums._fields))
 
     @staticmethod
-    def heaviest_of(
-        stored: Mapping[str, np.ndarray], columns: Mapping[str, slice], chosen: slice
-    ) -> tuple[Int64[np.ndarray, " group"], Int64[np.ndarray, " group"]]:
-        """Return the tokens and the numbers of the sequences by heaviest group, of the family with some columns."""
+    def heaviest_of(stored: Mapping[str, np.ndarray], columns: Mapping[str, slice], chosen: slice) -> HeaviestGroups:
+        """Return the sums over the sequences by heaviest group, of the family with some columns."""
         (family,) = (name for name, its in columns.items() if its == chosen)
-        tokens, numbers = stored[f"heaviest/{family}"]
-        return tokens, numbers
+        matrix, num_groups = (
+            (stored[f"heaviest/{family}/{name}"] for name in ("data", "indices", "indptr")),
+            chosen.stop - chosen.start,
+        )
+        tokens = csr_array(tuple(matrix), shape=(num_groups + 1, num_groups))
+        return HeaviestGroups(tokens, stored[f"heaviest/{family}/numbers"])
 
 
 class GroupDivision(NamedTuple):
@@ -222,11 +232,11 @@ class GroupDivision(NamedTuple):
         cls,
         family: slice,
         demand: TargetDemand,
-        tokens: Int64[np.ndarray, " group"],
-        numbers: Int64[np.ndarray, " group"],
+        sequences: HeaviestGroups,
         num_parts: int,
     ) -> GroupDivision:
         """Choose the cuts so that all parts get equally many sequences."""
+        tokens, numbers = sequences.sizes, sequences.numbers
 
         def before(position: float) -> Float64[np.ndarray, " group"]:
             # No position needs the sequences without tokens.
@@ -474,8 +484,8 @@ class ChunkedPlan:
         mean_tokens = int(remaining.tokens) / int(remaining.number)
         shares, deviation = schedule.table[:, family], schedule.consumed[family]
         demand = TargetDemand.of(schedule.starts, shares, self.span, mean_tokens, deviation)
-        tokens, numbers = _ConsumedSums.heaviest_of(self._totals, self._columns, family)
-        return GroupDivision.of(family, demand, tokens, numbers, self.num_parts)
+        sequences = _ConsumedSums.heaviest_of(self._totals, self._columns, family)
+        return GroupDivision.of(family, demand.corrected(sequences), sequences, self.num_parts)
 
     def _part_targets(self, sums: ExcessSums) -> Float64[np.ndarray, "part column"]:
         """Return the mean target of the positions of every part."""

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
+from scipy.sparse import csr_array
 
+from jax_diversity.ordering.features import Features
 from jax_diversity.ordering.plan import Plan
 
 # The sequences that remain after a part of training never have exactly the corpus's mixture. If the L1 distance between
@@ -15,6 +17,11 @@ from jax_diversity.ordering.plan import Plan
 _OTHER_MIXTURE = 0.05
 # Number of positions at which the tokens that a target needs are computed. Between them they are interpolated linearly.
 _NUM_KNOTS = 257
+# A pool corrects by itself a stream whose tokens are off by at most this number of mean sequences.
+_CORRECTED_BY_POOL = 128
+_MOST_ROUNDS = 16
+# A sequence that no position needs is placed at most at this multiple of the end, see `TargetDemand.positions`.
+_LATER = 2.0 ** np.arange(1, 61)
 
 
 def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64[np.ndarray, " remaining"]:
@@ -23,7 +30,8 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
     We use the first family whose targets differ from the stream's mixture. For each group, we add up its target tokens
     over the positions; this sum starts at the deficit that the consumed sequences left. We also add up the tokens of
     the group's sequences, up to the middle of each sequence. A sequence is moved to the position where both sums are
-    equal. Sequences that no position needs are placed last.
+    equal. Sequences that no position needs are placed last. Sequences also hold tokens of other groups than their
+    heaviest one, so the sums are corrected first, see `TargetDemand.corrected`.
     """
     if not len(stream):
         return stream
@@ -37,6 +45,7 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
     demand = TargetDemand.of(
         plan.starts, plan.targets[:, family], span, features.tokens[stream].mean(), deviation[family]
     )
+    demand = demand.corrected(HeaviestGroups.of(features, family, stream))
     groups = features.heaviest(family)[0][stream]
     positions = np.empty(len(stream))
     for group in np.unique(groups):
@@ -45,6 +54,36 @@ def follow_targets(plan: Plan, stream: Int64[np.ndarray, " remaining"]) -> Int64
         # We use the middle of a sequence, so that a group's first sequence is not placed before the target needs it.
         positions[members] = demand.positions(int(group), np.cumsum(tokens) - tokens / 2)
     return stream[np.argsort(positions, kind="stable")]
+
+
+class HeaviestGroups(NamedTuple):
+    """Sums over the sequences with the same heaviest group of a family.
+
+    Attributes:
+        tokens: (heaviest group, group) the tokens of each group in these sequences. The additional last row has the
+            sequences without tokens.
+        numbers: the numbers of these sequences.
+    """
+
+    tokens: csr_array
+    numbers: Int64[np.ndarray, " heaviest"]
+
+    @classmethod
+    def of(cls, features: Features, family: slice, rows: Int64[np.ndarray, " row"]) -> HeaviestGroups:
+        """Sum up over some distinct sequences; `family` are the family's columns."""
+        counts = features.counts(family)
+        groups, num_groups = features.heaviest(family)[0][rows], counts.shape[1] + 1
+        is_of = csr_array((np.ones(len(rows), np.int64), (groups, rows)), shape=(num_groups, features.num_sequences))
+        return cls(csr_array(is_of @ counts, dtype=np.int64), np.bincount(groups, minlength=num_groups))
+
+    def plus(self, other: HeaviestGroups) -> HeaviestGroups:
+        """Add the sums over other sequences."""
+        return HeaviestGroups(csr_array(self.tokens + other.tokens), self.numbers + other.numbers)
+
+    @property
+    def sizes(self) -> Int64[np.ndarray, " heaviest"]:
+        """All tokens of the sequences."""
+        return np.asarray(self.tokens.sum(axis=1)).ravel()
 
 
 class TargetDemand(NamedTuple):
@@ -85,9 +124,43 @@ class TargetDemand(NamedTuple):
         per_position = mean_tokens * shares[phase]
         tokens = np.cumsum(np.diff(knots)[:, None] * per_position, axis=0)
         tokens = np.pad(tokens, ((1, 0), (0, 1))) - np.append(deviation, 0.0)
-        # If a group already has too many tokens, no position needs it until its target has caught up. `np.interp` needs
-        # an ascending curve.
-        return cls(knots, np.maximum.accumulate(np.maximum(tokens, 0.0), axis=0))
+        # If a group already has too many tokens, no position needs it until its target has caught up.
+        return cls(knots, _ascending(tokens))
+
+    def corrected(self, sequences: HeaviestGroups) -> TargetDemand:
+        """Correct what is demanded of the sequences by their heaviest groups, so that all tokens follow the targets.
+
+        A sequence with much of one group also holds other groups. If half of a group's tokens are in sequences with
+        another heaviest group, its tokens move only half as far as its targets: in a million sequences the sums are off
+        by thousands of sequences. What is missing before every knot is added to the demand until the largest error no
+        longer falls.
+        """
+        wanted, mean_tokens = self.tokens[:, :-1], sequences.sizes.sum() / max(int(sequences.numbers.sum()), 1)
+        demand, best, least = self, self, np.inf
+        for _ in range(_MOST_ROUNDS):
+            missing = wanted - demand._placed(sequences)
+            error = float(np.linalg.norm(missing, axis=1).max()) / max(mean_tokens, 1.0)
+            if error >= least:
+                break
+            best, least = demand, error
+            if error <= _CORRECTED_BY_POOL:
+                break
+            raised = demand.tokens + np.pad(missing, ((0, 0), (0, 1)))
+            demand = demand._replace(tokens=_ascending(raised))
+        return best
+
+    def _placed(self, sequences: HeaviestGroups) -> Float64[np.ndarray, "knot family_group"]:
+        """Return the tokens of each group in the sequences that are placed before every knot."""
+        wanted_at = np.append(self.knots, self.knots[-1] * _LATER)
+        before = np.array([self.tokens_before(position) for position in wanted_at])
+        shares = np.minimum(before / np.maximum(sequences.sizes, 1), 1.0)
+        # A sequence is placed at the rank of the position that needs it.
+        ranks, rank = shares @ sequences.numbers, self.knots - self.knots[0]
+        right = np.clip(np.searchsorted(ranks, rank), 1, len(ranks) - 1)
+        step = np.maximum(ranks[right] - ranks[right - 1], 1e-9)
+        of_right = np.clip((rank - ranks[right - 1]) / step, 0.0, 1.0)[:, None]
+        placed = shares[right - 1] + of_right * (shares[right] - shares[right - 1])
+        return np.asarray(sequences.tokens.T @ placed.T).T
 
     def positions(self, group: int, middles: Float64[np.ndarray, " member"]) -> Float64[np.ndarray, " member"]:
         """Return the positions that need the sequences of a group; `middles` are the group's tokens up to each."""
@@ -105,6 +178,11 @@ class TargetDemand(NamedTuple):
         left = max(right - 1, 0)
         share = (position - self.knots[left]) / (self.knots[right] - self.knots[left]) if right else 0.0
         return self.tokens[left] + share * (self.tokens[right] - self.tokens[left])
+
+
+def _ascending(tokens: Float64[np.ndarray, "knot group"]) -> Float64[np.ndarray, "knot group"]:
+    """Make the curves of all groups ascend, as `np.interp` needs."""
+    return np.maximum.accumulate(np.maximum(tokens, 0.0), axis=0)
 
 
 def differing_family(

@@ -23,7 +23,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Float32, Float64, Int32, Int64, Integer
 
-from jax_diversity.ordering.objective import Features, Objective, check_index_range
+from jax_diversity.ordering.features import Features, check_index_range
+from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Plan
 
 

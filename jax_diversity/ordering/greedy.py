@@ -45,6 +45,7 @@ from jax_diversity.ordering.deviation import (
     saved_deviation,
     start_deviation,
 )
+from jax_diversity.ordering.features import Features
 from jax_diversity.ordering.mesh import (
     BY_COLUMN,
     BY_ROW,
@@ -59,7 +60,7 @@ from jax_diversity.ordering.mesh import (
     shared_checkpoint,
     split,
 )
-from jax_diversity.ordering.objective import Features, Objective
+from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Plan, tie_numbers
 from jax_diversity.ordering.running import Checkpoint, drive
 

@@ -32,7 +32,7 @@ from jaxtyping import Array, Bool, Float32, Float64, Int8, Int16, Int32, Int64, 
 from jax_diversity.foundation.compilation import call
 from jax_diversity.foundation.devices import processor
 from jax_diversity.foundation.processes import in_threads, num_cores
-from jax_diversity.ordering.objective import Features
+from jax_diversity.ordering.features import Features
 
 # With more lanes, more signs are chosen from an outdated sum. With 64 lanes the deviation is the same as with one lane;
 # with 256 it is twice as large.

@@ -27,8 +27,9 @@ from scipy.sparse import csr_array
 from jax_diversity.foundation.devices import default_device, is_accelerator, processor
 from jax_diversity.foundation.processes import in_threads, num_cores
 from jax_diversity.foundation.progress import Advance
+from jax_diversity.ordering.features import Features
 from jax_diversity.ordering.mesh import flat_mesh, from_all_processes, shared_checkpoint
-from jax_diversity.ordering.objective import Features, Objective
+from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Plan, PrefixSums, inverse
 from jax_diversity.ordering.pool import PoolSelector, PoolSizes, run_together
 from jax_diversity.ordering.running import Checkpoint, drive
@@ -193,6 +194,8 @@ def select_in_parts(
     streams = [stream[a:b] for a, b in itertools.pairwise(bounds)]
     sorted_streams = [np.argsort(places[part]) for part in streams]
     parts = [part[by_number] for part, by_number in zip(streams, sorted_streams, strict=True)]
+    after = befores[-1].plus(plan.before(parts[-1], len(plan.consumed) + bounds[-2]))
+    deviations = [plan.carried + sums.excess for sums in (*befores, after)]  # before every part, and at the end
     # Windows reach back from the first part to the consumed sequences, whose order is known, but not from other parts.
     known = plan.consumed[max(len(plan.consumed) - max(objective.windows, default=0), 0) :]
     befores[0] = befores[0].minus(plan.before(known, len(plan.consumed) - len(known)))
@@ -206,6 +209,8 @@ def select_in_parts(
 
     def start_part(number: int) -> tuple[PoolSelector, Plan]:
         own = plan.part(parts[number], len(plan.consumed) + bounds[number], befores[number], known_before[number])
+        if len(plan.targets) > 1:
+            own = own.straightened(deviations[number], deviations[number + 1])
         places = len(known_before[number]) + inverse(sorted_streams[number])
         return PoolSelector(own, objective, places, sizes, aging=aging), own
 

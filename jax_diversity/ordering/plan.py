@@ -21,7 +21,8 @@ from jax_diversity.counts.targets import FAMILY_TO_SHARES, Targets, as_shares
 from jax_diversity.foundation.checks import check_mapping, check_one_of
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
-from jax_diversity.ordering.objective import Features, Objective
+from jax_diversity.ordering.features import Features
+from jax_diversity.ordering.objective import Objective
 from jax_diversity.schema import Ordering
 from jax_diversity.schema.orderings import as_integers
 
@@ -184,6 +185,23 @@ class Plan:
             carried=self.carried + before.excess,
             head_start=head_start[groups].astype(np.int64),
         )
+
+    def straightened(self, start: Float64[np.ndarray, " column"], end: Float64[np.ndarray, " column"]) -> Plan:
+        """Return a part's plan with targets by which the deviation goes in a straight line from `start` to `end`.
+
+        While the target of one family moves, other families cannot keep theirs: their deviation grows from part to
+        part. A pool that starts from such a deviation would try to remove it at once, with unbalanced windows. The
+        part's sequences are given, so the best that it can do is to change the deviation evenly.
+
+        Args:
+            start: the deviation before the part.
+            end: the deviation after the part.
+        """
+        rows, change = self.remaining, end - start
+        tokens, number = max(int(self.features.tokens[rows].sum()), 1), max(len(rows), 1)
+        targets = self.targets + np.append(change[:-1] / tokens, change[-1] / number)
+        features = replace(self.features, targets=targets[0])
+        return replace(self, features=features, targets=targets, carried=self.carried - start)
 
     def before(self, placed: Int64[np.ndarray, " position"], first_position: int = 0) -> PrefixSums:
         """Return the sums over sequences at consecutive positions from `first_position` on."""

@@ -57,6 +57,7 @@ from jax_diversity.ordering.deviation import (
     smallest,
     start_deviation,
 )
+from jax_diversity.ordering.features import Features
 from jax_diversity.ordering.mesh import (
     BY_COLUMN,
     BY_ROW,
@@ -70,7 +71,7 @@ from jax_diversity.ordering.mesh import (
     shared_checkpoint,
     split,
 )
-from jax_diversity.ordering.objective import Features, Objective
+from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Plan, inverse, tie_numbers
 from jax_diversity.ordering.running import STEPS_PER_CALL, Checkpoint, drive
 

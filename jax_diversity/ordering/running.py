@@ -15,7 +15,7 @@ from jaxtyping import Int64
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
-from jax_diversity.ordering.objective import Features
+from jax_diversity.ordering.features import Features
 from jax_diversity.ordering.plan import Plan
 
 STEPS_PER_CALL = 4096

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-from jax_diversity.foundation.checks import as_weight, as_whole_number, check_at_least, check_file_name
+from jax_diversity.foundation.checks import (
+    as_weight,
+    as_whole_number,
+    check_at_least,
+    check_file_name,
+)
 from jax_diversity.foundation.errors import UserError
-
-if TYPE_CHECKING:
-    from jax_diversity.ordering.objective import Objective
+from jax_diversity.ordering.objective import Objective
 
 Place = int | float
 """A position of the run: a whole number, or a fraction of the run in [0, 1), written with a decimal point."""
@@ -116,28 +119,7 @@ class OrderConfig:
     """Name of the ordering. None means the method's name. The name of another method is refused."""
     seed: int = 0
     """Seed for methods that use random numbers."""
-    objective: Literal["default", "f1", "f2", "f3"] = "default"
-    """`default`: all families, norm column, self weight 0.5. `f1`, `f2`, `f3`: exactly as published."""
-    form: Literal["squares", "norms"] = "squares"
-    """Terms of f2 and f3: `squares`, as in the published formulas, or `norms`, as in the authors' code. `norms` works
-    only with the methods `greedy` and `greedy_block_shuffle`."""
-    weights: dict[str, float] = field(default_factory=dict)
-    """Family -> its weight λ. It replaces the weight in the characteristics, which is 1.0 for listed families (12.0 for
-    `tokens`). f1 uses only the first family's weight; f2 uses the first family's weight and norm_weight; f3 uses the
-    weights of the first two families."""
-    windows: tuple[int, ...] = ()
-    """Window sizes, in sequences, that are balanced besides the prefix (all sequences placed so far). If no size is
-    given and `batch_size` is set, the batch size is used. Windows of these sizes are then a few per cent nearer to the
-    corpus's mixture; other windows become only slightly worse."""
-    window_weight: float = 0.5
-    """β, the weight of the windows."""
-    norm_weight: float | None = None
-    """λ of the norm column. None means the objective's default."""
-    self_weight: float | None = None
-    """Weight of a sequence's own squared excess. None means the objective's default."""
-    document_weight: float | None = None
-    """λ of the term that keeps sequences of one document, and of its copies, far from each other. None means the
-    objective's default."""
+    objective: Objective = Objective()
     reverse: bool = False
     """Reverse the order: last sequence first."""
     devices: int | None = None
@@ -154,16 +136,19 @@ class OrderConfig:
     def for_batches(self, batch_size: int | None) -> OrderConfig:
         """Return the settings with the batch size as window size and block size, if the method uses them.
 
-        If windows or a block size are set, they stay. A published objective gets no windows.
+        If windows or a block size are set, they stay. An objective with a list of weights, such as the published ones,
+        gets no windows.
         """
         from jax_diversity.ordering.base import METHODS
 
         if batch_size is None:
             return self
-        takes_windows = METHODS.takes(self.method, "objective") and self.objective == "default"
-        windows = self.windows or ((batch_size,) if takes_windows else ())
+        objective = self.objective
+        is_default = objective.form == "squares" and not isinstance(objective.family_weights, tuple)
+        if METHODS.takes(self.method, "objective") and is_default and not objective.windows:
+            objective = dataclasses.replace(objective, windows=(batch_size,))
         blocks = {"block_size": batch_size} if METHODS.takes(self.method, "block_size") else {}
-        return dataclasses.replace(self, windows=windows, options={**blocks, **self.options})
+        return dataclasses.replace(self, objective=objective, options={**blocks, **self.options})
 
     def check_uses(self) -> None:
         """Raise an error for unknown options, and for settings that the method does not use.
@@ -187,13 +172,19 @@ class OrderConfig:
                 raise UserError(f"Expected no {where}.{name} {place}, where it has no effect; leave it out.")
 
     def arguments(self, families: Sequence[str]) -> dict[str, Any]:
-        """Return the arguments of `order` that the method uses: seed, objective and options."""
+        """Return the arguments of `order` that the method uses for counts of these families.
+
+        A weight may name a family that the counts do not have, because it has only one group in this corpus. Such a
+        family is balanced in any order.
+        """
         from jax_diversity.ordering.base import METHODS
 
-        used: dict[str, Any] = {"seed": self.seed} if METHODS.takes(self.method, "seed") else {}
-        if METHODS.takes(self.method, "objective"):
-            used["objective"] = self.resolve_objective(families)
-        return {**used, **self.options}
+        objective, weights = self.objective, self.objective.family_weights
+        if isinstance(weights, Mapping):
+            known = {family: value for family, value in weights.items() if family in families}
+            objective = dataclasses.replace(objective, family_weights=known)
+        given = {"seed": self.seed, "objective": objective}
+        return {name: given[name] for name in given if METHODS.takes(self.method, name)} | self.options
 
     def check(self, where: str, families: Sequence[str], earlier: Sequence[str] = ()) -> None:
         """Raise an error for settings that are wrong for every corpus.
@@ -212,17 +203,6 @@ class OrderConfig:
 
         check_file_name("an ordering's name", self.file_name)
         check_at_least(0, where, self, "seed")
-        for family, value in self.weights.items():
-            _check_family(f"{where}.weights to weigh", family, families)
-            as_weight(f"{where}.weights.{family}", value)
-        if not any(self.weights.get(family, 1.0) for family in families):
-            raise UserError(f"Expected {where}.weights to have a weight above zero, found only zeros.")
-        for name in ("window_weight", "norm_weight", "self_weight", "document_weight"):
-            if getattr(self, name) is not None:
-                as_weight(f"{where}.{name}", getattr(self, name))
-        for size in self.windows:
-            if size < 1:
-                raise UserError(f"Expected {where}.windows >= 1, found {size}.")
         self.targets.check(f"{where}.targets", families)
         self.after.check(f"{where}.after")
         if self.after.order not in (None, *earlier):
@@ -245,52 +225,17 @@ class OrderConfig:
             )
         try:
             self.check_uses()
-            objective = self.resolve_objective(families)
-            objective.check_families(families)
-            objective.check_method(self.method)
-            weights = objective.family_weights or [self.weights.get(family, 1.0) for family in families]
-            weighed = [family for family, value in zip(families, weights, strict=False) if value]
+            self.objective.check(self.method, families)
+            weighed = self.objective.weights_of(dict.fromkeys(families, 1.0))
             for family in self.targets.shares:
                 if family not in weighed:
                     raise UserError(f"Targets name the family {family!r}; the objective weighs {', '.join(weighed)}.")
         except UserError as error:
             raise UserError(f"Ordering {self.file_name!r}: {error}") from None
 
-    def resolve_objective(self, families: Sequence[str]) -> Objective:
-        """Return the objective of the settings: a preset, changed by the values that are set.
-
-        Raises:
-            UserError: weights of families that the preset does not use; invalid weights.
-        """
-        from jax_diversity.ordering.objective import Objective
-
-        presets = {"default": Objective, "f1": Objective.f1, "f2": Objective.f2, "f3": Objective.f3}
-        preset = presets[self.objective]()
-        if preset.family_weights is not None and self.weights:
-            weighed = families[: len(preset.family_weights)]
-            if unknown := set(self.weights) - set(weighed):
-                raise UserError(
-                    f"Expected weights of the families of {self.objective} ({', '.join(weighed)}), found "
-                    f"{', '.join(sorted(unknown))}; use objective=default for all families."
-                )
-            preset = dataclasses.replace(preset, family_weights=tuple(self.weights.get(name, 1.0) for name in weighed))
-        given = {name: getattr(self, name) for name in ("norm_weight", "self_weight", "document_weight")}
-        return dataclasses.replace(
-            preset,
-            windows=self.windows,
-            window_weight=self.window_weight,
-            form=self.form,
-            **{name: value for name, value in given.items() if value is not None},
-        )
-
 
 _DEFAULT = OrderConfig()
-_PARAMETER_OF = {
-    "seed": "seed",
-    **dict.fromkeys(("objective", "form", "weights", "windows", "window_weight"), "objective"),
-    **dict.fromkeys(("norm_weight", "self_weight", "document_weight"), "objective"),
-    **{"targets": "plan", "after": "plan", "devices": "mesh"},
-}
+_PARAMETER_OF = {"seed": "seed", "objective": "objective", "targets": "plan", "after": "plan", "devices": "mesh"}
 """Setting -> the parameter that a method needs for it. Settings without an entry work with all methods."""
 
 

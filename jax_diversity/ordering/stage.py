@@ -13,6 +13,7 @@ import numpy as np
 from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.stage import Context, Counts, Stage
+from jax_diversity.foundation.warned import warn
 from jax_diversity.foundation.wording import counted
 from jax_diversity.ordering.settings import OrderConfig, position_of
 from jax_diversity.ordering.stored import ORDERINGS, VALIDATION, VALIDATION_FILE, VALIDATION_STAGE, array_name
@@ -55,12 +56,7 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
 
     dataset = context.dataset
     counts = dataset.token_counts()
-    # A weight may name a family that the counts do not have, because it has only one group in this corpus. Such a
-    # family is balanced in any order.
-    given = {family: value for family, value in config.weights.items() if family in counts.families}
-    counts = counts.with_weights({**counts.weights, **given})
-    state = partial / "state"
-    settings = config.arguments(counts.families)
+    state, settings = partial / "state", config.arguments(counts.families)
     if METHODS.takes(config.method, "checkpoint"):
         settings["folder"] = state
     if config.devices is not None:
@@ -77,7 +73,7 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
     for warning in caught:
         if warning.category is UnmetTargets:
             about.setdefault("unmet_targets", []).append(str(warning.message))
-            warnings.warn(f"Ordering {config.file_name!r}: {warning.message}", stacklevel=2)
+            warn(f"Ordering {config.file_name!r}: {warning.message}")
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if config.reverse:

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,21 +15,22 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from jax_diversity import __version__
-from jax_diversity.dataset import Dataset, open_dataset
-from jax_diversity.foundation.artifacts import FORMAT_VERSION, fingerprint
+from jax_diversity.foundation.artifacts import FORMAT_VERSION, OutputFolder, fingerprint
 from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.foundation.executors import Executor, Processes
 from jax_diversity.foundation.folders import inside, open_to_append
 from jax_diversity.foundation.jobs import recorded_files
-from jax_diversity.foundation.mirrored_folder import MirroredFolder, MirroringExecutor, open_folder
+from jax_diversity.foundation.object_store import is_address
 from jax_diversity.foundation.own_functions import only_given
 from jax_diversity.foundation.progress import Progress, peak_bytes
 from jax_diversity.foundation.settings import settings_from_plain
 from jax_diversity.foundation.stage import Context, Stage
+from jax_diversity.foundation.warned import warn
 from jax_diversity.lab.metrics import logs_of_runs, read_log
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.settings import BuildConfig
 from jax_diversity.pipeline.stages import all_stages, ordering_stages, stages_by_name
+from jax_diversity.streaming.dataset import Dataset, open_dataset
 
 _MOST_CHANGES = 3
 
@@ -55,9 +55,8 @@ class Build:
 
     def __init__(self, config: BuildConfig, progress: Progress | None = None, executor: Executor | None = None) -> None:
         self.config = config
-        self.folder = folder = open_folder(config.out)
-        inner = executor or Processes()
-        self.executor = MirroringExecutor(inner, folder) if isinstance(folder, MirroredFolder) else inner
+        self.folder = _open_folder(config.out)
+        self.executor = executor or Processes()
         # The result of `features_from`: the dataset and sections of the settings.
         self._reference: Dataset | None = None
         self._adopted: dict[str, Any] = {}
@@ -183,6 +182,10 @@ class Build:
             self.folder.remove_partials(stage.name)  # a kill may have left the records of its jobs
             counts = self.folder.stages[stage.name]["counts"]
             return StageResult(stage.name, True, 0.0, stage.summary(counts), counts)
+        entry = self.folder.stages.get(stage.name)
+        if entry is not None and stage.must_remember(context, entry):
+            self.folder.remember(stage.name, stage.remembered)
+            inputs, settings, stage_fingerprint = self._identity(stage)
         start = time.monotonic()
         versions = {package: version(package) for package in stage.packages}
         # Other versions of the libraries may write other bytes, so their finished files are not kept.
@@ -201,7 +204,7 @@ class Build:
                 "more; what is finished is kept."
             ) from error
         # Before the new files replace the old ones: after a kill in between, later stages are absent, not outdated.
-        self._withdraw_dependents(stage, stage_fingerprint, settings)
+        self._withdraw_dependents(stage, stage_fingerprint)
         self.folder.manifest["format_version"] = FORMAT_VERSION
         entry = {
             "fingerprint": stage_fingerprint,
@@ -300,26 +303,23 @@ class Build:
                     f"not be continued; build into another folder (out), keep the settings, or move {folder} away."
                 )
 
-    def _withdraw_dependents(self, changed: Stage, new_fingerprint: str, new_settings: dict[str, Any]) -> None:
+    def _withdraw_dependents(self, changed: Stage, new_fingerprint: str) -> None:
         """Remove the stages that were made, directly or indirectly, from the previous output of a stage."""
         name, known = changed.name, stages_by_name()
         previous = self.folder.stages.get(name)
         if previous is None or previous["fingerprint"] == new_fingerprint:
             return
-        # Only the corpus's files have changed. After other changes the build ends like one from nothing.
-        is_corpus = name == next(iter(known))
-        has_grown = is_corpus and _without_files(previous["config"]) == _without_files(new_settings)
-        if is_corpus and not has_grown:
-            self.folder.forget()
         outdated = self._outdated(name)
         if "pack" in outdated and any(other.startswith("order/") for other in outdated):
-            warnings.warn(
+            warn(
                 f"The sequences of {self.folder.root} are made again: states of loaders, stored runs and your own "
                 "orders of the earlier sequences do not fit them.",
-                stacklevel=2,
             )
         for other in sorted(outdated - {name}):
-            self.folder.withdraw(other, known[other].remembered if has_grown and other in known else "")
+            if other in known and known[other].must_remember(self._context, None):
+                self.folder.remember(other, known[other].remembered)
+                self.folder.write_manifest()  # before the file is removed
+            self.folder.withdraw(other)
 
     def _log(self, stage: str, seconds: float) -> None:
         # The memory is the peak of the whole process so far. To measure one stage, the kernel's number must be reset,
@@ -328,6 +328,16 @@ class Build:
         line = {"time": now, "stage": stage, "seconds": round(seconds, 3), "process_peak_memory_bytes": memory}
         with open_to_append(inside(self.folder.root, "build.log")) as log:
             log.write(json.dumps(line) + "\n")
+
+
+def _open_folder(out: str | Path) -> OutputFolder:
+    # Stages map arrays into memory and rename files, which objects of a store do not allow.
+    if is_address(out):
+        raise UserError(
+            f"Expected a folder to build in (out), found the address {out}; build into a folder, then copy this folder "
+            "to the address (docs/scale.md)."
+        )
+    return OutputFolder(out)
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
@@ -370,7 +380,7 @@ class RecordedConfig(BuildConfig):
 
 def recorded_config(out: str | Path) -> RecordedConfig:
     """The settings of a dataset's last build; a `UserError` if they are absent or unknown to this version."""
-    folder = open_folder(out)
+    folder = _open_folder(out)
     if not folder.stages or "settings" not in folder.manifest:
         raise UserError(f"Expected a dataset in {folder.root}, found none; run `jax-diversity build` first.")
     try:

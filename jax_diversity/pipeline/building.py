@@ -6,17 +6,18 @@ import dataclasses
 import glob
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from jax_diversity.dataset import Dataset, open_dataset
+from jax_diversity.foundation.checks import check_type
 from jax_diversity.foundation.errors import UserError, did_you_mean, quoted, shortened
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.settings import settings_from_plain
 from jax_diversity.pipeline.build import Build
-from jax_diversity.pipeline.execution import ExecutionConfig, executing, follow_build
+from jax_diversity.pipeline.execution import ExecutionConfig
 from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.streaming.dataset import Dataset, open_dataset
 
 _LONGEST_PATH = 4096  # in characters; Linux allows no longer one
 _LIKE_A_FILE = re.compile(r"/|\.\w{1,8}$")
@@ -30,7 +31,6 @@ def build(
     sequence_length: int | None = None,
     quiet: bool = False,
     processes: int = 0,
-    shard: str | None = None,
     ray: bool = False,
     **settings: Any,
 ) -> Dataset:
@@ -41,12 +41,11 @@ def build(
     Args:
         paths: files, globs, folders or addresses of documents, or `python-environment`. Texts of a Python list are
             written to a file first, for example with `pandas.DataFrame({"text": texts}).to_parquet("texts.parquet")`.
-        out: the dataset's folder, or its address on an object store, such as `gs://bucket/dataset`.
+        out: the dataset's folder.
         batch_size: the global batch size of your training, in sequences over all hosts.
         sequence_length: L, the number of tokens in a sequence; None means the default, 512.
         quiet: show no progress.
         processes: the number of processes; 0 means one per core, if they save time.
-        shard: the number of this host among several that make the same call, such as `0/8`, or `auto`.
         ray: whether the work runs on a Ray cluster.
         settings: the other sections of the settings, as in a YAML file: mappings such as
             `tokenizer={"vocab_size": 32_768}`, or the settings' own classes.
@@ -58,6 +57,8 @@ def build(
         >>> dataset = build("texts/*.jsonl.gz", "dataset", batch_size=256)
         >>> loader = make_loader(dataset, global_batch_size=256)
     """
+    check_type("paths", paths, str | os.PathLike | Iterable, "names of files, or `python-environment`")
+    check_type("out", out, str | os.PathLike, "the dataset's folder")
     listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     for path in listed:  # a list of texts, or of records, is a common mistake
         if not isinstance(path, str | os.PathLike) or _is_text(os.fspath(path)):
@@ -66,7 +67,7 @@ def build(
                 "first, for example with pandas.DataFrame({'text': texts}).to_parquet('texts.parquet')."
             )
     sections = [each.name for each in dataclasses.fields(BuildConfig) if each.name != "out"]
-    arguments = [*dict.fromkeys(("batch_size", "sequence_length", "quiet", "processes", "shard", "ray", *sections))]
+    arguments = [*dict.fromkeys(("batch_size", "sequence_length", "quiet", "processes", "ray", *sections))]
     if unknown := [name for name in settings if name not in arguments]:
         listed = f"{', '.join(arguments)}{did_you_mean(unknown[0], arguments)}"
         raise UserError(f"Unknown setting {unknown[0]}; expected one of {listed}")
@@ -82,12 +83,8 @@ def build(
             raise UserError(f"Expected {section} to be a mapping of settings, found {type(held).__name__}.")
         plain[section] = {**held, name: value}
     plain |= {"out": os.fspath(out)} | ({} if batch_size is None else {"batch_size": batch_size})
-    config, execution = settings_from_plain(BuildConfig, plain), ExecutionConfig(processes, shard, ray=ray)
-    if execution.place()[0]:
-        follow_build(config, execution)
-    else:
-        with executing(config, execution) as executor:
-            Build(config, Progress(quiet), executor).run_all()
+    config, execution = settings_from_plain(BuildConfig, plain), ExecutionConfig(processes, ray)
+    Build(config, Progress(quiet), execution.executor()).run_all()
     return open_dataset(out)
 
 

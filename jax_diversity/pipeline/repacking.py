@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-from jax_diversity.dataset import Dataset, open_dataset
 from jax_diversity.foundation.artifacts import copy_file, is_as_written
 from jax_diversity.foundation.checks import as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError
@@ -16,6 +15,7 @@ from jax_diversity.foundation.folders import inside, make_folder
 from jax_diversity.foundation.object_store import is_address
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.pipeline.build import Build, recorded_config
+from jax_diversity.streaming.dataset import Dataset, open_dataset
 
 _NEEDED = ("pack", "characterize", "write")
 _AGAIN = ("pack", "characterize", "order_validation", "write")

@@ -7,19 +7,19 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, cast
 
-from jax_diversity.characteristics.settings import CharacteristicsConfig
-from jax_diversity.clustering.settings import ClusterConfig
-from jax_diversity.corpus.passes.settings import PreparationConfig
-from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
-from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.foundation.checks import as_whole_number, check_folder_name
 from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.foundation.libraries import MissingLibrary, together
 from jax_diversity.lab.settings import TrainConfig
 from jax_diversity.ordering.settings import OrderConfig
-from jax_diversity.packing.settings import PackingConfig
-from jax_diversity.records.settings import RecordsConfig
-from jax_diversity.tokenization.settings import TokenizerConfig
+from jax_diversity.preparation.passes.settings import PreparationConfig
+from jax_diversity.preparation.settings import PYTHON_ENVIRONMENT, CorpusConfig
+from jax_diversity.sequences.characteristics.settings import CharacteristicsConfig
+from jax_diversity.sequences.clustering.settings import ClusterConfig
+from jax_diversity.sequences.embedding.settings import EmbeddingConfig
+from jax_diversity.sequences.packing.settings import PackingConfig
+from jax_diversity.sequences.tokenization.settings import TokenizerConfig
+from jax_diversity.streaming.records.settings import RecordsConfig
 
 __all__ = [
     "PYTHON_ENVIRONMENT",
@@ -47,7 +47,7 @@ class BuildConfig:
     """The settings of all stages, from a corpus to an ordered, stored, measured dataset."""
 
     out: str = "out"
-    """The dataset's folder, or its address on an object store, such as `gs://bucket/dataset`."""
+    """The dataset's folder."""
     batch_size: int | None = None
     """The global batch size of your training, in sequences over all hosts: orderings without `windows` balance windows
     of this size, `greedy_block_shuffle` without a `block_size` shuffles blocks of this size, and measures, report and

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import chain
 
-from jax_diversity.characteristics.stage import CHARACTERIZE
-from jax_diversity.clustering.stage import CLUSTER
-from jax_diversity.corpus.stage import PREPARE
-from jax_diversity.embedding.stage import EMBED
 from jax_diversity.foundation.stage import Stage
-from jax_diversity.measures.stage import measure_stage
+from jax_diversity.ordering.measures.stage import measure_stage
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.ordering.stage import ORDER_VALIDATION, order_stage
-from jax_diversity.packing.stage import PACK
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.records.stage import WRITE
+from jax_diversity.preparation.stage import PREPARE
 from jax_diversity.report.stage import REPORT
-from jax_diversity.tokenization.stage import TOKENIZE
+from jax_diversity.sequences.characteristics.stage import CHARACTERIZE
+from jax_diversity.sequences.clustering.stage import CLUSTER
+from jax_diversity.sequences.embedding.stage import EMBED
+from jax_diversity.sequences.packing.stage import PACK
+from jax_diversity.sequences.tokenization.stage import TOKENIZE
+from jax_diversity.streaming.records.stage import WRITE
 
 
 def ordering_stages(order: OrderConfig) -> list[Stage]:

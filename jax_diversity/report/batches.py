@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from jax_diversity.dataset.dataset import Dataset
-from jax_diversity.figures.plain import clean_text, round_value
-from jax_diversity.measures.balance import Measurer
+from jax_diversity.foundation.figures.plain import clean_text, round_value
+from jax_diversity.ordering.measures.balance import Measurer
 from jax_diversity.schema import Ordering, Segments
+from jax_diversity.streaming.dataset.dataset import Dataset
 
 MOST_BATCHES, MAX_DIFFERENCES, MAX_ROWS, MAX_SEGMENTS, ALL_SEGMENTS = 3, 6, 12, 6, 1200
 _TITLE_CHARACTERS = 80

@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from jax_diversity.figures.plain import clean_text, count_histogram, largest_groups, length_histogram, round_value
-from jax_diversity.measures.curves import envelope
-from jax_diversity.packing.report import ClusterMix, cluster_mix
+from jax_diversity.foundation.figures.plain import (
+    clean_text,
+    count_histogram,
+    largest_groups,
+    length_histogram,
+    round_value,
+)
+from jax_diversity.ordering.measures.curves import envelope
 from jax_diversity.report.words import purity_sentence
 from jax_diversity.schema import Segments
+from jax_diversity.sequences.packing.report import ClusterMix, cluster_mix
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +33,7 @@ _SKIPPED = {
     "num_without_text": "without text",
     "num_text_not_string": "text is not a string",
     "num_invalid_utf8": "invalid UTF-8",
+    "num_undecodable": "unknown encoding",
     "num_raised": "unreadable",
     "num_took_too_long": "too slow",
 }
@@ -36,6 +43,8 @@ _PACKED += ("num_documents_cut", "num_padding_tokens", "num_inserted_ends", "num
 
 _WEIGHED = ("num_appearances", "num_documents_repeated", "num_documents_left_out")
 """The counts of `pack` for documents with weights."""
+_CHATS = ("num_sequences_without_targets", "num_chats", "num_chats_whole", "num_chats_cut", "num_chats_dropped")
+_CHATS += ("num_answer_tokens", "num_answer_tokens_apart")
 
 
 def corpus_values(documents: pa.Table, prepared: Mapping[str, Any], num_duplicates: int) -> dict[str, Any]:
@@ -146,7 +155,7 @@ def packing_values(
     return {
         "method": method,
         **{name: counts[name] for name in _PACKED},
-        **{name: counts[name] for name in _WEIGHED if name in counts},
+        **{name: counts[name] for name in (*_WEIGHED, *_CHATS) if name in counts},
         "clusters_per_sequence": round_value(mix.clusters_per_sequence) if mix else None,
         "largest_cluster_share": round_value(mix.largest_share) if mix else None,
         "mean_segments": round_value(per_sequence.mean()) if len(per_sequence) else None,

@@ -12,14 +12,15 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from jax_diversity.counts import TokenCounts
-from jax_diversity.figures.plain import as_json, clean_text, round_value, round_values
+from jax_diversity.foundation.figures.plain import as_json, clean_text, round_value, round_values
 from jax_diversity.foundation.progress import Advance, Progress
-from jax_diversity.measures.balance import Measurer, Order, as_order
-from jax_diversity.measures.comparison import SHUFFLE, gap_or_none
-from jax_diversity.measures.curves import MAX_POINTS
-from jax_diversity.measures.drawn import MeasuredOrder, curve_values, limit_values, shortened_curves
-from jax_diversity.measures.floors import ideal_token_shuffle
-from jax_diversity.measures.profile import (
+from jax_diversity.ordering.base import order as make_order
+from jax_diversity.ordering.measures.balance import Measurer, Order, as_order
+from jax_diversity.ordering.measures.comparison import SHUFFLE, gap_or_none
+from jax_diversity.ordering.measures.curves import MAX_POINTS
+from jax_diversity.ordering.measures.drawn import MeasuredOrder, curve_values, limit_values, shortened_curves
+from jax_diversity.ordering.measures.floors import ideal_token_shuffle
+from jax_diversity.ordering.measures.profile import (
     GroupBins,
     GroupTimeline,
     WindowProfile,
@@ -27,8 +28,7 @@ from jax_diversity.measures.profile import (
     window_floors,
     window_profile,
 )
-from jax_diversity.measures.targets import GivenTargets, corpus_targets
-from jax_diversity.ordering.base import order as make_order
+from jax_diversity.ordering.measures.targets import GivenTargets, corpus_targets
 from jax_diversity.report.words import verdict_sentence
 
 NUM_SEEDS = 5

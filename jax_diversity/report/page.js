@@ -166,8 +166,10 @@
     find("run").hidden = !about;
     if (!about) return;
     find("kind").textContent = `Run report, version ${about.version}`;
-    find("datasets").append(table(["Dataset", "Sequences", "Their length", "Positions", "Share", "Epochs"], about.datasets.map((each) =>
-      [foreign(each.path), count(each.num_sequences), count(each.sequence_length), count(each.positions), percent(each.share), each.epochs.toFixed(2)])));
+    const lists = (each) => (about.datasets.some((other) => other.checked_against.length) ? [each] : []);
+    find("datasets").append(table(["Dataset", "Sequences", "Their length", "Positions", "Share", "Epochs", ...lists("Checked against")], about.datasets.map((each) =>
+      [foreign(each.path), count(each.num_sequences), count(each.sequence_length), count(each.positions), percent(each.share), each.epochs.toFixed(2),
+        ...lists(each.checked_against.length ? foreign(each.checked_against.join("; ")) : "nothing")])));
     find("versions").append(table(["Version", "Change", "First new position", "Positions"], about.versions.map((each) =>
       [String(each.version), foreign(each.change), each.changed_at == null ? "–" : count(each.changed_at), count(each.positions)])));
   }

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jax_diversity.figures.embedding import drawing_script, embed_json, fill, resource
 from jax_diversity.foundation import artifacts
+from jax_diversity.foundation.figures.embedding import drawing_script, embed_json, fill, resource
 
 # A file may use the definitions of the files before it.
 _PAGE = ("elements", "batches", "prepared", "drawing", "page")

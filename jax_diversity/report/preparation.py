@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from jax_diversity.corpus.steps.base import rule_phrase
-from jax_diversity.corpus.stored import read_preparation
-from jax_diversity.dataset.dataset import Dataset
-from jax_diversity.figures.plain import clean_text, round_value
+from jax_diversity.foundation.figures.plain import clean_text, round_value
+from jax_diversity.schema.prepared import read_preparation
+from jax_diversity.streaming.dataset.dataset import Dataset
 
 MAX_PLACES, MAX_KINDS = 30, 20  # sources and languages; kinds of finds of a step
 MAX_EXAMPLES, MAX_LINES, MAX_LINE = 10, 14, 240  # documents of a rule, lines of a document, characters of a line
@@ -38,7 +37,7 @@ def preparation_values(account: Mapping[str, Any], examples: Mapping[str, Any]) 
         {
             "step": clean_text(step["step"], 60),
             "rule": clean_text(rule, 60),
-            "phrase": rule_phrase(step["step"], rule),
+            "phrase": clean_text(account.get("phrases", {}).get(f"{step['step']}.{rule}", "")),
             "removed": count,
             "share": round_value(count / max(step["documents_in"], 1)),
             "examples": [

@@ -4,8 +4,9 @@ They are the values of a report (see `values`) without the sections on a corpus 
 section `run`:
 
     run  version, num_positions,
-         datasets   [{path, num_sequences, sequence_length, positions, share, epochs}]; share is a fraction of
-                     all positions
+         datasets   [{path, num_sequences, sequence_length, positions, share, epochs, checked_against}]; share is a
+                     fraction of all positions, `checked_against` has the files of evaluation texts that the dataset's
+                     preparation was given
          versions   [{version, positions, change, changed_at?}]; changed_at is the first position that differs
                     from the version before
          changes    [{version, position}]: the positions `changed_at` that are also positions of this version
@@ -21,21 +22,21 @@ from typing import Any
 
 import numpy as np
 
-from jax_diversity.figures.plain import clean_text, round_value
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.figures.plain import clean_text, round_value
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.wording import counted
 from jax_diversity.lab.training_log import LOG_FILE, training_folder
-from jax_diversity.measures.comparison import SHUFFLE
+from jax_diversity.ordering.measures.comparison import SHUFFLE
 from jax_diversity.report import words
 from jax_diversity.report.orderings import Shown, orders_values
 from jax_diversity.report.training import logged_steps, training_values
 from jax_diversity.report.values import FORMAT_VERSION, summary_values
-from jax_diversity.run.joining import joined_groups
-from jax_diversity.run.measuring import choose
-from jax_diversity.run.run import Origins
-from jax_diversity.run.stored import StoredRun
 from jax_diversity.schema.orderings import Positions
+from jax_diversity.streaming.run.joining import joined_groups
+from jax_diversity.streaming.run.measuring import choose
+from jax_diversity.streaming.run.run import Origins
+from jax_diversity.streaming.run.stored import StoredRun
 
 NUM_STRETCHES = 72
 
@@ -130,6 +131,7 @@ def _reading(run: StoredRun) -> dict[str, Any]:
                 "positions": count,
                 "share": round_value(count / len(run)),
                 "epochs": round_value(count / max(each.num_sequences, 1)),
+                "checked_against": [*map(clean_text, each.checked_against)],
             }
             for each, count in zip(run.members, counts, strict=True)
         ],

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from jax_diversity.figures.plain import as_json, clean_text, round_value
+from jax_diversity.foundation.figures.plain import as_json, clean_text, round_value
 from jax_diversity.foundation.folders import inside
 from jax_diversity.foundation.stage import Context
 from jax_diversity.lab.explaining.stored import read_explanations
 from jax_diversity.lab.metrics import LOG_FILE, logs_of_runs, read_log
 from jax_diversity.lab.noise import find_outliers, loss_noise
-from jax_diversity.measures.curves import envelope
+from jax_diversity.ordering.measures.curves import envelope
 from jax_diversity.report.words import training_sentence
 
 Steps = Sequence[Mapping[str, Any]]

@@ -75,19 +75,19 @@ from typing import Any
 
 import numpy as np
 
-from jax_diversity.characteristics.stored import documents_file
-from jax_diversity.dataset.calls import known_measures
-from jax_diversity.dataset.dataset import Dataset
-from jax_diversity.figures.plain import as_json, clean_text
+from jax_diversity.foundation.figures.plain import as_json, clean_text
 from jax_diversity.foundation.stage import Context
-from jax_diversity.measures.verdict import Means, judge, too_few
-from jax_diversity.measures.windows import usable_windows
+from jax_diversity.ordering.measures.verdict import Means, judge, too_few
+from jax_diversity.ordering.measures.windows import usable_windows
 from jax_diversity.report import words
 from jax_diversity.report.batches import batches_values, segment_blocks
 from jax_diversity.report.corpus import DOCUMENT_COLUMNS, cluster_values, corpus_values, packing_values
 from jax_diversity.report.orderings import Shown, main_verdicts, orders_values
 from jax_diversity.report.preparation import stored_preparation
 from jax_diversity.report.training import explanations, logs_of_others, training_runs, training_values
+from jax_diversity.sequences.characteristics.stored import documents_file
+from jax_diversity.streaming.dataset.calls import known_measures
+from jax_diversity.streaming.dataset.dataset import Dataset
 
 FORMAT_VERSION = 2
 

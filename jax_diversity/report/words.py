@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jax_diversity.figures.plain import clean_text
+from jax_diversity.foundation.figures.plain import clean_text
 from jax_diversity.foundation.wording import counted
-from jax_diversity.measures.verdict import Verdict
+from jax_diversity.ordering.measures.verdict import Verdict
 
 MAX_FIELDS = 8
 """The largest number of metadata fields in a sentence."""
@@ -62,7 +62,7 @@ def corpus_sentence(values: Mapping[str, Any]) -> str:
     return (
         f"{counted(corpus['num_documents'], 'document')} with {size_in_words(corpus['text_bytes'])} of text became "
         f"{counted(corpus['num_tokens'], 'token')} and {sequences} of {packing['sequence_length']:,} "
-        f"tokens to train on{kept_apart}.{_weights_sentence(packing)}"
+        f"tokens to train on{kept_apart}.{_weights_sentence(packing)}{_chats_sentence(packing)}"
     )
 
 
@@ -73,6 +73,18 @@ def _weights_sentence(packing: Mapping[str, Any]) -> str:
     never = f", and {left_out:,} never" if left_out else ""
     appear = "appears" if repeated == 1 else "appear"
     return f" By weight, {counted(repeated, 'document')} {appear} several times{never}."
+
+
+def _chats_sentence(packing: Mapping[str, Any]) -> str:
+    if "num_chats" not in packing:
+        return ""
+    apart = packing["num_answer_tokens_apart"] / max(packing["num_answer_tokens"], 1)
+    dropped = packing["num_chats_dropped"]
+    return (
+        f" Of {counted(packing['num_chats'], 'chat')}, {packing['num_chats_whole']:,} are whole in a sequence, "
+        f"{packing['num_chats_cut']:,} are cut{f', and {dropped:,} are left out' if dropped else ''}; "
+        f"{percent(apart)} of the tokens of answers stand without their question."
+    )
 
 
 def families_sentence(characterized: Mapping[str, Any]) -> str:
@@ -164,6 +176,11 @@ def left_out_sentence(ordering: str) -> str:
     )
 
 
+def _has_loss_family(verdicts: Sequence[Verdict]) -> bool:
+    """Return whether orderings were judged by the family `loss`, which only datasets of chats have."""
+    return any(family == "loss" for each in verdicts for means in each.means.values() for family, _ in means)
+
+
 def next_sentences(values: Mapping[str, Any], verdicts: Sequence[Verdict], batch_size: int | None) -> list[str]:
     """What to do with the orderings: which one to train on, what to expect of a model, and how to measure it.
 
@@ -176,6 +193,8 @@ def next_sentences(values: Mapping[str, Any], verdicts: Sequence[Verdict], batch
     if not _PLAIN_NAME.fullmatch(folder):
         folder = "RUN" if is_run else "DATASET"
     size = "" if batch_size is None else f", global_batch_size={batch_size}"
+    if "num_chats" in (values.get("packing") or {}) or _has_loss_family(verdicts):
+        size += ', loss_mask="answers"'
     sentences = []
     closed = {each.ordering: each.mean_gap_closed for each in verdicts if each.mean_gap_closed is not None}
     if closed:

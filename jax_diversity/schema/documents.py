@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Int32, Int64
+
+TURN_SPANS = "turn_spans"
+"""The metadata field of a stored chat: the places of contents in its text, as pairs of start and stop in characters.
+
+The text between these places is from the template.
+"""
+LOSS_SPANS = "loss_spans"
+"""The metadata field of a stored chat: the places of the answers with their endings, as pairs of the same kind."""
+TURN_STARTS = "turn_starts"
+"""The metadata field of a stored chat: where each turn begins in its text, with the template's text before the content.
+
+It is empty if the turns of an edited text are not certain.
+"""
+TURN_FIELDS = (TURN_SPANS, LOSS_SPANS, TURN_STARTS, "roles")
+"""The metadata fields with a value for each turn of a stored chat."""
+ROLES = ("system", "user", "assistant", "tool")
+"""The roles of turns. A turn of a stored chat has the number of its role in this tuple."""
+ANSWERS = "assistant"
+"""The role whose turns count towards the loss."""
+
+
+class ChatSpans(NamedTuple):
+    """The parts of a stored chat, in characters.
+
+    Attributes:
+        contents: start and stop of the contents of turns. The text between them is from the template.
+        answers: start and stop of the answers with their endings.
+        starts: where each turn begins.
+        roles: the role of each turn.
+    """
+
+    contents: Sequence[Sequence[int]]
+    answers: Sequence[Sequence[int]]
+    starts: Sequence[int]
+    roles: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +55,13 @@ class Document:
     language: str | None = None
     title: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDocument(Document):
+    """A document of token ids. Its text is empty if the corpus does not contain the text."""
+
+    tokens: Int32[np.ndarray, " token"] = field(default_factory=lambda: np.zeros(0, np.int32), compare=False)
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 
 from jax_diversity.foundation.artifacts import write_array, write_text
 from jax_diversity.foundation.checks import check_type
 from jax_diversity.foundation.errors import UserError, in_one_line
-from jax_diversity.foundation.tables import as_html
+from jax_diversity.foundation.tables import Display, Displayed
 from jax_diversity.foundation.wording import counted
 
 # The .json contains these values besides `info`. Entries of `info` with these names are not stored.
@@ -30,7 +30,7 @@ _SHOWN = 8
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Ordering:
+class Ordering(Displayed):
     """A bijection from positions of training to sequence indices. It can be used like the array of these indices.
 
     Attributes:
@@ -92,12 +92,12 @@ class Ordering:
         method = self.info.get("method", "unknown method")
         return f"Ordering({counted(len(self), 'sequence')}, {method}, fingerprint {self.fingerprint[:16]})"
 
-    def _repr_html_(self) -> str:
+    def _display(self) -> Display:
         first = ", ".join(map(str, self.indices[:_SHOWN].tolist()))
         more = ", ..." if len(self) > _SHOWN else ""
         rows = [[name, str(self.info[name])] for name in ("method", "seed") if name in self.info]
         rows += [["first sequences", f"{first}{more}"], ["fingerprint", self.fingerprint[:16]]]
-        return as_html(f"Ordering of {counted(len(self), 'sequence')}", [["", ""], *rows])
+        return Display(f"Ordering of {counted(len(self), 'sequence')}", [("", [["", ""], *rows])])
 
     @property
     def num_sequences(self) -> int:
@@ -215,6 +215,17 @@ def as_integers(name: str, values: Any, least: int = 0, below: int = 2**63) -> I
         place = int(np.argmax(outside))
         raise UserError(f"Expected {name} >= {least}{upper}, found {values[place]} at place {place}.")
     return values.astype(np.int64, copy=False)
+
+
+def as_floats(name: str, given: Any) -> Float64[np.ndarray, "..."]:
+    """Check that a user's values are real numbers, in an array of any shape."""
+    try:
+        values = np.asarray(given)
+        if values.dtype.kind == "c":
+            raise TypeError(f"complex numbers ({values.dtype})")
+        return values.astype(np.float64) if values.dtype.kind in "iuf" else np.asarray(given, np.float64)
+    except Exception as error:  # arrays of other libraries raise various errors when NumPy converts them
+        raise UserError(f"Expected {name} to be numbers, found: {in_one_line(error)}.") from None
 
 
 def _plain_value(value: Any) -> Any:

@@ -191,7 +191,7 @@ def test_mistakes_on_a_dataset(built: Path, tmp_path: Path, capsys: pytest.Captu
     assert "plain file name" in fails(["order", *out, "--name", "../x"], capsys)
     assert "has no option 'pool_sise'" in fails(["order", *out, "--options", "pool_sise", "8"], capsys)
     assert "found 0" in fails(["order", *out, "--options", "pool_size", "0"], capsys)
-    assert "found 'topic'" in fails(["order", *out, "--name", "x", "--weights", "topic", "1"], capsys)
+    assert "found 'topic'" in fails(["order", *out, "--name", "x", "--family-weights", "topic", "1"], capsys)
     assert "has balance, uniform_shuffle" in fails(["measure", *out, "--orderings", "balence"], capsys)
     assert "found 99999" in fails(["measure", *out, "--windows", "99999"], capsys)
     np.save(tmp_path / "short.npy", np.arange(3))
@@ -226,7 +226,10 @@ SLIPS = [
     (["build", "--packing.sequence_length=x"], "Expected a whole number after --packing.sequence-length, found x"),
     (["inspect", "--rank", "first"], "Expected a whole number or None after --rank, found first"),
     (["train", "--train.learning-rate", "1e"], "Expected a number after --train.learning-rate, found 1e"),
-    (["order", "--weights", "cluster"], "Expected pairs of a name and its value after --weights, found cluster"),
+    (
+        ["order", "--family-weights", "cluster"],
+        "each a number or pairs of a name and its value or None after --objective.family-weights, found cluster",
+    ),
     (
         ["build", "--packing.document-order", "shufle"],
         r"one of shuffle, corpus, spacing after --packing.document-order, found shufle; did you mean shuffle\?",

@@ -15,17 +15,24 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.cli.guidance import next_steps
-from jax_diversity.cli.inspecting import as_json, batch_table, uses_table
 from jax_diversity.cli.main import main
-from jax_diversity.cli.measuring import size_label, sparkline
-from jax_diversity.cli.tables import speaks_unicode
+from jax_diversity.foundation.tables import speaks_unicode
 from jax_diversity.foundation.terminal import show
-from jax_diversity.measures.comparison import compare
+from jax_diversity.ordering.measures.comparison import compare
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build, recorded_config
+from jax_diversity.pipeline.guidance import next_steps
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.run.inspection import BatchView, DocumentUse, FamilyView, Inspector, SegmentView, SequenceView
+from jax_diversity.streaming.run.inspection import (
+    BatchView,
+    DocumentUse,
+    FamilyView,
+    Inspector,
+    SegmentView,
+    SequenceView,
+)
+from jax_diversity.streaming.run.inspection_text import batch_json, batch_table, uses_table
+from jax_diversity.streaming.run.measures_text import size_label, sparkline
 from tests.support.synthetic import synthetic_characteristics
 
 LONG_NAME = "a-name-of-an-ordering-that-says-more-than-a-line-of-a-table-can-hold-before-its-numbers"
@@ -181,7 +188,7 @@ def test_hostile_text_is_text() -> None:
     assert "[bold]markup" in text
     assert "end-0" in text, "the end of a long id, where ids differ"
     assert "... and 1 row more" in text
-    assert strict_json(as_json(batch, deviations))["step"] == 12_345_678
+    assert strict_json(batch_json(batch, deviations))["step"] == 12_345_678
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from jax_diversity.foundation import artifacts
 from jax_diversity.foundation.artifacts import OutputFolder, atomic_path, remove_leftovers
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.pipeline.build import Build, recorded_config
-from jax_diversity.run.inspection import Inspector
+from jax_diversity.streaming.run.inspection import Inspector
 from tests.support.hostile import sign_manifest
 from tests.support.tiny_dataset import write_tiny_dataset
 
@@ -180,7 +180,7 @@ def test_leftovers_of_killed_writers_go_and_those_of_living_ones_stay(tmp_path: 
 
 def test_records_of_swapped_files_are_not_shown(tmp_path: Path) -> None:
     root = write_tiny_dataset(tmp_path / "out").root
-    first, second = sorted((root / "records").glob("train-*"))[:2]
+    first, second = sorted((root / "records").glob("train-*.array_record"))[:2]
     contents = first.read_bytes(), second.read_bytes()
     assert len(contents[0]) == len(contents[1])
     first.write_bytes(contents[1])

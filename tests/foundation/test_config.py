@@ -12,6 +12,7 @@ import pytest
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.settings import read_settings, settings_from_plain
+from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.settings import BuildConfig, PreparationConfig, demo_config
 
@@ -78,15 +79,15 @@ def test_what_a_file_leaves_out_keeps_its_default(tmp_path: Path) -> None:
         ("packing: {sequence_length: true}", "Expected packing.sequence_length to be int, found True"),
         ("packing: 3", "Expected settings below packing, found 3"),
         ("corpus: {paths: a.jsonl}", "Expected a list for corpus.paths, found 'a.jsonl'"),
-        ("orders: [{objective: f9}]", "orders.objective to be one of default, f1, f2, f3, found 'f9'"),
-        ("orders: [{method: 3}]", "Expected orders.method to be str, found 3"),
+        ("orders: [{objective: f9}]", r"orders\[0\].objective.base to be one of f1, f2, f3, found 'f9'"),
+        ("orders: [{method: 3}]", r"Expected orders\[0\].method to be str, found 3"),
         ("train: {learning_rate: fast}", "Expected train.learning_rate to be float, found 'fast'"),
         ("train: {learning_rate: true}", "Expected train.learning_rate to be float, found True"),
-        ("orders: [{windows: 256}]", "Expected a list for orders.windows, found 256"),
-        ("orders: [{options: [pool_size]}]", "Expected names and values for orders.options"),
+        ("orders: [{objective: {windows: 256}}]", r"a list for orders\[0\].objective.windows, found 256"),
+        ("orders: [{options: [pool_size]}]", r"Expected names and values for orders\[0\].options"),
         (
             "orders: [{options: {pool_size: [8]}}]",
-            r"Expected orders.options.pool_size to be one of int, float, bool, str, found \[8\]",
+            r"Expected orders\[0\].options.pool_size to be one of int, float, bool, str, found \[8\]",
         ),
         ("packing: {shuffle_documents: true}", "Unknown setting packing.shuffle_documents"),
         ("packing: {sequence_lenght: 3}", r"sequence_lenght; expected one of .*; did you mean 'sequence_length'\?"),
@@ -121,7 +122,7 @@ def test_an_option_that_is_none(tmp_path: Path) -> None:
 
 
 def test_settings_can_be_pickled() -> None:
-    config = BuildConfig(orders=(OrderConfig(windows=(64,), weights={"cluster": 2.0}),))
+    config = BuildConfig(orders=(OrderConfig(objective=Objective(windows=(64,), family_weights={"cluster": 2.0})),))
     assert pickle.loads(pickle.dumps(config)) == config
 
 
@@ -131,7 +132,11 @@ def test_absent_file(tmp_path: Path) -> None:
 
 
 _WINDOWED = BuildConfig(
-    orders=(OrderConfig(windows=(64, 256), norm_weight=0.0, options={"pool_size": 9, "shuffle": False}),)
+    orders=(
+        OrderConfig(
+            objective=Objective(windows=(64, 256), norm_weight=0.0), options={"pool_size": 9, "shuffle": False}
+        ),
+    )
 )
 
 
@@ -171,14 +176,26 @@ def test_settings_survive_json(config: BuildConfig) -> None:
         ("packing: {seed: -1}", "packing.seed >= 0, found -1"),
         ("orders: [{method: greedy}, {name: b, seed: -1}]", r"orders\[1\].seed >= 0, found -1"),
         (
-            "orders: [{weights: {host: 1}}]",
-            r"\[0\].weights .* \(cluster, length, source, language, tokens\), found 'host'",
+            "orders: [{objective: {family_weights: {host: 1}}}]",
+            r"family_weights .* \(cluster, length, source, language, loss, tokens\), found 'host'",
         ),
-        ("orders: [{weights: {length: -1}}]", r"orders\[0\].weights.length to be finite and >= 0, found -1.0"),
-        ("orders: [{windows: [0]}]", r"orders\[0\].windows >= 1, found 0"),
-        ("orders: [{window_weight: -1}]", r"orders\[0\].window_weight to be finite and >= 0, found -1.0"),
-        ("orders: [{norm_weight: .inf}]", r"orders\[0\].norm_weight to be finite and >= 0, found inf"),
-        ("orders: [{self_weight: .nan}]", r"orders\[0\].self_weight to be finite and >= 0, found nan"),
+        (
+            "orders: [{objective: {family_weights: {length: -1}}}]",
+            r"orders\[0\].objective: .*family_weights.length to be finite and >= 0, found -1.0",
+        ),
+        (
+            "orders: [{objective: {family_weights: "
+            "{cluster: 0, length: 0, source: 0, language: 0, loss: 0, tokens: 0}}}]",
+            "zeros",
+        ),
+        ("orders: [{objective: {windows: [0]}}]", r"orders\[0\].objective: .*windows .*>= 1, found 0"),
+        ("orders: [{objective: {window_weight: -1}}]", "window_weight to be finite and >= 0, found -1.0"),
+        ("orders: [{objective: {norm_weight: .inf}}]", "norm_weight to be finite and >= 0, found inf"),
+        ("orders: [{objective: {self_weight: .nan}}]", "self_weight to be finite and >= 0, found nan"),
+        (
+            "orders: [{objective: {base: f3, family_weights: {length: 1}}}]",
+            "as a list with the base f3, .* found names",
+        ),
         ("orders: [{devices: 0}]", r"orders\[0\].devices to be a whole number >= 1, found 0"),
         (
             "orders: [{reverse: true, targets: {shares: {cluster: [[1]]}}}]",
@@ -251,7 +268,9 @@ def test_settings_that_some_corpus_could_satisfy(tmp_path: Path) -> None:
         tokenizer: {{kind: file, path: "{tokenizer}", end_token: END}}
         cluster: {{num_clusters: 8, train_documents: 8}}
         records: {{layout: ordered, ordering: mine}}
-        orders: [{{name: mine, windows: [16], window_weight: 1, norm_weight: 0, weights: {{length: 0}}}}]
+        orders:
+          - name: mine
+            objective: {{windows: [16], window_weight: 1, norm_weight: 0, family_weights: {{length: 0}}}}
         train: {{width: 8, num_heads: 4, warmup_steps: 0, validation_batches: 0}}
         """,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -187,13 +188,14 @@ def test_of_python_any_value_is_the_methods_own_to_check(methods: Methods) -> No
 
 def test_types_reach_options_from_the_command_line_and_from_yaml() -> None:
     """Both give whole numbers, numbers, switches, texts and None their types; a table of methods checks them alike."""
-    from jax_diversity.cli.options import OrderOptions, parse_options
-    from jax_diversity.foundation.settings import settings_from_plain
+    from jax_diversity.cli.main import all_verbs
+    from jax_diversity.cli.parsing import parse_options
 
     words = ["--options", "pool_size", "20", "share", "0.5", "shuffle", "False", "how", "fast", "buffer", "None"]
-    given = parse_options(OrderOptions(), "order", words, "")
+    default = all_verbs()["order"].options
+    given = parse_options(default, "order", words)
     options = {"pool_size": 20, "share": 0.5, "shuffle": False, "how": "fast", "buffer": None}
-    assert settings_from_plain(OrderOptions, {"options": options}) == given
+    assert given == dataclasses.replace(default, options=options)
     assert [type(value) for value in given.options.values()] == [int, float, bool, str, type(None)]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_diversity.text.terms import split_terms
+from jax_diversity.foundation.text.terms import split_terms
 
 pytestmark = pytest.mark.core
 

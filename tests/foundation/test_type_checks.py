@@ -8,7 +8,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from jax_diversity.measures.windows import place
+from jax_diversity.ordering.measures.windows import place
 from tests.support.synthetic import synthetic_characteristics
 from tests.support.typechecker import CHECKED_CALLS
 

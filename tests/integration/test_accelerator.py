@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import Mesh
 
 import jax_diversity as jd
-from jax_diversity.clustering.assignment import assign
+from jax_diversity.sequences.clustering.assignment import assign
 from tests.support.clustered_rows import random_rows
 from tests.support.many_devices import wide_characteristics
 from tests.support.synthetic import synthetic_characteristics

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import corpora, picture, verdicts
 from jax_diversity import UserError, open_dataset
-from jax_diversity.characteristics.codes import length_bins
+from jax_diversity.sequences.characteristics.codes import length_bins
 from tests.support.tiny_dataset import write_tiny_dataset
 
 pytestmark = pytest.mark.campaign

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 import shlex
 import shutil
@@ -18,10 +19,11 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.cli.options import with_full_names
-from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.packing.base import METHODS, pack
+from evidence.__main__ import VERBS as EXPERIMENT_VERBS
+from jax_diversity.cli.parsing import Signature, list_options, with_full_names
 from jax_diversity.pipeline.build import Build
+from jax_diversity.sequences.embedding.settings import EmbeddingConfig
+from jax_diversity.sequences.packing.base import METHODS, pack
 from tests.conftest import MakeFolder
 from tests.support.documented_model import train_on
 from tests.support.example_datasets import build_examples
@@ -35,7 +37,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("**
 # Pages whose examples need files of their own, and the tests that run them.
 ELSEWHERE = {
     "embeddings.md": __name__,
-    "exports.md": "tests.export.test_export_docs",
+    "exports.md": "tests.streaming.export.test_export_docs",
     "training.md": "tests.lab.test_metrics",
 }
 
@@ -67,8 +69,13 @@ def run_blocks(path: Path, names: dict[str, Any]) -> dict[str, Any]:
     return names
 
 
-def test_examples_of_the_readme(workplace: Path) -> None:
-    names = run_blocks(ROOT / "README.md", {})
+def test_examples_of_the_readme(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    builds = []
+    signature = inspect.signature(jd.build)
+    monkeypatch.setattr(jd, "build", lambda *arguments, **options: builds.append((arguments, options)))
+    names = run_blocks(ROOT / "README.md", {"train_step": train_on})
+    assert builds == [(("texts/*.jsonl.gz", "dataset"), {"batch_size": 64})]  # the workplace has this dataset
+    assert signature.bind(*builds[0][0], **builds[0][1])
     assert len(jd.Ordering.load("my-order.npy")) == 2000
     assert names["batch"]["inputs"].shape == (64, 32)
     # "Row j of the batch at position p is sequence `ordering[p + j]`": of the last batch, that which the loop left.
@@ -141,8 +148,8 @@ def test_the_packing_method_of_the_contributors_page(tmp_path: Path, monkeypatch
     (block,) = (block for block in blocks(ROOT / "CONTRIBUTING.md") if "def longest_first(" in block)
     (tmp_path / "longest_first.py").write_text(block, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    folders = [*sys.modules["jax_diversity.packing"].__path__, str(tmp_path)]
-    monkeypatch.setattr("jax_diversity.packing.__path__", folders)
+    folders = [*sys.modules["jax_diversity.sequences.packing"].__path__, str(tmp_path)]
+    monkeypatch.setattr("jax_diversity.sequences.packing.__path__", folders)
     monkeypatch.setitem(METHODS, "longest_first", "longest_first")
     assert METHODS.describe("longest_first")[1] == {"last_sequence": "'drop'"}
     packed = pack([3, 9, 4], 4, method="longest_first", last_sequence="pad")
@@ -189,6 +196,16 @@ def test_shell_examples_name_real_verbs_and_options(command_line: ModuleType) ->
         assert used <= known | switches | {"--help"}, verb
 
 
+def test_commands_of_experiments_name_files_and_real_options() -> None:
+    shell = "\n".join(block for path in DOCUMENTS for block in blocks(path, "sh"))
+    commands = re.findall(r"^(?:\.venv/bin/)?python -m evidence (\w+) (\S+)(.*)", shell, re.MULTILINE)
+    assert len(commands) > 20
+    for verb, file, rest in commands:
+        known = {option.name for option in list_options(Signature(EXPERIMENT_VERBS[verb]).default)}
+        assert {word for word in rest.split() if word.startswith("--")} <= known, verb
+        assert (ROOT / file).is_file(), file
+
+
 class Page(HTMLParser):
     """A page's anchors, and what it links to or loads."""
 
@@ -226,7 +243,7 @@ def test_the_site_builds_without_a_warning_and_holds_together(tmp_path: Path, co
         homes = [path for path, page in pages.items() if f"jax_diversity.{public}" in page.ids]
         assert len(homes) == 1, public
     described = pages["reference/command-line.html"]
-    assert "#lab-run" in described.links
+    assert "#lab-explain" in described.links
     assert "](#" not in described.text  # a link in Markdown that is none
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         notebook = pages[f"notebooks/{path.stem}.html"]

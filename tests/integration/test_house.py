@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -14,11 +15,10 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.cli import main as command_line
-from jax_diversity.cli import options
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.checks import check_at_least
 from jax_diversity.foundation.stage import Context, Counts, Stage
-from jax_diversity.pipeline import build, stages
+from jax_diversity.pipeline import build, commands, stages
 from jax_diversity.pipeline.build import Build
 from jax_diversity.pipeline.settings import BuildConfig
 from tests.support.tiny_corpus import tiny_config
@@ -65,11 +65,6 @@ class WithShout(BuildConfig):
 
 
 @dataclass(frozen=True)
-class ShoutOptions(options.StageOptions, WithShout):
-    """The options of a stage's verb, which follow from the settings."""
-
-
-@dataclass(frozen=True)
 class RecordedWithShout(build.RecordedConfig, WithShout):
     """The settings of a manifest."""
 
@@ -77,9 +72,8 @@ class RecordedWithShout(build.RecordedConfig, WithShout):
 @pytest.fixture
 def with_shout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "STAGES", (*stages.STAGES[:6], SHOUT, *stages.STAGES[6:]))
-    for module in (build, command_line, options):  # where `pipeline.settings.BuildConfig` is used by its name
+    for module in (build, command_line, commands):  # where `pipeline.settings.BuildConfig` is used by its name
         monkeypatch.setattr(module, "BuildConfig", WithShout)
-    monkeypatch.setattr(command_line, "StageOptions", ShoutOptions)
     monkeypatch.setattr(build, "RecordedConfig", RecordedWithShout)
 
 
@@ -149,3 +143,16 @@ def test_light_verbs_start_no_accelerator(tmp_path: Path, tiny_dataset: Path) ->
     arguments = [sys.executable, "-c", f"import jax; jax.devices()\n{WITHOUT_ACCELERATOR}", json.dumps(commands[-2:])]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert done.stderr.endswith("verify started the accelerator\n")
+
+
+def test_no_pattern_repeats_a_group_possessively() -> None:
+    """Before Python 3.11.5, `(...)*+` finds nothing if the group can go back; `(?>(...)*)` is right everywhere."""
+    root = Path(__file__).parents[2]
+    files = [path for folder in ("jax_diversity", "evidence") for path in (root / folder).rglob("*.py")]
+    found = {
+        f"{path.name}: {line.strip()}"
+        for path in files
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r"\)(?:[*+?]|\{[0-9,]+\})\+", line) and "!$&" not in line  # a list of characters
+    }
+    assert found == set()

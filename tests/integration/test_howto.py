@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import csv
+import gzip
 import importlib
 import json
 import os
@@ -11,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -22,11 +24,11 @@ import yaml
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
-from jax_diversity.cli.tables import orderings_verdict
 from jax_diversity.lab.metrics import read_log
-from jax_diversity.token_store.megatron import TokenWriter
+from jax_diversity.pipeline.tables import orderings_verdict
+from jax_diversity.sequences.token_store.megatron import TokenWriter
 from tests.conftest import MakeFolder
-from tests.support.documented_model import train_on
+from tests.support.documented_model import train_on, train_on_tokens
 from tests.support.example_datasets import build_examples
 from tests.support.programs import devices
 from tests.support.tiny_corpus import write_corpus
@@ -68,10 +70,15 @@ def here(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return workplace
 
 
-def run(page: str) -> dict[str, Any]:
-    """Run a page's blocks one after another; the documented model trains on every batch that they show."""
+def run(page: str, edited: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Run a page's blocks one after another; the documented model trains on every batch that they show.
+
+    A user replaces the keys of `edited` by its values.
+    """
     names: dict[str, Any] = {"__name__": page}
     for block in blocks(page, "python"):
+        for before, after in (edited or {}).items():
+            block = block.replace(before, after)
         if needed := re.match(r"# needs (\w+)\n", block):
             pytest.importorskip(STACKS[needed[1]], reason="no dependency of the project")
         before = names.get("batch")
@@ -87,7 +94,7 @@ def run_commands(page: str) -> None:
 
 
 def test_every_page_says_when_what_to_check_and_what_goes_wrong() -> None:
-    assert len(PAGES) == 16
+    assert len(PAGES) == 17
     for page, text in PAGES.items():
         assert text.startswith("# "), page
         assert "\n**When:**" in text, page
@@ -273,6 +280,47 @@ def test_evaluate(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     assert on_mesh == pytest.approx(names["on_mesh"].values(), rel=1e-3)
 
 
+@pytest.mark.parametrize("form", ["messages", "conversations"])
+def test_chats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, form: str) -> None:
+    """The page as it is, on chats in both forms; the mixture has the chats twice."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+
+    def said(number: float) -> str:
+        return " ".join(rng.choice(["mast", "keel", "sail", "wind", "rope"], int(number) + 1))
+
+    names_of = ("role", "content", "user", "assistant") if form == "messages" else ("from", "value", "human", "gpt")
+    lines = []
+    for number in range(300):
+        turns = [
+            {names_of[0]: speaker, names_of[1]: said(rng.lognormal(2.5, 1))}
+            for _ in range(rng.integers(1, 5))
+            for speaker in names_of[2:]
+        ]
+        lines.append(json.dumps({"id": f"chat-{number}", form: turns}))
+    Path("chats.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    write_corpus(tmp_path / "texts", num_documents=300)
+    build, texts, *_ = commands("chats")
+    assert main([*build, "--quiet"]) == 0
+    texts = [word.replace("*.jsonl", "*") for word in texts]
+    assert main([*texts, "--quiet"]) == 0
+    Path("dataset").symlink_to("chats")
+    names = run("chats")
+    assert names["after"].loss.mean < names["before"].loss.mean
+    assert set(names["after"].by_group("turn")) <= {"2", "4", "6", "8"}  # the answers
+    chats = names["chats"].num_sequences
+    origins = names["mixture"].origins(np.arange(len(names["mixture"])))
+    assert int((origins.dataset == 0).sum()) == pytest.approx(2 * chats, abs=2)
+    capsys.readouterr()
+    assert main(["inspect", "--out", "chats", "--step", "0", "--document", "chat-0"]) == 0
+    (said,) = [turn[names_of[1]] for turn in json.loads(lines[0])[form][1:2]]
+    shown = capsys.readouterr().out
+    assert "1 user (" in shown
+    assert f"<|im_start|>assistant »{said[:99]}" in shown
+    assert main(["inspect", "--out", "mixture", "--step", "0"]) == 0
+    assert "mast" in capsys.readouterr().out  # clusters have their names, tokens their text
+
+
 def test_moving_targets(here: Path) -> None:
     names = run("moving-targets")
     assert sorted(names["curriculum"].indices) == list(range(names["chars"].num_sequences))
@@ -334,16 +382,49 @@ def test_token_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["batch"]["inputs"].shape == (8, 64)
 
 
-def test_existing_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+SHARDS = {
+    "Megatron": ("*/*.idx", "{}"),
+    "datatrove": ("*/*.ds", "{}"),
+    "dolma": ("*/*.npy", "{}"),
+    "nanoGPT": ("*/*.bin", '{"end_id": 0}'),
+    "modded-nanogpt": ("*/*.bin", '{"start_id": 0}'),
+    "llm.c": ("*/*.bin", '{"start_id": 0}'),
+    "others": ("*/*.bin", '{"start_id": 0}'),
+}
+"""Program -> the pattern and the options of the page's table, for a tokenizer whose delimiter is 0."""
+HEADERS = {"modded-nanogpt": 20240520, "llm.c": 20240801}
+
+
+@pytest.fixture(scope="module")
+def orders_of_shards() -> dict[bool, np.ndarray]:
+    """Whether the delimiter begins the documents -> the order of the first program's shards."""
+    return {}
+
+
+@pytest.mark.parametrize("program", SHARDS)
+def test_existing_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, orders_of_shards: dict[bool, np.ndarray]
+) -> None:
+    """The page's code on the files of every program; equal texts have equal documents and orders."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     stored = []
     for folder in ("code", "web"):
         documents = [np.append(rng.integers(1, 7_999, 600), 0).astype("<u2") for _ in range(60)]
-        write_trove(tmp_path / "shards" / folder, documents)
+        if "start_id" in SHARDS[program][1]:
+            documents = [np.roll(tokens, 1) for tokens in documents]
+        write_shard(program, tmp_path / "shards" / folder, documents)
         stored += documents
     before = {path: path.read_bytes() for path in (tmp_path / "shards").rglob("*.*")}
-    names = run("existing-shards")
+    pattern, options = SHARDS[program]
+    changes = {'pattern, options = "*/*.ds", {}': f'pattern, options = "{pattern}", {options}'}
+    if program == "Megatron":  # the table: leave the loop out, and take the .idx files for `prefixes`
+        loop = (
+            'for shard in sorted(Path("shards").glob(pattern)):\n'
+            '    jd.link_tokens(shard, Path("linked") / shard.parent.name / shard.stem, **options)\n'
+        )
+        changes |= {loop: "", 'Path("linked").glob("*/*.idx")': 'Path("shards").glob(pattern)'}
+    names = run("existing-shards", changes)
     assert names["store"].document_lengths.tolist() == [601] * 120
     assert names["names"] == ["code", "web"]
     length = names["sequence_length"] + 1
@@ -354,6 +435,32 @@ def test_existing_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     np.testing.assert_array_equal(np.concatenate([part["inputs"] for part in parts]), rows[: 32 * len(parts), :-1])
     np.testing.assert_array_equal(np.concatenate([part["targets"] for part in parts]), rows[: 32 * len(parts), 1:])
     assert {path: path.read_bytes() for path in (tmp_path / "shards").rglob("*.*")} == before
+    first = orders_of_shards.setdefault("start_id" in options, names["ordering"].indices)
+    np.testing.assert_array_equal(names["ordering"].indices, first)
+    train_on_tokens({name: np.asarray(values) for name, values in names["batch"].items()}, names["vocab_size"])
+
+
+def write_shard(program: str, folder: Path, documents: Sequence[np.ndarray]) -> None:
+    """Write the documents, which contain the delimiter, as a program writes them."""
+    if program == "datatrove":
+        write_trove(folder, documents)
+        return
+    folder.mkdir(parents=True)
+    if program == "Megatron":
+        with TokenWriter(folder / "text_document", np.dtype(np.uint16)) as writer:
+            writer.add_documents(documents)
+        return
+    tokens = np.concatenate(documents).astype("<u4" if program == "llm.c" else "<u2")
+    if program == "dolma":
+        tokens.tofile(folder / "part-0-00000.npy")
+        ends = np.cumsum([len(each) for each in documents]).tolist()
+        with gzip.open(folder / "part-0-00000.csv.gz", "wt", newline="") as file:
+            csv.writer(file).writerows([begin, end, "id"] for begin, end in zip([0, *ends], ends, strict=False))
+        return
+    header = np.zeros(256 if program in HEADERS else 0, "<i4")
+    if program in HEADERS:
+        header[:3] = HEADERS[program], 7 if program == "llm.c" else 1, len(tokens)
+    (folder / "train.bin").write_bytes(header.tobytes() + tokens.tobytes())
 
 
 def write_trove(folder: Path, documents: Sequence[np.ndarray]) -> None:

@@ -50,12 +50,12 @@ def test_the_citation_names_the_article_of_the_published_objectives() -> None:
 
 @pytest.mark.core
 def test_the_page_of_the_formats_has_their_versions() -> None:
+    from evidence.settings import VERSION as ROWS
     from jax_diversity.foundation.artifacts import FORMAT_VERSION
-    from jax_diversity.lab.experiments.settings import VERSION as ROWS
-    from jax_diversity.loader.iteration import _STATE_VERSION
-    from jax_diversity.records.codec import _VERSION as RECORDS
     from jax_diversity.report.values import FORMAT_VERSION as REPORT
-    from jax_diversity.run.stored import _FORMAT
+    from jax_diversity.streaming.loader.iteration import _STATE_VERSION
+    from jax_diversity.streaming.records.codec import VERSION as RECORDS
+    from jax_diversity.streaming.run.stored import _FORMAT
 
     page = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
     versions = dict(re.findall(r"^\| (.+?) \| (\d+)", page, re.MULTILINE))
@@ -63,6 +63,18 @@ def test_the_page_of_the_formats_has_their_versions() -> None:
     known |= {"`schedule.json` of a run": _FORMAT, "the state of a loader": _STATE_VERSION}
     known |= {"`report.json`": REPORT, "results of experiments": ROWS}
     assert {name: int(versions[name]) for name in known} == known
+
+
+@pytest.mark.core
+def test_former_names_say_what_to_write() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for name, today in jax_diversity._REPLACED.items():
+        assert f"`jd.{name}" in changelog
+        assert hasattr(jax_diversity, today.removeprefix("jd.").partition("(")[0])
+        with pytest.raises(AttributeError, match=f"has no '{name}' any more; write .* in place of jd.{name}"):
+            getattr(jax_diversity, name)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = jax_diversity.nothing
 
 
 @pytest.mark.core
@@ -145,7 +157,8 @@ def test_the_command_of_the_wheel_runs_outside_of_the_tree(built: tuple[Path, Pa
 
     assert "--batch-size" in run("from jax_diversity.cli.main import main; main(['demo', '--help'])")
     # Files that are not Python: the page, its style and its scripts.
-    drawn = "from jax_diversity.figures.embedding import drawing_script, resource as r; import jax_diversity as jd;"
+    drawn = "from jax_diversity.foundation.figures.embedding import drawing_script, resource as r\n"
+    drawn += "import jax_diversity as jd\n"
     drawn += "print(len(drawing_script() + r('report', 'page.html') + r('report', 'page.css')), jd.__file__)"
     size, path = run(drawn).split()
     assert int(size) > 50_000

@@ -7,6 +7,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import create_autospec
 
 import jax
@@ -20,10 +21,9 @@ from jax_diversity.foundation.progress import Progress
 from jax_diversity.lab.explaining.chosen import batch_or_usual
 from jax_diversity.lab.explaining.explain import ALL, document_blocks
 from jax_diversity.lab.explaining.regression import basis_of, explained_share
-from jax_diversity.lab.explaining.sketching import sketch_gradients
+from jax_diversity.lab.explaining.sketching import sketch, sketch_gradients
 from jax_diversity.lab.explaining.stored import read_explanations
 from jax_diversity.lab.explaining.windows import window_variance
-from jax_diversity.lab.gradient_orders import sketch
 from jax_diversity.pipeline.build import Build, recorded_config
 from tests.support.programs import answers, start
 from tests.support.tiny_corpus import tiny_config, write_corpus
@@ -153,7 +153,13 @@ def test_an_explanation_says_what_an_order_is_worth():
     assert share[ALL].value == pytest.approx(share["topic"].value, abs=1e-9)  # the halves add nothing to the topics
     assert set(found.windows["raw"]["balance"]) == {16, 64}
     assert found.windows["raw"]["balance"][64].value < 0.7
-    assert "A batch of 64 in the order balance is worth a shuffled batch of " in found.sentence
+    ratio = found.windows["raw"]["balance"][64]
+    worth = " (95 % interval ".join(f"{64 / each:,.0f}" for each in (ratio.value, ratio.high))
+    number = f"{len(chars.tokens):,}"
+    assert (
+        f"A batch of 64 in the order balance of these {number} sequences is worth a shuffled batch of {worth} to "
+        f"{64 / ratio.low:,.0f})."
+    ) in found.sentence
     assert f"{share[ALL].value:.0%}" in found.sentence
     assert found.picture.startswith("<svg")
 
@@ -161,15 +167,16 @@ def test_an_explanation_says_what_an_order_is_worth():
 def test_explanations_are_aligned_in_a_terminal_and_tables_in_a_notebook():
     chars, gradients, weights = explained_case()
     found = jd.explain_gradients(linear_loss, weights, rows_of(gradients, 100), chars, batch_size=64)
-    text, page = str(found), found._repr_markdown_()
+    text, page = str(found), found._repr_html_()
     assert "|" not in text.replace("||", "")
     assert max(map(len, text.splitlines())) <= 80
     header, topic = (next(line for line in text.splitlines() if line.startswith(name)) for name in ("family", "topic"))
     assert header.index("gradients") + len("gradients") == topic.index("±") + len("± 0.123")  # the ends of a column
     assert "nan" not in text
-    for line in ("| family | groups | gradients | ", "| topic | 6 | ", "| balance | "):
-        assert line in page
-    assert len(set(page.splitlines())) > 10
+    lines = [re.sub("<[^>]+>", " ", line).split() for line in page.split("<tr>")]
+    assert ["family", "groups", "gradients"] in [line[:3] for line in lines]
+    assert ["topic", "6"] in [line[:2] for line in lines]
+    assert page.count("<b>Variance of the mean of a window, shuffle = 1: ") == page.count("<table>") - 1 > 1
 
 
 def test_values_of_ones_own():
@@ -340,3 +347,46 @@ def test_a_checkpoint_of_a_run_that_diverged_is_refused(trained: Path, monkeypat
     monkeypatch.setattr(checkpoint, "restore_arrays", restore)
     with pytest.raises(jd.UserError, match=r"Expected finite weights in the checkpoint .*2, found NaN .*diverged"):
         checkpoint.explain_checkpoint(jd.open_dataset(trained), progress=Progress(quiet=True))
+
+
+VALUES = np.random.default_rng(0).normal(size=400)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"values": "abc"}, "values to be numbers, found: could not convert"),
+        ({"values": [[1], [2, 3]] * 200}, "values to be numbers"),
+        ({"values": {"a": 1}}, "values to be numbers"),
+        ({"values": VALUES * 1j}, "values to be numbers, found: complex"),
+        ({"values": None}, "finite numbers"),
+        ({"values": []}, r"not all equal, found an array of shape \(0, 1\)"),
+        ({"values": np.ones(400)}, "not all equal"),
+        ({"values": VALUES[:9]}, "the 400 sequences of the characteristics, found the values of 9"),
+        ({"orders": [1]}, "orders to be a mapping"),
+        ({"orders": "balance"}, "orders to be a mapping"),
+        ({"orders": {"a": None}}, r"orders\['a'\] to be several orderings, found None"),
+        ({"orders": {"a": []}}, "at least one ordering for each name, found none for 'a'"),
+        ({"orders": {"a": np.arange(400)}}, "found another one in 'a'"),
+        ({"orders": {"a": [np.arange(400.0)]}}, "found another one in 'a'"),
+        ({"orders": {"a": [[[1], [2, 3]]]}}, "found another one in 'a'"),
+        ({"batch_size": "a"}, "batch_size to be a whole number"),
+    ],
+)
+def test_wrong_values_and_orders_are_one_sentence(change: dict[str, Any], sentence: str) -> None:
+    chars = jd.Characteristics.from_counts({"topic": ["a", "b", "c", "d"] * 100})
+    arguments: dict[str, Any] = {"values": VALUES, "batch_size": 16, "orders": {}} | change
+    with pytest.raises(jd.UserError, match=sentence):
+        jd.explain_values(arguments.pop("values"), chars, **arguments)
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_the_unit_of_values_has_no_effect(unit: float) -> None:
+    chars = jd.Characteristics.from_counts({"topic": ["a", "b", "c", "d"] * 100})
+    values = VALUES + np.arange(400) % 4
+    found, plain = (
+        jd.explain_values(each, chars, batch_size=16, orders={}).shares["values"]["topic"]
+        for each in (values * unit, values)
+    )
+    assert (found.value, found.error) == pytest.approx((plain.value, plain.error), rel=1e-6)

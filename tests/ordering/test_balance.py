@@ -14,10 +14,10 @@ from jax import export
 from scipy.sparse import csr_array
 
 from jax_diversity import Balance, Characteristics, Objective, UserError, measure, order
-from jax_diversity.characteristics.codes import length_bins
 from jax_diversity.ordering import halving
+from jax_diversity.ordering.features import Features
 from jax_diversity.ordering.halving import balanced_stream, halve
-from jax_diversity.ordering.objective import Features
+from jax_diversity.sequences.characteristics.codes import length_bins
 from tests.support.ordering_cases import excess_matrix
 from tests.support.synthetic import synthetic_characteristics
 

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 from jax_diversity import Characteristics, measure, order
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.ordering.objective import heaviest_groups
+from jax_diversity.ordering.features import heaviest_groups
 from tests.support.synthetic import synthetic_characteristics
 
 SEEDED = ("buffer_shuffle", "stratified", "uniform_shuffle", "window_shuffle")

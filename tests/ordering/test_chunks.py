@@ -23,8 +23,8 @@ from jax_diversity.counts.targets import Targets
 from jax_diversity.foundation.devices import first_devices
 from jax_diversity.ordering import chunks, parts
 from jax_diversity.ordering.base import order
+from jax_diversity.ordering.features import Features
 from jax_diversity.ordering.halving import halve, sort_by_group
-from jax_diversity.ordering.objective import Features
 from jax_diversity.ordering.shortages import UnmetTargets
 from tests.support.synthetic import synthetic_characteristics
 
@@ -308,15 +308,6 @@ def planned(chars: Characteristics) -> dict[str, dict[str, Any]]:
 
 
 CASES = ("phases", "linear", "consumed", "mapping", "windows")
-
-
-def followed(chars: Characteristics, ordering: Ordering, targets: Any) -> FollowedBalance:
-    """The cluster's balance against the targets of every position."""
-    if not isinstance(targets, Targets):
-        shares = (targets or {}).get("cluster", chars.target_share("cluster"))
-        targets = Targets((0,), {"cluster": shares[None]})
-    placed = place(chars.counts["cluster"], ordering.indices)
-    return follow(placed, targets.starts, targets.shares["cluster"], (64,), chars.sequence_length)
 
 
 def against(chars: Characteristics, ordering: Ordering, targets: Any) -> tuple[float, float]:

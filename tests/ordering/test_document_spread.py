@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import jax_diversity as jd
-from jax_diversity.characteristics.counts import sequence_copies, sequence_documents
 from jax_diversity.counts import token_counts
-from jax_diversity.measures.documents import document_spread, num_repeats
+from jax_diversity.ordering.measures.documents import document_spread, num_repeats
 from jax_diversity.schema import Segments
+from jax_diversity.sequences.characteristics.counts import sequence_copies, sequence_documents
 from tests.support.ordering_cases import random_copies
 from tests.support.synthetic import synthetic_characteristics
 

@@ -13,6 +13,7 @@ import pytest
 
 from jax_diversity import Characteristics, Objective, UserError, order, shuffle_blocks
 from jax_diversity.counts.targets import Targets
+from jax_diversity.foundation.settings import settings_from_plain
 from jax_diversity.ordering import greedy, running
 from jax_diversity.ordering.settings import OrderConfig
 from tests.support.many_devices import Interrupted
@@ -192,7 +193,7 @@ def test_blocks_of_the_greedy_take_norms() -> None:
     chars = random_characteristics(0)
     blocks = order(chars, "greedy_block_shuffle", objective=F3, block_size=8)
     assert blocks.fingerprint == shuffle_blocks(order(chars, "greedy", objective=F3), 8).fingerprint
-    OrderConfig("greedy_block_shuffle", objective="f3", form="norms").check("orders[0]", ("cluster", "length"))
+    OrderConfig("greedy_block_shuffle", objective=Objective.f3(form="norms")).check("orders[0]", ("cluster", "length"))
 
 
 @pytest.mark.parametrize("method", ["balance", "greedy_pool"])
@@ -201,13 +202,13 @@ def test_other_methods_refuse_norms(method: str) -> None:
     with pytest.raises(UserError, match=sentence):
         order(random_characteristics(0), method, objective=F3)
     with pytest.raises(UserError, match=f"Ordering '{method}': .*{sentence}"):
-        OrderConfig(method, objective="f3", form="norms").check("orders[0]", ("cluster", "length"))
+        OrderConfig(method, objective=Objective.f3(form="norms")).check("orders[0]", ("cluster", "length"))
 
 
 def test_settings_choose_the_form() -> None:
-    chosen = OrderConfig("greedy", objective="f2", form="norms", norm_weight=0.7)
-    chosen.check("orders[0]", ("cluster", "length"))
-    assert chosen.resolve_objective(("cluster", "length")) == F2
-    assert OrderConfig("greedy", objective="f3").resolve_objective(("cluster", "length")) == Objective.f3()
-    with pytest.raises(UserError, match=r"Ordering 'greedy': .* no windows with the form 'norms'"):
-        OrderConfig("greedy", objective="f3", form="norms", windows=(8,)).check("orders[0]", ("cluster", "length"))
+    chosen = settings_from_plain(Objective, {"base": "f2", "form": "norms", "norm_weight": 0.7})
+    assert chosen == F2
+    OrderConfig("greedy", objective=chosen).check("orders[0]", ("cluster", "length"))
+    assert settings_from_plain(OrderConfig, {"objective": "f3"}).objective == Objective.f3()
+    with pytest.raises(UserError, match=r"objective: .* no windows with the form 'norms'"):
+        settings_from_plain(OrderConfig, {"objective": {"base": "f3", "form": "norms", "windows": [8]}})

@@ -19,7 +19,7 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.artifacts import signed
-from jax_diversity.foundation.settings import read_settings
+from jax_diversity.foundation.settings import read_settings, settings_from_plain
 from jax_diversity.ordering.base import METHODS
 from jax_diversity.ordering.plan import Plan
 from jax_diversity.ordering.settings import AfterConfig, OrderConfig, TargetsConfig
@@ -50,15 +50,17 @@ EVEN, MORE = [0.25, 0.25, 0.25, 0.25], [0.4, 0.2, 0.2, 0.2]
 FURTHER: dict[str, dict[str, Any]] = {
     "weighed": {
         "method": "greedy_pool",
-        "weights": {"length": 0.5},
-        "windows": [8],
-        "window_weight": 0.25,
-        "norm_weight": 2.0,
-        "self_weight": 1.0,
-        "document_weight": 0.5,
+        "objective": {
+            "family_weights": {"length": 0.5},
+            "windows": [8],
+            "window_weight": 0.25,
+            "norm_weight": 2.0,
+            "self_weight": 1.0,
+            "document_weight": 0.5,
+        },
         "seed": 3,
     },
-    "published": {"method": "greedy", "objective": "f3", "form": "norms"},
+    "published": {"method": "greedy", "objective": {"base": "f3", "form": "norms"}},
     "turned": {"method": "balance", "reverse": True},
     "constant": {"method": "greedy_pool", "targets": {"shares": {"cluster": [{"0": 0.4}]}}},
     "phases": {"method": "balance", "targets": {"shares": {"cluster": [MORE, {"1": 0.4}]}, "starts": [0, 0.25]}},
@@ -129,7 +131,7 @@ def words(settings: dict[str, Any], prefix: str = "") -> list[str]:
         option = f"--{prefix}{key}".replace("_", "-")
         if key == "shares":
             found += [option, json.dumps(value)]
-        elif key in ("targets", "after"):
+        elif key in ("objective", "targets", "after"):
             found += words(value, f"{key}.")
         elif isinstance(value, dict):
             found += [option, *(str(word) for pair in value.items() for word in pair)] if value else []
@@ -150,12 +152,10 @@ def test_every_method_and_option_is_used() -> None:
         assert set(given) == set(by_settings), method
         assert set(METHODS.options(method)) - set(by_settings) <= {"mesh"}, method
         assert all(value != METHODS.options(method)[option] for option, value in given.items()), method
-    # `family_weights` are the settings' `weights`.
-    assert {each.name for each in dataclasses.fields(jd.Objective)} - {"family_weights"} <= set(vars(OrderConfig()))
     default, used = dataclasses.asdict(OrderConfig()), [*ORDERS.values(), {"name": "x"}]
     for name, value in default.items():
         assert any(order.get(name, value) != value for order in used), name
-        for inner in value if name in ("targets", "after") else ():
+        for inner in value if name in ("objective", "targets", "after") else ():
             assert any(inner in order.get(name, {}) for order in used), inner
 
 
@@ -327,7 +327,7 @@ MISTAKES = {
     ),
     "more devices than there are": ({"devices": 4096}, "devices of JAX (cpu), found 4096"),
     "a family that the objective does not weigh": (
-        {"objective": "f1", "targets": {"shares": {"length": [[1] * 5]}}},
+        {"objective": {"base": "f1"}, "targets": {"shares": {"length": [[1] * 5]}}},
         "Targets name the family 'length'; the objective weighs cluster.",
     ),
     "an option of another method": ({"options": {"block_size": 3}}, "Method 'balance' has no option 'block_size'"),
@@ -355,14 +355,7 @@ def test_mistakes_are_one_sentence_and_write_nothing(
 GREEDY = {"balance", "greedy", "greedy_block_shuffle", "greedy_pool"}
 USED_BY: dict[str, tuple[Any, set[str]]] = {
     "seed": (1, {*METHODS} - {"cluster_sorted", "corpus_order", "document_spacing"}),
-    "objective": ("f3", GREEDY),
-    "form": ("norms", GREEDY),
-    "weights": ({"length": 0.5}, GREEDY),
-    "windows": ((8,), GREEDY),
-    "window_weight": (0.25, GREEDY),
-    "norm_weight": (0.5, GREEDY),
-    "self_weight": (0.25, GREEDY),
-    "document_weight": (0.5, GREEDY),
+    "objective": (jd.Objective.f3(), GREEDY),
     "reverse": (True, {*METHODS}),
     "devices": (1, GREEDY),
     "targets": (TargetsConfig({"cluster": ({"0": 0.4},)}), GREEDY - {"greedy_block_shuffle"}),
@@ -389,13 +382,13 @@ def test_a_setting_that_a_method_does_not_use_is_refused(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_the_batch_size_is_given_only_to_methods_that_use_it(method: str) -> None:
     config = OrderConfig(method).for_batches(8)
-    assert config.windows == ((8,) if method in GREEDY else ())
+    assert config.objective.windows == ((8,) if method in GREEDY else ())
     assert config.options == ({"block_size": 8} if method == "greedy_block_shuffle" else {})
     config.check("orders[0]", ("cluster", "length"))
 
 
 def test_a_weight_of_windows_needs_windows() -> None:
-    config = BuildConfig(orders=(OrderConfig(window_weight=0.25),))
+    config = BuildConfig(orders=(OrderConfig(objective=jd.Objective(window_weight=0.25)),))
     with pytest.raises(jd.UserError, match=r"Ordering 'balance': Expected windows with the window_weight 0.25"):
         config.check([])
     dataclasses.replace(config, batch_size=8).check([])
@@ -466,11 +459,20 @@ def test_measures_that_are_none(
 
 
 def test_published_objectives_take_the_weights_of_their_own_families() -> None:
-    families = ("cluster", "length", "source")
-    assert OrderConfig(objective="f3", weights={"length": 0.3}).resolve_objective(families) == jd.Objective.f3(0.3)
-    assert OrderConfig(objective="f2", norm_weight=0.2).resolve_objective(families) == jd.Objective.f2(0.2)
-    with pytest.raises(jd.UserError, match=r"weights of the families of f3 \(cluster, length\), found source"):
-        OrderConfig(objective="f3", weights={"source": 1.0}).check("orders[0]", families)
+    assert settings_from_plain(jd.Objective, {"base": "f3", "family_weights": [1, 0.3]}) == jd.Objective.f3(0.3)
+    assert settings_from_plain(jd.Objective, {"base": "f2", "norm_weight": 0.2}) == jd.Objective.f2(0.2)
+    with pytest.raises(jd.UserError, match=r"The objective weighs 3 families, the characteristics have 2"):
+        OrderConfig(objective=jd.Objective(family_weights=(1, 1, 1))).check("orders[0]", ("cluster", "length"))
+
+
+def test_weights_by_name_are_weights_of_the_characteristics() -> None:
+    chars = jd.Characteristics.from_counts({"topic": [[2, 0], [2, 0], [0, 2], [0, 2]], "source": [0, 1, 0, 1]})
+    objective = jd.Objective(family_weights={"source": 0.5})
+    assert objective.resolved_weights(chars) == {"topic": 1.0, "source": 0.5}
+    expected = jd.order(chars.with_weights({"source": 0.5}), "greedy")
+    np.testing.assert_array_equal(jd.order(chars, "greedy", objective=objective).indices, expected.indices)
+    with pytest.raises(jd.UserError, match=r"found 'sourc'; did you mean 'source'\?"):
+        jd.order(chars, objective=jd.Objective(family_weights={"sourc": 0.5}))
 
 
 def test_python_says_what_targets_lack() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jax_diversity import Characteristics, Objective, Ordering, order
+from jax_diversity import Characteristics, Objective, Ordering, UserError, order
 from tests.support.synthetic import synthetic_characteristics
 
 pytestmark = pytest.mark.core
@@ -110,6 +110,15 @@ def test_objective_with_more_families_than_the_characteristics() -> None:
     chars = Characteristics.from_counts({"topic": np.ones((4, 2), int)})
     with pytest.raises(ValueError, match=r"weighs 2 families, the characteristics have 1 \(topic\)"):
         order(chars, objective=Objective.f3())
+
+
+def test_published_objectives_by_name() -> None:
+    chars = synthetic_characteristics(60, num_clusters=5, num_bins=4)
+    named = order(chars, "greedy", objective="f3")
+    assert (named.indices == order(chars, "greedy", objective=Objective.f3()).indices).all()
+    assert named.info["objective"]["norm_weight"] == 0
+    with pytest.raises(UserError, match="Expected the objective to be one of f1, f2, f3, found 'f4'"):
+        order(chars, "greedy", objective="f4")
 
 
 def test_presets_are_the_published_objectives() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import jax_diversity as jd
 from jax_diversity import Characteristics, Ordering
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.loader.loader import Loader
+from jax_diversity.streaming.loader.loader import Loader
 from tests.support.synthetic import synthetic_characteristics
 from tests.support.tiny_dataset import write_tiny_dataset
 

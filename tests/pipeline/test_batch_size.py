@@ -13,10 +13,10 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.artifacts import OutputFolder
-from jax_diversity.measures.windows import usable_windows
+from jax_diversity.ordering.measures.windows import usable_windows
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build, recorded_config
-from jax_diversity.run.measuring import choose_orderings
+from jax_diversity.streaming.run.measuring import choose_orderings
 from tests.conftest import MakeFolder
 
 SIZE = 12
@@ -31,9 +31,9 @@ def built(tiny_dataset: Path, make_once: MakeFolder) -> Path:
         orders = (
             OrderConfig("uniform_shuffle"),
             OrderConfig("balance"),
-            OrderConfig("greedy", name="own", windows=(8,)),
-            OrderConfig("greedy", name="published", objective="f3"),
-            OrderConfig("greedy_block_shuffle", name="blocks", objective="f3"),
+            OrderConfig("greedy", name="own", objective=jd.Objective(windows=(8,))),
+            OrderConfig("greedy", name="published", objective=jd.Objective.f3()),
+            OrderConfig("greedy_block_shuffle", name="blocks", objective=jd.Objective.f3()),
             OrderConfig("greedy_block_shuffle", name="own_blocks", options={"block_size": 7}),
         )
         Build(dataclasses.replace(recorded_config(folder), batch_size=SIZE, orders=orders)).run_all()

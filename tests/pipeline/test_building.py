@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,43 @@ def test_names_of_files_may_have_spaces(tmp_path: Path, monkeypatch: pytest.Monk
     for name in ("my texts", "my tex*", "no such file.jsonl", str(tmp_path / "no such")):
         with pytest.raises(jd.UserError, match="Expected files at"):
             jd.build(name, "out", quiet=True)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("paths", "out", "sentence"),
+    [
+        (None, "out", "paths to be names of files, or `python-environment`, found None"),
+        (3, "out", "paths to be names of files, or `python-environment`, found int 3"),
+        ("a.jsonl", 3, "out to be the dataset's folder, found int 3"),
+        ("a.jsonl", None, "out to be the dataset's folder, found None"),
+        ("a.jsonl", "x" * 300, r"path that can exist, found 'xxx.*xxx' \(its name is too long\)"),
+        ("a.jsonl", "a\0b", "a text that can name a file"),
+    ],
+)
+def test_names_that_are_none_are_sentences(
+    paths: Any, out: Any, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(jd.UserError, match=sentence) as caught:
+        jd.build(paths, out, quiet=True)
+    assert len(str(caught.value)) < 300
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_long_names_are_sentences_at_other_doors(tmp_path: Path) -> None:
+    name = "x" * 300
+    chars = jd.Characteristics.from_counts({"topic": ["a", "b"] * 4})
+    for door in (
+        lambda: jd.open_dataset(name),
+        lambda: jd.open_schedule(name),
+        lambda: jd.Sample.load(f"{name}.npz"),
+        lambda: jd.sample(name, 3),
+        lambda: jd.order(chars).save(tmp_path / f"{name}.npy"),
+    ):
+        with pytest.raises(jd.UserError, match="its name is too long"):
+            door()
 
 
 def test_mistakes_are_sentences(tmp_path: Path) -> None:

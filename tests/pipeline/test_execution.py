@@ -1,25 +1,31 @@
-"""A build in this process, on two hosts with one folder, and on a Ray cluster: the same bytes, also after kills."""
+"""A build in this process and on a Ray cluster: the same bytes, also after the loss of a machine."""
 
 from __future__ import annotations
 
 import dataclasses
+import glob
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.pipeline.build import Build
+from jax_diversity.foundation.ray_cluster import run_on_machine
+from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.pipeline.building import build
 from jax_diversity.pipeline.execution import ExecutionConfig
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.records.settings import RecordsConfig
+from jax_diversity.streaming.records.settings import RecordsConfig
 from tests.support.tiny_corpus import tiny_config, write_corpus
 
 STAGES = ("prepare", "tokenize", "embed", "cluster")
@@ -39,32 +45,6 @@ def contents(out: str | Path) -> dict[str, bytes]:
     paths = (path for path in sorted(Path(out).rglob("*")) if path.is_file())
     names = {path.relative_to(out).as_posix(): path for path in paths}
     return {name: path.read_bytes() for name, path in names.items() if not name.startswith((".", "build.log"))}
-
-
-def shard(config: BuildConfig, out: Path, number: str, *more: str) -> subprocess.Popen[str]:
-    settings = out.with_suffix(".json")
-    settings.write_text(json.dumps({**dataclasses.asdict(config), "out": str(out)}))
-    command = [sys.executable, "-m", "jax_diversity", "build", "--config", str(settings), "--shard", number, *more]
-    environment = os.environ | {"PYTHONPATH": os.getcwd(), "JAX_PLATFORMS": "cpu"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-
-
-@pytest.mark.campaign
-def test_two_hosts_build_the_same_dataset_though_one_is_killed(whole: BuildConfig, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    first, second = shard(whole, out, "0/2", "--quiet"), shard(whole, out, "1/2", "--quiet")
-    deadline = time.monotonic() + 200
-    while not list(out.glob(".partial/tokenize-*/*.done.json")):
-        assert time.monotonic() < deadline
-        assert first.poll() is second.poll() is None, (first.communicate(), second.communicate())
-        time.sleep(0.01)
-    second.send_signal(signal.SIGKILL)
-    second.communicate(timeout=60)
-    again = shard(whole, out, "1/2", "--quiet")
-    said = [host.communicate(timeout=300) for host in (first, again)]
-    assert (first.returncode, again.returncode) == (0, 0), said
-    assert "jobs done; shard 0 has finished" in said[1][0]
-    assert contents(out) == contents(whole.out)
 
 
 @pytest.mark.campaign
@@ -93,6 +73,97 @@ def test_a_ray_cluster_builds_the_same_dataset(whole: BuildConfig, tmp_path: Pat
     found, expected = (contents(each.out) for each in ordered)
     assert found == expected
     assert "records/train-00008-of-00009.array_record" in found
+
+
+ONE_CORE = ("--block", "--num-cpus", "1", "--disable-usage-stats", "--object-store-memory", "100000000")
+
+
+class Machine:
+    """A node of a Ray cluster on this machine, with its own processes."""
+
+    def __init__(self, environment: dict[str, str], *options: str) -> None:
+        command = [str(Path(sys.executable).with_name("ray")), "start", *ONE_CORE, *options]
+        # From another folder: relative paths of a build are those of its command.
+        self._start = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment, cwd="/")
+
+    def processes(self) -> list[psutil.Process]:
+        if self._start.poll() is not None:
+            return []
+        first = psutil.Process(self._start.pid)
+        return [first, *first.children(recursive=True)]
+
+    def is_at_work(self) -> bool:
+        """Whether one of its processes runs a job; Ray gives a process the name of its task."""
+        for process in self.processes():
+            with suppress(psutil.Error):
+                if "run_on_machine" in " ".join(process.cmdline()):
+                    return True
+        return False
+
+    def kill(self) -> None:
+        for process in self.processes():
+            with suppress(psutil.Error):
+                process.kill()
+        self._start.wait(60)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[dict[str, str], Machine]]:
+    """The environment of the commands of a cluster of two machines, and its second machine."""
+    pytest.importorskip("ray")
+    # Not below `tmp_path`: the path of a socket has at most 107 characters.
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 32, "PYTHONPATH": os.getcwd()}
+        machines = [Machine(environment, "--head", "--port", "0", "--include-dashboard", "false", "--temp-dir", folder)]
+        try:
+            address = Path(folder, "ray_current_cluster")
+            wait_until(address.exists)
+            environment["RAY_ADDRESS"] = address.read_text()
+            machines.append(Machine(environment, "--address", environment["RAY_ADDRESS"]))
+            yield environment, machines[1]
+        finally:
+            for machine in machines:
+                machine.kill()
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 200
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.campaign
+def test_a_machine_of_a_ray_cluster_is_lost(cluster: tuple[dict[str, str], Machine], tmp_path: Path) -> None:
+    environment, second = cluster
+    write_corpus(tmp_path / "corpus", 4000)
+    for out in ("here", "lost"):
+        config = tiny_config(Path("corpus"), Path(out, "dataset"))
+        (tmp_path / f"{out}.json").write_text(json.dumps(dataclasses.asdict(config)))
+    command = [sys.executable, "-m", "jax_diversity", "build", "--quiet", "--config"]
+    about: dict[str, Any] = {
+        "cwd": tmp_path,
+        "env": environment,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+    }
+    build = subprocess.Popen([*command, "lost.json", "--ray"], text=True, **about)
+    records = str(tmp_path / "lost" / "dataset" / ".partial" / "*" / "*.done.json")
+    # The second machine is lost while it runs a job, after other jobs of the stage. (`Path.glob` would raise if the
+    # build removes a folder meanwhile.)
+    wait_until(lambda: build.poll() is not None or (glob.glob(records) and second.is_at_work()))
+    assert build.poll() is None, build.communicate()
+    second.kill()
+    said, _ = build.communicate(timeout=300)
+    assert build.returncode == 0, said
+    subprocess.run([*command, "here.json"], check=True, **about)
+    assert contents(tmp_path / "lost" / "dataset") == contents(tmp_path / "here" / "dataset")
+
+
+def test_a_machine_without_the_folder_of_the_build_is_one_sentence(tmp_path: Path) -> None:
+    sentence = r"^Expected all machines of the Ray cluster to share .*, found no .*/absent on .*; name a folder"
+    with pytest.raises(UserError, match=sentence):
+        run_on_machine(str(tmp_path), "tests.support.jobs:count", "absent/count", ["x"])
 
 
 TOKENS = """
@@ -140,22 +211,22 @@ def test_a_ray_cluster_may_ask_for_a_token(tmp_path: Path) -> None:
     assert not (tmp_path / "1" / "manifest.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("execution", "sentence"),
-    [
-        (ExecutionConfig(shard="2/2"), "i from 0 to n - 1, found 2/2"),
-        (ExecutionConfig(shard="0/2", ray=True), "either shard or ray, found both"),
-        (ExecutionConfig(processes=-1), "Expected processes to be a whole number >= 0, found -1"),
-        (ExecutionConfig(shard_minutes=-1.0), "shard_minutes"),
-    ],
-)
-def test_wrong_numbers_are_one_sentence(execution: ExecutionConfig, sentence: str) -> None:
+def test_a_negative_number_of_processes_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="Expected processes to be a whole number >= 0, found -1"):
+        ExecutionConfig(processes=-1).executor()
+
+
+def test_an_address_is_no_folder_to_build_in(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus", 20)
+    sentence = r"^Expected a folder to build in \(out\), found the address memory://bucket/out; build into a folder"
     with pytest.raises(UserError, match=sentence):
-        execution.place()
+        build(tmp_path / "corpus" / "*.jsonl", "memory://bucket/out", quiet=True)
+    with pytest.raises(UserError, match=sentence):
+        recorded_config("memory://bucket/out")
 
 
 def test_a_file_that_changes_while_it_is_read_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jax_diversity.corpus.readers import reading
+    from jax_diversity.preparation.readers import reading
 
     corpus = write_corpus(tmp_path / "corpus", 20)
     read_jsonl = reading.read_jsonl
@@ -173,8 +244,8 @@ def test_a_file_that_changes_while_it_is_read_is_one_sentence(tmp_path: Path, mo
 def test_groups_of_files_change_only_the_files_of_documents(
     whole: BuildConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from jax_diversity.corpus.readers import reading
-    from jax_diversity.dataset import open_dataset
+    from jax_diversity.preparation.readers import reading
+    from jax_diversity.streaming.dataset import open_dataset
 
     monkeypatch.setattr(reading, "_GROUP_BYTES", 1)
     config = dataclasses.replace(whole, out=str(tmp_path / "out"))
@@ -189,7 +260,7 @@ def test_groups_of_files_change_only_the_files_of_documents(
 
 
 def test_an_id_of_two_groups_of_files_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jax_diversity.corpus.readers import reading
+    from jax_diversity.preparation.readers import reading
 
     monkeypatch.setattr(reading, "_GROUP_BYTES", 1)
     for name in ("a", "b"):

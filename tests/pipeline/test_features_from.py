@@ -15,20 +15,20 @@ import pyarrow.parquet as pq
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.characteristics.codes import Bins
-from jax_diversity.characteristics.settings import CharacteristicsConfig
 from jax_diversity.cli.main import main
-from jax_diversity.clustering.settings import ClusterConfig
-from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.foundation.artifacts import OutputFolder
 from jax_diversity.foundation.settings import read_settings
 from jax_diversity.ordering.settings import OrderConfig
-from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.pipeline.build import Build, StageResult, recorded_config
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.tokenization.settings import TokenizerConfig
-from jax_diversity.tokenization.tokenizer_json import byte_tokenizer
+from jax_diversity.preparation.settings import CorpusConfig
+from jax_diversity.sequences.characteristics.codes import Bins
+from jax_diversity.sequences.characteristics.settings import CharacteristicsConfig
+from jax_diversity.sequences.clustering.settings import ClusterConfig
+from jax_diversity.sequences.embedding.settings import EmbeddingConfig
+from jax_diversity.sequences.packing.settings import PackingConfig
+from jax_diversity.sequences.tokenization.settings import TokenizerConfig
+from jax_diversity.sequences.tokenization.tokenizer_json import byte_tokenizer
 from tests.support.tiny_corpus import tiny_config, write_corpus
 
 TO_CHARACTERIZE = ("prepare", "tokenize", "embed", "cluster", "pack", "characterize")
@@ -50,7 +50,7 @@ def write_rich_corpus(folder: Path, num_documents: int, seed: int, scale: float 
 @pytest.fixture(scope="module", autouse=True)
 def few_bins() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jax_diversity.characteristics.stage.FIELD_BINS", 4)
+        patch.setattr("jax_diversity.sequences.characteristics.stage.FIELD_BINS", 4)
         yield
 
 
@@ -229,7 +229,7 @@ def test_a_dataset_needs_the_other_one_only_to_be_built(
     assert dataset.verify() == []
     assert dataset.tokenizer is not None
     out = ["--out", str(tmp_path / "new"), "--quiet"]
-    assert main(["order", *out, "--method", "greedy", "--weights", "quality", "0.5"]) == 0
+    assert main(["order", *out, "--method", "greedy", "--family-weights", "quality", "0.5"]) == 0
     assert main(["measure", *out, "--windows", "8"]) == 0
     assert main(["pack", *out]) == 0
     assert main(["report", *out]) == 0
@@ -274,7 +274,7 @@ def test_a_build_that_was_cut_off_ends_the_same(folder: Path, tmp_path: Path, mo
 
     for name in ("embedding.stage._embed_documents", "clustering.stage._read_nearest"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"jax_diversity.{name}", end)
+            patch.setattr(f"jax_diversity.sequences.{name}", end)
             with pytest.raises(KeyboardInterrupt):
                 run(config)
     run(config)
@@ -314,7 +314,7 @@ def test_settings_that_agree_or_concern_the_new_documents_are_taken(
         features_from=str(folder / "reference"),
         cluster=dataclasses.replace(same.cluster, label_field="kind"),
     )
-    monkeypatch.setattr("jax_diversity.characteristics.stage.MAX_GROUPS", 2)
+    monkeypatch.setattr("jax_diversity.sequences.characteristics.stage.MAX_GROUPS", 2)
     run(config)
     new = jd.open_dataset(tmp_path / "new")
     assert new.counts("cluster")["label_field"] == "kind"

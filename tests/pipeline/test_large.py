@@ -16,10 +16,10 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.counts import token_counts
-from jax_diversity.dataset import Dataset
 from jax_diversity.ordering import chunks
 from jax_diversity.ordering.settings import AfterConfig, OrderConfig, TargetsConfig
 from jax_diversity.pipeline.build import Build, recorded_config
+from jax_diversity.streaming.dataset import Dataset
 from tests.support.summaries import check_among
 from tests.support.tiny_corpus import tiny_config
 
@@ -117,7 +117,7 @@ def test_the_command_line_measures_in_blocks(
 def test_stored_measures_are_compared_without_the_counts(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["uniform_shuffle", "balance"]
     expected = jd.compare(built, {name: jd.open_dataset(built).orderings[name] for name in names})
-    monkeypatch.setattr("jax_diversity.dataset.counts.DatasetCounts.rows", refuse)
+    monkeypatch.setattr("jax_diversity.streaming.dataset.counts.DatasetCounts.rows", refuse)
     stored_rows = jd.compare(built, names).rows
     assert [row.key for row in stored_rows] == [row.key for row in expected.rows]
     for ours, theirs in zip(stored_rows, expected.rows, strict=True):

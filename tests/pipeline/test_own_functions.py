@@ -12,10 +12,10 @@ import pytest
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
-from jax_diversity.embedding.settings import EmbeddingConfig
 from jax_diversity.foundation.own_functions import find_function
 from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.sequences.embedding.settings import EmbeddingConfig
 from tests.support.hostile import name_command
 
 OWN = f"{__name__}:Lengths"

@@ -13,7 +13,7 @@ import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build
-from jax_diversity.run.mixture import _as_read
+from jax_diversity.streaming.run.mixture import _as_read
 from tests.support.hostile import sign_manifest
 from tests.support.runs import batches, whole
 from tests.support.tiny_corpus import tiny_config, write_corpus

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import jax_diversity as jd
-from jax_diversity.figures.plain import as_json, clean_text, count_histogram, length_histogram, round_value
+from jax_diversity.foundation.figures.plain import as_json, clean_text, count_histogram, length_histogram, round_value
 from jax_diversity.foundation.progress import ignore
-from jax_diversity.measures.curves import envelope
-from jax_diversity.measures.profile import window_profile
+from jax_diversity.ordering.measures.curves import envelope
+from jax_diversity.ordering.measures.profile import window_profile
 from jax_diversity.report import corpus, words
 from jax_diversity.report.batches import document_values, shown_rows
 from jax_diversity.report.corpus import corpus_values

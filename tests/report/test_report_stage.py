@@ -14,15 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.characteristics.settings import CharacteristicsConfig
-from jax_diversity.clustering.settings import ClusterConfig
-from jax_diversity.figures.plain import as_json
+from jax_diversity.foundation.figures.plain import as_json
 from jax_diversity.lab.settings import TrainConfig
-from jax_diversity.measures.floors import window_floor
-from jax_diversity.measures.windows import place, window_deviation
+from jax_diversity.ordering.measures.floors import window_floor
+from jax_diversity.ordering.measures.windows import place, window_deviation
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.build import Build, recorded_config
-from jax_diversity.run.inspection import Inspector
+from jax_diversity.sequences.characteristics.settings import CharacteristicsConfig
+from jax_diversity.sequences.clustering.settings import ClusterConfig
+from jax_diversity.streaming.run.inspection import Inspector
 from tests.support.report_values import HOSTILE, make_explanation
 from tests.support.tiny_corpus import TOPICS, tiny_config
 

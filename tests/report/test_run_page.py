@@ -12,10 +12,10 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.progress import Progress
-from jax_diversity.measures.balance import own_shares
+from jax_diversity.ordering.measures.balance import own_shares
 from jax_diversity.report.page import render
 from jax_diversity.report.run import run_values
-from jax_diversity.run.joining import joined_characteristics
+from jax_diversity.streaming.run.joining import joined_characteristics
 from tests.support.runs import epochs_of, refused, store_run, store_run_of_one, write_web_and_code
 from tests.support.tiny_dataset import TinyDataset
 

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jax_diversity.clustering.assignment import assign
-from jax_diversity.clustering.base import cluster
+from jax_diversity.sequences.clustering.assignment import assign
+from jax_diversity.sequences.clustering.base import cluster
 
 NUM_DEVICES = (2, 8)
 

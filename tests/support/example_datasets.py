@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from jax_diversity.pipeline.build import Build
-from jax_diversity.token_store.megatron import TokenWriter
+from jax_diversity.sequences.token_store.megatron import TokenWriter
 from tests.support.tiny_corpus import tiny_config, write_corpus
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import astuple
 
 import jax
 import numpy as np
@@ -17,6 +18,7 @@ if __name__ == "__main__":
     one, several = (
         jd.explain_gradients(linear_loss, weights, rows, chars, batch_size=64, mesh=each) for each in (None, mesh)
     )
-    differences = [np.subtract(several.shares["adam"][family], share) for family, share in one.shares["adam"].items()]
+    pairs = ((several.shares["adam"][family], share) for family, share in one.shares["adam"].items())
+    differences = [np.subtract(astuple(other), astuple(share)) for other, share in pairs]
     printed = {"shares": float(np.abs(differences).max()), "noise": several.noise_scale / one.noise_scale - 1}
     print(json.dumps({**printed, "devices": len(jax.devices())}))

@@ -17,14 +17,14 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jax_diversity.corpus.passes.chain import Chain
-from jax_diversity.corpus.readers.reading import read_documents
-from jax_diversity.corpus.readers.records import ReadReport
-from jax_diversity.corpus.settings import PYTHON_ENVIRONMENT, CorpusConfig
-from jax_diversity.corpus.steps.base import METHODS
-from jax_diversity.corpus.steps.quality import MODEL, Quality
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.executors import Here
+from jax_diversity.preparation.passes.chain import Chain
+from jax_diversity.preparation.readers.reading import read_documents
+from jax_diversity.preparation.readers.records import ReadReport
+from jax_diversity.preparation.settings import PYTHON_ENVIRONMENT, CorpusConfig
+from jax_diversity.preparation.steps.base import METHODS
+from jax_diversity.preparation.steps.quality import MODEL, Quality
 from jax_diversity.schema import Document
 from tests.support.web_records import record
 

@@ -47,7 +47,7 @@ SETTINGS = {
     "a number beyond 64 bits": ("cluster: {options: {max_iterations: 9223372036854775808}}", "at most 64 bits"),
     "NUL in a folder's name": ('out: "a\\0b"', r"Expected out to be a text that can name a file, found 'a\\x00b'"),
     "half of a surrogate pair": ('out: "\\ud800"', "Expected out to be a text that can name a file"),
-    "NUL in an ordering's name": ('orders: [{name: "a\\0b"}]', "orders.name to be a text that can name a file"),
+    "NUL in an ordering's name": ('orders: [{name: "a\\0b"}]', r"orders\[0\].name to be a text that can name a file"),
     "a long name of an ordering": (f"orders: [{{name: {LONG}}}]", "a plain file name of at most 200 bytes, found 'nnn"),
     "a line end in an ordering's name": ('orders: [{name: "a\\nb"}]', "a plain file name of at most 200 bytes"),
     "a long name of a family": (f"characteristics: {{families: [{LONG}]}}", "cannot be the name of a family"),

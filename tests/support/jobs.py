@@ -11,7 +11,6 @@ from jax_diversity.foundation.artifacts import write_text
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.jobs import Job, work
 from jax_diversity.foundation.progress import tell
-from jax_diversity.foundation.stored import StoredStages
 
 
 @work("counting")
@@ -43,20 +42,6 @@ def process_alone(name: Path) -> int:
 @work("reading")
 def read(name: Path, path: str) -> int:
     return len(Path(path).read_text())
-
-
-@work("reading")
-def read_beside(name: Path, path: str) -> int:
-    """Store what a file has, and the number of the job."""
-    text = Path(path).read_text()
-    write_text(Path(f"{name}.txt"), text + name.name[-1])
-    return len(text)
-
-
-@work("reading")
-def read_stored(name: Path, root: str, file: str) -> int:
-    """Store what a file of the stage `words` has, and the number of the job."""
-    return read_beside.function(name, str(StoredStages(Path(root)).file("words", file)))
 
 
 @work("refusing")

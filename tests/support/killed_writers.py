@@ -21,16 +21,16 @@ from typing import Any
 import numpy as np
 from array_record.python import array_record_module
 
-from jax_diversity.dataset import open_dataset
 from jax_diversity.foundation.artifacts import OutputFolder, remove_leftovers
 from jax_diversity.foundation.executors import Here
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.stage import Context
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.records import sorting, writing
-from jax_diversity.records.settings import RecordsConfig
-from jax_diversity.records.stage import write_sequences
-from jax_diversity.token_store.megatron import TokenStore
+from jax_diversity.sequences.token_store.megatron import TokenStore
+from jax_diversity.streaming.dataset import open_dataset
+from jax_diversity.streaming.records import sorting, writing
+from jax_diversity.streaming.records.settings import RecordsConfig
+from jax_diversity.streaming.records.stage import write_sequences
 
 PER_FILE = 7
 
@@ -103,7 +103,7 @@ def main() -> None:
         sound, cut = folder / layout, folder / "cut"
         sound.mkdir()
         in_fork(partial(write_all, root, sound, layout))
-        names = sorted(path.name for path in records(sound))
+        names = sorted(path.name for path in sound.iterdir() if not path.name.endswith(".done.json"))
         for _ in range(num_kills // 2):
             cut.mkdir()
             until = alive_until(cut, rng.integers(len(names)), rng.uniform(0, 0.02))

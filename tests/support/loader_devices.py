@@ -20,9 +20,10 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 import jax_diversity as jd
-from jax_diversity.loader.loader import Loader
-from jax_diversity.run.interleaving import interleave
-from jax_diversity.run.source import ORIGIN_FIELDS
+from jax_diversity.streaming.loader.loader import Loader
+from jax_diversity.streaming.run.interleaving import interleave
+from jax_diversity.streaming.run.source import ORIGIN_FIELDS
+from jax_diversity.streaming.run.weights import phases_of
 
 BATCH_SIZE = 8
 SPECS = {
@@ -43,7 +44,7 @@ def batch_hash(inputs: np.ndarray, targets: np.ndarray) -> str:
 def mixed(root: str, **settings: Any) -> Loader:
     """A dataset mixed with itself; the last batch is filled up with padding."""
     ordering = jd.open_dataset(root).orderings["balance"]
-    chosen = interleave([2, 1], 2 * BATCH_SIZE + 3)
+    chosen = interleave(*phases_of([2, 1]), 2 * BATCH_SIZE + 3)
     numbers = [ordering[int((chosen[:at] == of).sum())] + of * len(ordering) for at, of in enumerate(chosen.tolist())]
     run = jd.make_run([root, root], positions=numbers)
     return jd.make_loader(run, global_batch_size=BATCH_SIZE, drop_remainder=False, **settings)

@@ -20,8 +20,8 @@ import numpy as np
 from jax import export
 from jax.sharding import Mesh
 
-from jax_diversity.embedding.qwen3 import qwen3
-from jax_diversity.embedding.qwen3_model import PlacedModel
+from jax_diversity.sequences.embedding.qwen3 import qwen3
+from jax_diversity.sequences.embedding.qwen3_model import PlacedModel
 from tests.support.tiny_qwen3 import TEXTS
 
 NUM_DEVICES = (2, 4)

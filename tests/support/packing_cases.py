@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from jax_diversity.packing.base import METHODS, Packed, pack
 from jax_diversity.schema import Segments
+from jax_diversity.sequences.packing.base import METHODS, Packed, pack
 
 Token = tuple[int, int | str]
 INSERTED = "end"

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 import jax_diversity as jd
-from jax_diversity.figures.plain import as_json, clean_text
+from jax_diversity.foundation.figures.plain import as_json, clean_text
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.report.batches import difference_values, document_values
 from jax_diversity.report.corpus import cluster_values, corpus_values, packing_values
@@ -39,7 +39,7 @@ BATCH_SIZE = 16
 PREPARED = dict.fromkeys(
     (
         *("num_empty_documents", "num_without_text", "num_text_not_string", "num_invalid_utf8", "num_broken_records"),
-        *("num_raised", "num_took_too_long"),
+        *("num_undecodable", "num_raised", "num_took_too_long"),
     ),
     0,
 )
@@ -119,7 +119,9 @@ def make_preparation(text: Sequence[str] = ()) -> dict[str, Any]:
         "language": {some: step(800, 700)},
         "personal_data": {some: step(700, 700)},
     }
-    account = {"read": 900, "kept": 700, "steps": steps, "source": by_source, "language": by_language}
+    phrases = {"words.words": "too few words", "language.probability": "language uncertain, or not a wanted one"}
+    account = {"read": 900, "kept": 700, "steps": steps, "phrases": phrases}
+    account |= {"source": by_source, "language": by_language}
     about = {"id": names[-1], "source": some, "language": other if text else "en"}
     shown = "\n".join(["A line of the text.", *names, "", "Another one."])
     lines = [[" ", "far"], [" ", "near"], ["-", names[0]], ["+", "<email>"], [" ", names[-1]], [" ", "far away"]]

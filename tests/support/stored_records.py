@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 
-from jax_diversity.records.reading import RecordReader
+from jax_diversity.streaming.records.reading import RecordReader
 
 
 def stored(reader: RecordReader, places: list[int]) -> list[bytes]:

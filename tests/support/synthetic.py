@@ -6,10 +6,10 @@ from typing import Literal
 
 import numpy as np
 
-from jax_diversity.characteristics.codes import Codes, length_bins
-from jax_diversity.characteristics.counts import count_tokens, sequence_documents
 from jax_diversity.counts import Characteristics
-from jax_diversity.packing.base import pack
+from jax_diversity.sequences.characteristics.codes import Codes, length_bins
+from jax_diversity.sequences.characteristics.counts import count_tokens, sequence_documents
+from jax_diversity.sequences.packing.base import pack
 
 
 def synthetic_characteristics(

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from jax_diversity.characteristics.settings import CharacteristicsConfig
-from jax_diversity.clustering.settings import ClusterConfig
-from jax_diversity.corpus.settings import CorpusConfig
-from jax_diversity.embedding.settings import EmbeddingConfig
-from jax_diversity.packing.settings import PackingConfig
 from jax_diversity.pipeline.settings import BuildConfig
-from jax_diversity.tokenization.settings import TokenizerConfig
+from jax_diversity.preparation.settings import CorpusConfig
+from jax_diversity.sequences.characteristics.settings import CharacteristicsConfig
+from jax_diversity.sequences.clustering.settings import ClusterConfig
+from jax_diversity.sequences.embedding.settings import EmbeddingConfig
+from jax_diversity.sequences.packing.settings import PackingConfig
+from jax_diversity.sequences.tokenization.settings import TokenizerConfig
 
 TOPICS = {
     "cooking": "onion butter oven simmer garlic recipe salt pan stir flour bake sauce",

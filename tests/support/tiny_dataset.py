@@ -13,12 +13,13 @@ import pyarrow
 import pyarrow.parquet
 from scipy.sparse import csr_array, save_npz
 
-from jax_diversity.characteristics.counts import sequence_copies, sequence_documents
-from jax_diversity.clustering.stored import clusters_name
-from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.artifacts import OutputFolder, write_json
-from jax_diversity.records.writing import write_records
 from jax_diversity.schema import Ordering, Segments
+from jax_diversity.sequences.characteristics.counts import sequence_copies, sequence_documents
+from jax_diversity.sequences.clustering.stored import clusters_name
+from jax_diversity.streaming.dataset import Dataset
+from jax_diversity.streaming.records.codec import VERSION
+from jax_diversity.streaming.records.writing import write_records
 
 GROUP_NAMES: Mapping[str, Sequence[str]] = {"cluster": tuple("01234"), "length": ("short", "middle", "long")}
 
@@ -150,7 +151,8 @@ def write_tiny_dataset(
             )
         }
         about = {"layout": layout, "ordering": "balance" if layout == "ordered" else None, "dtype": dtype}
-        _publish(folder, "write", partial, "records", {**about, "records": counts, "identity": identity})
+        about |= {"records": counts, "identity": identity, "format": VERSION}
+        _publish(folder, "write", partial, "records", about)
     return TinyDataset(root, store, segments, validation, orders)
 
 

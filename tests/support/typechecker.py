@@ -61,4 +61,6 @@ def _first_calls_of(function: Any, typechecker: Any) -> Callable[..., Any]:
             checked = _check_always(function, typechecker=typechecker)
         return checked(*args, **kwargs)
 
+    # Named as jaxtyping names its own functions: a warning of the package looks for the user's line above them.
+    called.__code__ = called.__code__.replace(co_filename="<@first calls>")
     return called

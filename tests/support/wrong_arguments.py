@@ -20,7 +20,7 @@ import jax_diversity as jd
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.ordering.base import METHODS as ORDERING_METHODS
-from jax_diversity.packing.base import METHODS as PACKING_METHODS
+from jax_diversity.sequences.packing.base import METHODS as PACKING_METHODS
 from tests.support.tiny_dataset import write_tiny_dataset
 
 TOPIC = np.array([[2, 0], [1, 1], [0, 2], [2, 0], [1, 1], [0, 2]])
@@ -69,7 +69,7 @@ CASES: list[Case] = [
             "counts": (NO_CHARACTERISTICS, "(characteristics|dataset)"),
             "method": (NO_TEXT, "ordering method"),
             "seed": (NO_INTEGER, "seed"),
-            "objective": ((5, "f3", {}, (1.0,), object()), "objective"),
+            "objective": ((5, b"f3", {}, (1.0,), object()), "objective"),
             "targets": ((5, "abc", [1, 0], {3: [1, 0]}, object()), "targets"),
             "consumed": (NO_INTEGERS, "consumed"),
             "checkpoint": ((5, [], {}, 4.7, object()), "checkpoint"),
@@ -92,7 +92,7 @@ CASES: list[Case] = [
             "values": (NO_MAPPING, "values"),
             "num_samples": (NO_NUMBER, "num_samples"),
             "seed": (NO_INTEGER, "seed"),
-            "objective": ((5, "f3", {}, (1.0,), object()), "objective"),
+            "objective": ((5, b"f3", {}, (1.0,), object()), "objective"),
             "advance": (NO_FUNCTION, "advance"),
         },
     ),
@@ -212,7 +212,7 @@ CASES: list[Case] = [
                 for name in ("norm_weight", "self_weight", "window_weight")
             },
             "windows": ((None, "64", [4.7], ["a"], {}, object(), RAGGED, True), "windows"),
-            "family_weights": (("1", b"1", ["a"], [None], {}, object(), RAGGED), "family_weights"),
+            "family_weights": (("1", b"1", ["a"], [None], {"a": None}, object(), RAGGED), "family_weights"),
         },
     ),
     (jd.Ordering, {"indices": [0, 1]}, {"indices": (NO_ORDERING, "ordering's indices")}),
@@ -252,7 +252,7 @@ def of_schedules(root: Path) -> Iterator[Case]:
         "num_positions": (NO_NUMBER, "num_positions"),
         "weights": ((5, "abc", [], {}, RAGGED, ["a"], object(), [-1], [0]), "weight"),
         "method": (NO_TEXT, "ordering method"),
-        "objective": ((5, "f3", {}, (1.0,), object()), "objective"),
+        "objective": ((5, b"f3", {}, (1.0,), object()), "objective"),
         "targets": ((5, "abc", [1, 0], {3: [1, 0]}, object()), "targets"),
         "advance": (NO_FUNCTION, "advance"),
     }

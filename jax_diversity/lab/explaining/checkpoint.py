@@ -11,7 +11,6 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int64
 
-from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.lab.checkpoints import DamagedCheckpoint, read_checkpoint, restore_arrays
@@ -22,6 +21,7 @@ from jax_diversity.lab.explaining.sketching import Loss
 from jax_diversity.lab.explaining.stored import store_explanation
 from jax_diversity.lab.settings import Size
 from jax_diversity.lab.training import FIELDS
+from jax_diversity.streaming.dataset import Dataset
 
 _ROWS = 64
 

@@ -8,11 +8,11 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.counts import Characteristics
-from jax_diversity.dataset import Dataset
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.lab.checkpoints import find_checkpoints
 from jax_diversity.lab.explaining.regression import Basis, basis_of, enough_sequences
+from jax_diversity.streaming.dataset import Dataset
 
 ALL = "all families"
 """The name of the share that all families explain together."""

@@ -17,11 +17,11 @@ from jaxtyping import Num
 
 from jax_diversity.counts import Characteristics
 from jax_diversity.counts.characteristics import MADE_BY
-from jax_diversity.foundation.checks import as_whole_number
+from jax_diversity.foundation.checks import as_whole_number, check_mapping, check_type
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.svg import Chart, Curve
-from jax_diversity.foundation.tables import Cells, aligned, piped, wrapped
+from jax_diversity.foundation.tables import Cells, Display, Displayed
 from jax_diversity.foundation.wording import counted
 from jax_diversity.lab.explaining.chosen import ALL, check_batch, document_blocks, family_bases
 from jax_diversity.lab.explaining.regression import Basis, Estimate, explained_share
@@ -29,6 +29,7 @@ from jax_diversity.lab.explaining.sketching import Loss, Sketches, sketch_gradie
 from jax_diversity.lab.explaining.windows import window_variance
 from jax_diversity.ordering.base import order
 from jax_diversity.schema import Ordering
+from jax_diversity.schema.orderings import as_floats
 
 SKETCH_SIZE = 1024
 _SEEDS = (0, 1, 2)
@@ -38,7 +39,7 @@ _TITLES = {"raw": "gradients", "adam": "gradients as Adam scales them", "loss": 
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Displayed):
     """What characteristics explain of the sequences' gradients, and what orders make of it.
 
     Attributes:
@@ -72,14 +73,14 @@ class Explanation:
         if self.batch_size in ratios:
             ratio = ratios[self.batch_size]
             words += (
-                f" A batch of {self.batch_size} in the order {name} is worth a shuffled batch of "
-                f"{_worth(self.batch_size, ratio.value)}."
+                f" A batch of {self.batch_size} in the order {name} of these {self.num_sequences:,} sequences is worth "
+                f"a shuffled batch of {_worth(self.batch_size, ratio)}."
             )
             wider = max(ratios)
             if wider > self.batch_size:
                 words += (
                     f" The mean of {wider // self.batch_size} batches is worth that of batches of "
-                    f"{_worth(self.batch_size, ratios[wider].value)}."
+                    f"{_worth(self.batch_size, ratios[wider])}."
                 )
             if np.isfinite(self.noise_scale):
                 part = self.noise_scale / (self.noise_scale + self.batch_size) * (1 - ratio.value)
@@ -117,8 +118,11 @@ class Explanation:
 
     @property
     def table(self) -> str:
-        """The shares and the windows' variances as tables of at most 80 columns; a notebook shows them in Markdown."""
-        return "\n\n".join(f"{title}\n{aligned(cells)}" for title, cells in self._blocks())
+        """The shares and the windows' variances as tables of at most 80 columns."""
+        return self._display().table
+
+    def _display(self) -> Display:
+        return Display(self.sentence, list(self._blocks()))
 
     def _blocks(self) -> Iterator[tuple[str, Cells]]:
         """Yield the titles and the cells of the tables."""
@@ -172,11 +176,8 @@ class Explanation:
             room=170,
         ).draw(curves)
 
-    def _repr_markdown_(self) -> str:
-        return "\n\n".join([self.sentence, *(f"**{title}**\n\n{piped(cells)}" for title, cells in self._blocks())])
-
     def __str__(self) -> str:
-        return f"{wrapped(self.sentence)}\n\n{self.table}"
+        return self._display().text
 
 
 def explain_gradients(
@@ -297,14 +298,17 @@ def explain_values(
         1.0
     """
     plan = _make_plan(characteristics, orders, batch_size)
-    array = np.asarray(values, np.float64)
+    array = as_floats("values", values)
     array = array[:, None] if array.ndim == 1 else array
-    if array.ndim != 2 or not np.isfinite(array).all() or not np.ptp(array, axis=0).any():
+    if array.ndim != 2 or not array.size or not np.isfinite(array).all() or not (array != array[:1]).any():
         raise UserError(
             "Expected finite numbers (sequence,) or (sequence, number) that are not all equal, found an array of "
-            f"shape {np.shape(values)}" + (" with other values." if array.ndim == 2 else ".")
+            f"shape {np.shape(array)}" + (" with other values." if array.ndim == 2 else ".")
         )
-    return _explain({"values": array}, plan, float("nan"))
+    # All results are ratios. With deviations of at most 1 their squares are neither too large nor too small.
+    array = array / np.abs(array).max()
+    array = array - array.mean(axis=0)
+    return _explain({"values": array / np.abs(array).max()}, plan, float("nan"))
 
 
 class _Plan(NamedTuple):
@@ -333,7 +337,12 @@ def _make_plan(
     blocks, bases = document_blocks(characteristics), family_bases(characteristics)
     if orders is None:
         orders = {"balance": [order(characteristics, seed=each) for each in _SEEDS]}
+    check_mapping("orders", orders, "name -> several orderings")
+    for name, several in orders.items():
+        check_type(f"orders[{name!r}]", several, Iterable, "several orderings")
     checked = {name: [_indices(name, each, number) for each in several] for name, several in orders.items()}
+    if empty := [name for name, several in checked.items() if not several]:
+        raise UserError(f"Expected at least one ordering for each name, found none for {empty[0]!r}.")
     return _Plan(blocks, bases, checked, batch_size)
 
 
@@ -362,8 +371,12 @@ def _explain(values: Mapping[str, np.ndarray], plan: _Plan, noise_scale: float) 
 
 
 def _indices(name: str, ordering: Ordering, number: int) -> np.ndarray:
-    indices = np.asarray(ordering)
-    if indices.shape != (number,) or not np.array_equal(np.sort(indices), np.arange(number)):
+    try:
+        indices = np.asarray(ordering)
+    except ValueError:  # rows of unequal lengths
+        indices = np.zeros(0, np.int64)
+    is_like_all = indices.dtype.kind in "iu" and indices.shape == (number,)
+    if not is_like_all or not np.array_equal(np.sort(indices), np.arange(number)):
         raise UserError(
             f"Expected orderings of the {number:,} sequences of the characteristics, found another one in {name!r}; "
             "make them with jd.order(characteristics)."
@@ -371,8 +384,12 @@ def _indices(name: str, ordering: Ordering, number: int) -> np.ndarray:
     return indices
 
 
-def _worth(batch_size: int, ratio: float) -> str:
-    return f"{batch_size / ratio:,.0f}" if ratio > 0 else "any size"
+def _worth(batch_size: int, ratio: Estimate) -> str:
+    """The size of the shuffled batch with the same variance, and its 95 % interval."""
+    low, value, high = (
+        f"{batch_size / each:,.0f}" if each > 0 else "any size" for each in (ratio.high, ratio.value, ratio.low)
+    )
+    return f"{value} (95 % interval {low} to {high})" if np.isfinite(ratio.reach) else value
 
 
 def _sequences(noise_scale: float) -> str:
@@ -380,7 +397,7 @@ def _sequences(noise_scale: float) -> str:
 
 
 def _plain(each: Estimate) -> dict[str, float | None]:
-    return {name: _finite(value) for name, value in each._asdict().items()}
+    return {name: _finite(getattr(each, name)) for name in ("value", "low", "high", "by_chance")}
 
 
 def _finite(value: float) -> float | None:

@@ -6,38 +6,29 @@ batch of B sequences has the variance V / B, a balanced batch in a wide window (
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float64, Int64, Num
-from scipy import linalg, stats
+from scipy import linalg
 
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.schema.intervals import Interval, student_reach
 
-_LEVEL = 0.95  # of the intervals
 _TOLERANCE = 1e-9  # a singular value, as a share of the largest, that counts as zero
 _LEAST_FREE = 4  # the fit must leave at least one sequence in this number free
 
 
-class Estimate(NamedTuple):
+@dataclass(frozen=True)
+class Estimate(Interval):
     """A value with its 95 % interval, and the value by chance.
 
     Attributes:
-        value: the estimate.
-        low: lower end of the interval; NaN if it is unknown.
-        high: upper end of the interval.
         by_chance: the same estimate for permuted rows or for a shuffle, about 0 or 1.
     """
 
-    value: float
-    low: float
-    high: float
     by_chance: float
-
-    @property
-    def reach(self) -> float:
-        """Half the width of the interval."""
-        return (self.high - self.low) / 2
 
 
 class Basis(NamedTuple):
@@ -131,19 +122,15 @@ def explained_share(
         without.append(_adjusted(left_without, total_without, outside, rank_without))
     permuted = centred[np.random.default_rng(seed).permutation(number)]
     left_permuted = total - float(((vectors.T @ permuted) ** 2).sum())
-    reach = jackknife_error(np.array(without)) * quantile(len(without))
-    return Estimate(value, value - reach, value + reach, _adjusted(left_permuted, total, number, rank))
+    error = jackknife_error(np.array(without))
+    reach = float(student_reach(error, len(without) - 1))
+    return Estimate(value, error, reach, _adjusted(left_permuted, total, number, rank))
 
 
 def jackknife_error(without: Float[np.ndarray, " block"]) -> float:
     """The standard error from the values without each of the blocks; NaN for fewer than two blocks."""
     number = len(without)
     return float(np.sqrt((number - 1) * without.var())) if number > 1 else float("nan")
-
-
-def quantile(num_blocks: int) -> float:
-    """Student's quantile of a 95 % interval from `num_blocks` blocks."""
-    return float(stats.t.ppf((1 + _LEVEL) / 2, max(num_blocks - 1, 1)))
 
 
 def _adjusted(left: float, total: float, number: int, rank: int) -> float:

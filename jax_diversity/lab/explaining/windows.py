@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Float, Int64
 from scipy.sparse import csr_array
 
-from jax_diversity.lab.explaining.regression import Estimate, jackknife_error, quantile
+from jax_diversity.lab.explaining.regression import Estimate, jackknife_error
+from jax_diversity.schema.intervals import student_reach
 
 
 def window_variance(
@@ -37,11 +38,11 @@ def window_variance(
     found = np.array([_ratios(values, squares, order, window, codes, len(names)) for order in orders])
     mean = found.mean(axis=0)
     between = found[:, 0].var(ddof=1) / len(orders) if len(orders) > 1 else 0.0
-    error = np.sqrt(jackknife_error(mean[1:]) ** 2 + between)
-    reach = float(error) * quantile(len(names))
+    error = float(np.sqrt(jackknife_error(mean[1:]) ** 2 + between))
+    reach = float(student_reach(error, len(names) - 1))
     shuffle = np.random.default_rng(seed).permutation(len(values))
     by_chance = _ratios(values, squares, shuffle, window, codes, len(names))[0]
-    return Estimate(float(mean[0]), float(mean[0]) - reach, float(mean[0]) + reach, float(by_chance))
+    return Estimate(float(mean[0]), error, reach, float(by_chance))
 
 
 def _ratios(

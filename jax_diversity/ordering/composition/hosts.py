@@ -20,7 +20,8 @@ from jax_diversity.counts.characteristics import MADE_BY
 from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.ordering.composition.compose import origin
-from jax_diversity.ordering.objective import Features, Objective
+from jax_diversity.ordering.features import Features
+from jax_diversity.ordering.objective import Objective
 from jax_diversity.schema import Ordering
 from jax_diversity.schema.orderings import as_integers, check_ordering
 

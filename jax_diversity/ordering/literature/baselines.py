@@ -12,7 +12,7 @@ from jaxtyping import Float64, Int64
 from jax_diversity.counts import Characteristics, TokenCounts
 from jax_diversity.foundation.checks import check_one_of
 from jax_diversity.foundation.progress import Advance, ignore
-from jax_diversity.ordering.objective import heaviest_groups
+from jax_diversity.ordering.features import heaviest_groups
 
 
 def uniform_shuffle(counts: TokenCounts, *, seed: int = 0, advance: Advance = ignore) -> Int64[np.ndarray, " sequence"]:

@@ -12,7 +12,8 @@ from jaxtyping import Int64
 from jax_diversity.counts import Characteristics
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.spacing import space_groups
-from jax_diversity.ordering.objective import Objective, heaviest_groups
+from jax_diversity.ordering.features import heaviest_groups
+from jax_diversity.ordering.objective import Objective
 
 
 def document_spacing(characteristics: Characteristics, *, advance: Advance = ignore) -> Int64[np.ndarray, " document"]:

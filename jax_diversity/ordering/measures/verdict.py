@@ -1,0 +1,181 @@
+"""The verdict on an order: one sentence and one small table, from the mean TV of its windows and of a shuffle's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jax_diversity.foundation.tables import Cells, Display, Displayed
+from jax_diversity.foundation.wording import counted
+
+SHUFFLE = "uniform_shuffle"
+"""The method, and the name, of the order that others are compared with."""
+Means = Mapping[tuple[str, int], tuple[float, float]]
+"""The mean TV of an order's aligned windows, and its floor, by family and window size."""
+_SMALLEST_GAP = 1e-4
+"""The smallest distance of a shuffle from the floor, in TV, with which orders are compared."""
+LEGEND = "TV: share of a window's tokens in a wrong group; no order is below the floor."
+"""What the table shows, in one line."""
+_LEAST_WINDOWS = 4
+"""The smallest number of windows for which a verdict has no reservation."""
+_MOST_NAMED = 2
+"""The largest number of comparisons that a sentence names."""
+
+
+def gap_closed(tv: float, shuffle_tv: float, floor: float) -> float:
+    """Compute how much of the gap between a shuffle and the floor an ordering closes: 1 at the floor, 0 at the shuffle.
+
+    NaN if the shuffle is at the floor, because there is no gap to close.
+
+    Example:
+        >>> gap_closed(0.3, shuffle_tv=0.5, floor=0.1)
+        0.5
+    """
+    gap = shuffle_tv - floor  # both are sums of rounded shares: a gap below 1e-12 is a rounding error
+    return (shuffle_tv - tv) / gap if gap > 1e-12 else math.nan
+
+
+@dataclass(frozen=True)
+class Verdict(Displayed):
+    """Whether an order is better than a shuffle.
+
+    A *comparison* is one family at one window size; it counts if a shuffle is above the floor there, so that there is
+    something to gain.
+
+    Attributes:
+        ordering: the name of the order that is judged; None if there is only the shuffle.
+        reference: the name of the shuffle.
+        means: ordering -> mean TV and floor, by family and window size.
+        window: the window size of the table; None if there are no windows.
+        is_batch: whether this is the global batch size of training.
+    """
+
+    ordering: str | None
+    reference: str
+    means: Mapping[str, Means]
+    window: int | None
+    is_batch: bool
+
+    @property
+    def comparisons(self) -> dict[tuple[str, int], tuple[float, float, float]]:
+        """The mean TV of the order and of the shuffle, and the floor, of every comparison that counts."""
+        if self.ordering is None:
+            return {}
+        shuffled = self.means[self.reference]
+        found = {
+            key: (tv, shuffled[key][0], floor)
+            for key, (tv, floor) in self.means[self.ordering].items()
+            if key in shuffled
+        }
+        return {key: values for key, values in found.items() if values[1] - values[2] > _SMALLEST_GAP}
+
+    @property
+    def mean_gap_closed(self) -> float | None:
+        """The closed share of the gap between the shuffle and the floor in `window`, the mean over the families."""
+        closed = [gap_closed(*values) for (_, size), values in self.comparisons.items() if size == self.window]
+        return sum(closed) / len(closed) if closed else None
+
+    @property
+    def sentence(self) -> str:
+        """One sentence: in how many comparisons the order is better than a shuffle, where it is not, and how much."""
+        if self.ordering is None:
+            return "There is only a shuffle; make an order with `jax-diversity order`, and compare it."
+        compared = self.comparisons
+        if not compared:
+            return (
+                f"`{self.ordering}` cannot be better than a shuffle here: a shuffle already has the corpus's mixture "
+                "in every window, or there are too few sequences."
+            )
+        lost = {key: values for key, values in compared.items() if values[0] >= values[1]}
+        how = "not better" if len(lost) == len(compared) else "better"
+        number = len(compared) - (0 if how == "not better" else len(lost))
+        text = f"`{self.ordering}` is {how} than a shuffle in {number} of {len(compared)} comparisons"
+        named = [
+            f"by {family} at {size:,} (TV {tv:.4f} against {shuffled:.4f})"
+            for (family, size), (tv, shuffled, _) in [*lost.items()][:_MOST_NAMED]
+        ]
+        if lost and how == "better":
+            more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
+            text += f", but not {', '.join(named)}{more}"
+        closed = self.mean_gap_closed
+        if closed is None or self.window is None:
+            return f"{text}."
+        size = counted(self.window, "sequence")
+        where = f"at your batch of {size}" if self.is_batch else f"in windows of {size}"
+        return f"{text}; {where} it closes {100 * closed:.0f} % of the gap between a shuffle and the floor."
+
+    @property
+    def cells(self) -> Cells:
+        """The table: the mean TV of every family in `window`, of the shuffle, the orders and the floor."""
+        families = list(dict.fromkeys(family for family, size in self.means[self.reference] if size == self.window))
+        what = "batches" if self.is_batch else "windows"
+        lines = [[f"mean TV, {what} of {self.window:,}", *families]]
+        for name, means in self.means.items():
+            lines.append([name, *(decimal(means[family, self.window][0]) for family in families)])  # type: ignore[index]
+        judged = self.means[self.ordering or self.reference]
+        lines.append(["floor", *(decimal(judged[family, self.window][1]) for family in families)])  # type: ignore[index]
+        if self.ordering is not None:
+            compared = self.comparisons
+            shares = [compared.get((family, self.window)) for family in families]  # type: ignore[arg-type]
+            closed = ["-" if values is None else f"{100 * gap_closed(*values):.0f} %" for values in shares]
+            lines.append(["gap closed", *closed])
+        return lines
+
+    def __str__(self) -> str:
+        """The sentence and the table, at most 80 columns wide."""
+        return self._display().text + ("" if self.window is None else f"\n{LEGEND}")
+
+    def _display(self) -> Display:
+        return Display(self.sentence, [] if self.window is None else [("", self.cells)])
+
+
+def too_few(num_positions: int, window: int | None) -> str:
+    """Return a sentence if an order has too few windows to be judged; empty if it has enough, or none."""
+    number = 0 if window is None else num_positions // window
+    if not 0 < number < _LEAST_WINDOWS:
+        return ""
+    windows = f"{counted(number, 'window')} of {window:,}"
+    return (
+        f"This is too little to judge an order: {counted(num_positions, 'sequence')}, only {windows}; more text, or "
+        "shorter sequences, gives more."
+    )
+
+
+def judge(
+    means: Mapping[str, Means], reference: str, batch_size: int | None = None, ordering: str | None = None
+) -> Verdict:
+    """Judge one of some orders.
+
+    Args:
+        means: ordering -> mean TV and floor, by family and window size; also of the shuffle.
+        reference: the name of the shuffle.
+        batch_size: the global batch size of training, if it is known. The table shows the measured window size nearest
+            to it (or to 256) on a logarithmic scale.
+        ordering: the order to judge. None means `balance`, or the first order that is not the shuffle.
+
+    Example:
+        >>> means = {"uniform_shuffle": {("topic", 64): (0.4, 0.1)}, "balance": {("topic", 64): (0.2, 0.1)}}
+        >>> judge(means, "uniform_shuffle", batch_size=64).mean_gap_closed
+        0.6666666666666667
+    """
+    others = [name for name in means if name != reference]
+    chosen = ordering if ordering in others else "balance" if "balance" in others else next(iter(others), None)
+    sizes = sorted({size for _, size in means[reference]})
+    is_batch = batch_size in sizes
+    window = min(sizes, key=lambda size: (abs(math.log(size / (batch_size or 256))), size), default=None)
+    return Verdict(chosen, reference, {reference: means[reference], **means}, window, is_batch)
+
+
+def means_of(summary: Mapping) -> dict[tuple[str, int], tuple[float, float]]:
+    """Return the means of `Balance.summary()`."""
+    return {
+        (family, int(size)): (window["tv_mean"], window["tv_floor"])
+        for family, about in summary["families"].items()
+        for size, window in about["windows"].items()
+    }
+
+
+def decimal(value: float) -> str:
+    """Return a share with three decimals."""
+    return f"{value:.3f}"

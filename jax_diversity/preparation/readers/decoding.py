@@ -1,0 +1,210 @@
+"""Decode bytes of old encodings, by a declared label or by detection.
+
+Labels have the meaning that browsers give them (the Encoding Standard of WHATWG): `gb2312` is GB18030, `shift_jis` is
+Windows-31J. Python's codecs of these names lack characters. Each missing character would also change the characters
+after it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from importlib.util import find_spec
+
+import webencodings
+
+from jax_diversity.preparation.readers.records import REPLACED, Problem
+
+_MARKS = (
+    (b"\xef\xbb\xbf", "utf-8"),
+    (b"\xff\xfe\0\0", "utf-32-le"),
+    (b"\0\0\xfe\xff", "utf-32-be"),
+    (b"\xff\xfe", "utf-16-le"),
+    (b"\xfe\xff", "utf-16-be"),
+)
+_OLD_NAMES = re.compile(r"(?:win|windows|cp|ansi|x)[-_ ]?(125\d|874|949)")
+"""Names such as `win1251` and `cp-1252`, which the standard does not list."""
+_NO_ENCODINGS = frozenset(("x-user-defined", "idna", "punycode", "raw_unicode_escape", "unicode_escape", "undefined"))
+_SEVEN_BIT = ("iso2022", "hz")
+_OF_PAIRS, _SINGLE = ("big5hkscs", "cp932", "cp949", "euc_jp", "gb18030"), b"\x80\xa0\xfd\xfe\xff"
+_JAPANESE = ("euc_jp", "iso2022_jp", "iso2022_jp_ext")
+_BEYOND_ASCII = re.compile(rb"[^<>]*[\x80-\xff\x1b][^<>]*")
+_LONGEST_SAMPLE = 100_000
+"""Number of bytes from which an encoding is detected."""
+_LEAST_NULS = 0.02
+"""Share of a text's 16-bit units that are ASCII, at least, if it is UTF-16 without a mark."""
+_LEAST_REPLACED, _DOUBTFUL, _MOST_REPLACED = 10, 0.03, 0.1
+"""Numbers of replaced characters, and shares of the characters beyond ASCII: a label is doubted, a page is removed."""
+_HANDLER = "jax_diversity.web"
+# Characters that Python's codecs take for others than browsers do: full-width signs of Japanese, and characters of
+# GB18030 that have a place in Unicode since 2005.
+_SIGNS = str.maketrans("\u301c\u2016\u2212\u00a2\u00a3\u00ac", "\uff5e\u2225\uff0d\uffe0\uffe1\uffe2")
+_PRIVATE = str.maketrans(
+    "\ue5e5\ue78d\ue78e\ue78f\ue790\ue791\ue792\ue793\ue794\ue795\ue796\ue7c7",
+    "\u3000\ufe10\ufe12\ufe11\ufe13\ufe14\ufe15\ufe16\ufe17\ufe18\ufe19\u1e3f",
+)
+
+
+def decoded(page: bytes, declared: str | None) -> str:
+    """Decode a page by its byte order mark, as UTF-8, by the declared encoding, or by detection.
+
+    Args:
+        page: the bytes. Bytes that cannot be decoded are replaced by U+FFFD.
+        declared: the label of the encoding, if there is one. If the label is unknown or its encoding does not fit, the
+            encoding is detected.
+
+    Example:
+        >>> decoded("喆".encode("gbk"), "gb2312")
+        '喆'
+    """
+    for mark, name in _MARKS:
+        if page.startswith(mark):
+            return _as_text(page[len(mark) :], name)
+    # Bytes beyond ASCII that are valid UTF-8 are hardly ever anything else. The zero bytes are then stray.
+    is_wide = b"\0" in page and (page.isascii() or not _is_utf_8(page))
+    if is_wide and (name := _wide_encoding(page)):
+        return _as_text(page, name)
+    codec = codec_of(declared) if declared else None
+    try:
+        # Text in other encodings is rarely valid UTF-8 by chance, except in encodings that use ASCII bytes only.
+        text = page.decode("utf-8")
+        if b"\x1b" not in page and not (codec or "").startswith(_SEVEN_BIT):
+            return text.replace("\0", "")
+    except UnicodeDecodeError:
+        text = _as_text(page, "utf-8")
+        replaced = text.count(REPLACED)
+        # A page in UTF-8 may have a few broken characters; in other encodings few characters are valid UTF-8.
+        if replaced <= _beyond_ascii(text) - replaced:
+            return text
+    if codec not in (None, "utf-8"):
+        text = _as_text(page, codec)
+        if not _is_poor(text, _DOUBTFUL):
+            return text
+    return min((text, _as_text(page, detected(page))), key=lambda each: (each.count(REPLACED), each is text))
+
+
+def undecodable(text: str) -> Problem | None:
+    """Return a problem if more than a tenth of the characters beyond ASCII could not be decoded."""
+    if not _is_poor(text, _MOST_REPLACED):
+        return None
+    replaced, number = text.count(REPLACED), _beyond_ascii(text)
+    what = f"the encoding is unknown: {replaced} of {number} characters beyond ASCII cannot be decoded"
+    return Problem("num_undecodable", what)
+
+
+def codec_of(label: str) -> str | None:
+    """Return Python's codec for a label; None if it names no encoding.
+
+    Example:
+        >>> codec_of("ks_c_5601-1987"), codec_of("latin-1"), codec_of("base64")
+        ('cp949', 'cp1252', None)
+    """
+    label = label.strip().lower()
+    if not label.isascii():
+        return None
+    if old := _OLD_NAMES.fullmatch(label):
+        label = f"windows-{old[1]}"
+    found = webencodings.lookup(label)
+    if found is None or found.name == "replacement":  # Python has codecs that the standard does not list
+        try:
+            name = codecs.lookup(label).name
+            b"a".decode(name, "replace")
+        except (LookupError, ValueError):  # unknown, or not an encoding of text
+            return None
+        found = webencodings.lookup(name)
+        if found is None or found.name == "replacement":
+            return None if name.replace("-", "_") in _NO_ENCODINGS else name
+    if found.name in _NO_ENCODINGS:
+        return None
+    # The package takes gbk for Python's codec, which lacks characters of GB18030.
+    other = {"gbk": "gb18030", "iso-2022-jp": "iso2022_jp_ext"}
+    return other.get(found.name) or found.codec_info.name
+
+
+def detected(page: bytes) -> str:
+    """Return the codec of a page that declares none, from the parts of its text that are not ASCII."""
+    sample = b"\n".join(_BEYOND_ASCII.findall(page[:_LONGEST_SAMPLE])) or page[:_LONGEST_SAMPLE]
+    name = None
+    if find_spec("resiliparse") is not None:
+        from resiliparse.parse.encoding import detect_encoding
+
+        # With the standard's names the library takes Korean, IBM's and Apple's encodings for UTF-8.
+        name = detect_encoding(sample, html5_compatible=False)
+    if name is None and find_spec("charset_normalizer") is not None:
+        from charset_normalizer import from_bytes
+
+        best = from_bytes(sample).best()
+        name = best.encoding if best else None
+    return (codec_of(name) if name else None) or "cp1252"
+
+
+def _wide_encoding(page: bytes) -> str | None:
+    """Return the encoding of 16-bit or 32-bit units without a mark, by the places of the zero bytes."""
+    even, odd = page[::2].count(0), page[1::2].count(0)
+    least = _LEAST_NULS * len(page) / 2
+    candidates = []
+    if page[2:4] == b"\0\0" or page[:2] == b"\0\0":
+        candidates = ["utf-32-le" if page[2:4] == b"\0\0" else "utf-32-be"]
+    elif max(even, odd) > max(least, 20 * min(even, odd)):
+        candidates = ["utf-16-le" if odd > even else "utf-16-be"]
+    for name in candidates:
+        try:
+            page.decode(name)
+        except UnicodeDecodeError:
+            continue
+        return name
+    return None
+
+
+def _as_text(page: bytes, codec: str) -> str:
+    text = page.decode(codec, _HANDLER)
+    if codec in _JAPANESE:
+        text = text.translate(_SIGNS)
+    elif codec == "gb18030":
+        text = text.translate(_PRIVATE)
+    # Some encodings give lone surrogates, which cannot be stored.
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "")
+
+
+def _is_utf_8(page: bytes) -> bool:
+    try:
+        page.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_poor(text: str, share: float) -> bool:
+    replaced = text.count(REPLACED)
+    return replaced > _LEAST_REPLACED and replaced > share * _beyond_ascii(text)
+
+
+def _beyond_ascii(text: str) -> int:
+    return len(text) - len(text.encode("ascii", "ignore"))
+
+
+def _replacement(error: UnicodeError) -> tuple[str, int]:
+    """Return the characters of browsers' encodings that Python's codecs lack, or U+FFFD; and the place after them."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    start, pair = error.start, error.object[error.start : error.start + 2]
+    other = ""
+    if error.encoding in _JAPANESE and len(pair) == 2:
+        # The characters of NEC and IBM have a place in Windows-31J.
+        row, cell = (pair[0] | 0x80) - 0xA1, (pair[1] | 0x80) - 0xA1
+        if 0 <= row < 94 and 0 <= cell < 94:
+            lead, trail = row // 2, cell + 94 * (row % 2)
+            shifted = bytes([lead + (0x81 if lead < 0x1F else 0xC1), trail + (0x40 if trail < 0x3F else 0x41)])
+            other = shifted.decode("cp932", "ignore")
+    elif error.encoding == "big5hkscs":
+        other = pair.decode("cp950", "ignore") if pair[0] >= 0xA1 else ""
+    elif error.encoding == "gb18030" and pair[:1] == b"\x80":
+        return "\u20ac", start + 1
+    if len(other) == 1:
+        return other, start + 2
+    # Python would read on at the second byte of an unknown pair, and misread all pairs after it.
+    is_pair = error.encoding in _OF_PAIRS and len(pair) == 2 and pair[0] not in _SINGLE and pair[1] >= 0x80
+    return REPLACED, start + 2 if is_pair else error.end
+
+
+codecs.register_error(_HANDLER, _replacement)

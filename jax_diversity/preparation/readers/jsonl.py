@@ -1,0 +1,143 @@
+"""JSON Lines and arrays of JSON objects, plain or compressed. One record is in memory at a time."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.progress import Advance
+from jax_diversity.preparation.readers.files import MAX_DOCUMENT_BYTES, InputFile
+from jax_diversity.preparation.readers.records import TEXT, Found, Place, Problem, RecordForm, Records, converted
+from jax_diversity.preparation.settings import CorpusConfig
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_LINES_PER_STEP = 64
+_DECODER = json.JSONDecoder()
+_ARRAY, _BUFFER = re.compile(rb"(?:\xef\xbb\xbf)?\s*+\[\s*+[{\]]"), 1000
+
+
+_PIECE_CHARACTERS = 1 << 20
+_CUT_SHORT = 16
+"""Number of characters at the end of a piece in which an error may be due to the missing rest."""
+_BLANK = re.compile(r"[ \t\r\n]*+")
+
+
+def read_jsonl(file: InputFile, config: CorpusConfig, advance: Advance, form: RecordForm = TEXT) -> Found:
+    """Read the documents of the lines, or of the objects of an array; blank lines are left out."""
+    return form.documents(file, config, read_objects(file, advance))
+
+
+def read_objects(file: InputFile, advance: Advance) -> Records:
+    """Yield the lines, or the entries of an array, as JSON objects; blank lines are left out."""
+    number, position, num_lines, num_objects = 0, 0, 0, 0
+    with file.stream() as (stored, content):
+        if _ARRAY.match(content.peek(_BUFFER)[:_BUFFER]):
+            for number, record in enumerate(_entries(content), 1):
+                advance(stored.tell() - position)
+                position = stored.tell()
+                yield Place(file, number), record
+        # We give `readline` a limit. Without it, a file without line ends would be read into memory as a whole.
+        while line := content.readline(MAX_DOCUMENT_BYTES + 1):
+            number += 1
+            if len(line) > MAX_DOCUMENT_BYTES:
+                raise UserError(
+                    f"{file.address}:{number} is longer than {MAX_DOCUMENT_BYTES} bytes; cut it into several documents."
+                )
+            if number == 1:
+                line = line.removeprefix(_BYTE_ORDER_MARK)
+            if number % _LINES_PER_STEP == 0:  # position in the stored file, which may be compressed
+                advance(stored.tell() - position)
+                position = stored.tell()
+            if not line.isspace():
+                record = converted(_parse, line)
+                del line  # it may have 1 GB, and its text is copied several times before the document is stored
+                num_lines += 1
+                num_objects += isinstance(record, dict)
+                yield Place(file, number), record
+        advance(stored.tell() - position)
+    if num_lines and not num_objects:
+        raise UserError(
+            f"Expected JSON Lines in {file.address}, found no line that is a JSON object; "
+            "write one object a line or an array of objects, or set corpus.format to its format."
+        )
+
+
+def _entries(content: io.BufferedReader) -> Iterator[dict[str, Any] | Problem]:
+    """Yield the entries of an array, one after another."""
+    decode = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape").decode
+    text, place, begun = "", 0, False
+    while True:
+        place = _BLANK.match(text, place).end()  # type: ignore[union-attr]
+        found: dict[str, Any] | Problem | None = None
+        if not begun or place == len(text):
+            pass  # the bracket or the next entry is not yet read
+        elif text[place] == "]":
+            if text[place + 1 :].strip() or content.read(_PIECE_CHARACTERS).strip():
+                yield Problem("num_broken_records", "expected the end of the file after the array, found more")
+            return
+        elif text[place] == ",":
+            place += 1
+            continue
+        else:
+            found, place = _entry(text, place)
+        if found is not None:
+            yield found
+            if isinstance(found, Problem) and place < 0:
+                return
+            continue
+        # An entry that is longer than the text so far: with twice the text, the time stays linear.
+        piece = content.read(max(_PIECE_CHARACTERS, len(text) - place))
+        if len(text) - place > MAX_DOCUMENT_BYTES or not piece:
+            yield Problem("num_broken_records", "the array of JSON objects is cut off here, or an entry is too long")
+            return
+        text, place = text[place:] + decode(piece), 0
+        if not begun and "[" in text:
+            begun, place = True, text.index("[") + 1
+
+
+def _entry(text: str, place: int) -> tuple[dict[str, Any] | Problem | None, int]:
+    """Return the entry of an array at a place and the place after it; None if the text ends within it, -1 if broken."""
+    try:
+        record, end = _DECODER.raw_decode(text, place)
+    except json.JSONDecodeError as error:
+        if error.msg.startswith("Unterminated string") or error.pos >= len(text) - _CUT_SHORT:
+            return None, place
+        what = f"not JSON: {error.msg.removesuffix(' at')}; the rest of the array is left out"
+        return Problem("num_broken_records", what), -1
+    except (ValueError, RecursionError) as error:
+        return Problem("num_broken_records", f"unreadable JSON: {error}; the rest of the array is left out"), -1
+    if end == len(text):
+        return None, place  # a number may go on
+    return _checked(record, has_surrogate=True), end
+
+
+def _checked(record: Any, has_surrogate: bool) -> dict[str, Any] | Problem:
+    """Return the record if it is an object whose texts can be stored."""
+    if not isinstance(record, dict):
+        return Problem("num_broken_records", f"expected a JSON object, found {type(record).__name__}")
+    try:
+        # JSON may contain a lone surrogate such as \\ud800, which cannot be stored as UTF-8.
+        if has_surrogate:
+            json.dumps(record, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        return Problem.of_unicode(error)
+    return record
+
+
+def _parse(line: bytes) -> dict[str, Any] | Problem:
+    try:
+        # Only lines with the escape of a surrogate are encoded as a check, because encoding copies the whole record.
+        return _checked(json.loads(line.decode("utf-8")), _SURROGATE.search(line) is not None)
+    except UnicodeDecodeError as error:
+        return Problem.of_unicode(error)
+    except json.JSONDecodeError as error:
+        # Some messages of the module json end in "at", because it continues them with the place.
+        return Problem("num_broken_records", f"not JSON: {error.msg.removesuffix(' at')} at character {error.colno}")
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, or thousands of nested brackets
+        return Problem("num_broken_records", f"unreadable JSON: {error}")

@@ -1,0 +1,54 @@
+"""The turns of a chat, and their places in the text that a template gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Turn(NamedTuple):
+    """One turn of a chat.
+
+    Attributes:
+        role: one of `ROLES`.
+        content: the text.
+        in_loss: False for an answer that does not count towards the loss.
+        num_media: number of placeholders in the content for parts other than text.
+        reasoning: the text that a model writes before its answer.
+        calls: calls of tools, each with `name` and `arguments`.
+        labels: the name of the speaker and the id of the call that a tool answers, if the record has them.
+    """
+
+    role: str
+    content: str
+    in_loss: bool = True
+    num_media: int = 0
+    reasoning: str = ""
+    calls: tuple[Mapping[str, Any], ...] = ()
+    labels: Mapping[str, str] = {}
+
+
+class TurnSpan(NamedTuple):
+    """The place of a turn in the text, in characters.
+
+    The template's text before the content is [begin, start), the content is [start, stop), the ending is [stop, end).
+    """
+
+    begin: int
+    start: int
+    stop: int
+    end: int
+
+
+class Rendered(NamedTuple):
+    """The text of a chat.
+
+    Attributes:
+        text: the text.
+        spans: the place of each turn; None if the places are not certain.
+        contents: start and stop of the contents of turns. The text between them is from the template.
+    """
+
+    text: str
+    spans: list[TurnSpan] | None
+    contents: list[tuple[int, int]]

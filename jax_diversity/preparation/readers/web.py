@@ -1,0 +1,289 @@
+"""Web pages: archives of crawls (WARC) and HTML files. Pages stay unchanged; a step extracts the text.
+
+A WARC file (ISO 28500) is a sequence of records: header lines, an empty line, and a block of Content-Length bytes. The
+block of a `response` is a server's HTTP answer. We read the records here and do not use FastWARC, because it does not
+detect a truncated file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from jax_diversity.foundation.checks import number_in_data
+from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.progress import Advance
+from jax_diversity.foundation.text.entities import unescaped
+from jax_diversity.foundation.text.languages import main_language
+from jax_diversity.preparation.readers.decoding import decoded, undecodable
+from jax_diversity.preparation.readers.files import InputFile
+from jax_diversity.preparation.readers.records import Found, Place, Problem, converted
+from jax_diversity.schema import Document
+
+MAX_PAGE_BYTES = 100 * 2**20
+"""Maximum size of a page. Without a limit, a small record could be decompressed to any size."""
+_MAX_HEADERS = 1000
+_LONGEST_LINE = 2**16
+_PIECE_BYTES = 2**20
+_HTML = ("text/html", "application/xhtml+xml")
+_CHARSET = re.compile(
+    r"""(?:charset|\A\s*+<\?xml\s[^<>]{0,200}?encoding)\s*+=\s*+["']?\s*+([\w.:+-]+)""", re.IGNORECASE
+)
+_DECLARED_IN = 2048
+"""Number of bytes in which we search for a page's encoding. HTML requires it within the first 1,024 bytes."""
+_TITLE = re.compile(r"<title\b", re.IGNORECASE)
+_TITLE_END = re.compile("</title", re.IGNORECASE)
+_TITLE_IN = 2**16
+_CUT_OFF = (EOFError, zlib.error, lzma.LZMAError, pa.ArrowException, OSError)
+
+
+class _Record(NamedTuple):
+    """A record's headers, by their names in lower case, and its block."""
+
+    headers: Mapping[str, str]
+    block: bytes
+
+
+def read_warc(file: InputFile, advance: Advance) -> Found:
+    """Read the HTML pages and plain texts among the responses of a crawl, and the texts of a WET file.
+
+    Other kinds of records, other statuses than 200 and other types are left out. A record that is broken or too long is
+    a `Problem`. The place where a file is truncated or damaged is also a `Problem`; documents before this place are
+    kept.
+
+    Raises:
+        UserError: the file has no record.
+    """
+    number = position = num_pages = num_metadata = 0
+    with file.stream() as (stored, content):
+        pieces = _Decompressed(content)
+        try:
+            for record in _records(io.BufferedReader(pieces, _PIECE_BYTES)):
+                number += 1
+                advance(stored.tell() - position)
+                position = stored.tell()
+                found = record if isinstance(record, Problem) else converted(_document, record, Place(file, number))
+                num_metadata += isinstance(record, _Record) and _is_wat(record)
+                if found is not None:
+                    num_pages += 1
+                    yield Place(file, number), found
+            if pieces.fault is not None:
+                raise pieces.fault
+        except _CUT_OFF as error:
+            if not number:
+                raise
+            what = f"the file is cut off or damaged here ({in_one_line(error)})"
+            yield Place(file, number + 1), Problem("num_broken_records", what)
+        advance(stored.tell() - position)
+    if num_metadata and not num_pages:
+        raise UserError(
+            f"Expected pages in {file.address}, found only metadata of pages (a WAT file); name .warc.gz or .wet.gz "
+            "files of the crawl."
+        )
+    if not number:
+        raise UserError(
+            f"Expected WARC records in {file.address}, found none; fetch it again, or set corpus.format to its format."
+        )
+
+
+def _is_wat(record: _Record) -> bool:
+    about = record.headers
+    return about.get("warc-type") == "metadata" and about.get("content-type", "").startswith("application/json")
+
+
+class _Decompressed(io.RawIOBase):
+    """The decompressed bytes of a file. The exception of a damaged file is stored in `fault`.
+
+    If it were raised at once, a buffer would lose the content before the fault.
+    """
+
+    def __init__(self, content: io.BufferedReader) -> None:
+        self._content = content.raw if isinstance(content.raw, gzip.GzipFile) else content
+        self.fault: Exception | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            piece = self._content.read1(len(buffer))
+        except _CUT_OFF as fault:
+            self.fault, piece = fault, b""
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+def read_html(file: InputFile, advance: Advance) -> Found:
+    """Read the file as one page."""
+    place = Place(file, None)
+    with file.stream() as (stored, content):
+        whole = content.read(MAX_PAGE_BYTES + 1)
+        advance(stored.tell())
+    if len(whole) > MAX_PAGE_BYTES:
+        yield place, Problem("num_broken_records", f"a page of more than {MAX_PAGE_BYTES} bytes")
+        return
+    yield place, converted(_page, whole, place)
+
+
+def _page(whole: bytes, place: Place) -> Document | Problem:
+    text = decoded(whole, declared_encoding(whole))
+    return undecodable(text) or Document(
+        place.name, text, place.file.folder, title=title_of(text), metadata={"media_type": _HTML[0]}
+    )
+
+
+def _records(content: io.BufferedReader) -> Iterator[_Record | Problem]:
+    """Yield the records of a file. After a broken record we search for the next record."""
+    was_found = False
+    while line := content.readline(_LONGEST_LINE):
+        if not line.strip():
+            continue
+        if not line.startswith(b"WARC/"):
+            # We report only the first line between two records. Before the first record we report nothing: if there is
+            # no record at all, the file is not a WARC file.
+            if line.startswith(b"filedesc://"):
+                raise UserError(
+                    "Expected WARC records, found the older format ARC; convert the file with `warcio recompress`."
+                )
+            if was_found:
+                yield Problem("num_broken_records", "expected a WARC record, found other bytes")
+                was_found = False
+            continue
+        headers = _headers(content)
+        length = number_in_data(headers.get("content-length", ""))
+        if length is None or length < 0:
+            yield Problem("num_broken_records", "a WARC record without Content-Length")
+            continue
+        if length > MAX_PAGE_BYTES:
+            _skip(content, length)
+            yield Problem("num_broken_records", f"a record of {length} bytes, more than {MAX_PAGE_BYTES}")
+            continue
+        block = content.read(length)
+        if len(block) < length:
+            raise EOFError("it ends within a record")
+        was_found = True
+        yield _Record(headers, block)
+
+
+def _headers(content: io.BufferedReader | io.BytesIO) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for _ in range(_MAX_HEADERS):
+        line = content.readline(_LONGEST_LINE)
+        if not line.strip():
+            break
+        name, _, value = line.decode("utf-8", "replace").partition(":")
+        headers.setdefault(name.strip().lower(), value.strip())
+    return headers
+
+
+def _skip(content: io.BufferedReader, length: int) -> None:
+    while length > 0:
+        piece = content.read(min(length, _PIECE_BYTES))
+        if not piece:
+            raise EOFError("it ends within a record")
+        length -= len(piece)
+
+
+def _document(record: _Record, place: Place) -> Document | Problem | None:
+    headers, block = record.headers, io.BytesIO(record.block)
+    kind = headers.get("warc-type")
+    if kind == "response" and headers.get("content-type", "").startswith("application/http"):
+        status = block.readline(_LONGEST_LINE).split()
+        if len(status) < 2 or status[1] != b"200":
+            return None
+        http = _headers(block)
+    elif kind in ("conversion", "resource"):
+        http = {"content-type": headers.get("content-type", "")}
+    else:
+        return None
+    media_type = http.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in (*_HTML, "text/plain"):
+        return None
+    try:
+        body = _decompressed(block.read(), http)
+    except ValueError as error:
+        return Problem("num_broken_records", str(error))
+    declared = _CHARSET.search(http["content-type"])
+    text = decoded(body, declared[1] if declared else declared_encoding(body))
+    if problem := undecodable(text):
+        return problem
+    url, date = headers.get("warc-target-uri", "").strip("<>"), headers.get("warc-date", "")
+    id = headers.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:") or place.name
+    title = title_of(text) if media_type in _HTML else None
+    metadata = {"url": url, "date": date, "media_type": media_type}
+    language = None
+    if languages := headers.get("warc-identified-content-language", ""):  # such as `eng,deu`, the main one first
+        language = main_language(languages.partition(",")[0].strip()) or None
+        metadata["languages"] = languages
+    return Document(id, text, place.file.source, language, title, metadata)
+
+
+def _decompressed(body: bytes, headers: Mapping[str, str]) -> bytes:
+    """Return the body as it was before chunking and compression by the server. A damaged body is a ValueError.
+
+    Common Crawl and other crawls already store this body and rename the headers.
+    """
+    if headers.get("transfer-encoding", "").lower() == "chunked":
+        body = _joined(body)
+    encoding = headers.get("content-encoding", "").lower()
+    if encoding in ("", "identity") or body.lstrip()[:1] == b"<":  # the crawler may have decoded it and kept the header
+        return body
+    if encoding in ("br", "zstd"):
+        kind = "brotli" if encoding == "br" else "zstd"
+        try:
+            with pa.CompressedInputStream(pa.BufferReader(body), kind) as content:
+                text = content.read(MAX_PAGE_BYTES + 1)
+        except (pa.ArrowException, OSError):
+            raise ValueError(f"a page that is not compressed by {encoding}, as its header says") from None
+        if len(text) > MAX_PAGE_BYTES:
+            raise ValueError(f"a page of more than {MAX_PAGE_BYTES} bytes")
+        return text
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise ValueError(f"a page compressed by {encoding!r}, which is not known here")
+    for window in (zlib.MAX_WBITS | 32, -zlib.MAX_WBITS):  # with a header of gzip or zlib, or without one
+        try:
+            stream = zlib.decompressobj(window)
+            text = stream.decompress(body, MAX_PAGE_BYTES)
+        except zlib.error:
+            continue
+        if not text and body:
+            continue
+        if stream.unconsumed_tail:
+            raise ValueError(f"a page of more than {MAX_PAGE_BYTES} bytes")
+        return text
+    raise ValueError(f"a page that is not compressed by {encoding}, as its header says")
+
+
+def _joined(body: bytes) -> bytes:
+    """Join the pieces of a chunked body; a body that is not chunked is returned unchanged."""
+    pieces, rest = [], io.BytesIO(body)
+    while True:
+        size = rest.readline(_LONGEST_LINE).partition(b";")[0].strip()
+        if not re.fullmatch(rb"[0-9a-fA-F]{1,8}", size) or not int(size, 16):
+            return b"".join(pieces) if pieces or size == b"0" else body
+        pieces.append(rest.read(int(size, 16)))
+        rest.readline(_LONGEST_LINE)
+
+
+def declared_encoding(page: bytes) -> str | None:
+    """Return the label that a page gives for its encoding, in its first bytes or its XML declaration."""
+    found = _CHARSET.search(page[:_DECLARED_IN].decode("ascii", "replace"))
+    return found[1] if found else None
+
+
+def title_of(text: str) -> str | None:
+    """Return the title of a page in one line; None if it has no title.
+
+    We search only for the first title: if it has no end, no later title has an end.
+    """
+    tag = _TITLE.search(text, 0, _TITLE_IN)
+    start = text.find(">", tag.end(), _TITLE_IN) + 1 if tag else 0
+    end = _TITLE_END.search(text, start, _TITLE_IN) if start else None
+    return " ".join(unescaped(text[start : end.start()]).split())[:1000] or None if end else None

@@ -1,0 +1,184 @@
+"""Prepare a web page for an extractor, and check its result: formulas, plain lists, titles, navigation, JavaScript.
+
+Extractors drop formulas in scripts and images, flatten MathML (a square becomes `x2`), and drop short lists, such as
+ingredients, and titles above the main part. All searches of this module take time proportional to the page.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from html import escape
+
+from jax_diversity.foundation.text.entities import unescaped
+from jax_diversity.foundation.text.sentences import split_sentences
+from jax_diversity.foundation.text.words import split_words
+from jax_diversity.preparation.steps.base import Measured, at_least, at_most
+from jax_diversity.preparation.steps.mathml import formula_text, marked_tex
+from jax_diversity.preparation.steps.page_code import Elements, with_marked_code
+from jax_diversity.preparation.steps.raised import with_raised
+
+_LONGEST_TAG, _LONGEST_FORMULA, _LONGEST_LIST, _LONGEST_ITEM, _LONGEST_LINK = 2000, 10_000, 20_000, 200, 200
+_TAG = re.compile(rf"<[^<>]{{0,{_LONGEST_TAG}}}+>")
+_MATH = re.compile(rf"<math(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
+_RENDERED = re.compile(
+    r"<span\s[^<>]{0,500}?class=[\"']?MathJax(?:_Preview|_SVG|_CHTML|_PHTML)?[\"'\s][^<>]{0,2000}+>", re.IGNORECASE
+)
+_LONGEST_RENDERED, _MOST_RENDERED_LEVELS = 200_000, 400
+_MATH_SCRIPT = re.compile(r"<script\s[^<>]{0,200}?type=[\"']?math/tex[^<>]{0,100}+>", re.IGNORECASE)
+_IMAGE = re.compile(rf"<img\s[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
+_TEX_CLASS = re.compile(r"\bclass=[\"'](?:[\w-]+ )*(?:tex|latex|mwe-math-[\w-]+)[\"' ]", re.IGNORECASE)
+_ALT = re.compile(r"\balt=(?:\"([^\"]*)\"|'([^']*)')", re.IGNORECASE)
+_LIST = re.compile(rf"<ul(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
+_NO_PLAIN_LIST = re.compile(r"<(?:p|div|table|img|input|button|h\d)(?![\w-])", re.IGNORECASE)
+_LINK, _MOST_OF_LINKS = re.compile(rf"<a(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE), 0.5
+_MOST_LEVELS = 10
+"""One more than the largest number of lists in a list that becomes paragraphs."""
+_ITEM = re.compile(rf"<li(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
+_HEADING = re.compile(rf"<h1(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
+_ANCHOR = re.compile(rf"<(/?)a(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>", re.IGNORECASE)
+_SEPARATORS = (" - ", " | ", " \u2013 ", " \u2014 ", " \u00b7 ", ": ")
+_Make = Callable[[str, str], str | None]
+"""A function: opening tag and content -> the new markup, or None."""
+_MOST_LINKED = 0.8
+"""The largest share of the characters in lines that are links."""
+_ASKING_WORDS, _LEAST_OTHER_WORDS = 100, 10
+"""A text of at most 100 words that mentions JavaScript must have ten words in sentences that do not."""
+
+
+def prepared_page(page: str) -> tuple[str, list[str]]:
+    """Return the page for an extractor, and the texts of its blocks of code.
+
+    Formulas, exponents and indices become text, plain lists become paragraphs, and blocks of code lie between marks.
+    """
+    lowered = _lowered(page)
+    page, codes = with_marked_code(page, lowered)
+    if "<sup" in lowered or "<sub" in lowered:
+        page = with_raised(page)
+    if "math/tex" in lowered and "mathjax" in lowered:  # the formula is in a script beside what MathJax 2 made of it
+        page = _replaced(page, _RENDERED, "span", _LONGEST_RENDERED, lambda *_: "", _MOST_RENDERED_LEVELS)
+    if "<math" in lowered:
+        has_images = "mwe-math-fallback-image" in page  # each formula of MediaWiki has an image and hidden MathML
+        page = _replaced(page, _MATH, "math", _LONGEST_FORMULA, (lambda *_: "") if has_images else _math)
+    if "math/tex" in lowered:
+        page = _replaced(page, _MATH_SCRIPT, "script", _LONGEST_FORMULA, _tex_script)
+    if "<img" in lowered:
+        page = _IMAGE.sub(_image, page)
+    if "<ul" in lowered:
+        page = _replaced(page, _LIST, "ul", _LONGEST_LIST, _plain_list, _MOST_LEVELS)
+    return page, codes
+
+
+def with_title(page: str, title: str | None, text: str) -> str:
+    """Return the text with its first heading, if the title has the heading and the text lacks it.
+
+    The title may begin with the heading, or with a tag and a separator, as in `python - How to sort? - Stack Overflow`.
+    A heading at the end of such a title is the name of the site.
+    """
+    lowered = _lowered(page) if title else ""
+    for tag in _HEADING.finditer(page) if title else ():
+        end = lowered.find("</h1", tag.end(), tag.end() + _LONGEST_TAG)
+        heading = _plain(page[tag.end() : end]) if end >= 0 else ""
+        before, found, after = str(title).partition(heading) if heading else ("", "", "")
+        if found and (not before or (after and before.endswith(_SEPARATORS))):
+            return text if heading in " ".join(text.split()) else f"{heading}\n{text}"
+    return text
+
+
+def without_navigation(page: str, text: str) -> tuple[str, float]:
+    """Remove two or more links at the beginning and at the end of a text.
+
+    Returns:
+        The text, and the share of its characters in lines that are links of the page. The text of a page with more than
+        .8 stays as it is.
+    """
+    lines = text.splitlines()
+    links = _links(page)
+    is_link = [bool(line.strip()) and " ".join(line.split()) in links for line in lines]
+    total = sum(len(line.strip()) for line in lines)
+    share = sum(len(line.strip()) for line, linked in zip(lines, is_link, strict=True) if linked) / max(total, 1)
+    if share <= _MOST_LINKED:
+        start, stop = _run(is_link, lines), len(lines) - _run(is_link[::-1], lines[::-1])
+        text = "\n".join(lines[start:stop]).strip()
+    return text, share
+
+
+def text_rules(text: str, linked: float) -> Iterator[Measured]:
+    """Measure the rules against pages without a text of their own.
+
+    Args:
+        text: the extracted text.
+        linked: the share of its characters in lines that are links.
+    """
+    yield at_most("navigation", linked, _MOST_LINKED)
+    if "javascript" in text.lower() and len(text.split()) <= _ASKING_WORDS:
+        others = [each for each in split_sentences(text) if "javascript" not in each.lower()]
+        yield at_least("needs_javascript", sum(len(split_words(each)) for each in others), _LEAST_OTHER_WORDS)
+
+
+def _run(is_link: list[bool], lines: list[str]) -> int:
+    """Return the number of lines at the beginning that are links or empty; 0 if they have fewer than two links."""
+    number = next((place for place, linked in enumerate(is_link) if not linked and lines[place].strip()), len(lines))
+    return number if sum(is_link[:number]) > 1 else 0
+
+
+def _replaced(page: str, opening: re.Pattern, name: str, longest: int, make: _Make, most_levels: int = 1) -> str:
+    """Replace elements from their opening to their closing tag by `make(opening tag, content)`; None keeps them."""
+    parts, position = list[str](), 0
+    lowered = _lowered(page)
+    elements = Elements(lowered, name)
+    while match := opening.search(page, position):
+        end = elements.closing(match.end(), longest, most_levels)
+        new = None if end < 0 else make(match[0], page[match.end() : end])
+        if new is None:
+            parts.append(page[position : match.end()])
+            position = match.end()
+        else:
+            parts += page[position : match.start()], new
+            position = end + len(f"</{name}>")
+    return "".join([*parts, page[position:]])
+
+
+@lru_cache(maxsize=1)
+def _lowered(page: str) -> str:
+    lowered = page.lower()
+    return lowered if len(lowered) == len(page) else page  # some capital letters have two small letters
+
+
+def _math(tag: str, content: str) -> str:
+    return escape(formula_text(tag, content), quote=False)
+
+
+def _tex_script(_: str, tex: str) -> str:
+    return escape(marked_tex(tex), quote=False)
+
+
+def _image(match: re.Match) -> str:
+    found = _ALT.search(match[0]) if _TEX_CLASS.search(match[0]) else None
+    return escape(marked_tex(unescaped(found[1] or found[2] or "")), quote=False) if found else match[0]
+
+
+def _plain_list(_: str, content: str) -> str | None:
+    items = [_plain(item) for item in _ITEM.split(content)[1:]]
+    if len(items) < 2 or max(map(len, items)) > _LONGEST_ITEM or _NO_PLAIN_LIST.search(content):
+        return None
+    linked = sum(len(_plain(link.partition("</a")[0])) for link in _LINK.split(content)[1:])
+    if linked > _MOST_OF_LINKS * sum(map(len, items)):
+        return None
+    return "".join(f"<p>- {escape(item, quote=False)}</p>" for item in items if item)
+
+
+def _links(page: str) -> set[str]:
+    """Return the texts of the page's links, and the lines of these texts."""
+    links, start = set[str](), -1
+    for tag in _ANCHOR.finditer(page):
+        if start >= 0 and tag.start() - start <= _LONGEST_TAG:
+            content = page[start : tag.start()]
+            links |= {found for each in (content, *content.split("\n")) if (found := _plain(each))}
+        start = -1 if tag[1] else tag.end()
+    return {link for link in links if len(link) <= _LONGEST_LINK}
+
+
+def _plain(content: str) -> str:
+    return " ".join(unescaped(_TAG.sub(" ", content)).split())

@@ -1,0 +1,1 @@
+"""From documents to sequences with counts: tokens, vectors, clusters, packing, characteristics."""

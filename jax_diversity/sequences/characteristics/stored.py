@@ -1,0 +1,234 @@
+"""The artifacts of the stage `characterize`: a matrix of counts for each family, group names, and documents' tables.
+
+A *family* is a kind of characteristics, such as topic clusters, document lengths or sources. A *group* is one value of
+a family, such as one cluster.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+
+import numpy as np
+from jaxtyping import Float32, Int64, Integer
+
+from jax_diversity.foundation.artifacts import NO_ARRAY, atomic_path, read_array, read_json
+from jax_diversity.foundation.errors import UserError, in_one_line
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from jax_diversity.foundation.stored import StoredStages
+
+TOKENS = "tokens"
+"""The family whose groups are token ids. It is counted when it is needed."""
+SEQUENCE_CLUSTER = "sequence_cluster"
+"""The family whose groups are clusters of sequences with similar tokens."""
+LOSS = "loss"
+"""The family of the tokens that count towards the loss, and of those that do not. Datasets of chats have it."""
+LOSS_GROUPS = ("counted", "not counted")
+"""The groups of the family `loss`."""
+SEQUENCE_FAMILIES = (TOKENS, SEQUENCE_CLUSTER, LOSS)
+"""The families that describe the tokens of a sequence. All other families describe documents."""
+CHARACTERISTICS = "characteristics"
+GROUPS = "groups.json"
+TOTALS = "totals.json"
+BINS = "bins.json"
+DOCUMENTS = "documents.parquet"
+CODES = "codes.parquet"
+SEQUENCE_DOCUMENTS = "sequence_documents.npy"
+SEQUENCE_COPIES = "sequence_copies.npy"
+SEQUENCE_TURNS = "sequence_turns.npy"
+SEQUENCE_CLUSTERS = "sequence_clusters.npy"
+CENTRES = "sequence_cluster_centres.npy"
+
+
+def counts_name(family: str) -> str:
+    """Return the name of the file with the sequences' token counts in a family's groups."""
+    return f"{family}.npz"
+
+
+def read_counts(stored: StoredStages, family: str) -> csr_array:
+    """Return the sequences' token counts in a family's groups; an absent or damaged file is a `UserError`."""
+    from scipy.sparse import load_npz
+
+    path = _file(stored, counts_name(family))
+    try:
+        return load_npz(path)
+    except (OSError, ValueError, KeyError, BadZipFile, zlib.error) as error:
+        raise _no_counts(path, error) from None
+
+
+def read_counts_between(stored: StoredStages, family: str, first: int, stop: int) -> csr_array:
+    """Return the rows `first` up to `stop` of `read_counts`; only these rows are read."""
+    from scipy.sparse import csr_array
+
+    path = _file(stored, counts_name(family))
+    whole = map_counts(path)
+    starts = np.array(whole.indptr[first : stop + 1])
+    if not 0 <= starts[0] <= starts[-1] <= len(whole.data) or (np.diff(starts) < 0).any():
+        raise _no_counts(path, "rows that do not follow one another")
+    entries = slice(int(starts[0]), int(starts[-1]))
+    columns = np.array(whole.indices[entries])
+    if not 0 <= columns.min(initial=0) <= columns.max(initial=0) < whole.num_groups:
+        raise _no_counts(path, f"groups beyond {whole.num_groups}")
+    parts = (np.array(whole.data[entries]), columns, starts - starts[0])
+    return csr_array(parts, shape=(stop - first, whole.num_groups))
+
+
+def num_entries(stored: StoredStages, family: str) -> int:
+    """Return a family's number of counts above zero; a sequence without tokens has one entry."""
+    whole = map_counts(_file(stored, counts_name(family)))
+    return len(whole.data) + int((np.diff(whole.indptr) == 0).sum())
+
+
+class MappedCounts(NamedTuple):
+    """The arrays of a file of counts, as memory maps; see `scipy.sparse.csr_array`."""
+
+    indptr: Integer[np.ndarray, " row_start"]
+    indices: Integer[np.ndarray, " nonzero"]
+    data: Integer[np.ndarray, " nonzero"]
+    num_groups: int
+
+
+def map_counts(path: Path) -> MappedCounts:
+    """Map a file that `scipy.sparse.save_npz` has written without compression, or `join_counts`.
+
+    Raises:
+        UserError: the file is absent, damaged or compressed.
+    """
+    try:
+        with ZipFile(path) as archive, path.open("rb") as file:
+            shape = np.load(archive.open("shape.npy"), allow_pickle=False)
+            indptr, indices, data = (_mapped(path, file, archive, name) for name in ("indptr", "indices", "data"))
+        if len(shape) != 2 or len(indptr) != shape[0] + 1 or len(indices) != len(data):
+            raise ValueError(f"arrays of {len(indptr)}, {len(indices)} and {len(data)} numbers, a shape of {shape}")
+    except (*NO_ARRAY, KeyError, TypeError, BadZipFile, NotImplementedError) as error:
+        raise _no_counts(path, error) from None
+    return MappedCounts(indptr, indices, data, int(shape[1]))
+
+
+def _no_counts(path: Path, reason: object) -> UserError:
+    return UserError(f"{path} does not contain counts ({in_one_line(reason)}); run `jax-diversity characterize` again.")
+
+
+def _mapped(path: Path, file: Any, archive: ZipFile, name: str) -> Integer[np.ndarray, " number"]:
+    """Map an array in an archive: its bytes follow the member's own header, whose length that header has."""
+    about = archive.getinfo(f"{name}.npy")
+    if about.compress_type != ZIP_STORED:
+        raise ValueError(f"{name} is compressed")
+    file.seek(about.header_offset + 26)
+    lengths = np.frombuffer(file.read(4), "<u2")
+    start = about.header_offset + 30 + int(lengths.sum())
+    file.seek(start)
+    np.lib.format.read_magic(file)
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype.kind not in "iu" or len(shape) != 1:
+        raise ValueError(f"{name} has the type {dtype} and the shape {shape}")
+    offset = file.tell()
+    if offset + shape[0] * dtype.itemsize > start + about.file_size:
+        raise ValueError(f"{name} is cut")
+    # NumPy cannot map an empty array.
+    return np.memmap(path, dtype, "r", offset, shape) if shape[0] else np.zeros(0, dtype)
+
+
+def join_counts(path: Path, parts: Sequence[Path]) -> Int64[np.ndarray, " group"]:
+    """Write the rows of several files of counts as one file; return the tokens of every group.
+
+    The file is one of `scipy.sparse.save_npz` without compression, so that some of its rows can be read. Only the
+    arrays of one part are in memory.
+    """
+    mapped = [map_counts(part) for part in parts]
+    num_groups = mapped[0].num_groups
+    totals = np.zeros(num_groups, np.int64)  # the counts are int32, but the total of a corpus may be above 2^31
+    for part in mapped:
+        totals += np.bincount(part.indices, part.data, num_groups).astype(np.int64)
+    starts = [0, *accumulate(len(part.data) for part in mapped)]
+    # SciPy needs the same type for both index arrays.
+    index = np.dtype(np.int32 if starts[-1] < 2**31 else np.int64)
+    ends = (part.indptr[1:] + start for part, start in zip(mapped, starts, strict=False))
+    num_rows = sum(len(part.indptr) - 1 for part in mapped)
+    with atomic_path(path) as temporary, ZipFile(temporary, "w", ZIP_STORED) as archive:
+        _write_member(archive, "indices", index, starts[-1], (part.indices for part in mapped))
+        _write_member(archive, "indptr", index, num_rows + 1, chain([np.zeros(1)], ends))
+        _write_member(archive, "data", mapped[0].data.dtype, starts[-1], (part.data for part in mapped))
+        for name, value in {"format": b"csr", "shape": (num_rows, num_groups), "_is_array": True}.items():
+            whole = np.array(value)
+            with archive.open(ZipInfo(f"{name}.npy"), "w") as file:
+                np.lib.format.write_array(file, whole, version=(1, 0), allow_pickle=False)
+    return totals
+
+
+def _write_member(
+    archive: ZipFile, name: str, dtype: np.dtype, length: int, parts: Iterable[Integer[np.ndarray, " number"]]
+) -> None:
+    about: Any = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (length,)}
+    # The date of a `ZipInfo` is a constant, so equal counts give equal bytes.
+    with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
+        np.lib.format.write_array_header_1_0(file, about)
+        for part in parts:
+            file.write(np.ascontiguousarray(part, dtype).data)
+
+
+def read_sequence_array(stored: StoredStages, name: str, *, mmap: bool = False) -> Integer[np.ndarray, "sequence ..."]:
+    """Return an array with one row per sequence, such as `SEQUENCE_DOCUMENTS` or `SEQUENCE_CLUSTERS`."""
+    return read_array(_file(stored, name), "characterize", mmap=mmap)
+
+
+def centres_file(stored: StoredStages) -> Path:
+    """Return the path of the file with the centres of the family `sequence_cluster`."""
+    return _file(stored, CENTRES)
+
+
+def read_centres(stored: StoredStages) -> Float32[np.ndarray, "cluster group"]:
+    """Return the centres of the family `sequence_cluster`, as `fit_sequence_clusters` makes them."""
+    return read_array(centres_file(stored), "characterize")
+
+
+def read_groups(stored: StoredStages) -> dict[str, tuple[str, ...]]:
+    """Return family -> the names of its groups, for every stored family."""
+    return {family: tuple(names) for family, names in _read_json(stored, GROUPS).items()}
+
+
+def read_totals(stored: StoredStages) -> dict[str, Int64[np.ndarray, " group"]]:
+    """Return family -> the number of tokens in each of its groups, over all training sequences."""
+    return {family: np.array(totals, np.int64) for family, totals in _read_json(stored, TOTALS).items()}
+
+
+def read_bins(stored: StoredStages) -> dict[str, Any]:
+    """Return family -> its bins, for families of numbers, as JSON values."""
+    return _read_json(stored, BINS)
+
+
+def read_families(stored: StoredStages, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the families that orderings balance; a family that is not among `known` is a `UserError`."""
+    names = stored.counts("characterize")["families"]
+    unknown = [name for name in names if not isinstance(name, str) or name not in known]
+    if unknown:  # a manifest that was not written by a build
+        raise UserError(
+            f"Expected families among {', '.join(known)} in {stored.root / 'manifest.json'}, found "
+            f"{unknown[0]!r}; restore the file or run `jax-diversity characterize` again."
+        )
+    return tuple(names)
+
+
+def documents_file(stored: StoredStages) -> Path:
+    """Return the path of the table that describes each document in one row: id, tokens, source, language ..."""
+    return _file(stored, DOCUMENTS)
+
+
+def codes_file(stored: StoredStages) -> Path:
+    """Return the path of the table with every document's group in every family."""
+    return _file(stored, CODES)
+
+
+def _read_json(stored: StoredStages, name: str) -> dict[str, Any]:
+    return read_json(_file(stored, name), "characterize")
+
+
+def _file(stored: StoredStages, name: str) -> Path:
+    return stored.file("characterize", f"{CHARACTERISTICS}/{name}")

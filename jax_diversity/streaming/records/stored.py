@@ -1,0 +1,65 @@
+"""The artifacts of the stage `write`: the records of the training and validation sequences, and their documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from jax_diversity.foundation.errors import UserError
+
+if TYPE_CHECKING:
+    from jax_diversity.foundation.stored import StoredStages
+    from jax_diversity.streaming.records.reading import RecordReader
+
+RECORDS = "records"
+
+
+def layout_ordering(stored: StoredStages) -> str | None:
+    """Return the name of the ordering in which training records are stored; None if it is the order of packing."""
+    counts = stored.counts("write")
+    return counts["ordering"] if counts["layout"] == "ordered" else None
+
+
+def open_records(
+    stored: StoredStages,
+    part: Literal["train", "validation"],
+    *,
+    sequence_length: int,
+    overlap: int,
+    layout: Path | None,
+    memory_map: bool,
+) -> RecordReader:
+    """Make a reader of one part's records. See `RecordReader` for the arguments."""
+    from jax_diversity.streaming.records.codec import VERSION
+    from jax_diversity.streaming.records.reading import RecordReader
+
+    counts = stored.counts("write")
+    paths, fetch = stored.files_to_fetch("write", f"{RECORDS}/{part}-", ".array_record")
+    per_file = counts["records"][part]
+    if (found := counts.get("format", 5)) != VERSION:  # the manifest did not have the format before version 6
+        raise UserError(
+            f"Expected records of format {VERSION} in {stored.root}, found format {found}; run `jax-diversity write` "
+            "again, with the version of jax-diversity that reads them."
+        )
+    if counts["dtype"] not in ("uint16", "int32"):
+        raise UserError(
+            f"Expected records of uint16 or int32 tokens in {stored.root / 'manifest.json'}, found "
+            f"{counts['dtype']!r}; restore the file or run `jax-diversity write` again."
+        )
+    if len(paths) != len(per_file):
+        raise UserError(
+            f"Expected {len(per_file)} files of {part} records in {stored.root}, found {len(paths)}; "
+            "run `jax-diversity write` again."
+        )
+    return RecordReader(
+        [path.absolute() for path in paths],  # a process that unpickles the reader may have another working folder
+        per_file,
+        sequence_length=sequence_length,
+        dtype=counts["dtype"],
+        identity=counts["identity"],
+        overlap=overlap,
+        has_loss_mask=counts.get("has_loss_mask", False),
+        layout=None if layout is None else layout.absolute(),
+        fetch=fetch,
+        memory_map=memory_map,
+    )

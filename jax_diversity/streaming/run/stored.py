@@ -1,0 +1,460 @@
+"""Stored runs: parts that are never changed, and versions that are slices of them.
+
+A folder contains `schedule.json` and a file of sequence numbers for each part. The sequences of all datasets are
+numbered end to end, in the order in which the datasets were added. Datasets are never removed, so that a number means
+the same sequence in every version. A version is a list of slices of parts. A change adds parts and a version; earlier
+versions are not changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import numpy as np
+from jaxtyping import Int64
+
+from jax_diversity.foundation.artifacts import fingerprint, signed, write_json
+from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_type
+from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.folders import as_path, inside, is_locked
+from jax_diversity.streaming.dataset import Dataset, open_dataset
+from jax_diversity.streaming.dataset.orderings import OrderingFile
+from jax_diversity.streaming.run.background import error_of
+from jax_diversity.streaming.run.run import SCHEDULE_FILE, Positioned, Run, times_before
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Member:
+    """A dataset of a stored run: its path relative to the run's folder, and properties of its sequences.
+
+    `checked_against` lists the files of evaluation texts that the dataset's preparation was given (`decontaminate`).
+    """
+
+    path: str
+    fingerprint: str
+    num_sequences: int
+    sequence_length: int
+    checked_against: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file with numbers of sequences; all these sequences have the same length.
+
+    `key` is a random text from the time when the part was planned; it identifies the part in a version's fingerprint.
+    `fingerprint` is the hash of the numbers, or an empty text until the part is made.
+    """
+
+    file: str
+    num_positions: int
+    sequence_length: int
+    key: str
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The positions `start` to `stop - 1` of a part; training does not read skipped slices."""
+
+    part: int
+    start: int
+    stop: int
+    skipped: bool = False
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Version:
+    """The slices of a version in their order, its number of datasets, and a description of the change.
+
+    `seed` is the seed of the first epoch that was ordered for this version.
+    """
+
+    slices: tuple[Slice, ...]
+    num_datasets: int
+    change: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Content:
+    """The content of `schedule.json`."""
+
+    id: str
+    datasets: tuple[Member, ...]
+    parts: tuple[Part, ...]
+    versions: tuple[Version, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Content:
+        """Read the file; raises a `UserError` if it is absent, damaged, edited, or has another format."""
+        try:
+            plain = json.loads(path.read_bytes())
+            if plain["format"] == _FORMAT and plain == signed(plain):
+                datasets, parts = ([kind(**each) for each in plain[name]] for name, kind in _LISTS.items())
+                slices = [tuple(Slice(**each) for each in version["slices"]) for version in plain["versions"]]
+                versions = [
+                    Version(**{**each, "slices": own}) for each, own in zip(plain["versions"], slices, strict=True)
+                ]
+                content = cls(plain["id"], tuple(datasets), tuple(parts), tuple(versions))
+                content.check()
+                return content
+            reason = "it was changed after it was written"
+            if plain["format"] != _FORMAT:
+                reason = f"it has the format {plain['format']}, but this version reads {_FORMAT}"
+        except FileNotFoundError:
+            raise UserError(
+                f"Expected a schedule at {path.parent}, found no {SCHEDULE_FILE}; make one with "
+                "`jax-diversity schedule`."
+            ) from None
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            reason = in_one_line(error)
+        raise UserError(
+            f"Expected a schedule at {path}, found a file that cannot be followed ({reason}); restore it, or make "
+            "another run."
+        )
+
+    def check(self) -> None:
+        """Check the types and ranges of all values; raises a `UserError` for the first invalid value."""
+        for each in (self, *self.datasets, *self.parts, *self.versions):
+            for field in fields(each):
+                if (kind := _KINDS.get(str(field.type))) is not None:
+                    check_type(field.name, getattr(each, field.name), kind, f"of the type {field.type}")
+        as_whole_number("the number of versions", len(self.versions), 1)
+        for member in self.datasets:
+            as_whole_number("num_sequences of a dataset", member.num_sequences, 0, _MOST_POSITIONS)
+            check_type("checked_against of a dataset", member.checked_against, list | tuple, "a list of names")
+            for name in member.checked_against:
+                check_type("a name in checked_against", name, str, "a text")
+        for part in self.parts:
+            as_whole_number(f"num_positions of {part.file}", part.num_positions, 0, _MOST_POSITIONS)
+            as_whole_number(f"sequence_length of {part.file}", part.sequence_length, 1)
+        for number, version in enumerate(self.versions, start=1):
+            what = f"of a slice of version {number}"
+            as_whole_number(f"num_datasets of version {number}", version.num_datasets, 1, len(self.datasets))
+            for each in version.slices:
+                index = as_whole_number(f"part {what}", each.part, 0, len(self.parts) - 1)
+                start = as_whole_number(f"start {what}", each.start, 0)
+                as_whole_number(f"stop {what}", each.stop, start, self.parts[index].num_positions)
+                check_type(f"skipped {what}", each.skipped, bool, "true or false")
+
+    def write(self, root: Path) -> None:
+        """Replace the file atomically."""
+        write_json(root / SCHEDULE_FILE, signed({"format": _FORMAT, **asdict(self)}))
+
+
+_KINDS: Mapping[str, type] = {"str": str, "int": int}
+_MOST_POSITIONS = 2**48
+"""More positions than any run has; sums of such numbers fit into 64 bits."""
+_MOST_FILES = 32
+"""The largest number of parts that are open at once; each needs two file handles."""
+_WAIT = 0.05
+"""Seconds between two checks of a run that is being made."""
+_LISTS: Mapping[str, Any] = {"datasets": Member, "parts": Part}
+
+
+class StoredRun(Run):
+    """One version of a stored run; get one with `open_schedule`, or make one with `create_schedule`.
+
+    Attributes:
+        root: the folder.
+        content: the content of its file when it was opened.
+        version: the number of this version, from 1 on.
+        given: the first datasets, as the user gave them; the others (all if `given` is None) are opened at their stored
+            paths.
+
+    Datasets are opened when they are first needed. A pickle contains the folder, the version and the given datasets.
+    """
+
+    def __init__(
+        self, root: Path, content: Content, version: int, datasets: Sequence[str | Path | Dataset] | None = None
+    ) -> None:
+        self.root, self.content, self.version, self.given = root, content, version, datasets
+        self.name, self.info = root.name, {"method": "schedule", "version": version, "of": content.id}
+        self._slices = [each for each in self._of(version).slices if not each.skipped]
+        self._starts = np.cumsum([0, *map(len, self._slices)], dtype=np.int64)
+        self._bounds = self._starts.tolist()
+        self._files: dict[int, OrderingFile] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_schedule, (self.root, self.version, self.given)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def _size_text(self) -> str:
+        return f"{super()._size_text}, version {self.version} of {len(self.content.versions)}"
+
+    def _of(self, version: int) -> Version:
+        return self.content.versions[version - 1]
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The datasets of this version, in the order in which they were added."""
+        return self.content.datasets[: self._of(self.version).num_datasets]
+
+    @property
+    def identity(self) -> str:
+        """The identity of the stored run; it stays the same when datasets are added."""
+        return self.content.id
+
+    @property
+    def has_origins(self) -> bool:
+        """Batches have the dataset index of every row, because datasets may be added later."""
+        return True
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of sequences of every dataset."""
+        return tuple(member.num_sequences for member in self.members)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The path of every dataset, relative to the run's folder."""
+        return tuple(member.path for member in self.members)
+
+    @property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """The open datasets.
+
+        Raises:
+            UserError: a dataset is not at its path, or has other sequences.
+        """
+        return self._datasets
+
+    @cached_property
+    def _datasets(self) -> tuple[Dataset, ...]:
+        if self.given is not None and len(self.given) > len(self.content.datasets):
+            raise UserError(
+                f"Expected the {len(self.content.datasets)} datasets of the schedule, in its order, found "
+                f"{len(self.given)}."
+            )
+        # This version may have fewer or more datasets than were given.
+        given = [*(self.given or ())][: len(self.members)]
+        given += [_absolute(each.path, self.root) for each in self.members[len(given) :]]
+        return tuple(map(_opened, given, self.members))
+
+    @property
+    def lengths(self) -> tuple[tuple[int, int], ...]:
+        """The sequence lengths L, as pairs (first position, L); the first pair begins at position 0."""
+        return self._lengths
+
+    @cached_property
+    def _lengths(self) -> tuple[tuple[int, int], ...]:
+        lengths = [self.content.parts[each.part].sequence_length for each in self._slices]
+        pairs = list(zip(self._bounds, lengths, strict=False))
+        return tuple(pair for pair, before in zip(pairs, [(0, 0), *pairs], strict=False) if pair[1] != before[1])
+
+    @property
+    def fingerprint(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Hash of the datasets and the sequences at all positions of this version."""
+        return self._fingerprint_of(self.version)
+
+    def _fingerprint_of(self, version: int) -> str:
+        members = [each.fingerprint for each in self.content.datasets[: self._of(version).num_datasets]]
+        parts = self.content.parts
+        slices = [[parts[each.part].key, each.start, each.stop, each.skipped] for each in self._of(version).slices]
+        return fingerprint("run schedule", members, slices)
+
+    def _at(self, positions: Positioned) -> Positioned:
+        if not len(positions):
+            return np.zeros(0, np.int64)
+        first = last = 0
+        if len(self._slices) > 1:
+            first, last = (bisect_right(self._bounds, int(end)) - 1 for end in (positions.min(), positions.max()))
+        if first == last:  # nearly always: a batch within one slice
+            return self._numbers(first, positions)
+        of_slice = np.searchsorted(self._starts, positions, side="right") - 1
+        found = np.empty(len(positions), np.int64)
+        for index in np.unique(of_slice).tolist():
+            rows = of_slice == index
+            found[rows] = self._numbers(index, positions[rows])
+        return found
+
+    def _numbers(self, index: int, positions: Int64[np.ndarray, " row"]) -> Int64[np.ndarray, " row"]:
+        own = self._slices[index]
+        return self._file(own.part).at(positions + (own.start - self._bounds[index]))
+
+    def _file(self, part: int) -> OrderingFile:
+        if part not in self._files:
+            about = self._made(part)
+            if len(self._files) == _MOST_FILES:  # close the oldest file: runs are read forward
+                del self._files[next(iter(self._files))]
+            file = OrderingFile(inside(self.root, about.file), about.fingerprint, about.num_positions)
+            if len(file.indices) and (file.indices.min() < 0 or file.indices.max() >= self.num_sequences):
+                raise UserError(
+                    f"Expected sequences in 0 .. {self.num_sequences - 1} in {self.root / about.file}, found "
+                    f"{file.indices.min()} .. {file.indices.max()}; restore the run, or make another one."
+                )
+            self._files[part] = file
+        return self._files[part]
+
+    def _made(self, part: int) -> Part:
+        """Return a finished part; waits while the part is being made in the background."""
+        while not (about := self.content.parts[part]).fingerprint:
+            # The lock is checked before the file is read: if it is free, the file already lists all finished parts.
+            at_work = is_locked(self.root)
+            found = Content.read(inside(self.root, SCHEDULE_FILE))
+            if found.id != self.content.id:
+                raise UserError(f"Expected the schedule that was opened at {self.root}, found another; open it again.")
+            parts = found.parts[: len(self.content.parts)]
+            self.content = replace(self.content, parts=parts)
+            if parts[part].fingerprint:
+                continue
+            if not at_work:
+                first = next(
+                    start for each, start in zip(self._slices, self._bounds, strict=False) if each.part == part
+                )
+                error = error_of(self.root)
+                reason = f" ({in_one_line(error)})" if error is not None else ""
+                raise UserError(
+                    f"Expected all positions of the schedule at {self.root}, found that the process that made it "
+                    f"stopped before position {first:,}{reason}; continue with extend_schedule(run, position={first})."
+                )
+            time.sleep(_WAIT)
+        return about
+
+    def wait(self) -> StoredRun:
+        """Wait until all positions are made; returns the run itself.
+
+        Raises:
+            UserError: the thread that makes the run stopped too early.
+        """
+        for each in self._slices:
+            self._made(each.part)
+        return self
+
+    def before(self, position: int) -> tuple[Slice, ...]:
+        """The slices before a position, including skipped slices."""
+        left, kept = position, []
+        for each in self._of(self.version).slices:
+            if not each.skipped and len(each) > left:
+                if left:
+                    kept.append(Slice(each.part, each.start, each.start + left))
+                break
+            kept.append(each)
+            left -= 0 if each.skipped else len(each)
+        return tuple(kept)
+
+    def history(self, position: int) -> Int64[np.ndarray, " used"]:
+        """The sequences at all positions before `position`, including skipped ones, numbered over all datasets."""
+        numbers = [self._file(each.part).at(np.arange(each.start, each.stop)) for each in self.before(position)]
+        return np.concatenate([np.zeros(0, np.int64), *numbers])
+
+    def agrees_until(self, version: int) -> int:
+        """The first position at which another version differs, or at which one of the two versions ends."""
+        # The lists are reversed: `pop` takes the first slice, and `append` puts its rest back.
+        ours, theirs = (
+            [each for each in reversed(self._of(number).slices) if not each.skipped]
+            for number in (self.version, version)
+        )
+        position = 0
+        while ours and theirs:
+            first, second = ours.pop(), theirs.pop()
+            if (first.part, first.start) != (second.part, second.start):
+                break
+            length = min(len(first), len(second))
+            position += length
+            for slices, each in ((ours, first), (theirs, second)):
+                if len(each) > length:
+                    slices.append(Slice(each.part, each.start + length, each.stop))
+        return position
+
+    def _epochs_before(self, stop: int) -> tuple[Positioned, Positioned]:
+        # Skipped sequences count as used in their epoch.
+        skipped = [np.full(len(each), each.skipped) for each in self.before(stop)]
+        numbers, kept = self.history(stop), ~np.concatenate([np.zeros(0, bool), *skipped])
+        return numbers[kept], times_before(numbers)[kept]
+
+    def continues(self, position: int, of: str) -> bool:
+        """Whether training on the version with the fingerprint `of` can continue with this one at a position."""
+        for version in range(1, len(self.content.versions) + 1):
+            if self._fingerprint_of(version) == of:
+                return self.agrees_until(version) >= position
+        return False
+
+    def with_version(self, version: SupportsIndex) -> StoredRun:
+        """Another version of the same run."""
+        number = as_whole_number("version", version, 1, len(self.content.versions))
+        return StoredRun(self.root, self.content, number, self.given)
+
+
+def open_schedule(
+    path: str | Path,
+    version: SupportsIndex | None = None,
+    datasets: Sequence[str | Path | Dataset] | None = None,
+) -> StoredRun:
+    """Open a stored run; its parts and datasets are read when they are first needed.
+
+    Args:
+        path: its folder.
+        version: the version to open; None means the last one.
+        datasets: the datasets or their current folders, in the order of the run. The run opens all others at their
+            stored paths, which are relative to its folder.
+
+    Raises:
+        UserError: the folder does not exist; its file is damaged, edited, or has another format; the version is
+            unknown.
+
+    Example:
+        >>> loader = make_loader(open_schedule("run"), global_batch_size=64)
+    """
+    root = schedule_folder(path)
+    given = None if datasets is None else as_tuple(datasets)
+    for each in given or ():
+        check_type("each of datasets", each, str | os.PathLike | Dataset, "a dataset, its folder or its address")
+    content = Content.read(inside(root, SCHEDULE_FILE))
+    last = len(content.versions)
+    number = last if version is None else as_whole_number("version", version, 1, last)
+    return StoredRun(root, content, number, given)
+
+
+def schedule_folder(path: str | Path) -> Path:
+    """The folder of a stored run, as an absolute path."""
+    check_type("path", path, str | os.PathLike, "a schedule's folder")
+    return as_path("the schedule's folder", path).absolute()
+
+
+def relative(address: str | Path, root: Path) -> str:
+    """A dataset's path relative to the run's folder, so that both can be moved together; addresses are not changed."""
+    return str(address) if "://" in str(address) else os.path.relpath(Path(address).absolute(), root)
+
+
+def _absolute(path: str, root: Path) -> str:
+    return path if "://" in path else str(Path(os.path.normpath(root / path)))
+
+
+def _opened(given: str | Path | Dataset, member: Member) -> Dataset:
+    try:
+        dataset = given if isinstance(given, Dataset) else open_dataset(given)
+    except UserError as error:
+        raise UserError(
+            f"A dataset of the schedule is not at its stored path: {error} Give the folders of the datasets with "
+            "open_schedule(path, datasets=[...])."
+        ) from None
+    if dataset.fingerprint != member.fingerprint:
+        raise UserError(
+            f"Expected the dataset of fingerprint {member.fingerprint[:16]} at {dataset.root}, found "
+            f"{dataset.fingerprint[:16]}: it was built again with other sequences; restore it, or make another "
+            "schedule."
+        )
+    for name in ("num_sequences", "sequence_length"):
+        if (found := getattr(dataset, name)) != (expected := getattr(member, name)):
+            raise UserError(
+                f"Expected {name} {found}, as in the dataset {dataset.root}, found {expected} in {SCHEDULE_FILE}; "
+                "restore that file, or make another run."
+            )
+    return dataset

@@ -1,0 +1,308 @@
+"""Chat templates in Jinja: texts and answers as an independent rendering gives them; templates that do harm."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import CallBlock
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from jax_diversity.foundation.attempts import DocumentError
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.preparation.readers import jinja_template
+from jax_diversity.preparation.readers.chat import with_loss_spans
+from jax_diversity.preparation.readers.chat_template import load_template
+from jax_diversity.preparation.readers.jinja_template import JINJA, JinjaTemplate
+from jax_diversity.preparation.readers.reading import read_documents
+from jax_diversity.preparation.readers.records import ReadReport
+from jax_diversity.preparation.readers.turns import Turn
+from jax_diversity.preparation.settings import CorpusConfig
+
+FOLDER = Path(jinja_template.__file__).parent / "chat_templates"
+WORDS = ("keel", "mast ", " sail", "<|im_end|>", "</s>", "wind\n", "é", "<think>", "42", "{{ x }}", "[INST]", "rope")
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+
+
+class Generation(Extension):
+    """The block as transformers defines it, without its marks."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Any) -> Any:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return CallBlock(self.call_method("said"), [], [], body).set_lineno(line)
+
+    def said(self, caller: Any) -> str:
+        return caller()
+
+
+def as_transformers(
+    source: str, messages: list[dict], *, prompt: bool = False, tools: Any = None, **special: str
+) -> str:
+    """The text of a chat by the rules of transformers' `apply_chat_template`."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
+    )
+
+    def fail(message: str) -> None:
+        raise ValueError(message)
+
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    environment.globals["raise_exception"] = fail
+    values = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": prompt}
+    return environment.from_string(source).render(**values, **special)
+
+
+def random_chat(rng: random.Random, name: str) -> tuple[list[Turn], list[dict], Any]:
+    """Turns, the same turns as messages, and tools; such chats as the template accepts."""
+
+    def said() -> str:
+        return "".join(rng.choice(WORDS) for _ in range(rng.randint(1, 5))).replace("<think>", "think") + "."
+
+    turns, with_tools = list[Turn](), name != "gemma" and rng.random() < 0.5
+    if rng.random() < 0.4:
+        turns.append(Turn("system", said()))
+    for _ in range(rng.randint(1, 4)):
+        turns.append(Turn("user", said()))
+        if with_tools and rng.random() < 0.5:
+            calls = tuple({"name": "look", "arguments": {"at": said()}} for _ in range(rng.randint(1, 2)))
+            turns.append(Turn("assistant", rng.choice(["", said()]), calls=calls))
+            turns += [Turn("tool", said()) for _ in calls]
+        turns.append(Turn("assistant", said(), reasoning=said().strip() if rng.random() < 0.3 else ""))
+    messages = []
+    for turn in turns:
+        message: dict[str, Any] = {"role": turn.role, "content": turn.content}
+        if turn.reasoning:
+            message["reasoning_content"] = turn.reasoning
+        if turn.calls:
+            message["tool_calls"] = [{"type": "function", "function": dict(call)} for call in turn.calls]
+        messages.append(message)
+    return turns, messages, TOOLS if with_tools else None
+
+
+def check_chats(name: str, number: int) -> None:
+    """Texts are equal; an answer is what the turn adds to the text of the turns before it and the prompt."""
+    rng, source, template = random.Random(name), (FOLDER / f"{name}.jinja").read_text("utf-8"), load_template(name)
+    assert isinstance(template, JinjaTemplate)
+    for _ in range(number):
+        turns, messages, tools = random_chat(rng, name)
+        text, spans, contents = template.render(turns, {} if tools is None else {"tools": tools})
+        assert text == as_transformers(source, messages, tools=tools)
+        assert spans is not None
+        shown = {place for start, stop in contents for place in range(start, stop)}
+        for index, (turn, span) in enumerate(zip(turns, spans, strict=True)):
+            if turn.role != "assistant":
+                continue
+            # No later turn changes earlier text: only the answers after the last question show their reasoning in
+            # Qwen 3, and Mistral's system turn and tools are in the last question.
+            until = as_transformers(source, messages[: index + 1], tools=tools)
+            before = as_transformers(source, messages[:index], tools=tools, prompt=True)
+            if until.startswith(before) and text.startswith(until.rstrip()):
+                assert (span.start, span.end) == (len(before), len(until.rstrip()))
+            # Marks of the template in the answer are outside of contents, and marks that were said are inside.
+            said = turn.content.strip()
+            if said and text[span.start : span.end].count(said) == 1:
+                start = span.start + text[span.start : span.end].index(said)
+                assert set(range(start, start + len(said))) <= shown
+        assert [span.begin for span in spans] == sorted(span.begin for span in spans)
+
+
+@pytest.mark.parametrize("name", JINJA)
+def test_texts_and_answers_equal_an_independent_rendering(name: str) -> None:
+    check_chats(name, 60)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", JINJA)
+def test_many_texts_and_answers_equal_an_independent_rendering(name: str) -> None:
+    check_chats(name, 2_000)
+
+
+def test_generation_blocks_mark_the_answers(tmp_path: Path) -> None:
+    (tmp_path / "own.jinja").write_text(
+        "{% for message in messages %}[{{ message.role }}]"
+        "{% if message.role == 'assistant' %}{% generation %}{{ message.content }};{% endgeneration %}"
+        "{% else %}{{ message.content }}{% endif %}\n{% endfor %}"
+    )
+    text, spans, _ = load_template(str(tmp_path / "own.jinja")).render([Turn("user", "Why?"), Turn("assistant", "So")])
+    assert spans is not None
+    assert text[spans[1].start : spans[1].end] == "So;"
+    assert (spans[0].start, spans[0].end) == (0, 0)
+
+
+def test_the_template_of_a_tokenizers_folder(tmp_path: Path) -> None:
+    source = "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+    config = {"chat_template": source, "bos_token": {"content": "<s>"}, "eos_token": "</s>", "unk_token": None}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    turns = [Turn("user", "a"), Turn("assistant", "b")]
+    assert load_template(str(tmp_path)).render(turns).text == "<s>a</s>b</s>"
+    named = [{"name": "default", "template": source}, {"name": "tool_use", "template": "x"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": named}))
+    assert load_template(str(tmp_path)).render(turns).text == "<s>a</s>b</s>"
+    (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}.{% endfor %}")
+    assert load_template(str(tmp_path / "tokenizer_config.json")).render(turns).text == "a.b."
+    (tmp_path / "chat_template.jinja").unlink()
+    for content in ("{}", "[]", "{", '{"chat_template": 5}'):
+        (tmp_path / "tokenizer_config.json").write_text(content)
+        with pytest.raises(UserError, match="Expected a chat template at"):
+            load_template(str(tmp_path))
+
+
+def test_turns_are_found_whatever_the_template_does() -> None:
+    """Templates with loops before the text, without system turns, with `continue`, with turns as numbers."""
+    turns = [Turn("system", "Be brief."), Turn("user", "Why?"), Turn("assistant", "So.")]
+    for source in (
+        "{% for m in messages %}{% endfor %}<s>{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}",
+        "<s><system>{{ messages[0].content }}{% for m in messages[1:] %}<{{ m.role }}>{{ m.content }}{% endfor %}",
+        "{% for i in range(messages | length) %}<{{ messages[i].role }}>{{ messages[i].content }}{% endfor %}",
+        "{% set others = messages %}{% for m in others %}"
+        "{% if m.role == 'system' %}<system>{{ m.content }}{% continue %}{% endif %}"
+        "<{{ m.role }}>{{ m.content }}{% endfor %}",
+    ):
+        text, spans, contents = JinjaTemplate(source, {}, "own").render(turns)
+        assert spans is not None
+        begins = [text[span.begin :].removeprefix("<s>")[:4] for span in spans]
+        assert begins == ["<sys", "<use", "<ass"], source
+        assert [text[start:stop] for start, stop in contents] == ["Be brief.", "Why?", "So."]
+    # The last turn first: then the places are not certain, and no answer counts.
+    backwards = "{% for m in messages[::-1] %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    assert JinjaTemplate(backwards, {}, "own").render(turns).spans is None
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
+        "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x }}",
+        "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}"
+        "{% set ns.x = y %}{% endfor %}",
+        "{{ 'a' * 999999999 }}",
+        "{{ 'a' | center(999999999) }}",
+        "{{ 'a'.ljust(999999999) }}",
+        "{{ '%999999999d' | format(1) }}",
+        "{{ '{:999999999}'.format(1) }}",
+        "{{ '%999999999d' % 1 }}",
+        "{{ 9 ** 999999999 }}",
+        "{{ ('a' * 9999).replace('a', 'a' * 9999) }}",
+        "{{ ('a' * 9999) | replace('a', 'a' * 9999) }}",
+        "{{ ('a' * 9999) | indent(99999999) }}",
+        "{{ ('a' * 9999).join(range(9999) | map('string') | list) }}",
+        "{% for m in messages %}{{ 'a' * 9999999 }}{% endfor %}{{ 'a' * 9999999 }}{{ 'a' * 9999999 }}",
+        "{% for i in range(99999) %}{% for j in range(999) %}{{ 'aaaaaaaaaaaaaaaaaaaaa' }}{% endfor %}{% endfor %}",
+    ],
+)
+def test_templates_that_do_not_end_are_refused(source: str) -> None:
+    with pytest.raises(UserError, match="Expected a chat template that ends, found"):
+        JinjaTemplate(source, {}, "own")
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("{% include '/etc/passwd' %}", "without other files"),
+        ("{% extends 'base' %}", "without other files"),
+        ("{% import 'os' as os %}", "without other files"),
+        ("{% for m in messages %}", "in Jinja"),
+        ("{{ messages | nofilter }}", "in Jinja"),
+        ("{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}", "recursive"),
+    ],
+)
+def test_templates_that_are_not_valid_are_refused(source: str, what: str) -> None:
+    with pytest.raises(UserError, match=what):
+        JinjaTemplate(source, {}, "own")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ (messages | attr('__class__')).x }}",
+        "{{ cycler.__init__.__globals__.os.system('true') }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{{ raise_exception('no') }}",
+        "{{ 1 / 0 }}",
+        "{{ messages[9].content }}",
+    ],
+)
+def test_templates_that_fail_refuse_the_chat(source: str) -> None:
+    with pytest.raises(DocumentError):
+        JinjaTemplate(source, {}, "own").render([Turn("user", "a")])
+
+
+def test_private_attributes_are_not_defined() -> None:
+    source = "{{ jd_turn.__globals__ }}{{ raise_exception.__code__ }}{{ messages.__class__ }}."
+    assert JinjaTemplate(source, {}, "own").render([Turn("user", "a")]).text == "."
+
+
+# ---- Hostile conversations.
+def hostile_record(rng: random.Random) -> Any:
+    """A record of turns with wrong roles, types, marks, nested parts and empty values."""
+    values: list[Any] = [None, 7, 1.5, True, "", " ", "\u0000", "<|im_end|>", "\ufdd0" + "0;", [], {}, [[]], "[", "{}"]
+    values += ["x" * 500, {"type": "text"}, [{"type": "text", "text": ["a", "b"]}], [{"type": "thinking"}], ["a", 7]]
+    values += [[{"type": "tool_result", "content": [{"type": "tool_result", "content": "a"}]}], float("inf"), -1]
+    values += ['[{"role": "user", "content": "a"}]', [{"type": "tool_use", "name": 5}], "</s>[INST]", "é" * 9]
+
+    def value() -> Any:
+        return rng.choice(values)
+
+    def turn() -> Any:
+        entry: Any = {
+            "role": rng.choice(["user", "assistant", "system", "tool", "gpt", "function_call"]),
+            "content": "a",
+        }
+        for field in rng.sample(
+            [
+                "role",
+                "content",
+                "value",
+                "tool_calls",
+                "reasoning",
+                "train",
+                "loss",
+                "mask",
+                "weight",
+                "name",
+                "thinking",
+            ],
+            rng.randint(0, 3),
+        ):
+            entry[field] = value()
+        return rng.choice([entry] * 9 + [value()])
+
+    record: dict[str, Any] = {"messages": [turn() for _ in range(rng.randint(0, 6))]}
+    if rng.random() < 0.2:
+        record = {"instruction": value(), "output": value(), "history": value(), "input": value()}
+    for field in rng.sample(["tools", "documents", "system", "messages", "roles", "turn_spans"], rng.randint(0, 2)):
+        record[field] = value()
+    return record
+
+
+@pytest.mark.parametrize("template", ["chatml", "qwen-3", "mistral"])
+def test_hostile_conversations_are_documents_or_counted(tmp_path: Path, template: str) -> None:
+    rng = random.Random(1)
+    records = [hostile_record(rng) for _ in range(1_000)]
+    records[500] = {"messages": [{"role": ("user", "assistant")[turn % 2], "content": "a"} for turn in range(10_000)]}
+    records[501] = json.loads('{"messages": ' + "[" * 60 + "]" * 60 + "}")
+    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    config = CorpusConfig(paths=(str(tmp_path / "chats.jsonl"),), format="chat", chat_template=template)
+    config.check()
+    report, counts = ReadReport(), dict[str, int]()
+    documents = [*with_loss_spans(read_documents(config, report), config, counts)]
+    assert len(documents) + report.num_problems + report.num_empty_documents == 1_000
+    assert 100 < len(documents) < 900
+    assert report.num_raised == report.num_took_too_long == 0
+    for document in documents:
+        length, fields = len(document.text), document.metadata
+        for name in ("turn_spans", "loss_spans"):
+            bounds = [bound for span in fields[name] for bound in span]
+            assert bounds == sorted(bounds)
+            assert all(0 <= bound <= length for bound in bounds)
+        assert len(fields["turn_starts"]) in (0, fields["num_turns"])

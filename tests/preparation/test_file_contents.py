@@ -1,0 +1,335 @@
+"""Files whose names do not say what they contain: compressions, formats, arrays of JSON, archives."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import random
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from jax_diversity.foundation.errors import UserError
+from jax_diversity.preparation.readers import jsonl
+from jax_diversity.preparation.readers.files import InputFile, format_of
+from jax_diversity.preparation.readers.reading import input_fingerprint, read_documents
+from jax_diversity.preparation.readers.records import ReadReport
+from jax_diversity.preparation.settings import CorpusConfig, Format
+from jax_diversity.schema import Document
+from tests.support.web_records import record
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zstd": zstandard.ZstdCompressor().compress,
+    "lz4": lambda content: pa.compress(content, "lz4", asbytes=True),
+}
+LINES = "".join(json.dumps({"id": str(n), "text": f"A text with the number {n}."}) + "\n" for n in range(300)).encode()
+
+
+def read(path: Path, format: Format = "auto", begins: str | None = None) -> tuple[list[Document], ReadReport]:
+    report = ReadReport()
+    config = CorpusConfig(paths=(str(path),), format=format, documents_begin=begins)
+    return list(read_documents(config, report)), report
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("kind", COMPRESS)
+@pytest.mark.parametrize(
+    "name", ["a.jsonl.gz", "a.jsonl.GZ", "a.jsonl.zst", "a.jsonl.xz", "a.jsonl", "part-00000", "a.txt"]
+)
+def test_the_content_decides_the_compression(tmp_path: Path, kind: str, name: str) -> None:
+    documents, report = read(written(tmp_path / name, COMPRESS[kind](LINES)))
+    assert len(documents) == 300
+    assert documents[299].text == "A text with the number 299."
+    assert not report.num_problems
+
+
+@pytest.mark.parametrize("ending", [".gz", ".gzip", ".bz2", ".bzip2", ".zst", ".zstd", ".xz", ".lz4", ".GZ"])
+def test_endings_of_compressed_files_are_not_part_of_names(tmp_path: Path, ending: str) -> None:
+    (document,), _ = read(written(tmp_path / f"web-00001.jsonl{ending}", COMPRESS["xz"](b'{"text": "a"}')))
+    assert document.source == "web"
+
+
+@pytest.mark.parametrize("kind", COMPRESS)
+def test_a_cut_file_is_an_error(tmp_path: Path, kind: str) -> None:
+    content = COMPRESS[kind](random.Random(1).randbytes(9000).hex().encode())
+    for end in (len(content) // 2, len(content) - 3):
+        with pytest.raises(UserError, match="is cut off, damaged"):
+            read(written(tmp_path / "a.txt", content[:end]))
+
+
+@pytest.mark.parametrize("kind", COMPRESS)
+def test_several_compressed_parts_are_one_file(tmp_path: Path, kind: str) -> None:
+    documents, _ = read(written(tmp_path / "a.jsonl", COMPRESS[kind](LINES[:300]) + COMPRESS[kind](LINES[300:])))
+    assert len(documents) == 300
+
+
+def test_text_that_begins_as_compressed_files_do(tmp_path: Path) -> None:
+    (document,), _ = read(written(tmp_path / "a.txt", b"BZh9 is how a bzip2 file begins."))
+    assert document.text.startswith("BZh9")
+
+
+@pytest.mark.parametrize("window", [27, 28, 31])
+def test_long_windows_of_zstd(tmp_path: Path, window: int) -> None:
+    """Of windows above 128 MiB the memory is said."""
+    parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=window)
+    content = io.BytesIO()
+    with zstandard.ZstdCompressor(compression_params=parameters).stream_writer(content, closefd=False) as stream:
+        stream.write(LINES)  # the size is not stored, so the whole window is needed
+    path = written(tmp_path / "RC_2020-01.zst", content.getvalue())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert len(read(path, "jsonl")[0]) == 300
+    said = [str(each.message) for each in caught]
+    assert said == (
+        []
+        if window == 27
+        else [f"To read {path.name}, {2**window // 2**20:,} MiB of memory are needed: it was made with a long window."]
+    )
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_crawls_with_a_dictionary(tmp_path: Path, is_compressed: bool) -> None:
+    """Their first frame is left out by programs that do not know it, and has the dictionary."""
+    pages = [gzip.decompress(record(number, f"<p>A page with the number {number}.".encode())) for number in range(500)]
+    dictionary = zstandard.train_dictionary(2000, list[Any](pages))
+    stored = dictionary.as_bytes()
+    stored = zstandard.ZstdCompressor().compress(stored) if is_compressed else stored
+    content = (0x184D2A5D).to_bytes(4, "little") + len(stored).to_bytes(4, "little") + stored
+    content += (0x184D2A50).to_bytes(4, "little") + (5).to_bytes(4, "little") + b"other"
+    compressor = zstandard.ZstdCompressor(dict_data=dictionary)
+    content += b"".join(map(compressor.compress, pages))
+    documents, report = read(written(tmp_path / "a.warc.zst", content))
+    assert len(documents) == 500
+    assert not report.num_problems
+    documents, report = read(written(tmp_path / "a.warc.zst", content[:-20]))
+    assert len(documents) == 499
+    assert "cut off" in report.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"PK\x03\x04", "the zip archive .*unzip a.txt"),
+        (b"7z\xbc\xaf\x27\x1c", "the 7z archive"),
+        (b"Rar!\x1a\x07", "the rar archive"),
+    ],
+)
+def test_archives_are_named(tmp_path: Path, content: bytes, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        read(written(tmp_path / "a.txt", content))
+
+
+NAMES = ["part-00000", "a.jsonlines", "a.ndjson", "a.jl", "a.jsonl.txt", "a.txt", "a.log", "a.JSONL"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("begin", [b"", b"\xef\xbb\xbf", b"\n\n"])
+def test_json_lines_under_other_names(tmp_path: Path, name: str, begin: bytes) -> None:
+    documents, report = read(written(tmp_path / name, begin + LINES))
+    assert len(documents) == 300
+    assert documents[0].text == "A text with the number 0."
+    assert not report.num_text_files
+
+
+def test_a_long_first_line_is_recognised(tmp_path: Path) -> None:
+    content = json.dumps({"text": "word " * 50_000, "id": "a"}).encode()
+    assert [document.id for document in read(written(tmp_path / "part-0", content))[0]] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{\n  "name": "settings",\n  "text": "over several lines"\n}\n',
+        "{text}\n{more}",
+        "[1] A note.\n[2] Another one.",
+        '{"a" is no JSON\n',
+        '"{"',
+        "",
+        "{",
+    ],
+)
+def test_running_text_stays(tmp_path: Path, text: str) -> None:
+    assert format_of(text.encode()) is None
+    documents, report = read(written(tmp_path / "a.txt", f"{text}\nwords".encode()))
+    assert [document.text for document in documents] == [f"{text}\nwords"]
+    assert report.num_text_files == 1
+
+
+def test_the_given_format_counts(tmp_path: Path) -> None:
+    assert len(read(written(tmp_path / "a.txt", LINES), "text")[0]) == 1
+    assert len(read(tmp_path / "a.txt", begins=r"\S")[0]) == 300
+
+
+@pytest.mark.parametrize("name", ["part-00000", "a.warc.gz", "crawl.txt"])
+def test_crawls_under_other_names(tmp_path: Path, name: str) -> None:
+    assert [document.text for document in read(written(tmp_path / name, record(1, b"a page")))[0]] == ["a page"]
+
+
+@pytest.mark.parametrize("name", ["a.warc.wat.gz", "part-00000"])
+def test_metadata_of_crawls_are_named(tmp_path: Path, name: str) -> None:
+    wat = b"WARC/1.0\r\nWARC-Type: metadata\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}\r\n\r\n"
+    with pytest.raises(UserError, match="only metadata of pages"):
+        read(written(tmp_path / name, gzip.compress(wat * 3)))
+
+
+@pytest.mark.parametrize("name", ["a.arc.gz", "part-00000"])
+def test_the_older_format_of_crawls_is_named(tmp_path: Path, name: str) -> None:
+    arc = b"filedesc://a.arc.gz 0.0.0.0 20080101000000 text/plain 72\n1 0 InternetArchive\nURL IP-address\n"
+    with pytest.raises(UserError, match="the older format ARC"):
+        read(written(tmp_path / name, gzip.compress(arc)))
+
+
+def test_parquet_under_another_name(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "part-00000")
+    assert [document.text for document in read(tmp_path / "part-00000")[0]] == ["a", "b"]
+
+
+def test_chats_under_another_name(tmp_path: Path) -> None:
+    chats = [{"instruction": f"Say {number}.", "input": "", "output": str(number)} for number in range(3)]
+    for content in (json.dumps(chats, indent=1), "\n".join(map(json.dumps, chats))):
+        assert len(read(written(tmp_path / "part-00000", content.encode()), "chat")[0]) == 3
+
+
+# ---- Arrays of JSON.
+RECORDS = [{"id": str(n), "text": 'Größe [{,}] \\ " ' * (n % 7) + "x", "numbers": [n, 1.5e3, None]} for n in range(200)]
+
+
+@pytest.mark.parametrize("indent", [None, 0, 2])
+@pytest.mark.parametrize("piece", [1, 7, 1000, 1 << 20])
+@pytest.mark.parametrize("begin", ["", "\ufeff", " \n"])
+def test_arrays_are_read_in_pieces(
+    tmp_path: Path, indent: int | None, piece: int, begin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entries are those of the module json, wherever the pieces end."""
+    monkeypatch.setattr(jsonl, "_PIECE_CHARACTERS", piece)
+    content = begin + json.dumps(RECORDS[:40], indent=indent, ensure_ascii=False) + "\n"
+    documents, report = read(written(tmp_path / "a.json", content.encode()))
+    assert [(document.id, document.text) for document in documents] == [(r["id"], r["text"]) for r in RECORDS[:40]]
+    assert [document.metadata["numbers"] for document in documents] == [r["numbers"] for r in RECORDS[:40]]
+    assert not report.num_problems
+
+
+@pytest.mark.parametrize(
+    ("content", "number", "problem"),
+    [
+        (b'[{"text": "a"}, 3, {"text": "b"}]', 2, "expected a JSON object, found int"),
+        (b'[{"text": "a"}, {"text": oops}, {"text": "b"}]', 1, "the rest of the array is left out"),
+        (b'[{"text": "a"}, {"text": "b"', 1, "cut off here"),
+        (b'[{"text": "a"}, {"text": "\\ud800"}]', 1, "invalid UTF-8"),
+        (b'[{"text": "a"}, {"text": "\xff"}]', 1, "invalid UTF-8"),
+        (b'[{"text": "a"}] more', 1, "expected the end of the file"),
+        (b'[{"text": "a"}, {"n": ' + b"9" * 5000 + b"}]", 1, "unreadable JSON"),
+        (b'[{"text": "a"}, ' + b"[" * 100_000, 1, "left out|cut off"),
+    ],
+)
+def test_broken_arrays_are_counted(tmp_path: Path, content: bytes, number: int, problem: str) -> None:
+    documents, report = read(written(tmp_path / "a.json", content))
+    assert len(documents) == number
+    assert report.num_problems == 1
+    assert any(each in report.problems[0] for each in problem.split("|"))
+
+
+def test_an_empty_array_is_an_empty_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="at least one document"):
+        read(written(tmp_path / "a.json", b"[]"))
+
+
+# ---- Sources and fields from names.
+SEGMENT = "CC-MAIN-20240220211055-20240221001055"
+
+
+@pytest.mark.parametrize(
+    "ending", [".warc", ".warc.gz", ".warc.wet", ".warc.wet.gz", ".wet.gz", ".arc.gz", ".jsonl.txt"]
+)
+def test_the_shards_of_a_crawl_are_one_source(ending: str) -> None:
+    sources = {
+        InputFile(f"/x/{SEGMENT}-{number:05d}{ending}", f"{SEGMENT}-{number:05d}{ending}").source for number in range(3)
+    }
+    assert sources == {SEGMENT}
+
+
+@pytest.mark.parametrize(
+    ("header", "language"), [("eng", "en"), ("deu,eng", "de"), ("zho", "zh"), ("kat", "kat"), (None, None), ("", None)]
+)
+def test_the_language_of_a_crawl_is_read(tmp_path: Path, header: str | None, language: str | None) -> None:
+    content = gzip.decompress(record(1, b"some words"))
+    if header is not None:
+        kind, _, rest = content.partition(b"\r\n")
+        content = kind + f"\r\nWARC-Identified-Content-Language: {header}\r\n".encode() + rest
+    (document,), _ = read(written(tmp_path / "a.warc", content))
+    assert document.language == language
+    assert document.metadata.get("languages") == (header or None)
+
+
+def test_folders_of_hive_give_fields(tmp_path: Path) -> None:
+    for language in ("de", "en"):
+        folder = tmp_path / "crawl" / "date=2024-01-02" / f"language={language}" / "name=a%2Fb"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"text": [f"A text in {language}."]}), folder / "part-0.parquet")
+        written(folder / "b.jsonl", b'{"text": "a", "language": "fr", "date": "own"}\n{"text": "b"}\n')
+        written(folder / "c.txt", b"running text")
+    documents, _ = read(tmp_path / "crawl")
+    assert len(documents) == 8
+    for document in documents:
+        assert document.source in ("crawl", "b")  # not `language=de`
+        assert document.metadata["name"] == "a/b"
+        assert document.metadata["date"] == ("own" if document.language == "fr" else "2024-01-02")
+    assert {document.language for document in documents} == {"de", "en", "fr"}
+    # The same fields, whichever folder the pattern names.
+    inner = read(tmp_path / "crawl/date=2024-01-02/language=de/name=*/*.parquet")[0]
+    assert (inner[0].language, inner[0].metadata["date"]) == ("de", "2024-01-02")
+
+
+def test_the_source_may_be_a_folder_of_hive(tmp_path: Path) -> None:
+    for source in ("web", "__HIVE_DEFAULT_PARTITION__"):
+        (tmp_path / f"source={source}").mkdir()
+        written(tmp_path / f"source={source}" / "00000.jsonl", b'{"text": "a"}\n{"text": "b", "source": "own"}\n')
+    assert [document.source for document in read(tmp_path)[0]] == [tmp_path.name, "own", "web", "own"]
+
+
+def test_folders_of_hive_change_the_fingerprint(tmp_path: Path) -> None:
+    found = []
+    for language in ("de", "en"):
+        (tmp_path / f"language={language}").mkdir()
+        written(tmp_path / f"language={language}" / "a.jsonl", b'{"text": "a"}\n')
+        found.append(input_fingerprint(CorpusConfig(paths=(str(tmp_path / f"language={language}" / "*.jsonl"),))))
+    assert found[0] != found[1]
+
+
+# ---- Fields in fields.
+NESTED = {"text": "outer", "meta": {"text": "inner", "id": 7, "set": {"name": "Pile-CC"}}, "meta.id": "whole name"}
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_fields_in_fields(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"a.{ending}"
+    if ending == "jsonl":
+        written(path, json.dumps(NESTED).encode())
+    else:
+        pq.write_table(pa.Table.from_pylist([NESTED]), path)
+    config = CorpusConfig(paths=(str(path),), text_field="meta.text", source_field="meta.set.name", id_field="meta.id")
+    (document,) = read_documents(config, ReadReport())
+    assert (document.text, document.source, document.id) == ("inner", "Pile-CC", "whole name")
+    assert document.metadata == {"text": "outer", "meta": {"id": 7, "set": {}}}
+    config = CorpusConfig(paths=(str(path),), text_field="meta.body")
+    with pytest.raises(UserError, match=r"corpus\.text_field|at least one document"):
+        list(read_documents(config, ReadReport()))
+    config = CorpusConfig(paths=(str(path),), source_field="meta.set.nam")
+    with pytest.raises(UserError, match=r"meta\.set"):
+        list(read_documents(config, ReadReport()))

@@ -1,0 +1,44 @@
+"""The public functions of token counts, called with a dataset or its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jax_diversity as jd
+from jax_diversity.pipeline.tables import orderings_verdict
+
+
+def test_a_dataset_or_its_folder_can_be_ordered_measured_and_compared(tiny_dataset: Path) -> None:
+    dataset = jd.open_dataset(tiny_dataset)
+    chars, balance = dataset.characteristics, dataset.orderings["balance"]
+    for given in (tiny_dataset, str(tiny_dataset), dataset):
+        assert jd.order(given, "stratified", seed=1).fingerprint == jd.order(chars, "stratified", seed=1).fingerprint
+        measured = jd.measure(given, windows=(8,))
+        expected = jd.measure(chars, balance, windows=(8,))
+        np.testing.assert_array_equal(measured.window_tv["cluster"][8], expected.window_tv["cluster"][8])
+    shuffle = dataset.orderings["uniform_shuffle"]
+    expected = jd.compare(chars, {"balance": balance, "uniform_shuffle": shuffle}, (8,))
+    assert jd.compare(tiny_dataset, windows=(8,)).rows == expected.rows
+    assert jd.compare(dataset, ["balance", "uniform_shuffle"], windows=(8,)).rows == expected.rows
+    assert jd.compare(dataset, "balance", windows=(8,)).orderings == ("balance",)
+    assert "add jd.order(..., 'uniform_shuffle') to the orders" in str(jd.compare(dataset, "balance"))
+    own = jd.compare(dataset, {"balance": "balance", "uniform_shuffle": shuffle}, windows=(8,))
+    assert own.rows == expected.rows
+    # The windows and the batch size of the build: what `measure` and the report compare.
+    assert {row.window for row in jd.compare(dataset).rows} - {None} == {8, 32}
+    assert str(jd.compare(dataset)).split("\n\n")[0] == orderings_verdict(dataset).split("\n\n")[0]
+    with pytest.raises(jd.UserError, match="Unknown ordering 'no'; the dataset has balance, uniform_shuffle"):
+        jd.measure(dataset, "no")
+    with pytest.raises(jd.UserError, match="Expected a dataset at absent, found no such folder"):
+        jd.order("absent")
+
+
+def test_names_of_orderings_need_a_dataset(tiny_dataset: Path) -> None:
+    chars = jd.open_dataset(tiny_dataset).characteristics
+    with pytest.raises(jd.UserError, match="found the name 'balance', which only a dataset has"):
+        jd.measure(chars, windows=(8,))
+    with pytest.raises(jd.UserError, match="at least one order to compare"):
+        jd.compare(chars)
