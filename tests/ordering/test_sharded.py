@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_diversity import Characteristics, Ordering, UserError, measure, merge_orderings, order, partition_sequences
+from jax_diversity.counts import token_counts
 from jax_diversity.ordering import mesh, running
 from jax_diversity.ordering.composition.hosts import select_sequences
 from jax_diversity.ordering.running import Checkpoint
@@ -46,8 +47,14 @@ def test_two_processes_give_one_devices_order(tmp_path: Path, monkeypatch: pytes
             continued = [found for case, found in answer["orders"].items() if case.startswith(f"{method}, continued")]
             assert continued == [alone]
     # Whether the run that was cut off and the one that went on left a file.
-    assert first["kept"] == [True, False] * len(two_processes.CASES)
-    assert second["kept"] == [False, False] * len(two_processes.CASES)
+    assert first["kept"] == [*[True, False] * len(two_processes.CASES), False]
+    assert second["kept"] == [*[False, False] * len(two_processes.CASES), False]
+    monkeypatch.setattr(token_counts, "MOST_ROWS", two_processes.SEQUENCES_PER_CHUNK)
+    in_chunks = order(chars, objective=two_processes.OBJECTIVE, **two_processes.CASES["balance"]).indices.tolist()
+    assert in_chunks != alone
+    for process, answer in enumerate((first, second)):
+        assert answer["chunked"] == in_chunks
+        assert f"chunks-{process}" in answer["states"]
 
 
 def test_the_mesh_leaves_no_trace() -> None:

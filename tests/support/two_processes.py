@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import jax
 
 from jax_diversity import Objective, order
+from jax_diversity.counts import token_counts
 from jax_diversity.ordering import running
 from tests.support.many_devices import Interrupted, alike_characteristics
 
 OBJECTIVE = Objective(windows=(16, 50), window_weight=0.37)
 CASES = {"greedy": {}, "greedy_pool": {"pool_size": 61}, "balance": {"pool_size": 11, "part_size": 16}}
 NUM_SEQUENCES = 250
+SEQUENCES_PER_CHUNK = 100
 STEPS_PER_CALL = 50
 
 
@@ -47,7 +50,16 @@ def main() -> None:
         continued = order(chars, method, advance=told.append, folder=path, **arguments)
         orders[f"{method}, continued after {told[0]}"] = continued.indices.tolist()
         kept.append((path / "checkpoint").exists())
-    print(json.dumps({"num_devices": jax.device_count(), "orders": orders, "kept": kept}))
+    # In chunks, every process keeps a state of its own, and only the processes together can continue.
+    token_counts.MOST_ROWS = SEQUENCES_PER_CHUNK
+    arguments = {"objective": OBJECTIVE, "mesh": mesh, "folder": path, **CASES["balance"]}
+    with suppress(KeyboardInterrupt):
+        order(chars, "balance", **arguments | {"advance": Interrupted(150)})
+    states = [each.name for each in path.iterdir()]
+    chunked = order(chars, "balance", **arguments).indices.tolist()
+    kept.append(any(path.iterdir()))
+    values = {"orders": orders, "kept": kept, "chunked": chunked, "states": states}
+    print(json.dumps({"num_devices": jax.device_count(), **values}))
 
 
 if __name__ == "__main__":
