@@ -1,4 +1,4 @@
-"""`python -m evidence run FILE` and `python -m evidence show FILE`."""
+"""`python -m evidence run FILE`, `python -m evidence show FILE` and `python -m evidence summary FILES`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from jax_diversity.foundation.own_functions import only_given
 from jax_diversity.foundation.terminal import show
 
 PROGRAM = "python -m evidence"
-VERBS: dict[str, Callable[..., None]] = {"run": commands.run, "show": commands.show_results}
+VERBS: dict[str, Callable[..., None]] = {
+    "run": commands.run,
+    "show": commands.show_results,
+    "summary": commands.summarize,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,12 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _answer(given: list[str]) -> None:
     if not given or given[0] in ("-h", "--help"):
-        verbs = "\n".join(f"  {name:<6}{_help_of(command)}" for name, command in VERBS.items())
+        verbs = "\n".join(f"  {name:<9}{_help_of(command)}" for name, command in VERBS.items())
         show(f"usage: {PROGRAM} COMMAND FILE [options]\n\n{verbs}")
         return
     name, *words = given
     if name not in VERBS:
-        raise UserError(f"Unknown command {name!r}: expected run or show{did_you_mean(name, VERBS)}")
+        raise UserError(f"Unknown command {name!r}: expected run, show or summary{did_you_mean(name, VERBS)}")
     signature = Signature(VERBS[name])
     if {"-h", "--help"} & set(words):
         show(help_text(signature.default, name, _help_of(VERBS[name]), program=PROGRAM))

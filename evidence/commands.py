@@ -1,4 +1,4 @@
-"""The commands `run` and `show`, which train the models of an experiment and print the results."""
+"""The commands `run`, `show` and `summary`: train the models of an experiment, print results, and compare claims."""
 
 from __future__ import annotations
 
@@ -87,6 +87,29 @@ def show_results(file: str = "", /, *, out: str = "lab", size: _Size | None = No
     if page is not None:
         write_page(experiment, rows, Path(page))
     show(experiment_text(experiment, rows))
+
+
+def summarize(files: tuple[str, ...] = (), /, *, out: str = "lab", page: str | None = None) -> None:
+    """Show the claims of several experiments in one table: verdict, effect, pairs, minimal detectable effect.
+
+    Args:
+        files: The experiments' files, such as configs/experiments/*.yaml; experiments without rows are left out.
+        out: Folder of all experiments, as for `show`.
+        page: Write a figure (SVG) of all effects into this folder.
+    """
+    from evidence.judging import Judge
+    from evidence.results import read_rows
+    from evidence.summary import judged_claims, summary_text, write_figure
+
+    if not files:
+        raise UserError("Expected files of experiments, found none; name files of configs/experiments.")
+    experiments = [_experiment(file, None) for file in files]
+    claims = judged_claims([Judge(each, read_rows(Path(out) / each.name)) for each in experiments])
+    if not claims:
+        raise UserError(f"Expected rows of the experiments in {out}, found none; run `python -m evidence run`.")
+    if page is not None:
+        write_figure(claims, Path(page))
+    show(summary_text(claims))
 
 
 def _experiment(file: str, size: _Size | None) -> Experiment:

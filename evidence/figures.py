@@ -55,8 +55,8 @@ def differences_figure(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
         parts += [line(kind, x(each.low), y, x(each.high), y), circle(kind, x(each.mean), y, 4.5)]
         words = f"{each.mean:+.4f} [{each.low:+.3f}, {each.high:+.3f}]"
         parts.append(text(WIDTH - 14, y + 4, words, "quiet", "end"))
-    parts.append(text(x(-limit), bottom + 38, "← lower, better", "quiet"))
-    parts.append(text(x(limit), bottom + 38, "higher, worse →", "quiet", "end"))
+    parts.append(text(x(-limit), bottom + 38, "← lower", "quiet"))
+    parts.append(text(x(limit), bottom + 38, "higher →", "quiet", "end"))
     return framed(title, parts, WIDTH, bottom + 46, style=_STYLE, dark=_DARK)
 
 

@@ -13,10 +13,10 @@ from jaxtyping import Float64
 
 from evidence.results import TrialRow, check_data
 from evidence.settings import ClaimConfig, Experiment
-from evidence.statistics import Difference, holm, paired_difference, pairs_needed
+from evidence.statistics import Difference, VarianceRatio, holm, paired_difference, pairs_needed, variance_ratio
 from jax_diversity.foundation.errors import UserError
 
-Verdict = Literal["held", "did not hold", "inconclusive", "not run"]
+Verdict = Literal["supported", "not supported", "inconclusive", "not run"]
 Seeds = tuple[int, int]
 ALL = "all"
 """Name for the mean over all varied settings."""
@@ -26,7 +26,7 @@ class SampleSize(NamedTuple):
     """The runs that an inconclusive claim would need.
 
     Attributes:
-        num_pairs: number of pairs that find the seen difference with a probability of 80 % (a paired t-test at the
+        num_pairs: number of pairs that detect the observed difference with a power of 80 % (a paired t-test at the
             level of 5 %).
         hours: the time of these pairs on one core, or with one process on an accelerator, at the mean time of the
             stored runs.
@@ -43,12 +43,14 @@ class Judged(NamedTuple):
         claim: the claim.
         verdict: the verdict.
         figure: the differences with their intervals, as text.
+        effect: the difference that decides the verdict: of several, the weakest. None if the claim counts measures.
         needed: the runs that the claim would need. None if it was decided, or if no number of pairs is enough.
     """
 
     claim: ClaimConfig
     verdict: Verdict
     figure: str
+    effect: Difference | None = None
     needed: SampleSize | None = None
 
 
@@ -61,7 +63,10 @@ class Spread(NamedTuple):
         mean: mean of the first measure.
         deviation: standard deviation of the first measure over the runs.
         by_group: root mean square over the groups of the deviation of a group's loss from its run's mean.
-        runs: number of runs that each of two arms needs to find a difference of .01 with a power of 80 %, unpaired.
+        num_runs: number of runs that each of two arms needs to detect a difference of .01 with a power of 80 %,
+            unpaired; None for more than a million.
+        ratio: the variance of the arm with which the arm is compared, divided by its own, with its interval. None for
+            an arm that is compared with no other one.
     """
 
     arm: str
@@ -69,7 +74,8 @@ class Spread(NamedTuple):
     mean: float
     deviation: float
     by_group: float
-    runs: int
+    num_runs: int | None
+    ratio: VarianceRatio | None
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,7 @@ class Judge:
     rows: Mapping[str, TrialRow]
 
     @cached_property
-    def held(self) -> dict[tuple[str, str], dict[Seeds, TrialRow]]:
+    def runs(self) -> dict[tuple[str, str], dict[Seeds, TrialRow]]:
         """Rows without diverged runs: (arm, varied settings as JSON) -> seeds -> row.
 
         Raises:
@@ -108,7 +114,7 @@ class Judge:
 
     def is_run(self, arm: str) -> bool:
         """Whether an arm has at least two rows, so that it can be compared."""
-        return any(len(self.held.get((arm, setting), {})) >= 2 for setting in self.settings)
+        return any(len(self.runs.get((arm, setting), {})) >= 2 for setting in self.settings)
 
     def best(self, arm: str) -> str:
         """The varied settings at which an arm's first measure has the lowest mean."""
@@ -116,7 +122,7 @@ class Judge:
         means = {
             setting: np.mean([value_of(row, first) for row in rows.values()])
             for setting in self.settings
-            if len(rows := self.held.get((arm, setting), {})) >= 2
+            if len(rows := self.runs.get((arm, setting), {})) >= 2
         }
         if not means:
             raise UserError(f"Expected at least two runs of the arm {arm!r}, found fewer; run the experiment first.")
@@ -128,7 +134,7 @@ class Judge:
 
     def values(self, arm: str, measure: str, setting: str | None = None) -> Float64[np.ndarray, " run"]:
         """A measure of an arm's runs, at its best setting if `setting` is None."""
-        rows = self.held.get((arm, self.best(arm) if setting is None else setting), {})
+        rows = self.runs.get((arm, self.best(arm) if setting is None else setting), {})
         return np.array([value_of(row, measure) for row in rows.values()])
 
     def difference(self, arm: str, other: str, measure: str, setting: str | None = None) -> Difference | None:
@@ -163,8 +169,8 @@ class Judge:
     def _runs(self, arm: str, setting: str | None) -> dict[Seeds, list[TrialRow]]:
         """The rows of an arm by seeds: one for each pair of seeds; for `ALL`, one for every varied setting."""
         if setting != ALL:
-            return {seeds: [row] for seeds, row in self.held.get((arm, setting or self.best(arm)), {}).items()}
-        rows = [self.held.get((arm, each), {}) for each in self.settings]
+            return {seeds: [row] for seeds, row in self.runs.get((arm, setting or self.best(arm)), {}).items()}
+        rows = [self.runs.get((arm, each), {}) for each in self.settings]
         return {seeds: [each[seeds] for each in rows] for seeds in rows[0] if all(seeds in each for each in rows)}
 
     def names(self, pattern: str) -> list[str]:
@@ -172,7 +178,7 @@ class Judge:
         begins, star, ends = pattern.partition("*")
         if not star:
             return [pattern]
-        rows = [row for rows in self.held.values() for row in rows.values()]
+        rows = [row for rows in self.runs.values() for row in rows.values()]
         known = {name for row in rows[:1] for name in row.final()}
         return [name + ends for name in sorted(known) if name.startswith(begins)]
 
@@ -199,7 +205,7 @@ class Judge:
             higher = sum(clear) - lower
             figure = f"{lower} of {len(found)} measures lower, {higher} higher, after Holm's correction"
             return Judged(
-                claim, "held" if lower and higher else "did not hold" if any(clear) else "inconclusive", figure
+                claim, "supported" if lower and higher else "not supported" if any(clear) else "inconclusive", figure
             )
         if claim.test == "most_higher":
             return self._most_higher(claim, [pair for pair, _ in found], differences)
@@ -214,7 +220,7 @@ class Judge:
         if len(found) > 1:
             number = sum(each.is_clear and sign * each.mean > 0 for each in differences)
             figure = f"{number} of {len(found)} as claimed; the largest p is {weakest[1].p_value:.3g}; {figure}"
-        return self._with_needed(Judged(claim, verdict, figure), [weakest[1]])
+        return self._with_needed(Judged(claim, verdict, figure, weakest[1]), [weakest[1]])
 
     def _most_higher(
         self, claim: ClaimConfig, pairs: Sequence[tuple[str, str, str]], differences: Sequence[Difference]
@@ -235,14 +241,14 @@ class Judge:
         figure = f"{number} of {len(differences)} higher; ratio of geometric means {np.exp(mean.mean):.3f} "
         figure += f"[{np.exp(mean.low):.3f}, {np.exp(mean.high):.3f}]"
         if mean.is_significant:
-            held = mean.mean > 0 and number >= 0.8 * len(differences)
-            return Judged(claim, "held" if held else "did not hold", figure)
-        return self._with_needed(Judged(claim, "inconclusive", figure), [mean])
+            is_supported = mean.mean > 0 and number >= 0.8 * len(differences)
+            return Judged(claim, "supported" if is_supported else "not supported", figure, mean)
+        return self._with_needed(Judged(claim, "inconclusive", figure, mean), [mean])
 
     def ranges(self, arm: str) -> dict[Seeds, float]:
         """Range of the first measure over the varied settings, for every pair of seeds with all of them."""
         first = self.experiment.config.measures[0]
-        rows = [self.held.get((arm, setting), {}) for setting in self.settings]
+        rows = [self.runs.get((arm, setting), {}) for setting in self.settings]
         seeds = [each for each in rows[0] if all(each in other for other in rows)]
         return {each: float(np.ptp([value_of(other[each], first) for other in rows])) for each in seeds}
 
@@ -257,10 +263,11 @@ class Judge:
             found.append((arm, paired_difference(left, right, num_draws=2000)))
         figure = "; ".join(f"range of {arm} less that of the other: {interval(each)}" for arm, each in found)
         differences = [each for _, each in found]
-        return self._with_needed(Judged(claim, _verdict_on_all(differences, 1), figure), differences)
+        weakest = min(differences, key=lambda each: each.mean / max(each.error, 1e-12))
+        return self._with_needed(Judged(claim, _verdict_on_all(differences, 1), figure, weakest), differences)
 
     def _with_needed(self, judged: Judged, differences: Sequence[Difference]) -> Judged:
-        """Add the runs that an inconclusive claim would need to find all of some differences that were seen."""
+        """Add the runs that an inconclusive claim would need to detect all of some observed differences."""
         if judged.verdict != "inconclusive" or not all(each.deviation > 0 for each in differences):
             return judged
         try:
@@ -276,15 +283,17 @@ class Judge:
 
     def _seconds(self, arm: str) -> float:
         """Return the mean time of an arm's runs in seconds, summed over the varied settings: the cost of one pair."""
-        held = (self.held.get((arm, setting), {}).values() for setting in self.settings)
-        return float(sum(np.mean([row.seconds for row in rows]) for rows in held if rows))
+        rows_by_setting = (self.runs.get((arm, setting), {}).values() for setting in self.settings)
+        return float(sum(np.mean([row.seconds for row in rows]) for rows in rows_by_setting if rows))
 
     def spreads(self) -> list[Spread]:
         """The noise of every arm at every evaluated point of training."""
-        found = []
-        for (arm, setting), rows in self.held.items():
+        spreads = []
+        for (arm, setting), rows in self.runs.items():
             if len(rows) < 3:
                 continue
+            others = self.runs.get((self.against(arm), setting), {})
+            seeds = [each for each in rows if each in others and self.against(arm) != arm]
             words = " ".join([arm, *(str(value) for value in json.loads(setting).values())])
             for share in next(iter(rows.values())).settings["evaluate_at"]:
                 first = f"{self.experiment.config.measures[0]}@{share}"
@@ -293,10 +302,17 @@ class Judge:
                 groups = np.array([[value_of(row, name) for name in names] for row in rows.values()])
                 own = groups - groups.mean(axis=1, keepdims=True)
                 deviation = float(values.std(ddof=1))
-                runs = pairs_needed(0.01, max(deviation, 1e-6) * np.sqrt(2))
+                try:
+                    num_runs = pairs_needed(0.01, max(deviation, 1e-6) * np.sqrt(2))
+                except UserError:
+                    num_runs = None
                 by_group = float(np.sqrt(own.var(axis=0, ddof=1).mean())) if names else 0.0
-                found.append(Spread(words, share, float(values.mean()), deviation, by_group, runs))
-        return found
+                ratio = None
+                if len(seeds) >= 3:
+                    both = ([value_of(each[pair], first) for pair in seeds] for each in (others, rows))
+                    ratio = variance_ratio(*map(np.array, both))
+                spreads.append(Spread(words, share, float(values.mean()), deviation, by_group, num_runs, ratio))
+        return spreads
 
 
 def _verdict_on_all(differences: Sequence[Difference], sign: int) -> Verdict:
@@ -308,9 +324,9 @@ def _verdict_on_all(differences: Sequence[Difference], sign: int) -> Verdict:
     other sign, after Holm's correction.
     """
     if all(each.is_clear and sign * each.mean > 0 for each in differences):
-        return "held"
+        return "supported"
     marks = zip(are_significant(differences), differences, strict=True)
-    return "did not hold" if any(mark and sign * each.mean < 0 for mark, each in marks) else "inconclusive"
+    return "not supported" if any(mark and sign * each.mean < 0 for mark, each in marks) else "inconclusive"
 
 
 def are_significant(differences: Sequence[Difference]) -> list[bool]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float64, Int64
 
 from evidence.figures import Bar, curves_figure, differences_figure
 from evidence.judging import ALL, Judge, Judged, are_significant, interval
@@ -53,29 +54,29 @@ def write_page(experiment: Experiment, rows: Mapping[str, TrialRow], folder: Pat
 
 def _lines(judge: Judge, figures: Sequence[str]) -> Iterator[str]:
     experiment = judge.experiment
-    config, known = experiment.config, [row for rows in judge.held.values() for row in rows.values()]
+    config, known = experiment.config, [row for rows in judge.runs.values() for row in rows.values()]
     if not known:
         raise UserError(
             f"Expected rows of the experiment {experiment.name!r}, found none; run `python -m evidence run`."
         )
     done = sum(trial.identity in judge.rows for trial in experiment.trials)
     yield f"# {config.title}\n\n{config.question}\n"
+    yield from (f"![{name}]({name})\n" for name in figures)
     yield f"{_design(judge, known)}\n"
     files = experiment.files
-    if files:
-        yield (
-            f"Files in the folder `--data`: {', '.join(f'`{path}`' for path in files)}. {config.corpora}".rstrip()
-            + "\n"
-        )
-    elif config.corpora:
-        yield f"{config.corpora}\n"
+    data = " --data texts" if files else ""
+    yield f"```sh\npython -m evidence run configs/experiments/{experiment.name}.yaml{data}"
+    yield f"python -m evidence show configs/experiments/{experiment.name}.yaml\n```\n"
+    sentences = [f"Files in the folder `--data`: {', '.join(f'`{path}`' for path in files)}."] if files else []
+    sentences += [config.corpora] if config.corpora else []
+    if sentences:
+        yield f"{' '.join(sentences)}\n"
     if done < len(experiment.trials):
         yield f"**{done} of {len(experiment.trials)} runs are done.**\n"
     if judge.num_diverged:
         yield f"{counted(judge.num_diverged, 'run')} diverged, and the results leave such runs out.\n"
     if config.claims:
         yield from _claims_table([judge.judge(claim) for claim in config.claims])
-    yield from (f"![{name}]({name})\n" for name in figures)
     for measure in config.measures:
         yield from _table(judge, measure)
     if len(judge.settings) > 1:
@@ -85,12 +86,8 @@ def _lines(judge: Judge, figures: Sequence[str]) -> Iterator[str]:
     yield from _noise_table(judge)
     yield from _groups_table(judge)
     yield from _gradients_table(judge)
-    if (experiment.num_pairs >= 5 and len(set(config.seeds.order)) == 1) or len(set(config.seeds.weights)) == 1:
+    if experiment.num_pairs >= 8 or len({*config.seeds.order}) == 1 or len({*config.seeds.weights}) == 1:
         yield from _spread_table(judge)
-    yield "## Run it\n"
-    data = " --data texts" if files else ""
-    yield f"```sh\npython -m evidence run configs/experiments/{experiment.name}.yaml{data}"
-    yield f"python -m evidence show configs/experiments/{experiment.name}.yaml\n```"
 
 
 def _design(judge: Judge, known: Sequence[TrialRow]) -> str:
@@ -122,9 +119,9 @@ def _claims_table(verdicts: Sequence[Judged]) -> Iterator[str]:
         yield f"| ({judged.claim.number}) {judged.claim.text} | **{judged.verdict}** | {judged.figure} |{cell}"
     yield ""
     if shows_needed:
-        yield "*Pairs needed* is the number of pairs of seeds with which four of five such experiments find the"
-        yield "difference that was seen here (paired t-test at 5 %; of several comparisons, the weakest), and their"
-        yield "time on one core, or with one process on an accelerator.\n"
+        yield "*Pairs needed* is the number of pairs of seeds that detect the observed difference with a power of 80 %"
+        yield "(paired t-test at 5 %; of several comparisons, the weakest), and their time on one core, or with one"
+        yield "process on an accelerator.\n"
 
 
 def _table(judge: Judge, measure: str) -> Iterator[str]:
@@ -153,9 +150,9 @@ def _table(judge: Judge, measure: str) -> Iterator[str]:
     if found:
         pairs = min(each.num_pairs for each in found.values())
         deviation = float(np.median([each.deviation for each in found.values()]))
-        seen = smallest_detectable(max(deviation, 1e-9), pairs)
-        yield f"\nPairs differ with a standard deviation of {deviation:.3g} (median of the arms): {pairs} pairs find a"
-        yield f"difference of {seen:.3g} in four of five cases.\n"
+        effect = smallest_detectable(max(deviation, 1e-9), pairs)
+        yield f"\nThe standard deviation of a pair's difference is {deviation:.3g} (median of the arms). With"
+        yield f"{pairs} pairs the minimal detectable effect is {effect:.3g} (power 80 %).\n"
     else:
         yield ""
 
@@ -192,30 +189,37 @@ def _training_table(judge: Judge) -> Iterator[str]:
     arms = list(filter(judge.is_run, judge.experiment.arms))
     curves, steps, groups = {}, {}, {}
     for arm in arms:
-        rows = list(judge.held[arm, judge.best(arm)].values())
+        rows = list(judge.runs[arm, judge.best(arm)].values())
         grid = rows[0].curve(_TRAINING)[0]
         curves[arm] = grid, np.mean([np.interp(grid, *row.curve(_TRAINING)) for row in rows], axis=0)
         steps[arm] = rows[0].num_steps, rows[0].settings["num_epochs"]
         packing = rows[0].settings["packing"]
         groups.setdefault((rows[0].settings["dataset"], packing and packing["sequence_length"]), []).append(arm)
     fewest = min(number for number, _ in steps.values())
-    # Ranks are computed at a hundred points of the last epoch, for each arm at the same fraction of its steps.
-    places = np.linspace(0, 1, 100)
-    last = {
-        arm: np.interp(number * (1 - (1 - places) / epochs), *curves[arm]) for arm, (number, epochs) in steps.items()
-    }
+    # As in the study: the mean perplexity of every hundredth of the last epoch. The last one is the final perplexity.
+    last = {arm: _perplexities(curves[arm], *steps[arm]) for arm in steps}
     ranks: dict[str, float] = {}
     for group in groups.values():
         places_of = np.argsort(np.argsort([last[arm] for arm in group], axis=0), axis=0).mean(axis=1) + 1
         ranks |= dict(zip(group, places_of.tolist(), strict=True))
     yield "## Training loss at equal epochs and at equal steps\n"
-    yield f"*At equal steps* is after {fewest:,} steps; *rank* is the mean rank over a hundred places of the last"
-    yield "epoch, among the arms of one sequence length.\n"
+    yield "*Perplexity* is the mean over the last hundredth of the last epoch. *Rank* is the mean rank of the"
+    yield "perplexity over the hundredths of the last epoch, among the arms of one sequence length. *At equal steps* is"
+    yield f"after {fewest:,} steps.\n"
     yield "| arm | steps | loss at the end | perplexity | loss at equal steps | rank |\n|---|---|---|---|---|---|"
     for arm in arms:
         end, equal = curves[arm][1][-1], np.interp(fewest, *curves[arm])
-        yield f"| {arm} | {steps[arm][0]:,} | {end:.4f} | {np.exp(end):.1f} | {equal:.4f} | {ranks[arm]:.1f} |"
+        yield f"| {arm} | {steps[arm][0]:,} | {end:.4f} | {last[arm][-1]:.1f} | {equal:.4f} | {ranks[arm]:.1f} |"
     yield ""
+
+
+def _perplexities(
+    curve: tuple[Int64[np.ndarray, " point"], Float64[np.ndarray, " point"]], num_steps: int, num_epochs: int
+) -> Float64[np.ndarray, " hundredth"]:
+    """Return the mean perplexity in every hundredth of the last epoch; between two points, the loss is a line."""
+    bounds = num_steps * (1 - (1 - np.linspace(0, 1, 101)) / num_epochs)
+    middles = bounds[:-1, None] + (bounds[1:] - bounds[:-1])[:, None] * (np.arange(16) + 0.5) / 16
+    return np.exp(np.interp(middles, *curve)).mean(axis=1)
 
 
 def _noise_table(judge: Judge) -> Iterator[str]:
@@ -282,7 +286,7 @@ def _gradients_table(judge: Judge) -> Iterator[str]:
     arms = [arm for arm in judge.experiment.arms if judge.is_run(arm) and judge.against(arm) != arm][:_MOST_LINES]
     if not names or not arms:
         return
-    row = next(iter(next(iter(judge.held.values())).values()))
+    row = next(iter(next(iter(judge.runs.values())).values()))
     yield (
         "## Gradients\n\nRatios of the means to the means of the arm with which each arm is compared, both at their "
         "best "
@@ -303,14 +307,17 @@ def _spread_table(judge: Judge) -> Iterator[str]:
         "## Noise\n\nStandard deviations over runs; *by group* is the deviation of a group's loss from its run's mean; "
     )
     yield (
-        "*runs* is the number of runs that each of two arms needs to find a difference of .01 with a power of 80 %, "
-        "unpaired.\n"
+        "*runs* is the number of runs that each of two arms needs to detect a difference of .01 with a power of 80 %, "
+        "unpaired. *Variance ratio* is the variance of the arm with which an arm is compared, divided by its own "
+        "(interval of Pitman and Morgan).\n"
     )
-    yield "| arm | share of the steps | mean | deviation | by group | runs |\n|---|---|---|---|---|---|"
+    yield f"| arm | share of the steps | mean | deviation | by group | runs | variance ratio |\n|{'---|' * 7}"
     for each in judge.spreads():
+        num_runs = "over a million" if each.num_runs is None else f"{each.num_runs:,}"
+        ratio = "" if each.ratio is None else "{:.2f} [{:.2f}, {:.2f}]".format(*each.ratio)
         yield (
             f"| {each.arm} | {each.share:g} | {each.mean:.4f} | {each.deviation:.4f} | {each.by_group:.4f} | "
-            f"{each.runs:,} |"
+            f"{num_runs} | {ratio} |"
         )
     yield ""
 
@@ -333,7 +340,7 @@ def _figures(judge: Judge) -> Iterator[tuple[str, str]]:
         yield f"{experiment.name.replace('_', '-')}-differences.svg", differences_figure(config.title, subtitle, bars)
     curves: list[Curve] = []
     for arm in list(filter(judge.is_run, experiment.arms))[:_MOST_LINES]:
-        rows = list(judge.held[arm, judge.best(arm)].values())
+        rows = list(judge.runs[arm, judge.best(arm)].values())
         measured = [row.curve(_TRAINING) for row in rows]
         if min(len(steps) for steps, _ in measured) >= 3:
             steps = measured[0][0].astype(np.float64)

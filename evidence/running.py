@@ -29,7 +29,7 @@ _MOST_IN_COMMON = 0.01
 
 
 class SmallDesign(UserWarning):
-    """A warning: the experiment has too few pairs to find the difference in its setting `asks`."""
+    """A warning: the experiment has too few pairs to detect its `smallest_effect`."""
 
 
 class SeenTask(UserWarning):
@@ -68,7 +68,7 @@ def run_experiment(
             text.
 
     Warns:
-        SmallDesign: the smallest difference that the pairs can find is larger than the setting `asks`.
+        SmallDesign: the minimal detectable effect of the pairs is larger than `smallest_effect`.
         SeenTask: a task's text is in the training data.
     """
     config, progress = experiment.config, progress or Progress(quiet=True)
@@ -112,14 +112,15 @@ def design_sentence(experiment: Experiment) -> tuple[str, bool]:
     config, pairs = experiment.config, experiment.num_pairs
     if pairs < 2:
         return f"{experiment.name}: one pair of runs gives no interval; add seeds.", False
-    seen = smallest_detectable(config.deviation, pairs)
+    effect = smallest_detectable(config.pair_deviation, pairs)
     sentence = (
-        f"{experiment.name}: with {pairs} pairs whose differences spread by {config.deviation:g}, 80 of 100 such "
-        f"experiments find a difference of {seen:.3g} in {config.measures[0]}; it should find {config.asks:g}."
+        f"{experiment.name}: {pairs} pairs with a standard deviation of {config.pair_deviation:g} detect a difference "
+        f"of {effect:.3g} in {config.measures[0]} with a power of 80 %; the smallest effect that matters is "
+        f"{config.smallest_effect:g}."
     )
-    if seen > config.asks:
+    if effect > config.smallest_effect:
         sentence += " Add seeds, or read a smaller difference as inconclusive."
-    return sentence, seen <= config.asks
+    return sentence, effect <= config.smallest_effect
 
 
 def _collect(folder: Path, waiting: Path, *, ends: bool = False) -> None:

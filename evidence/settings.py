@@ -264,9 +264,9 @@ class ExperimentConfig:
     """Arm -> the arm with which it is compared, if that is not the baseline."""
     measures: tuple[str, ...] = ("loss/macro", "loss/validation")
     """The measures that the tables show first; the first one is the main measure."""
-    asks: float = 0.01
-    """The experiment should detect a difference of this size in the first measure."""
-    deviation: float = 0.01
+    smallest_effect: float = 0.01
+    """The smallest difference in the first measure that matters: the experiment should detect it."""
+    pair_deviation: float = 0.01
     """Standard deviation of a pair's difference in the first measure, from a pilot. With the number of pairs it
     determines the smallest difference that can be found."""
     claims: tuple[ClaimConfig, ...] = ()
@@ -473,8 +473,11 @@ def _check(config: ExperimentConfig, datasets: dict, arms: dict, vary: dict) -> 
     check_one_of("baseline", config.baseline, list(arms))
     if not config.measures:
         raise UserError("Expected measures to name at least one measure, found none.")
-    if not config.asks > 0 or not config.deviation > 0:
-        raise UserError(f"Expected asks and deviation above 0, found {config.asks} and {config.deviation}.")
+    if not config.smallest_effect > 0 or not config.pair_deviation > 0:
+        raise UserError(
+            f"Expected smallest_effect and pair_deviation above 0, found {config.smallest_effect} and "
+            f"{config.pair_deviation}."
+        )
     total = len(arms) * len(config.seeds.pairs())
     for values in vary.values():
         total *= len(values)

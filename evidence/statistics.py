@@ -7,6 +7,7 @@ part is most of the variance, and it cancels in their difference.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -152,8 +153,47 @@ def power(difference: float, deviation: float, num_pairs: int) -> float:
     return float(stats.nct.sf(limit, freedom, shift)) + other_side
 
 
+class VarianceRatio(NamedTuple):
+    """The ratio of two variances with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def variance_ratio(one: Float[np.ndarray, " pair"], other: Float[np.ndarray, " pair"]) -> VarianceRatio:
+    """The ratio of the variances of paired values, `one` over `other`, with an interval of 95 %.
+
+    The interval inverts the test of Pitman and Morgan: two variances are equal if and only if the sums and the
+    differences of the pairs are uncorrelated (Pitman 1939, *A note on normal correlation*, Biometrika 31). Without a
+    correlation between the pairs it is about the interval of the F distribution.
+
+    Args:
+        one: values of one kind of run.
+        other: values of the other kind, in the same order of pairs.
+
+    Raises:
+        UserError: fewer than three pairs, or values of one kind that are all equal.
+
+    Example:
+        >>> variance_ratio(np.array([0.0, 4.0, 8.0, 2.0]), np.array([0.0, 1.0, 2.0, 3.0])).value
+        7.0
+    """
+    if len(one) < 3 or len(one) != len(other) or not np.ptp(one) or not np.ptp(other):
+        raise UserError(
+            f"Expected at least three pairs of different values, found {len(one)} and {len(other)} values with ranges "
+            f"of {np.ptp(one):g} and {np.ptp(other):g}."
+        )
+    ratio = float(one.var(ddof=1) / other.var(ddof=1))
+    correlation = float(np.corrcoef(one, other)[0, 1])
+    limit = float(stats.t.ppf(1 - _LEVEL / 2, len(one) - 2))
+    center = 1 + 2 * (1 - correlation**2) * limit**2 / (len(one) - 2)
+    spread = np.sqrt(max(center**2 - 1, 0.0))
+    return VarianceRatio(ratio, float(ratio * (center - spread)), float(ratio * (center + spread)))
+
+
 def smallest_detectable(deviation: float, num_pairs: int) -> float:
-    """The smallest difference that `num_pairs` pairs find with a probability of 80 %; arguments as for `power`.
+    """The minimal detectable effect of `num_pairs` pairs, with a power of 80 %; arguments as for `power`.
 
     Example:
         >>> round(smallest_detectable(0.01, 5), 4)
@@ -169,7 +209,7 @@ def smallest_detectable(deviation: float, num_pairs: int) -> float:
 
 
 def pairs_needed(difference: float, deviation: float) -> int:
-    """The number of pairs that find `difference` with a probability of 80 %; arguments as for `power`.
+    """The number of pairs that detect `difference` with a power of 80 %; arguments as for `power`.
 
     Raises:
         UserError: the difference is 0, or a million pairs would not find it.

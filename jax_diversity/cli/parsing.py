@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import difflib
 import inspect
+import itertools
 import re
 import textwrap
 import types
@@ -191,7 +192,11 @@ def given_options(default: Any, verb: str, arguments: Sequence[str], program: st
     given: dict[str, Any] = {}
     values = dict(vars(found))
     while rest and places and not rest[0].startswith("-"):
-        values[places.pop(0).name] = [rest.pop(0)]
+        place = places.pop(0)
+        words = list(itertools.takewhile(lambda word: not word.startswith("-"), rest))
+        count = len(words) if _takes_many(place.kind) else 1
+        values[place.name] = [words[:count]]
+        del rest[:count]
     advice = f"`{program} {verb} --help` lists all options."
     if rest:
         raise UserError(f"`{program} {verb}` has no {_unknown(verb, rest, options)} {advice}")

@@ -12,6 +12,7 @@ from evidence.statistics import (
     pairs_needed,
     power,
     smallest_detectable,
+    variance_ratio,
 )
 from jax_diversity.foundation.errors import UserError
 
@@ -98,3 +99,16 @@ def test_designs_that_cannot_be() -> None:
             call()
     with pytest.raises(UserError, match="million"):
         pairs_needed(1e-9, 1.0)
+
+
+def test_the_ratio_of_paired_variances_holds_the_true_one():
+    rng = np.random.default_rng(3)
+    count = 0
+    for _ in range(400):
+        shared = rng.normal(size=12)
+        ratio = variance_ratio(2 * (rng.normal(size=12) + shared), rng.normal(size=12) + shared)
+        assert ratio.low < ratio.value < ratio.high
+        count += ratio.low < 4 < ratio.high
+    assert 365 <= count <= 395  # 95 % of 400 are 380, with a deviation of 4.4
+    with pytest.raises(UserError, match="at least three pairs of different values"):
+        variance_ratio(np.ones(5), np.arange(5.0))
