@@ -100,6 +100,11 @@ class Balance(Displayed):
     documents: DocumentSpread | None
     copies: DocumentSpread | None
 
+    @property
+    def max_share_deviation(self) -> float:
+        """The article's objective as one number: the largest |share - τ| of all families, windows, starts and groups."""
+        return max((value for sizes in self.window_max.values() for value in sizes.values()), default=0.0)
+
     def _display(self) -> Display:
         """A sentence and a table: mean / worst TV of the aligned windows, and the largest prefix deviation."""
         sizes = list(dict.fromkeys(size for windows in self.window_tv.values() for size in windows))
