@@ -102,7 +102,7 @@ class Balance(Displayed):
 
     @property
     def max_share_deviation(self) -> float:
-        """The article's objective as one number: the largest |share - τ| of all families, windows, starts and groups."""
+        """The article's objective: the largest |share - τ| of all families, windows, starts and groups."""
         return max((value for sizes in self.window_max.values() for value in sizes.values()), default=0.0)
 
     def _display(self) -> Display:
