@@ -227,11 +227,12 @@ def test_pages_too_large_to_take_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_markup_that_takes_too_long(extractor: str) -> None:
     """The libraries take quadratic time for it, in which no signal reaches Python."""
     attributes = "".join(f" a{number}='>'" for number in range(150_000))
-    pages = [f"<p>a</p><a{attributes}>", "<DIV>" * 30_000, "<div class=a>" * 30_000 + "</div>" * 30_000]
+    lists = "<ol><li>a" * 3_000
+    pages = [f"<p>a</p><a{attributes}>", "<DIV>" * 30_000, "<div class=a>" * 30_000 + "</div>" * 30_000, lists]
     chain = Chain([("html", {"extractor": extractor})])
-    many = "<div><p a=1 b='2' c>" + "A text of several words. " * 20 + "</p></div>"
+    many = "<div><p a=1 b='2' c>" + "A text of several words. " * 20 + "</p><ul><li>a</ul></div>"
     assert len(list(chain.through(documents_of(many * 2000, *pages)))) == 1
-    assert chain.funnel()[0]["removed"] == {"most_attributes": 1, "most_levels": 2}
+    assert chain.funnel()[0]["removed"] == {"most_attributes": 1, "most_levels": 3}
 
 
 # ---- Addresses.
