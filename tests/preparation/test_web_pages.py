@@ -235,6 +235,15 @@ def test_markup_that_takes_too_long(extractor: str) -> None:
     assert chain.funnel()[0]["removed"] == {"most_attributes": 1, "most_levels": 3}
 
 
+@pytest.mark.parametrize("extractor", ["trafilatura", "resiliparse"])
+def test_soft_hyphens_are_not_part_of_words(extractor: str) -> None:
+    page = PAGE.replace(
+        "</article>", "<p>The Donau\u00addampf&shy;schiff leaves the harbour at noon, as it always does.</p></article>"
+    )
+    (document,) = Chain([("html", {"extractor": extractor})]).through(documents_of(page))
+    assert "Donaudampfschiff" in document.text
+
+
 # ---- Addresses.
 @pytest.mark.parametrize(
     ("url", "rule"),

@@ -185,6 +185,7 @@ def _resiliparse() -> Callable[[str], str]:
     from resiliparse.extract.html2text import extract_plain_text
 
     def found(page: str) -> str:
-        return extract_plain_text(page, main_content=True, alt_texts=False).strip()
+        # Trafilatura removes soft hyphens too. Browsers show them only at the end of a line.
+        return extract_plain_text(page, main_content=True, alt_texts=False).replace("\xad", "").strip()
 
     return found
