@@ -58,7 +58,10 @@ _ROLE_OF = {
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _LOSS_MARKS = ("train", "trainable", "train_on_turn", "loss", "loss_weight", "mask", "weight")
 """The fields of a turn that say whether it counts towards the loss."""
+# Most turns have none of these fields.
+_FIELDS_OF_REASONING, _FIELDS_OF_LOSS = frozenset(_REASONING), frozenset(_LOSS_MARKS)
 _OTHER_WEIGHTS, _MASKS = "num_other_loss_weights", "num_loss_masks"
+_LABELS = ("name", "tool_call_id")
 _EXTRAS = {"tools": "tools", "functions": "tools", "documents": "documents"}
 """The fields of a record that a template may show, and their names in templates."""
 HIDDEN = "num_chats_hiding_"
@@ -281,11 +284,14 @@ def _turn(entry: Any, name: str, notes: Counter[str]) -> list[Turn]:
     content = entry.get("content", entry.get("value"))
     if speaker in _CALLERS and isinstance(content, str) and (named := _called(_parsed(content), name)):
         calls, content = [*named, *calls], ""
-    field = next((field for field in _REASONING if isinstance(entry.get(field), str) and entry[field]), None)
-    reasoning = "" if field is None else entry[field]
-    notes.update([] if field is None else [field])
+    reasoning = ""
+    if not _FIELDS_OF_REASONING.isdisjoint(entry):
+        field = next((field for field in _REASONING if isinstance(entry.get(field), str) and entry[field]), None)
+        if field is not None:
+            reasoning = entry[field]
+            notes[field] += 1
     said = _Content() if content is None and (calls or reasoning) else _Content.of(content, name)
-    labels = {field: entry[field] for field in ("name", "tool_call_id") if isinstance(entry.get(field), str)}
+    labels = {field: entry[field] for field in _LABELS if isinstance(entry.get(field), str)}
     in_loss = _in_loss(entry, name, notes)
     results = [Turn("tool", text, in_loss) for text in said.results]
     turn = Turn(
@@ -303,6 +309,8 @@ def _turn(entry: Any, name: str, notes: Counter[str]) -> list[Turn]:
 def _in_loss(entry: Mapping[str, Any], name: str, notes: Counter[str]) -> bool:
     """Return whether the marks of a turn let it count towards the loss."""
     in_loss = True
+    if _FIELDS_OF_LOSS.isdisjoint(entry):
+        return in_loss
     for field in _LOSS_MARKS:
         value = entry.get(field)
         if isinstance(value, str) and value.lower() in ("true", "false", "0", "1"):
