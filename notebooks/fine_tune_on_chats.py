@@ -139,7 +139,7 @@ pd.DataFrame({name: {"mean": n.mean(), "std": n.std(), "smallest": n.min()} for 
 # The step is that of any Flax NNX loop. The loss is the sum over the targets, divided by their number in the batch.
 
 # %%
-training = jd.make_loader(dataset, ordering="balance", global_batch_size=BATCH, num_epochs=4, loss_mask="answers")
+training = jd.make_loader(dataset, ordering="balance", global_batch_size=BATCH, num_epochs=2, loss_mask="answers")
 held_out = jd.make_loader(dataset, split="validation", global_batch_size=BATCH, loss_mask="answers")
 evaluate = jd.Evaluator(held_out, by=("turn", "source"))
 model = Gpt(vocab_size=dataset.vocab_size, width=64, num_layers=2, num_heads=2, seed=0)
