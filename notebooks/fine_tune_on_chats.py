@@ -76,7 +76,7 @@ def conversation(number: int) -> dict:
 
 conversations = [conversation(number) for number in range(600)]
 Path("chats.jsonl").write_text("".join(json.dumps(each) + "\n" for each in conversations), encoding="utf-8")
-conversations[0]
+print(json.dumps(conversations[0], indent=1))
 
 # %% [markdown]
 # ## 2. The dataset

@@ -70,7 +70,7 @@ def random_chat(rng: random.Random, name: str) -> dict[str, Any]:
 
     has_calls = name not in ("chatml", "llama-3")
     with_tools = has_calls and name != "gemma" and rng.random() < 0.5
-    messages = [{"role": "system", "content": said()}] if rng.random() < 0.4 else []
+    messages: list[dict[str, Any]] = [{"role": "system", "content": said()}] if rng.random() < 0.4 else []
     for _ in range(rng.randint(1, 4)):
         messages.append({"role": "user", "content": said()})
         if with_tools and rng.random() < 0.5:

@@ -244,6 +244,27 @@ def test_soft_hyphens_are_not_part_of_words(extractor: str) -> None:
     assert "Donaudampfschiff" in document.text
 
 
+@pytest.mark.parametrize("more", [-9, -1, 1, 5, 8, 40])
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\n"])
+def test_a_wrong_content_length_changes_no_page(tmp_path: Path, more: int, line_end: bytes) -> None:
+    """The page ends where the next record begins. A record whose head is in the page before is counted."""
+
+    def stored(number: int, more: int) -> bytes:
+        block = b"HTTP/1.1 200 OK\nContent-Type: text/html\n\n<p>Words of page %d.</p>" % number
+        head = b"WARC/1.0\nWARC-Type: response\nWARC-Target-URI: http://e.org/%d\n" % number
+        block = block.replace(b"\n", line_end)
+        head += b"Content-Type: application/http\nContent-Length: %d\n\n" % (len(block) + more)
+        return head.replace(b"\n", line_end) + block + line_end * 2
+
+    (tmp_path / "a.warc").write_bytes(stored(0, 0) + stored(1, more) + stored(2, 0) + stored(3, 0))
+    documents, report = read(tmp_path / "a.warc")
+    texts = [document.text.strip() for document in documents]
+    assert texts == [f"<p>Words of page {number}.</p>" for number in range(4) if number != 2 or len(texts) == 4]
+    assert len(texts) + report.num_problems >= 4
+    if more < 0:
+        assert report.problems == ["a.warc:3: a WARC record with a wrong Content-Length"]
+
+
 # ---- Addresses.
 @pytest.mark.parametrize(
     ("url", "rule"),
