@@ -22,7 +22,7 @@ _POWER, _SQUARE = re.compile(r"^([a-z]{1,2})([23])$"), re.compile(r"^(sq|cu)(?=[
 _SMALLER_UNITS = frozenset(("in", "ft", "yd", "ch", "furlong", "lb", "oz"))
 """Units that follow a larger one, as in six feet two inches."""
 _CHARGE = re.compile(r"\d*[+\u2212-]")
-_LISTS, _ITEM = frozenset(("plainlist", "flatlist", "plain list", "flat list")), re.compile(r"(?:\A|\n)[ \t]*+[*#]+")
+_LISTS, _ITEM = frozenset(("plainlist", "flatlist", "plain list", "flat list")), re.compile(r"(?:\A|\n)[ \t]*[*#]+")
 _COUNT = re.compile(r"(?<=[A-Za-z)\]])(\d+)")
 _EXPONENT = re.compile(r"(?<=[\d.)])[eE]([-+\u2212]?\d+)")
 _MONTHS = (
