@@ -267,5 +267,5 @@ PREPARE = Stage(
     methods="preparation.steps.base",
     resumable=True,
     also=("preparation",),
-    version=3,
+    version=4,
 )

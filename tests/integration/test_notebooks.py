@@ -21,7 +21,7 @@ pytestmark = pytest.mark.campaign
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
-NAMES = ("corpus_to_order", "own_counts", "train_two_models")
+NAMES = ("corpus_to_order", "fine_tune_on_chats", "own_counts", "train_two_models")
 SHORTER = {
     "train_two_models": {
         '"max_bytes": 8 * 2**20': '"max_bytes": 2 * 2**20',

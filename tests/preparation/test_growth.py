@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from jax_diversity.preparation.steps.base import METHODS
@@ -11,6 +13,12 @@ from tests.support.pumped import PUMPED, SHARP
 
 pytestmark = pytest.mark.campaign
 
+GROWING = ("html", "html 1", "mediawiki", "stack_exchange", "latex", "personal_data", "gopher", "repetition", "lines")
+GROWING_READERS = ("chat, chatml", "mediawiki", "latex", "html")
+SHORT, LONG = 100_000, 1_000_000
+MOST_GROWTH = 40
+"""Between linear time (10) and quadratic time (100)."""
+LEAST_SECONDS = 0.1
 NUM_CHARACTERS = 160_000
 # The square of the length times half a nanosecond. `benchmarks/growth.py` finds growth that is less steep.
 MOST_SECONDS = 12
@@ -36,3 +44,17 @@ def test_long_documents_keep_to_the_limits(name: str, uses: dict[str, Use]) -> N
             with processor_limit(MOST_SECONDS):
                 use(text)
             assert peak_bytes() - before < MOST_BYTES, unit
+
+
+@pytest.mark.parametrize("name", [*GROWING, *(f"read {each}" for each in GROWING_READERS)])
+def test_time_does_not_grow_with_the_square_of_the_length(name: str, uses: dict[str, Use]) -> None:
+    """A document of 1,000 kB takes less than 40 times the time of one of 100 kB."""
+    uses[name]("warm up")
+    for unit in SHARP:
+        text = PUMPED[unit].text(LONG)
+        before = time.process_time()
+        with processor_limit(MOST_SECONDS):
+            uses[name](PUMPED[unit].text(SHORT))
+        seconds = max(time.process_time() - before, LEAST_SECONDS)
+        with processor_limit(MOST_GROWTH * seconds):
+            uses[name](text)

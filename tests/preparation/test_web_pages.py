@@ -227,11 +227,42 @@ def test_pages_too_large_to_take_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_markup_that_takes_too_long(extractor: str) -> None:
     """The libraries take quadratic time for it, in which no signal reaches Python."""
     attributes = "".join(f" a{number}='>'" for number in range(150_000))
-    pages = [f"<p>a</p><a{attributes}>", "<DIV>" * 30_000, "<div class=a>" * 30_000 + "</div>" * 30_000]
+    lists = "<ol><li>a" * 3_000
+    pages = [f"<p>a</p><a{attributes}>", "<DIV>" * 30_000, "<div class=a>" * 30_000 + "</div>" * 30_000, lists]
     chain = Chain([("html", {"extractor": extractor})])
-    many = "<div><p a=1 b='2' c>" + "A text of several words. " * 20 + "</p></div>"
+    many = "<div><p a=1 b='2' c>" + "A text of several words. " * 20 + "</p><ul><li>a</ul></div>"
     assert len(list(chain.through(documents_of(many * 2000, *pages)))) == 1
-    assert chain.funnel()[0]["removed"] == {"most_attributes": 1, "most_levels": 2}
+    assert chain.funnel()[0]["removed"] == {"most_attributes": 1, "most_levels": 3}
+
+
+@pytest.mark.parametrize("extractor", ["trafilatura", "resiliparse"])
+def test_soft_hyphens_are_not_part_of_words(extractor: str) -> None:
+    page = PAGE.replace(
+        "</article>", "<p>The Donau\u00addampf&shy;schiff leaves the harbour at noon, as it always does.</p></article>"
+    )
+    (document,) = Chain([("html", {"extractor": extractor})]).through(documents_of(page))
+    assert "Donaudampfschiff" in document.text
+
+
+@pytest.mark.parametrize("more", [-9, -1, 1, 5, 8, 40])
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\n"])
+def test_a_wrong_content_length_changes_no_page(tmp_path: Path, more: int, line_end: bytes) -> None:
+    """The page ends where the next record begins. A record whose head is in the page before is counted."""
+
+    def stored(number: int, more: int) -> bytes:
+        block = b"HTTP/1.1 200 OK\nContent-Type: text/html\n\n<p>Words of page %d.</p>" % number
+        head = b"WARC/1.0\nWARC-Type: response\nWARC-Target-URI: http://e.org/%d\n" % number
+        block = block.replace(b"\n", line_end)
+        head += b"Content-Type: application/http\nContent-Length: %d\n\n" % (len(block) + more)
+        return head.replace(b"\n", line_end) + block + line_end * 2
+
+    (tmp_path / "a.warc").write_bytes(stored(0, 0) + stored(1, more) + stored(2, 0) + stored(3, 0))
+    documents, report = read(tmp_path / "a.warc")
+    texts = [document.text.strip() for document in documents]
+    assert texts == [f"<p>Words of page {number}.</p>" for number in range(4) if number != 2 or len(texts) == 4]
+    assert len(texts) + report.num_problems >= 4
+    if more < 0:
+        assert report.problems == ["a.warc:3: a WARC record with a wrong Content-Length"]
 
 
 # ---- Addresses.

@@ -387,6 +387,13 @@ def test_markup_that_opens_and_never_closes(opening: str) -> None:
     assert found.endswith("Another.")
 
 
+@pytest.mark.parametrize("mark", [*'0?$%("+,.;=@^~', "\u4e2d"])
+def test_a_sign_that_begins_no_tag_is_text(mark: str) -> None:
+    """The parser takes it for a tag, and would scan to the end of the page for each."""
+    text = f"a <{mark} b and x<{mark}y, "
+    assert plain(text * 8_000).count(f"<{mark}") == 16_000
+
+
 def test_a_line_with_many_ends_of_a_heading() -> None:
     """The parser crashed, and its process with it."""
     line = "== " * 107_000

@@ -52,12 +52,13 @@ _UNITS = r"""
     ***␣START␣OF␣THE␣PROJECT␣GUTENBERG␣ ***␣START␣OF␣THE␣PROJECT␣GUTENBERG␣EBOOK␣***↵ *END*THE␣SMALL␣PRINT
     End␣of␣Project␣Gutenberg↵ produced␣ produced↵a↵ ␣↵ ↵↵␣↵ ↵␣↵ <|im_start|> <|im_start|>user↵ <|im_end|>↵ User:↵
     ↵↵Assistant:↵ ###␣Response:↵ a{}␣ a{}↵ a{}.↵ ␣a{}=b ␣a{}='b' <a{}> <a␣b={}> &#{}; [[a{}]] {{a{}}} {{a{}| =={}==↵
+    <1␣ <?␣ <ol><li>a {{disambig|a {|↵|a↵ 电话1 a%40 \"a\": &quot; password=a␣ eyJa. +1␣ 1.2.3. a=40b.c ```↵
     \a{}␣ \def\a{}{b} <ref␣name={}> <ref␣name={}/> a{}=1↵ [a{}]↵ "a{}":1, #{}↵ a.a{}↵
 """
 _NESTED = r"""
     (⋯) [⋯] {⋯} [[⋯]] [[a|⋯]] {{⋯}} {{a|⋯}} ''⋯'' <div>⋯</div> <b>⋯</b> <ul><li>⋯</li></ul>
     <table><tr><td>⋯</td></tr></table> <ref>⋯</ref> {|↵⋯|}↵ \a{⋯} \begin{x}⋯\end{x} \iffalse␣⋯\fi␣ “⋯” {"a":⋯} /*⋯*/
-    \def\a{⋯} x␣=␣[⋯] <blockquote>⋯</blockquote>
+    \def\a{⋯} x␣=␣[⋯] <blockquote>⋯</blockquote> <ol><li>a⋯</ol> {{disambig|⋯}} -{⋯}-
 """
 _BETWEEN = r"""
     {{x|⋯␣⋯}} {{x|⋯⇥⋯}} <p>a</p><a⋯␣b{}=c⋯>a</a> {"text":␣"a"⋯,␣"a{}":␣1⋯} \title⋯␣⋯ \title{⋯␣⋯ \title{⋯\a⋯}
@@ -96,6 +97,7 @@ PUMPED: dict[str, Pumped] = {
 _SHARP = r"""
     a ␣ ↵ . ! a␣ ." <title <title> #coding= {{x| [[ <ref \begin{x} a{}␣ \def\a{⋯} (⋯) <div>⋯</div> {{x|⋯␣⋯}} \title⋯␣⋯
     \section⋯␣⋯ #redirect⋯␣⋯ =a⋯␣⋯ {{disambig|⋯␣⋯{ click␣here⋯␣⋯a 1⋯␣⋯a a⋯.a⋯=1 <p>a</p><a⋯␣b{}=c⋯>a</a> a⋯!⋯x
+    <1␣ <?␣ <ol><li>a <ol><li>a⋯</ol> <table> {{disambig| [[⋯]] 电话1 password=a␣ a%40 1.2.3. 中国 @a
 """
 SHARP = _SHARP.split()
 """The names of texts that have taken quadratic time, and of common ones: few enough for a test."""

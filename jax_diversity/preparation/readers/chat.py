@@ -58,7 +58,11 @@ _ROLE_OF = {
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _LOSS_MARKS = ("train", "trainable", "train_on_turn", "loss", "loss_weight", "mask", "weight")
 """The fields of a turn that say whether it counts towards the loss."""
+# Most turns have none of these fields.
+_FIELDS_OF_REASONING, _FIELDS_OF_LOSS = frozenset(_REASONING), frozenset(_LOSS_MARKS)
+_FIELDS_OF_CALLS = frozenset(("tool_calls", "function_call"))
 _OTHER_WEIGHTS, _MASKS = "num_other_loss_weights", "num_loss_masks"
+_LABELS = ("name", "tool_call_id")
 _EXTRAS = {"tools": "tools", "functions": "tools", "documents": "documents"}
 """The fields of a record that a template may show, and their names in templates."""
 HIDDEN = "num_chats_hiding_"
@@ -171,14 +175,14 @@ def _make_chat(
     hidden = template.hidden(turns, extras, text)
     named = fields_of_reasoning if "reasoning" in hidden and fields_of_reasoning else []
     notes.update(f"{HIDDEN}{name}" for name in [*(name for name in hidden if name != "reasoning" or not named), *named])
-    notes["num_empty_answers"] += sum(turn.role == ANSWERS and _is_empty(turn) for turn in turns)
+    answers = [number for number, role in enumerate(roles) if role == ANSWERS]
+    said_answers = [number for number in answers if not _is_empty(turns[number])]
+    notes["num_empty_answers"] += len(answers) - len(said_answers)
     about = labels(fields, place, config)
     read = {
         "turns": spans,
         "contents": contents,
-        "in_loss": [
-            number for number, turn in enumerate(turns) if turn.role == ANSWERS and turn.in_loss and not _is_empty(turn)
-        ],
+        "in_loss": [number for number in said_answers if turns[number].in_loss],
         "text": _text_mark(text),
         "is_clear": isinstance(template, ChatTemplate) and template.find(text, roles) == spans,
         "notes": {name: number for name, number in notes.items() if number and name not in _REASONING},
@@ -281,11 +285,14 @@ def _turn(entry: Any, name: str, notes: Counter[str]) -> list[Turn]:
     content = entry.get("content", entry.get("value"))
     if speaker in _CALLERS and isinstance(content, str) and (named := _called(_parsed(content), name)):
         calls, content = [*named, *calls], ""
-    field = next((field for field in _REASONING if isinstance(entry.get(field), str) and entry[field]), None)
-    reasoning = "" if field is None else entry[field]
-    notes.update([] if field is None else [field])
+    reasoning = ""
+    if not _FIELDS_OF_REASONING.isdisjoint(entry):
+        field = next((field for field in _REASONING if isinstance(entry.get(field), str) and entry[field]), None)
+        if field is not None:
+            reasoning = entry[field]
+            notes[field] += 1
     said = _Content() if content is None and (calls or reasoning) else _Content.of(content, name)
-    labels = {field: entry[field] for field in ("name", "tool_call_id") if isinstance(entry.get(field), str)}
+    labels = {field: entry[field] for field in _LABELS if isinstance(entry.get(field), str)}
     in_loss = _in_loss(entry, name, notes)
     results = [Turn("tool", text, in_loss) for text in said.results]
     turn = Turn(
@@ -293,7 +300,7 @@ def _turn(entry: Any, name: str, notes: Counter[str]) -> list[Turn]:
         said.text,
         in_loss,
         said.num_media,
-        "\n".join(filter(None, [reasoning, said.reasoning])),
+        "\n".join(filter(None, [reasoning, said.reasoning])) if said.reasoning else reasoning,
         (*said.calls, *calls),
         labels,
     )
@@ -303,6 +310,8 @@ def _turn(entry: Any, name: str, notes: Counter[str]) -> list[Turn]:
 def _in_loss(entry: Mapping[str, Any], name: str, notes: Counter[str]) -> bool:
     """Return whether the marks of a turn let it count towards the loss."""
     in_loss = True
+    if _FIELDS_OF_LOSS.isdisjoint(entry):
+        return in_loss
     for field in _LOSS_MARKS:
         value = entry.get(field)
         if isinstance(value, str) and value.lower() in ("true", "false", "0", "1"):
@@ -374,6 +383,8 @@ def _placeholder(part: Mapping[str, Any]) -> str:
 
 def _calls(entry: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """Return the calls of tools, each with its name and arguments."""
+    if _FIELDS_OF_CALLS.isdisjoint(entry):
+        return []
     calls = _parsed(entry.get("tool_calls")) or (
         [{"function": entry["function_call"]}] if entry.get("function_call") else []
     )

@@ -98,6 +98,11 @@ def _is_wat(record: _Record) -> bool:
     return about.get("warc-type") == "metadata" and about.get("content-type", "").startswith("application/json")
 
 
+_ENDS = (b"", b"\r", b"\n", b"W")
+"""What follows a record: nothing, an empty line, or another record."""
+_NEXT_RECORD, _LONGEST_MARK = re.compile(rb"\r?\n\r?\nWARC/[01]\.\d"), 12
+
+
 class _Decompressed(io.RawIOBase):
     """The decompressed bytes of a file. The exception of a damaged file is stored in `fault`.
 
@@ -141,8 +146,9 @@ def _page(whole: bytes, place: Place) -> Document | Problem:
 
 def _records(content: io.BufferedReader) -> Iterator[_Record | Problem]:
     """Yield the records of a file. After a broken record we search for the next record."""
-    was_found = False
-    while line := content.readline(_LONGEST_LINE):
+    was_found, following = False, b""  # the first line of a record that was read already
+    while line := following or content.readline(_LONGEST_LINE):
+        following = b""
         if not line.strip():
             continue
         if not line.startswith(b"WARC/"):
@@ -169,7 +175,23 @@ def _records(content: io.BufferedReader) -> Iterator[_Record | Problem]:
         if len(block) < length:
             raise EOFError("it ends within a record")
         was_found = True
-        yield _Record(headers, block)
+        if content.peek(1)[:1] in _ENDS:
+            yield _Record(headers, block)
+            continue
+        # Content-Length is wrong. The record ends where another one begins: in the block, or after it.
+        rest, following = _rest(content)
+        within = _NEXT_RECORD.search(block + rest[:_LONGEST_MARK])
+        yield _Record(headers, block[: within.start()] if within else (block + rest.rstrip())[:MAX_PAGE_BYTES])
+        yield Problem("num_broken_records", "a WARC record with a wrong Content-Length")
+
+
+def _rest(content: io.BufferedReader) -> tuple[bytes, bytes]:
+    """Return the lines before the next record, at most `MAX_PAGE_BYTES`, and the first line of this record."""
+    lines, size = list[bytes](), 0
+    while (line := content.readline(_LONGEST_LINE)) and not line.startswith(b"WARC/"):
+        size += len(line)
+        lines += [line] if size <= MAX_PAGE_BYTES else []
+    return b"".join(lines), line
 
 
 def _headers(content: io.BufferedReader | io.BytesIO) -> dict[str, str]:

@@ -27,7 +27,9 @@ _LEAST_CHECKED = 20_000
 """The markup is only checked from this number of characters on. Shorter pages take little time with any content."""
 # The time of the libraries grows with the square of these numbers, and they do not return to Python meanwhile.
 _MOST_ATTRIBUTES = 1000
-_MOST_LEVELS = 1000
+_MOST_LEVELS = {"div|article": 1000, "ul|ol": 100}
+"""The largest number of levels. Resiliparse indents each line of a list by its level, so that texts grow with the
+square of the levels."""
 _MANY_ELEMENTS = 10_000
 """The comparison of extractions looks for the neighbours of each short paragraph, in time that grows with the square of
 their number."""
@@ -35,7 +37,7 @@ _MANY_ATTRIBUTES = re.compile(
     r"""<[a-zA-Z][^\s<>/]*+(?:[\s/]++[^\s"'<>/=]++(?>(?:\s*+=\s*+(?:"[^"]*+"|'[^']*+'|[^\s"'<>]++))?))"""
     rf"{{{_MOST_ATTRIBUTES + 1}}}"
 )
-_BLOCK = re.compile(r"<(/?)(?:div|article)(?![\w-])", re.IGNORECASE)
+_BLOCKS = {names: re.compile(rf"<(/?)(?:{names})(?![\w-])", re.IGNORECASE) for names in _MOST_LEVELS}
 
 
 @dataclass
@@ -46,10 +48,10 @@ class Html(Step):
     per second in place of 25) and keeps more text around the article. Trafilatura compares several extractions of a
     page, but makes only one of a page of more than 10,000 elements. A page is removed if it has no text or more than
     two million characters. A page with at least 20,000 characters is also removed if it has more than 1,000 attributes
-    in a tag or more than 1,000 levels of nested blocks. If the field `media_type` of a document is not that of HTML,
-    the document passes, except with `always`. Two options of trafilatura are on in datatrove: `favor_precision` keeps
-    less text around the article, and `deduplicate` removes paragraphs that occur more than twice in a page. (In
-    datatrove, they are counted over many pages, so the result depends on the order of the pages.)
+    in a tag, 1,000 levels of nested blocks or 100 levels of nested lists. If the field `media_type` of a document is
+    not that of HTML, the document passes, except with `always`. Two options of trafilatura are on in datatrove:
+    `favor_precision` keeps less text around the article, and `deduplicate` removes paragraphs that occur more than
+    twice in a page. (In datatrove, they are counted over many pages, so the result depends on the order of the pages.)
 
     Formulas become TeX between dollar signs, or text such as `x^2`. Exponents become raised digits, as in 10⁶. Code
     keeps its lines and indentation, and loses numbers of lines. Plain lists, such as ingredients, and the title stay.
@@ -123,11 +125,10 @@ def markup_limits(page: str) -> Iterator[Measured]:
         return
     if _MANY_ATTRIBUTES.search(page):
         yield at_most("most_attributes", _MOST_ATTRIBUTES + 1, _MOST_ATTRIBUTES)
-    ends = _BLOCK.findall(page)  # "/" for the end of a block, an empty text for its beginning
-    if len(ends) > _MOST_LEVELS:
-        levels = max(accumulate(-1 if end else 1 for end in ends))
-        if levels > _MOST_LEVELS:
-            yield at_most("most_levels", levels, _MOST_LEVELS)
+    for names, most in _MOST_LEVELS.items():
+        ends = _BLOCKS[names].findall(page)  # "/" for the end of a block, an empty text for its beginning
+        if len(ends) > most and (levels := max(accumulate(-1 if end else 1 for end in ends))) > most:
+            yield at_most("most_levels", levels, most)
 
 
 def _trafilatura(favor_precision: bool, deduplicate: bool) -> Callable[[str], str]:
@@ -184,6 +185,7 @@ def _resiliparse() -> Callable[[str], str]:
     from resiliparse.extract.html2text import extract_plain_text
 
     def found(page: str) -> str:
-        return extract_plain_text(page, main_content=True, alt_texts=False).strip()
+        # Trafilatura removes soft hyphens too. Browsers show them only at the end of a line.
+        return extract_plain_text(page, main_content=True, alt_texts=False).replace("\xad", "").strip()
 
     return found

@@ -76,6 +76,9 @@ _ITEM, _ITEM_MARK = re.compile(r"^(?=[*#:;]|(?:=++[^=\n]++){100})", re.MULTILINE
 _LIST = re.compile(rf"{_ITEM_MARK}([*#:;]+)[ \t]*(.*)")
 _BRACKETS = re.compile(r"\[[^\[\]]*\]")
 _ODD_TAG = re.compile("<[a-zA-Z/!]")
+# The parser takes `<` before a digit or another mark for a tag, and scans to the end of the page for each. It is hidden
+# as a character that Unicode reserves for programs.
+_NO_TAG, _LESS = re.compile("<(?![a-zA-Z/!])"), "\ufdd0"
 _EMPTY_LINES = re.compile(r"\n{3,}")
 _RULE = re.compile("-{4,}")
 _HOLES = (
@@ -141,7 +144,7 @@ class Mediawiki(Step):
         text = _QUOTES.sub(lambda quotes: "'" if len(quotes[0]) == 4 else "", _MAGIC.sub("", text))
         yield at_most("unclosed_markup", _num_unclosed(text) * len(text), _MOST_READ_AGAIN)
         try:
-            text = _parsed(_ITEM.sub(_ITEM_MARK, text))
+            text = _parsed(_ITEM.sub(_ITEM_MARK, _NO_TAG.sub(_LESS, text)))
         except Exception:  # the parser may raise anything; the document's row records the failure
             yield at_most("parser_failed", 1, 0)
             return
@@ -336,4 +339,4 @@ def _in_lines(text: str) -> str:
             headings = []
         if line or (lines and lines[-1]):
             lines.append(line)
-    return "\n".join(lines).replace("{{", "").replace("}}", "").replace(_ITEM_MARK, "")
+    return "\n".join(lines).replace("{{", "").replace("}}", "").replace(_ITEM_MARK, "").replace(_LESS, "<")

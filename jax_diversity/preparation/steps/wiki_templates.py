@@ -22,6 +22,7 @@ _POWER, _SQUARE = re.compile(r"^([a-z]{1,2})([23])$"), re.compile(r"^(sq|cu)(?=[
 _SMALLER_UNITS = frozenset(("in", "ft", "yd", "ch", "furlong", "lb", "oz"))
 """Units that follow a larger one, as in six feet two inches."""
 _CHARGE = re.compile(r"\d*[+\u2212-]")
+_LISTS, _ITEM = frozenset(("plainlist", "flatlist", "plain list", "flat list")), re.compile(r"(?:\A|\n)[ \t]*[*#]+")
 _COUNT = re.compile(r"(?<=[A-Za-z)\]])(\d+)")
 _EXPONENT = re.compile(r"(?<=[\d.)])[eE]([-+\u2212]?\d+)")
 _MONTHS = (
@@ -174,6 +175,8 @@ def text_of_template(content: str, is_inline: bool) -> str:
     if name in _RAW:
         return _RAW[name](content.partition("|")[2])
     if name in _FUNCTIONS:
+        if is_inline and name in _LISTS:  # a line of a list cannot begin within a line
+            positional = [item.strip() for part in positional for item in _ITEM.split(part)]
         return _FUNCTIONS[name](positional, named)
     if name.startswith(("link-", "internal link helper/")) and name not in _FIRST:
         return _helped_link(positional, named)
@@ -397,7 +400,7 @@ _RAW: dict[str, Callable[[str], str]] = {
 }
 """Templates whose argument may contain equals signs."""
 _FUNCTIONS: dict[str, Callable[[Sequence[str], Mapping[str, str]], str]] = {
-    **dict.fromkeys(_words("frac; fraction; sfrac; tfrac; efrac; fract; vfrac; bruch"), _fraction),
+    **dict.fromkeys(_words("frac; fraction; sfrac; tfrac; efrac; fract; vfrac; bruch; sortfrac"), _fraction),
     **dict.fromkeys(_words("convert; cvt; conv"), _quantity),
     **dict.fromkeys(_words("percentage; percent; pct"), _percentage),
     **dict.fromkeys(_words("chem; chemf"), _chemical),
@@ -413,12 +416,16 @@ _FUNCTIONS: dict[str, Callable[[Sequence[str], Mapping[str, str]], str]] = {
     **dict.fromkeys(_words("nihongo; nihongo krt; nihongo foot; nihongo title"), _nihongo),
     **dict.fromkeys(_words("zh; zh-cn; korean; ko-hhrm; lang-zh; korean/auto"), _chinese),
     **dict.fromkeys(_words("ipac-en; ipac-fr; ipac-de; ipac-pl"), _ipa_parts),
-    **dict.fromkeys(_words("hlist; unbulleted list; ubl; ublist; plainlist; flatlist; cslist"), _list),
+    **dict.fromkeys(
+        _words("hlist; unbulleted list; ubl; ublist; plainlist; flatlist; plain list; flat list; cslist"), _list
+    ),
     **dict.fromkeys(_words("bulleted list; blist"), _bullets),
     **dict.fromkeys(_words("bibleverse; bibleref; bibleref2; bibleverse-nb; quran-usc"), _bible),
     **dict.fromkeys(
         _words("currency; unit\u00e9; unit\u00e9/2; unite; nombre; einheit; gaps; key press; keypress"), _joined(" ")
     ),
+    **dict.fromkeys(_words("sortname; sort name; sn"), lambda parts, _: " ".join(filter(None, parts[:2]))),
+    "sort": lambda parts, _: "".join(parts[1:2] or parts[:1]),
     **dict.fromkeys(_words("tsl; translink; tsla"), _translated_link),
     **dict.fromkeys(_words("le; ilh; internal link helper"), _helped_link),
     "reign": lambda parts, _: "r. " + "\u2013".join(filter(None, parts)) if any(parts) else "",
