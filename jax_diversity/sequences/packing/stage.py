@@ -86,7 +86,9 @@ def pack_documents(context: Context, partial: Path) -> Counts:
             f"{config.sequence_length} tokens for packing.method={config.method}, found "
             f"{training.num_tokens} tokens; choose shorter sequences or add text."
         )
-    if config.method == "megatron" and chosen.any():  # store the order in which Megatron would read the sequences, to measure it later
+    if (
+        config.method == "megatron" and chosen.any()
+    ):  # store the order in which Megatron would read the sequences, to measure it later
         from jax_diversity.sequences.packing.megatron import megatron_indices
 
         options: dict[str, Any] = {"seed": config.seed, **config.options}
