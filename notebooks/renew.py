@@ -42,8 +42,8 @@ def repository() -> str:
 def with_address(text: str, name: str, address: str) -> str:
     """A notebook's text form with the badge and the place to install from that belong to an address."""
     where = (
-        "In Colab, upload this notebook and the package's wheel, which `make dist` in a clone writes into `dist/`; the "
-        "first cell installs it, and without it shows pip's error about the name `jax_diversity-*.whl`."
+        "In Colab, upload this notebook and the package's wheel (`make dist` makes it); the first cell fails without "
+        "a wheel."
     )
     if address:
         where = "In Colab, upload this notebook; the first cell installs the package."

@@ -93,8 +93,8 @@ class PackingConfig:
             ):
                 if value != unset:
                     raise UserError(
-                        f"Expected no packing.{name} with packing.validation_fraction=1, which holds out every document "
-                        f"once and whole, found {value}; leave it out."
+                        f"Expected no packing.{name} with packing.validation_fraction=1, which holds out every "
+                        f"document once and whole, found {value}; leave it out."
                     )
         parse_rules(self.weights, "packing.weights")
         check_one_of("packing.long_chats", self.long_chats, get_args(LongChats))

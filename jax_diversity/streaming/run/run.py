@@ -318,8 +318,8 @@ def make_run(
     num_sequences = sum(dataset.num_sequences for dataset in opened) if counts is None else counts.num_sequences
     if opened and not num_sequences:
         raise UserError(
-            f"Expected training sequences in {opened[0].address}, found none: all its documents are held out; read them "
-            "with make_loader(..., split='validation')."
+            f"Expected training sequences in {opened[0].address}, found none: all its documents are held out; read "
+            "them with make_loader(..., split='validation')."
         )
     if positions is not None:
         if ordering is not None:

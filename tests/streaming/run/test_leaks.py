@@ -258,7 +258,7 @@ def test_a_dataset_for_evaluation_keeps_its_texts_out_of_a_run(place: Path, tmp_
     dataset = jd.open_dataset(test)
     assert dataset.held_out.all()
     assert dataset.num_sequences == 0
-    with pytest.raises(UserError, match="first trains on [4-7] held-out texts of test"):
+    with pytest.raises(UserError, match=r"first trains on [4-7] held-out texts of test"):
         jd.create_schedule(tmp_path / "refused", [place / "first", test], num_epochs=1)
     run = jd.create_schedule(tmp_path / "run", [place / "first", test], held_out="skip")
     assert not trained_texts(run) & {words_of(each["text"]) for each in lines}
