@@ -38,9 +38,6 @@ from jax_diversity.streaming.run.run import Run
 
 _MASK = "targets_segmentation"
 _MENTIONED = 0.01  # a smaller share of the corpus in longer documents is not mentioned
-_MOST_LONGER = 0.1
-"""With a larger share of the corpus in documents longer than all evaluated ones, there is no interval: where these are
-another kind of text, the interval held the mean in .00 to .62 of the trials, and below this share in .88 to 1.00."""
 _ONE_PAIR = "of this pair of models on these documents, without the noise of seeds"
 _MOST_NAMES = 10
 """The largest number of groups without documents that are named."""
@@ -50,8 +47,7 @@ _MOST_NAMES = 10
 class MeanLoss(MeanInterval):
     """The mean loss of a corpus, or a difference of mean losses, estimated from some documents, in nats per token.
 
-    With fewer than four documents, the mean is the plain one, and error and interval are NaN. Error and interval are
-    also NaN if more than a tenth of the corpus's tokens is in documents longer than all evaluated ones.
+    With fewer than four documents, the mean is the plain one, and error and interval are NaN.
 
     Attributes:
         plain: the mean loss of the evaluated target tokens alone.
@@ -73,8 +69,7 @@ class MeanLoss(MeanInterval):
         number = f"{counted(self.num_targets, 'token')}, {counted(self.num_documents, 'document')}"
         pair = f"; {_ONE_PAIR}" if self.is_difference else ""
         if np.isnan(self.error):
-            longer = f": {self.longer:.0%} of the corpus is in longer documents" if self.longer > _MOST_LONGER else ""
-            return f"{self.mean:.4f} nats per token ({number}; {TOO_FEW}{longer}{pair})"
+            return f"{self.mean:.4f} nats per token ({number}; {TOO_FEW}{pair})"
         facts = [f"{number} worth {self.worth:,.0f}", f"their plain mean {self.plain:.4f}"]
         if self.longer >= _MENTIONED:
             facts.append(f"{self.longer:.0%} of the corpus is in longer documents")
@@ -217,7 +212,7 @@ class Evaluated:
         if number < LEAST:
             return MeanLoss(plain, np.nan, np.nan, plain, targets, number, np.nan, np.nan, self.is_difference)
         found = calibrated_mean(sums / counts, counts, self.composition.of(documents[first]), group)
-        error = float(np.sqrt(found.variance)) if found.longer <= _MOST_LONGER else float("nan")
+        error = float(np.sqrt(found.variance))
         reach = float(student_reach(error, number - 1))
         return MeanLoss(found.mean, error, reach, plain, targets, number, found.worth, found.longer, self.is_difference)
 
