@@ -1,7 +1,7 @@
 # %% [markdown]
 # # From a corpus to an order
 #
-# In Colab, upload this notebook and the package's wheel beside it; the first cell installs the wheel.
+# In Colab, upload this notebook and the package's wheel (`make dist` makes it); the first cell fails without a wheel.
 #
 # Language models read their training text in a shuffled order. A shuffle is random: some batches hold too much
 # of one topic, others too little. **jax-diversity** computes an order in which every window of training holds

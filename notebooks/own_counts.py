@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Bring your own counts
 #
-# In Colab, upload this notebook and the package's wheel beside it; the first cell installs the wheel.
+# In Colab, upload this notebook and the package's wheel (`make dist` makes it); the first cell fails without a wheel.
 #
 # Your sequences are tokenised and packed already, in any format, and stay where they are. **jax-diversity** needs
 # only a small table: the number of tokens of every sequence in each group, such as a topic or a source. The result

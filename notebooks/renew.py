@@ -41,7 +41,10 @@ def repository() -> str:
 
 def with_address(text: str, name: str, address: str) -> str:
     """A notebook's text form with the badge and the place to install from that belong to an address."""
-    where = "In Colab, upload this notebook and the package's wheel beside it; the first cell installs the wheel."
+    where = (
+        "In Colab, upload this notebook and the package's wheel (`make dist` makes it); the first cell fails without "
+        "a wheel."
+    )
     if address:
         where = "In Colab, upload this notebook; the first cell installs the package."
     if found := re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+)", address):

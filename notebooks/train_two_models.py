@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Train two small models
 #
-# In Colab, upload this notebook and the package's wheel beside it; the first cell installs the wheel.
+# In Colab, upload this notebook and the package's wheel (`make dist` makes it); the first cell fails without a wheel.
 #
 # Two models of one size begin with the same weights, read the same corpus, and are trained with the same settings.
 # One reads the corpus in a shuffled order. The other reads it in an order in which every window holds the corpus's

@@ -235,7 +235,7 @@ def _plain(kind: Any, words: Sequence[str]) -> Any:
                 return [_scalar(of[0], word) for word in words]
             if typing.get_origin(each) is dict:
                 return {name: _scalar(of[1], word) for name, word in zip(words[::2], words[1::2], strict=True)}
-    if len(words) != 1 or _takes_many(kind):
+    if len(words) != 1:
         raise ValueError(kind)
     return _scalar(kind, words[0])
 

@@ -92,6 +92,11 @@ class Build:
         Raises:
             UserError: there are no characteristics yet; bad settings.
         """
+        if self.config.packing.holds_out_all:
+            raise UserError(
+                f"Expected a dataset with training sequences in {self.folder.root}, found one that holds out all "
+                "documents (packing.validation_fraction=1); its build has made their order."
+            )
         # An ordering of the same name is replaced in its place: later orderings may be made from it.
         orders = {other.file_name: other for other in self.config.orders} | {order.file_name: order}
         self.config = dataclasses.replace(self.config, orders=tuple(orders.values()))

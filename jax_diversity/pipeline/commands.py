@@ -15,6 +15,7 @@ from jax_diversity.foundation.finding import existing_dataset
 from jax_diversity.foundation.object_store import is_address
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.foundation.stage import Stage
+from jax_diversity.foundation.tables import wrapped
 from jax_diversity.foundation.terminal import show
 from jax_diversity.foundation.wording import counted
 from jax_diversity.ordering.settings import OrderConfig
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from jax_diversity.pipeline.build import StageResult
     from jax_diversity.streaming.dataset import Dataset
 
+_FOR_EVALUATION = (
+    "All documents are held out, so there is no order of training and no report. Read the dataset with "
+    'make_loader(..., split="validation").'
+)
 _MOST_FAULTS = 5
 """The largest number of damaged files in the error of `verify`."""
 
@@ -82,6 +87,9 @@ def _build(
     dataset = open_dataset(made.folder.root)
     if line := held_out_line(dataset):
         show(f"\n{line}")
+    if not dataset.num_sequences:
+        show(f"\n{wrapped(_FOR_EVALUATION)}")
+        return
     _show_verdict(dataset, settings.out, shows_all)
     if run is not None:
         show(f"\n{training_line(run)}")

@@ -41,9 +41,15 @@ STAGES: tuple[Stage | Callable[[OrderConfig], list[Stage]], ...] = (
 
 
 def all_stages(config: BuildConfig) -> list[Stage]:
-    """All stages of a build with these settings, in order."""
+    """All stages of a build with these settings, in order.
+
+    A dataset that holds out all documents has no orders of training, and no report, which compares them.
+    """
+    entries = STAGES
+    if config.packing.holds_out_all:
+        entries = [entry for entry in STAGES if entry not in (ordering_stages, REPORT)]
     stages: list[Stage] = []
-    for entry in STAGES:
+    for entry in entries:
         stages += [entry] if isinstance(entry, Stage) else chain.from_iterable(map(entry, config.orders))
     return stages
 

@@ -245,6 +245,11 @@ def test_evaluate(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     for place in ("one", "eight"):
         shutil.copytree(here / "dataset", tmp_path / place / "dataset")
     monkeypatch.chdir(tmp_path / "one")
+    own = write_corpus(tmp_path / "own", num_documents=60, seed=7) / "part-0.jsonl"
+    Path("test.jsonl").write_bytes(own.read_bytes())
+    build = next(words for words in commands("evaluate") if words[0] == "build")
+    assert main([*build, "--quiet"]) == 0
+    shutil.copytree("test", tmp_path / "eight" / "test")
     names: dict[str, Any] = {"__name__": "evaluate"}
     *program, resumed = blocks("evaluate", "python")
     for block in program:
@@ -257,6 +262,10 @@ def test_evaluate(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     assert names["on_mesh"].values() == pytest.approx(
         names["evaluate"](names["partial"](names["token_losses"], names["model"])).values(), rel=1e-5
     )
+    tested = jd.open_dataset("test")
+    assert tested.held_out.all()
+    assert names["results"]["test"].loss.num_documents == len(set(tested.document_store.text_hashes()[:, 0].tolist()))
+    assert names["results"]["test"].loss.num_targets == int((tested.validation_segments.length - 1).sum())
     assert names["difference"].mean == pytest.approx(names["after"].loss.mean - names["before"].loss.mean)
     assert names["difference"].error < names["before"].loss.error / 2
     run_commands("evaluate")

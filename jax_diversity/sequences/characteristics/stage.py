@@ -96,7 +96,8 @@ def _count_sequences(context: Context, dataset: Any, partial: Path, codes: Mappi
     groups = copied_groups(dataset.duplicate_groups, dataset.appearances)
     write_array(folder / counting.COPIED_GROUPS, groups)
     num_groups = {family: len(code.names) for family, code in codes.items()}
-    bounds = [*range(0, num_sequences, counting.SEQUENCES_PER_RANGE), num_sequences]
+    # A dataset for evaluation alone has no training sequence, and one empty range.
+    bounds = [*range(0, max(num_sequences, 1), counting.SEQUENCES_PER_RANGE), num_sequences]
     has_loss = dataset.has_loss_mask or LOSS in _reference_families(context)
     jobs: list[Job] = [
         (str(folder / f"{number:05}"), (context.opened, first, stop, num_groups, has_loss))
@@ -166,7 +167,9 @@ def _balanced(context: Context, totals: Mapping[str, Sequence[int]]) -> dict[str
         return {family: theirs["weights"][family] for family in theirs["families"]}
     families = context.config.characteristics.families
     if families == "auto":
-        return default_families({family: int(np.count_nonzero(tokens)) for family, tokens in totals.items()})
+        is_empty = not context.dataset.num_sequences  # without training sequences, all groups of documents count
+        num_groups = {family: len(each) if is_empty else np.count_nonzero(each) for family, each in totals.items()}
+        return default_families({family: int(number) for family, number in num_groups.items()})
     return {family: listed_weight(family) for family in families}
 
 

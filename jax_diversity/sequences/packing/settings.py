@@ -33,7 +33,8 @@ class PackingConfig:
     With spacing, every cluster stays near its share from beginning to end, and short documents come first."""
     validation_fraction: float = 0.01
     """Share of the tokens that are kept for validation, as whole documents. Copies of a text stay together, also in
-    other case or with other spaces."""
+    other case or with other spaces. With 1 the dataset is for evaluation alone: all documents are held out, once and
+    with all their tokens, and the build makes no order of training and no report."""
     validation_choice: Literal["balanced", "hash"] = "balanced"
     """Which documents are kept for validation: `balanced` chooses documents that together have the corpus's mixture of
     clusters, lengths, sources and languages, and packs all their tokens; `hash` chooses by a hash of their ids, and
@@ -60,6 +61,11 @@ class PackingConfig:
         """The methods for chats and for other documents."""
         return ("best_fit", "concat") if self.method == "auto" else (self.method, self.method)
 
+    @property
+    def holds_out_all(self) -> bool:
+        """Whether the dataset is for evaluation alone."""
+        return self.validation_fraction == 1
+
     def check(self) -> None:
         """Check that the settings can be used with some corpus.
 
@@ -76,8 +82,20 @@ class PackingConfig:
                 f"Expected packing.sequence_length <= {_LONGEST_SEQUENCE} (2^24), found {self.sequence_length}; it is "
                 "the number of tokens that the model sees at once."
             )
-        if not 0 <= self.validation_fraction < 1:
-            raise UserError(f"Expected packing.validation_fraction in [0, 1), found {self.validation_fraction}.")
+        if not 0 <= self.validation_fraction <= 1:
+            raise UserError(f"Expected packing.validation_fraction in [0, 1], found {self.validation_fraction}.")
+        if self.holds_out_all:
+            for name, value, unset in (
+                ("validation_choice", self.validation_choice, "balanced"),
+                ("validation_from", self.validation_from, None),
+                ("weights", self.weights, {}),
+                ("long_chats", self.long_chats, "cut"),
+            ):
+                if value != unset:
+                    raise UserError(
+                        f"Expected no packing.{name} with packing.validation_fraction=1, which holds out every "
+                        f"document once and whole, found {value}; leave it out."
+                    )
         parse_rules(self.weights, "packing.weights")
         check_one_of("packing.long_chats", self.long_chats, get_args(LongChats))
         of_chats, of_text = self.methods

@@ -66,7 +66,7 @@ def pack_documents(context: Context, partial: Path) -> Counts:
     write_array(partial / HELD_OUT, records)
     del records
     chosen, appearances = ~validation, None
-    if (weights := weigh_documents(context)) is not None:
+    if not config.holds_out_all and (weights := weigh_documents(context)) is not None:
         appearances = draw_appearances(weights, dataset.document_store.ids(), config.seed)
         appearances[validation] = 0
         # Validation documents appear once; documents that never appear are left out of both parts.
@@ -79,13 +79,16 @@ def pack_documents(context: Context, partial: Path) -> Counts:
         training, chats, num_empty, overlap = _store(dataset, partial / SEGMENTS, packings)
         packings = _packings(context, dataset, validation, advance, once=True)
         apart, chats_apart, _, _ = _store(dataset, partial / VALIDATION, packings)
-    if not training.num_sequences:
+    if not (apart if config.holds_out_all else training).num_sequences:
+        what = "sequence" if config.holds_out_all else "training sequence"
         raise UserError(
-            f"Expected a corpus of at least one training sequence, packing.sequence_length="
+            f"Expected a corpus of at least one {what}, packing.sequence_length="
             f"{config.sequence_length} tokens for packing.method={config.method}, found "
             f"{training.num_tokens} tokens; choose shorter sequences or add text."
         )
-    if config.method == "megatron":  # store the order in which Megatron would read the sequences, to measure it later
+    if (
+        config.method == "megatron" and chosen.any()
+    ):  # store the order in which Megatron would read the sequences, to measure it later
         from jax_diversity.sequences.packing.megatron import megatron_indices
 
         options: dict[str, Any] = {"seed": config.seed, **config.options}
@@ -271,8 +274,9 @@ def _inputs(context: Context) -> tuple[str, ...]:
 
 def summary(counts: Counts) -> str:
     """Summarize the counts in one line: number and length of sequences, documents repeated or left out by weight."""
-    sequences = f"{counted(counts['num_sequences'], 'sequence')} of {counted(counts['sequence_length'], 'token')}"
-    text = f"{sequences}, {counts['num_validation_sequences']:,} for validation"
+    number, held_out = counts["num_sequences"], counts["num_validation_sequences"]
+    text = f"{counted(number or held_out, 'sequence')} of {counted(counts['sequence_length'], 'token')}, "
+    text += f"{held_out:,} for validation" if number else "all for validation"
     if counts["no_validation"]:
         text += f": {counts['no_validation']}"
     elif counts["num_held_out_gone"]:

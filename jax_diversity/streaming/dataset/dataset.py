@@ -705,6 +705,11 @@ class ValidationPart(Dataset):
         return type(self), (self._whole,)
 
     @property
+    def whole(self) -> Dataset:
+        """The dataset."""
+        return self._whole
+
+    @property
     def num_sequences(self) -> int:
         """Number of validation sequences."""
         return self.stored.number("pack", "num_validation_sequences")

@@ -18,6 +18,7 @@ from jax_diversity.foundation.wording import counted
 from jax_diversity.streaming.loader.device_placement import DevicePlacement
 from jax_diversity.streaming.loader.iteration import Batch, BatchIterator, OrderedBatches
 from jax_diversity.streaming.loader.settings import ENDLESS, LoaderOptions, LoaderSettings, Windows
+from jax_diversity.streaming.run.leaks import warn_of_validation
 from jax_diversity.streaming.run.run import Datasets, Run, as_run, validation_run
 from jax_diversity.streaming.run.source import SequenceSource
 
@@ -60,7 +61,8 @@ def make_loader(datasets: Any, **options: Any) -> Loader | dict[str, Loader]:
             contain sequences of two lengths.
 
     A warning is shown if the ordering and the dataset's own orderings were made from different token counts, for
-    example because you used your own weights or matrices.
+    example because you used your own weights or matrices; and if, with `split="validation"`, one of several datasets
+    trains on texts that are read for the validation of another one.
 
     Example:
         >>> for batch in make_loader("out/", ordering="balance", global_batch_size=64):
@@ -80,9 +82,10 @@ def make_loader(datasets: Any, **options: Any) -> Loader | dict[str, Loader]:
         _warn_of_chats(run, loader, "loss_mask" in options)
         return loader
     options = {"drop_remainder": False, **options}
-    if not isinstance(datasets, Mapping):
-        return _loader(validation_run(datasets, **what), options)
-    return {name: _loader(run, options) for name, run in _named_runs(datasets, **what).items()}
+    named = _named_runs(datasets, **what) if isinstance(datasets, Mapping) else {"": validation_run(datasets, **what)}
+    warn_of_validation(named.values())
+    loaders = {name: _loader(run, options) for name, run in named.items()}
+    return loaders if isinstance(datasets, Mapping) else loaders[""]
 
 
 def _loader(run: Run, options: Mapping[str, Any]) -> Loader:

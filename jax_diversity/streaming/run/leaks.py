@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Int64
@@ -13,10 +13,15 @@ from jaxtyping import Bool, Int64
 from jax_diversity.counts import Characteristics
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import distinct_ends
+from jax_diversity.foundation.warned import warn
 from jax_diversity.foundation.wording import counted
 from jax_diversity.sequences.packing.stored import HELD_OUT, SEQUENCES, read_held_out
 from jax_diversity.streaming.dataset import Dataset
+from jax_diversity.streaming.dataset.dataset import ValidationPart
 from jax_diversity.streaming.run.settings import HeldOut
+
+if TYPE_CHECKING:
+    from jax_diversity.streaming.run.run import Run
 
 
 @dataclass(frozen=True)
@@ -41,16 +46,22 @@ class Leaks:
         )
 
 
-def find_leaks(datasets: Sequence[Dataset]) -> Leaks:
+def find_leaks(datasets: Sequence[Dataset], for_evaluation: Sequence[Dataset] = ()) -> Leaks:
     """Compare the hashes of the datasets' held-out texts with those of the texts that the other datasets train on.
 
-    A dataset without a record of its split holds nothing out.
+    A dataset without a record of its split holds nothing out. All texts of datasets `for_evaluation` count as held out.
     """
     rows: dict[str, tuple[str, np.ndarray]] = {}
     trained: dict[str, np.ndarray] = {}
-    for dataset, name in zip(datasets, distinct_ends([each.address for each in datasets]), strict=True):
+    num_training, datasets = len(datasets), [*datasets, *for_evaluation]
+    for number, (dataset, name) in enumerate(
+        zip(datasets, distinct_ends([each.address for each in datasets]), strict=True)
+    ):
         if dataset.fingerprint not in rows and dataset.stored.names("pack", f"{SEQUENCES}/{HELD_OUT}"):
             own = read_held_out(dataset.stored)
+            if number >= num_training:
+                own = own.copy()
+                own["held_out"] = True
             rows[dataset.fingerprint], trained[dataset.fingerprint] = (name, own), ~own["held_out"]
             if dataset.appearances is not None:  # a weight of 0 keeps a document out of training
                 trained[dataset.fingerprint] &= dataset.appearances > 0
@@ -170,6 +181,24 @@ def training_part(datasets: Sequence[Dataset], held_out: HeldOut) -> TrainingPar
         numbers.append(kept + start)
         start += dataset.num_sequences
     return TrainingPart(tuple(parts), "".join(words), np.concatenate(numbers))
+
+
+def warn_of_validation(runs: Iterable[Run]) -> None:
+    """Warn if a dataset whose held-out sequences are read trains on texts that are read for evaluation of another one.
+
+    Args:
+        runs: the runs of validation sequences, and runs of datasets that are for evaluation alone.
+    """
+    datasets = [dataset for run in runs for dataset in run.datasets]
+    if len(datasets) < 2:
+        return  # a dataset never trains on its own held-out texts
+    wholes = [dataset.whole for dataset in datasets if isinstance(dataset, ValidationPart)]
+    leaks = find_leaks(wholes, [dataset for dataset in datasets if not isinstance(dataset, ValidationPart)])
+    if leaks.numbers:
+        warn(
+            f"Some texts are read for validation that another dataset trains on: {leaks}; the loss on them is too low "
+            "for a model that trains on both. create_schedule(..., held_out='skip') makes a run without these texts."
+        )
 
 
 def check_positions(datasets: Sequence[Dataset], numbers: Int64[np.ndarray, " position"]) -> None:

@@ -35,7 +35,7 @@ from jax_diversity.schema.prepared import evaluation_lists
 from jax_diversity.streaming.dataset import Dataset
 from jax_diversity.streaming.run.background import Maker
 from jax_diversity.streaming.run.leaks import TrainingPart, training_part
-from jax_diversity.streaming.run.mixture import NumberQueue, consecutively, in_turn, jointly, unread
+from jax_diversity.streaming.run.mixture import NumberQueue, consecutively, in_turn, jointly, sized, unread
 from jax_diversity.streaming.run.run import SCHEDULE_FILE, Datasets, open_datasets, times_before
 from jax_diversity.streaming.run.settings import Mixture
 from jax_diversity.streaming.run.stored import (
@@ -97,7 +97,7 @@ def create_schedule(
     root, opened = schedule_folder(path), open_datasets(datasets)
     mixture, order_settings = _divided(settings)
     part = training_part(opened, mixture.held_out)
-    total = mixture.num_positions_of(part.datasets)
+    mixture, total = sized(mixture, part.datasets)
     orders = _Orders(advance=advance, **order_settings)
     if ordering is not None:
         orders.first = _first_order(ordering, opened, mixture)
@@ -165,7 +165,7 @@ def extend_schedule(
     if order_settings.get("seed") is None:
         order_settings["seed"] = schedule.content.versions[schedule.version - 1].seed
     part = training_part(opened, mixture.held_out)
-    total = mixture.num_positions_of(part.datasets)
+    mixture, total = sized(mixture, part.datasets)
     orders = _Orders(advance=advance, **order_settings)
     root, kept = schedule.root, schedule.before(place)
 

@@ -16,8 +16,8 @@ from scipy.sparse import csr_array
 
 from jax_diversity.counts import Characteristics
 from jax_diversity.counts.targets import Targets
-from jax_diversity.foundation.checks import as_tuple, check_one_of
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.checks import as_tuple, as_weight, check_one_of
+from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
 from jax_diversity.foundation.folders import distinct_ends
 from jax_diversity.foundation.progress import ignore
 from jax_diversity.ordering.curriculum import targets_of
@@ -41,6 +41,53 @@ EpochOrder = Callable[[Dataset, int, Numbers | None], Numbers]
 """Orders an epoch of a dataset, from the epoch's number and the sequences that were read before it, in order."""
 PartOrder = Callable[[Characteristics, int, int], Numbers]
 """Orders sequences. Its numbers are how many of the first sequences were already read, and an offset for the seed."""
+
+
+def sized(mixture: Mixture, datasets: Sequence[Dataset]) -> tuple[Mixture, int]:
+    """Return the mixture and the number of its positions; epochs by name become weights and a length.
+
+    Raises:
+        UserError: a name of no dataset; with weights, epochs of several datasets, weights in phases, or a dataset of
+            weight 0; without weights, a dataset without a number of epochs.
+    """
+    if not isinstance(mixture.num_epochs, Mapping):
+        return mixture, mixture.num_positions_of(datasets)
+    names, sizes = _names(datasets), _sizes(datasets).astype(np.float64)
+    given = {str(name): as_weight(f"num_epochs of {name}", value) for name, value in mixture.num_epochs.items()}
+    for name in given:
+        if name not in names:
+            raise UserError(
+                f"Expected num_epochs to name datasets, found {quoted(name)}; there are {', '.join(names)}"
+                f"{did_you_mean(name, names)}"
+            )
+    if mixture.weights is None:
+        if missing := [name for name, size in zip(names, sizes, strict=True) if size and name not in given]:
+            raise UserError(
+                f"Expected num_epochs for every dataset, or weights, found none for {', '.join(missing)}; name it too "
+                "(0 leaves it out), or give weights."
+            )
+        wanted = np.array([given.get(name, 0.0) for name in names]) * sizes
+        mixture, total = replace(mixture, weights=wanted.tolist()), float(wanted.sum())
+    else:
+        if len(given) != 1:
+            raise UserError(
+                f"Expected num_epochs of one dataset with weights, found {len(given)}: weights set the epochs of the "
+                "others; leave the weights out, or name one dataset."
+            )
+        ((name, epochs),) = given.items()
+        starts, shares = _phases(mixture, names, sizes, 1)
+        share = float(shares[0, names.index(name)])
+        if len(starts) > 1 or not share:
+            raise UserError(
+                f"Expected one weight above zero for {name}, whose epochs set the length of the run, found "
+                f"{'weights in phases' if len(starts) > 1 else 'weight 0'}; give num_positions."
+            )
+        total = epochs * float(sizes[names.index(name)]) / share
+    if mixture.num_positions is not None:
+        raise UserError("Expected num_epochs or num_positions, found both; choose one.")
+    if not round(total):
+        raise UserError(f"Expected num_epochs to give at least one position, found {quoted(mixture.num_epochs)}.")
+    return mixture, replace(mixture, num_epochs=None, num_positions=round(total)).num_positions_of(datasets)
 
 
 def in_turn(

@@ -316,6 +316,11 @@ def make_run(
     if len(widths) > 1:
         raise UserError(f"Expected datasets with sequences of one length, found lengths {widths}.")
     num_sequences = sum(dataset.num_sequences for dataset in opened) if counts is None else counts.num_sequences
+    if opened and not num_sequences:
+        raise UserError(
+            f"Expected training sequences in {opened[0].address}, found none: all its documents are held out; read "
+            "them with make_loader(..., split='validation')."
+        )
     if positions is not None:
         if ordering is not None:
             raise UserError("Expected an ordering or positions, found both; choose one.")

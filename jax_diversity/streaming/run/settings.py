@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from jax_diversity.foundation.checks import as_weight, as_whole_number, check_one_of, check_type
-from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.errors import UserError, quoted
 from jax_diversity.ordering.settings import OrderConfig, TargetsConfig
 
 if TYPE_CHECKING:
@@ -36,9 +36,11 @@ class Mixture:
     also accepts NumPy's numbers and arrays.
     """
 
-    num_epochs: float | Any | None = None
+    num_epochs: float | dict[str, float] | Any | None = None
     """The number of epochs of all datasets, which may be a fraction; 1 if no length is given. With `weights` it sets
-    only the length of the run."""
+    only the length of the run. Or name -> epochs: with `weights`, the epochs of one dataset, such as `{wiki: 2}`: the
+    run ends when this dataset was read so often at its share. Without weights, the epochs of every dataset, which set
+    length and weights."""
     num_positions: int | Any | None = None
     """The length of the run in sequences, instead of `num_epochs`."""
     weights: tuple[int | float | str, ...] | dict[str, float] | TargetsConfig | Any | None = None
@@ -90,6 +92,11 @@ class Mixture:
                 f"Expected interleaving={self.interleaving} with datasets that are mixed by position, found "
                 f"{'a joint order' if self.is_joint else 'consecutive datasets'}; leave it out."
             )
+        if isinstance(self.num_epochs, Mapping) and (self.is_joint or self.consecutive or self.temperature != 1):
+            raise UserError(
+                "Expected num_epochs by name with datasets that are mixed by position and no temperature, found "
+                f"{quoted(self.num_epochs)}; give one number of epochs, or num_positions."
+            )
         if self.consecutive and any(others):
             raise UserError(
                 "Expected only consecutive, found it with weights, a temperature, max_repeats or a joint order; "
@@ -99,6 +106,11 @@ class Mixture:
     def __str__(self) -> str:
         """A short description of the settings, for the list of versions."""
         words = ["jointly"] if self.is_joint else ["one after another"] if self.consecutive else []
+        if isinstance(self.num_epochs, Mapping):
+            words += [
+                f"{epochs:g} {'epoch' if epochs == 1 else 'epochs'} of {name}"
+                for name, epochs in self.num_epochs.items()
+            ]
         words += ["interleaved as by Megatron"] if self.interleaving == "megatron" else []
         words += [f"weights of {self.family}"] if self.weights is not None else []
         words += [f"temperature {self.temperature:g}"] if self.temperature != 1 else []

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import jax_diversity as jd
+from jax_diversity.foundation.errors import UserError
 from jax_diversity.pipeline.build import Build
-from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.pipeline.settings import BuildConfig, OrderConfig
 from jax_diversity.preparation.passes.settings import PreparationConfig, StepConfig
 from jax_diversity.sequences.packing import split
 from jax_diversity.sequences.packing.held_out import choose
@@ -458,3 +459,53 @@ def test_marked_near_copies_of_held_out_documents_are_held_out(earlier: Path, tm
         assert len([name for name in now if name.startswith(f"{start}near-")]) > 2
         groups = dataset.duplicate_groups
         assert not np.intersect1d(groups[dataset.held_out], groups[~dataset.held_out]).size
+
+
+@pytest.mark.parametrize("method", ["concat", "best_fit", "pad", "partial_shuffle", "megatron"])
+def test_a_dataset_for_evaluation_has_every_token_once(method: str, earlier: Path, tmp_path: Path) -> None:
+    config = config_of(earlier / "corpus", tmp_path / "test", method=method, validation_fraction=1.0)
+    results = Build(config).run_all()
+    dataset, segments = jd.open_dataset(tmp_path / "test"), jd.open_dataset(tmp_path / "test").validation_segments
+    assert dataset.held_out.all()
+    assert not dataset.num_sequences
+    assert not [result.stage for result in results if result.stage.startswith(("order/", "measure/", "report"))]
+    assert next(each.summary for each in results if each.stage == "pack").endswith("all for validation")
+    lengths = np.asarray(dataset.tokens.document_lengths)
+    covered = [np.zeros(length, int) for length in lengths.tolist()]
+    kept = segments.length - segments.inserted_ends(lengths)
+    for document, start, length in zip(segments.document_index, segments.document_offset, kept, strict=True):
+        covered[document][start : start + length] += 1
+    shared = segments.overlap  # the last token of a sequence may be the first target of the next
+    assert all((each >= 1).all() for each in covered)
+    assert shared or all((each == 1).all() for each in covered)
+    assert len(jd.make_loader(dataset, split="validation", global_batch_size=8)) == -(
+        -dataset.validation.num_sequences // 8
+    )
+    with pytest.raises(UserError, match="found none: all its documents are held out"):
+        jd.make_loader(dataset, global_batch_size=8)
+    with pytest.raises(UserError, match="holds out all documents"):
+        Build(config).run_order(OrderConfig(method="greedy"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"validation_choice": "hash"}, "validation_choice"),
+        ({"validation_from": "elsewhere"}, "validation_from"),
+        ({"weights": {"source=law": 2.0}}, "weights"),
+        ({"long_chats": "drop"}, "long_chats"),
+    ],
+)
+def test_what_a_dataset_for_evaluation_cannot_have(settings: Any, name: str, earlier: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=rf"Expected no packing\.{name} with packing\.validation_fraction=1"):
+        Build(config_of(earlier / "corpus", tmp_path / "test", validation_fraction=1.0, **settings)).run_all()
+
+
+def test_a_folder_becomes_one_for_evaluation_and_back(earlier: Path, tmp_path: Path) -> None:
+    first = packed(config_of(earlier / "corpus", tmp_path / "out"))
+    before, _ = parts(first)
+    whole = packed(config_of(earlier / "corpus", tmp_path / "out", validation_fraction=1.0))
+    assert whole.held_out.all()
+    again, trained = parts(packed(config_of(earlier / "corpus", tmp_path / "out", keep_validation=False)))
+    assert again == before
+    assert trained

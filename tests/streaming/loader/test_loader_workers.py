@@ -7,6 +7,8 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -188,3 +190,15 @@ def test_names_and_types_are_a_setting(tiny: TinyDataset) -> None:
 def test_settings_that_cannot_be(tiny: TinyDataset, settings: dict, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         jd.make_loader(tiny.root, global_batch_size=4, **settings)
+
+
+def test_a_warning_of_grain_that_nobody_can_follow_is_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    program = (
+        "import jax_diversity as jd, absl.logging; jd.make_loader; "
+        "absl.logging.warning('Grain multiprocess worker profiling requires jaxlib extension version 448'); "
+        "absl.logging.warning('another warning')"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    shown = capfd.readouterr().err
+    assert "another warning" in shown
+    assert "worker profiling" not in shown

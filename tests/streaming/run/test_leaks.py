@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,49 @@ def test_loaders_of_such_a_run_resume_and_share_it_between_hosts(place: Path, tm
     again = iter(jd.make_loader(jd.open_schedule(run.root), global_batch_size=8))
     again.set_state(stream.get_state())
     np.testing.assert_array_equal(next(again)["inputs"], whole[1])
+
+
+def test_validation_texts_that_another_dataset_trains_on_are_a_warning(place: Path) -> None:
+    first, leaked, others = (place / name for name in ("first", "leaked", "others"))
+    companion, number = (
+        jd.open_dataset(place / "companion"),
+        find_leaks([jd.open_dataset(first), jd.open_dataset(place / "companion")]),
+    )
+    assert number.numbers
+    read = {"split": "validation", "global_batch_size": 4}
+    with pytest.warns(UserWarning, match="companion trains on .* held-out text.* of first"):
+        loaders = jd.make_loader({"first": first, "companion": companion}, **read)
+    assert {*loaders} == {"first", "companion"}
+    with pytest.warns(UserWarning, match="Some texts are read for validation that another dataset trains on"):
+        jd.make_loader([first, companion], **read)
+    # A dataset that is for evaluation alone, read as a run: all its texts count.
+    sequences = jd.open_dataset(leaked).num_sequences
+    alone = jd.make_run(leaked, np.arange(sequences))
+    with pytest.warns(UserWarning, match=r"companion trains on [\d,]+ held-out texts? of leaked"):
+        jd.make_loader({"companion": companion, "leaked": alone}, **read)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jd.make_loader({"first": first, "leaked": alone}, **read)  # `first` holds these texts out itself
+        jd.make_loader([first, others], **read)
+        jd.make_loader([first], **read)
+
+
+def test_a_dataset_for_evaluation_keeps_its_texts_out_of_a_run(place: Path, tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in (place / "first-corpus" / "texts.jsonl").read_text().splitlines()][:7]
+    mirrored = [each | {"id": f"test-{each['id']}", "text": each["text"].title()} for each in lines]
+    test = built(tmp_path, "test", mirrored, str(place / "first"), validation_fraction=1.0)
+    dataset = jd.open_dataset(test)
+    assert dataset.held_out.all()
+    assert dataset.num_sequences == 0
+    with pytest.raises(UserError, match=r"first trains on [4-7] held-out texts of test"):
+        jd.create_schedule(tmp_path / "refused", [place / "first", test], num_epochs=1)
+    run = jd.create_schedule(tmp_path / "run", [place / "first", test], held_out="skip")
+    assert not trained_texts(run) & {words_of(each["text"]) for each in lines}
+    # A build that follows it holds its texts out.
+    again = [json.loads(line) for line in (place / "first-corpus" / "texts.jsonl").read_text().splitlines()]
+    follower = jd.open_dataset(built(tmp_path, "follower", again, validation_from=str(test)))
+    assert follower.held_out.sum() >= len(lines)
+    assert not find_leaks([dataset, follower]).numbers
 
 
 def test_texts_of_weight_zero_are_not_trained_on(place: Path, tmp_path: Path) -> None:
