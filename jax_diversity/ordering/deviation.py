@@ -121,7 +121,7 @@ class Deviation(NamedTuple):
 
 
 _TOTAL_UNIT = 1 << 20
-_SUMMED_ROWS = 64
+_SUMMED_ROWS, _MOST_UNROLLED = 64, 512
 # Rows are read with at least so many places: corpora whose sequences have few groups share compiled programs.
 _SHORTEST = 16
 
@@ -405,8 +405,11 @@ def fixed_sum(values: Float32[Array, " number"]) -> Float32[Array, ""]:
     # sums at the same time (`vmap`) the rounding differs. Here each pass adds the rows of a matrix, element by element.
     while (size := values.shape[0]) > _SUMMED_ROWS:
         rows = jnp.pad(values, (0, -size % _SUMMED_ROWS)).reshape(_SUMMED_ROWS, -1)
-        # A loop, because the compiler takes a second for the additions of a few sums that are written one by one.
-        values = lax.fori_loop(1, _SUMMED_ROWS, lambda row, total: total + rows[row], rows[0])
+        if size > _MOST_UNROLLED:
+            # A sum over all columns, once in a thousand steps: the loop takes longer, its compilation much less.
+            values = lax.fori_loop(1, _SUMMED_ROWS, lambda row, total, rows=rows: total + rows[row], rows[0])
+        else:
+            values = functools.reduce(jnp.add, rows)
     return functools.reduce(jnp.add, values) if size else jnp.float32(0)
 
 

@@ -77,7 +77,7 @@ import numpy as np
 
 from jax_diversity.foundation.figures.plain import as_json, clean_text
 from jax_diversity.foundation.stage import Context
-from jax_diversity.ordering.measures.verdict import Means, judge, too_few
+from jax_diversity.ordering.measures.verdict import Means, WindowTV, judge, too_few
 from jax_diversity.ordering.measures.windows import usable_windows
 from jax_diversity.report import words
 from jax_diversity.report.batches import batches_values, segment_blocks
@@ -177,13 +177,14 @@ def with_summary(
 
 
 def _means(ordering: Mapping[str, Any]) -> dict[str, Means]:
-    """Ordering -> the mean TV and the floor, by family and window size, of sizes with at least two windows."""
+    """Ordering -> TV of the windows, by family and window size, of sizes with at least two windows."""
     floors = {(each["family"], each["window_size"]): each["floor"] for each in ordering["references"]}
     means = {}
     for order in ordering["orders"]:
-        keys = [(each["family"], each["window_size"]) for each in order["windows"] if each["num_windows"] >= 2]
-        tvs = [each["mean"] for each in order["windows"] if each["num_windows"] >= 2]
-        means[order["name"]] = {key: (tv, floors[key]) for key, tv in zip(keys, tvs, strict=True)}
+        keys = {(each["family"], each["window_size"]): each for each in order["windows"] if each["num_windows"] >= 2}
+        means[order["name"]] = {
+            key: WindowTV(each["mean"], floors[key], each["best"], each["worst"]) for key, each in keys.items()
+        }
     return means
 
 
@@ -208,7 +209,8 @@ def summary_values(
             where = f"mean of the families, windows of {verdict.window:,}"
             judged.append(("Gap closed", words.percent(closed), f"from shuffle to floor, {where}"))
         worst, best = words.against(first["worst"], first["baseline_best"])
-        detail = f"against {best}, the best of {first['baseline']}, by {first['family']}"
+        how = "better than" if first["holds"] else "not better than"
+        detail = f"TV by {first['family']}: {how} the best window of {first['baseline']}, {best}; smaller is better"
         judged.append((f"Worst window of {first['ordering']}", worst, detail))
     families = values["ordering"]["families"]
     number = values["run"]["num_positions"] if values.get("run") else values["packing"]["num_sequences"]
