@@ -11,7 +11,8 @@ window sizes in sequences. Steps count from 0. Numbers have six significant digi
     format_version, title
     run?         see `report.run`: only for a stored run, which has no corpus, preparation, clusters and packing
     summary      main_ordering?, main_window?, main_family?, verdict (a sentence with `names`), table [[cell]] (the
-                 first row is the head; empty without a verdict), sentences and next [text with `names`],
+                 first row is the head; empty without a verdict), gaps_closed [{ordering, mean}] in the main
+                 window, sentences and next [text with `names`],
                  cards [{label, value, detail}], batch_size?
     verdicts     [{ordering, baseline, family, window_size, num_windows, holds, worst, baseline_best, mean,
                    baseline_mean, gap_closed?, sentence}]
@@ -75,7 +76,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_diversity.foundation.figures.plain import as_json, clean_text
+from jax_diversity.foundation.figures.plain import as_json, clean_text, round_value
 from jax_diversity.foundation.stage import Context
 from jax_diversity.ordering.measures.verdict import Means, WindowTV, judge, too_few
 from jax_diversity.ordering.measures.windows import usable_windows
@@ -221,6 +222,11 @@ def summary_values(
         "main_family": first["family"] if first is not None else next(iter(families), None),
         "verdict": words.nothing_to_compare(values) if verdict is None else verdict.sentence,
         "table": [] if verdict is None else verdict.cells,
+        "gaps_closed": [
+            {"ordering": each.ordering, "mean": round_value(each.mean_gap_closed)}
+            for each in verdicts
+            if each.mean_gap_closed is not None
+        ],
         "sentences": [*([few] if few else []), *sentences],
         "next": words.next_sentences(values, verdicts, batch_size),
         "batch_size": batch_size,

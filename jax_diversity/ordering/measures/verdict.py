@@ -141,12 +141,11 @@ class Verdict(Displayed):
             return ""
         held = [family for family, (own, shuffled) in pairs.items() if own.worst < shuffled.best]
         kind = "batch" if self.is_batch else "window"
-        claim = f"its worst {kind} is better than the best {kind} of the shuffle"
         if not held:
-            return f" By no family {claim}."
+            return f" Its worst {kind} is not better than the best {kind} of the shuffle by any family."
         others = [family for family in pairs if family not in held]
-        but = f", but not by {', '.join(others)}" if others else ""
-        return f" By {', '.join(held)} even {claim}{but}."
+        but = f"; by {', '.join(others)} it is not" if others else ""
+        return f" By {', '.join(held)}, even its worst {kind} is better than the best {kind} of the shuffle{but}."
 
     @property
     def cells(self) -> Cells:

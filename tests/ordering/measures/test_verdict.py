@@ -32,8 +32,8 @@ def test_a_better_order() -> None:
     assert verdict.sentence == (
         "`balance` is better than a shuffle in 3 of 4 comparisons (2 families at 2 window sizes), but not by source at "
         "64 (TV 0.1100 against 0.1000). At your batch of 64 sequences it closes 20 % of the gap between a shuffle and "
-        "the floor (mean of 2 families: -10 % by source to 50 % by topic). By topic even its worst batch is better "
-        "than the best batch of the shuffle, but not by source."
+        "the floor (mean of 2 families: -10 % by source to 50 % by topic). By topic, even its worst batch is better "
+        "than the best batch of the shuffle; by source it is not."
     )
     assert verdict.mean_gap_closed == pytest.approx((0.5 - 0.1) / 2)
     assert verdict.cells == [
@@ -51,7 +51,7 @@ def test_an_order_that_is_never_better_and_one_that_cannot_be() -> None:
     shuffle = means(topic={64: (0.4, 0.2)})
     worse = judge({SHUFFLE: shuffle, "sorted": means(topic={64: (0.8, 0.2)})}, SHUFFLE)
     assert "`sorted` is not better than a shuffle in 1 of 1 comparisons (1 family at 1 window size)." in worse.sentence
-    assert worse.sentence.endswith(" By no family its worst window is better than the best window of the shuffle.")
+    assert worse.sentence.endswith(" Its worst window is not better than the best window of the shuffle by any family.")
     even = means(topic={64: (0.2, 0.2)})
     assert "cannot be better than a shuffle here" in judge({SHUFFLE: even, "balance": even}, SHUFFLE).sentence
     assert "There is only a shuffle" in judge({SHUFFLE: even}, SHUFFLE).sentence
