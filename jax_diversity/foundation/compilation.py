@@ -53,7 +53,7 @@ def keep_compiled_programs(folder: str | Path | None = None) -> None:
 
 
 def _settings(folder: str | Path | None = None) -> dict[str, Any]:
-    """Return the settings of a cache in a folder; none if a cache is set or turned off, or the folder cannot be used."""
+    """Return the settings of a cache in a folder; none if a cache is set or turned off, or the folder is unusable."""
     is_off = str(_setting("jax_enable_compilation_cache")).lower() in ("false", "0")
     if is_off or _setting("jax_compilation_cache_dir"):
         return {}

@@ -506,9 +506,7 @@ def stack(selectors: Sequence[PoolSelector]) -> tuple[GreedyRule, Rows, Stream, 
     return rule, rows, stream._replace(**shared), state._replace(slots=state.slots._replace(table=table))
 
 
-def _placed(
-    order: Int32[np.ndarray, " position"], num_placed: int, last: int
-) -> Int64[np.ndarray, " placed_position"]:
+def _placed(order: Int32[np.ndarray, " position"], num_placed: int, last: int) -> Int64[np.ndarray, " placed_position"]:
     """Return the placed sequences; the last one is not yet in the order of a state."""
     placed = order[:num_placed].astype(np.int64)
     if last != NO_SEQUENCE:

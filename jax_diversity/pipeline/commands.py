@@ -177,7 +177,7 @@ def report(
 def order(
     methods: tuple[str, ...] = (),
     /,
-    config: OrderConfig = OrderConfig(),  # noqa: B008 - settings are frozen
+    config: OrderConfig = OrderConfig(),
     *,
     out: str = "out",
     quiet: bool = False,

@@ -55,7 +55,9 @@ def orderings_verdict(dataset: Dataset, orderings: Sequence[str | None] = (None,
     means = {name: means_of(summary) for name, summary in summaries.items()}
     *others, verdict = (judge(means, SHUFFLE, dataset.batch_size, ordering) for ordering in orderings)
     few = too_few(dataset.num_sequences, verdict.window)
-    return "\n".join([*(f"{wrapped(each.sentence)}\n" for each in others), str(verdict), *([wrapped(few)] if few else [])])
+    return "\n".join(
+        [*(f"{wrapped(each.sentence)}\n" for each in others), str(verdict), *([wrapped(few)] if few else [])]
+    )
 
 
 def held_out_line(dataset: Dataset) -> str:

@@ -332,7 +332,9 @@ def test_orderings_are_added_and_reported(built: Path) -> None:
         ("order/published", False),
         ("measure/published", False),
     ]
-    assert all(made.kept for made in build.run_orders([OrderConfig("greedy", name="published", objective=Objective.f3())]))
+    assert all(
+        made.kept for made in build.run_orders([OrderConfig("greedy", name="published", objective=Objective.f3())])
+    )
     assert "published" in jd.open_dataset(built).orderings
     build.run_stage("report")
     assert "published" in (built / "report.json").read_text()

@@ -130,7 +130,8 @@ class Verdict(Displayed):
         text = f" {where} it closes {_percent(mean)} of the gap between a shuffle and the floor"
         if len(gaps) > 1:
             least, most = min(gaps, key=gaps.__getitem__), max(gaps, key=gaps.__getitem__)
-            text += f" (mean of {counted(len(gaps), 'family')}: {_percent(gaps[least])} by {least} to {_percent(gaps[most])} by {most})"
+            text += f" (mean of {counted(len(gaps), 'family')}: {_percent(gaps[least])} by {least} to "
+            text += f"{_percent(gaps[most])} by {most})"
         return f"{text}."
 
     @property

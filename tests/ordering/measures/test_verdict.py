@@ -72,7 +72,9 @@ def test_comparisons_and_balances_print_a_short_table() -> None:
     compared = jd.compare(chars, orders, windows=(16, 64))
     text = repr(compared)
     assert text == str(compared)
-    assert " ".join(text.split()).startswith("`balance` is better than a shuffle in 4 of 4 comparisons (2 families at 2 window sizes)")
+    assert " ".join(text.split()).startswith(
+        "`balance` is better than a shuffle in 4 of 4 comparisons (2 families at 2 window sizes)"
+    )
     assert len(text.splitlines()) < 14
     assert max(map(len, text.splitlines())) <= 80
     verdict = compared.verdict(batch_size=16)
