@@ -289,7 +289,9 @@ def _help(name: str, verb: Command, arguments: list[str]) -> str:
     text, hidden = verb.help, []
     if verb.sections:
         hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", *verb.sections)]
-        text += "\n\nThe command accepts all options of `jax-diversity build`, and uses the options that are shown here."
+        text += (
+            "\n\nThe command accepts all options of `jax-diversity build`, and uses the options that are shown here."
+        )
     methods = methods_text(verb.stage.methods) if verb.stage is not None and verb.stage.methods else ""
     return help_text(signature.default, name, text, hidden=hidden) + methods
 
