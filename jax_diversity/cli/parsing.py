@@ -11,7 +11,6 @@ import argparse
 import dataclasses
 import difflib
 import inspect
-import itertools
 import re
 import textwrap
 import types
@@ -192,11 +191,10 @@ def given_options(default: Any, verb: str, arguments: Sequence[str], program: st
     given: dict[str, Any] = {}
     values = dict(vars(found))
     while rest and places and not rest[0].startswith("-"):
-        place = places.pop(0)
-        words = list(itertools.takewhile(lambda word: not word.startswith("-"), rest))
-        count = len(words) if _takes_many(place.kind) else 1
-        values[place.name] = [words[:count]]
-        del rest[:count]
+        place, taken = places.pop(0), [rest.pop(0)]
+        while _takes_many(place.kind) and rest and not rest[0].startswith("-"):
+            taken.append(rest.pop(0))
+        values[place.name] = [taken]
     advice = f"`{program} {verb} --help` lists all options."
     if rest:
         raise UserError(f"`{program} {verb}` has no {_unknown(verb, rest, options)} {advice}")

@@ -1,12 +1,18 @@
-"""Compiled programs: options for loops on processors, and JAX's own cache, which stores them for later processes."""
+"""Compiled programs: options for loops on processors, and JAX's own cache, which stores them for later processes.
+
+The programs of the package (`call`) are always stored; `keep_compiled_programs` stores all programs of a process. A
+folder is used only if it belongs to this user and no other user can write to it, because its programs are executed.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
+import stat
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,34 +32,75 @@ _called: set[Any] = set()
 
 
 def keep_compiled_programs(folder: str | Path | None = None) -> None:
-    """Store the programs that JAX compiles, so that later processes need not compile them again.
+    """Store all programs that JAX compiles in this process, so that later processes need not compile them again.
 
-    This sets JAX's persistent compilation cache for the whole process, at most 256 MiB. It changes nothing if that
-    cache is already set or turned off (`JAX_COMPILATION_CACHE_DIR`, `JAX_ENABLE_COMPILATION_CACHE=false`), or if the
-    folder cannot be written. The command line calls this function; Python code has to call it itself.
+    The programs of orders are stored without this call. It also stores those of clustering, embedding and training, and
+    those of your own code, at most 256 MiB: it sets JAX's persistent compilation cache for the process. It changes
+    nothing if that cache is already set or turned off (`JAX_COMPILATION_CACHE_DIR`,
+    `JAX_ENABLE_COMPILATION_CACHE=false`), or if the folder cannot be used. The command line calls this function.
 
     Args:
         folder: the folder for programs; None means `jax-diversity/compiled` in the user's cache folder. Programs from
-            this folder are executed: do not use a folder that other users can write to.
+            this folder are executed: a folder of another user, or one that other users can write to, is not used.
 
     Example:
         >>> import jax_diversity as jd
         >>> jd.keep_compiled_programs()
-        >>> ordering = jd.order(characteristics)  # compiled once for all processes
+        >>> ordering = jd.order(characteristics)
     """
-    if _setting("jax_compilation_cache_dir"):
-        return
+    if settings := _settings(folder):
+        _set(settings)
+
+
+def _settings(folder: str | Path | None = None) -> dict[str, Any]:
+    """Return the settings of a cache in a folder; none if a cache is set or turned off, or the folder is unusable."""
+    is_off = str(_setting("jax_enable_compilation_cache")).lower() in ("false", "0")
+    if is_off or _setting("jax_compilation_cache_dir"):
+        return {}
     with suppress(OSError, RuntimeError):  # RuntimeError: a user without a home
         path = Path(folder or user_cache() / "compiled").absolute()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.access(path, os.W_OK):
-            _set(
-                {
-                    "jax_compilation_cache_dir": str(path),
-                    "jax_compilation_cache_max_size": _MOST_BYTES,
-                    "jax_persistent_cache_min_compile_time_secs": _LEAST_SECONDS,
-                }
-            )
+        about = path.lstat()
+        is_own = about.st_uid == os.geteuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if stat.S_ISDIR(about.st_mode) and is_own and os.access(path, os.W_OK):
+            return {
+                "jax_compilation_cache_dir": str(path),
+                "jax_compilation_cache_max_size": _MOST_BYTES,
+                "jax_persistent_cache_min_compile_time_secs": _LEAST_SECONDS,
+            }
+    return {}
+
+
+_storing = threading.RLock()
+_num_storing = 0
+_settings_before: dict[str, Any] = {}
+
+
+@contextmanager
+def _stored() -> Iterator[None]:
+    """Store the programs that are compiled now; the settings of the process are then as before."""
+    global _num_storing, _settings_before
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    def update(settings: Mapping[str, Any]) -> None:
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()  # JAX reads the settings when it compiles for the first time
+
+    with _storing:
+        if not _num_storing and (settings := _settings()):
+            _settings_before = {name: jax.config.values[name] for name in settings}
+            update(settings)
+        _num_storing += 1
+    try:
+        yield
+    finally:
+        with _storing:
+            _num_storing -= 1
+            if not _num_storing and _settings_before:
+                update(_settings_before)
+                _settings_before = {}
 
 
 def _setting(name: str) -> Any:
@@ -89,7 +136,7 @@ def call(function: Any, *arguments: Any, small_steps: bool = False, **static: An
     key = (function, tuple(static.items()), tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
     if key in _called:
         return function(*arguments, **static)
-    with compilation():  # this includes the first execution, which cannot be timed separately
+    with compilation(), _stored():  # this includes the first execution, which cannot be timed separately
         result = jax.block_until_ready(function(*arguments, **static))
     _called.add(key)
     return result

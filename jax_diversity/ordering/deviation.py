@@ -121,7 +121,7 @@ class Deviation(NamedTuple):
 
 
 _TOTAL_UNIT = 1 << 20
-_SUMMED_ROWS, _COMPARED_ROWS = 64, 16
+_SUMMED_ROWS, _MOST_UNROLLED = 64, 512
 # Rows are read with at least so many places: corpora whose sequences have few groups share compiled programs.
 _SHORTEST = 16
 
@@ -403,23 +403,14 @@ def fixed_sum(values: Float32[Array, " number"]) -> Float32[Array, ""]:
     """Sum numbers in an order of additions that does not depend on the device or on other sums in the program."""
     # A compiler adds the numbers of `jnp.sum` in an order of its choice: on processors, on accelerators and for many
     # sums at the same time (`vmap`) the rounding differs. Here each pass adds the rows of a matrix, element by element.
-    while (size := values.shape[0]) > 1:
+    while (size := values.shape[0]) > _SUMMED_ROWS:
         rows = jnp.pad(values, (0, -size % _SUMMED_ROWS)).reshape(_SUMMED_ROWS, -1)
-        values = functools.reduce(jnp.add, rows)
-    return values[0] if size else jnp.float32(0)
-
-
-def smallest(values: Float32[Array, " number"] | Int32[Array, " number"]) -> Float32[Array, ""] | Int32[Array, ""]:
-    """Return the smallest number. On processors, `jnp.min` would compare one number after another."""
-
-    def by_rows(values: Array) -> Array:
-        largest = np.inf if values.dtype == jnp.float32 else np.iinfo(np.int32).max
-        while (size := values.shape[0]) > 1:
-            padded_values = jnp.pad(values, (0, -size % _COMPARED_ROWS), constant_values=largest)
-            values = functools.reduce(jnp.minimum, padded_values.reshape(_COMPARED_ROWS, -1))
-        return values[0]
-
-    return lax.platform_dependent(values, cpu=by_rows, default=jnp.min)
+        if size > _MOST_UNROLLED:
+            # A sum over all columns, once in a thousand steps: the loop takes longer, its compilation much less.
+            values = lax.fori_loop(1, _SUMMED_ROWS, lambda row, total, rows=rows: total + rows[row], rows[0])
+        else:
+            values = functools.reduce(jnp.add, rows)
+    return functools.reduce(jnp.add, values) if size else jnp.float32(0)
 
 
 def split_into_pieces(values: Float[np.ndarray, " column"]) -> Float32[np.ndarray, "piece column"]:

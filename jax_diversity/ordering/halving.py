@@ -289,8 +289,8 @@ def _halve_level(
         pairs[..., 1].T,
         np.repeat(np.arange(num_blocks, dtype=np.int32), lanes),
         np.pad(start, ((0, num_sums - num_blocks), (0, 0))),
+        np.int32(num_sweeps),
         small_steps=True,
-        num_sweeps=num_sweeps,
     )
     left_first = np.asarray(signs).T.reshape(num_blocks, lanes * steps)[:, :num_pairs] > 0
     first, second = np.moveaxis(blocks.reshape(num_blocks, num_pairs, 2), 2, 0)
@@ -314,14 +314,14 @@ class _Sums(NamedTuple):
     target_products: Float32[Array, " block"]
 
 
-@functools.partial(jax.jit, static_argnames="num_sweeps")
+@jax.jit
 def _walk(
     table: WalkTable,
     firsts: Int32[Array, "step lane"],
     seconds: Int32[Array, "step lane"],
     block_of: Int32[Array, " lane"],
     start: Float32[Array, "block column"],
-    num_sweeps: int,
+    num_sweeps: Int32[Array, ""],
 ) -> tuple[Int8[Array, "step lane"], Float32[Array, "block column"]]:
     """Choose a sign for every pair: +1 puts its first sequence into the left half.
 
@@ -333,8 +333,9 @@ def _walk(
     sums = _Sums(start, jnp.zeros(num_blocks), start @ weighted_targets)
     signs = jnp.zeros(firsts.shape, jnp.int8)
 
-    def step(index: Array, carry: tuple[_Sums, Array], again: bool) -> tuple[_Sums, Array]:
+    def step(number: Int32[Array, ""], carry: tuple[_Sums, Array]) -> tuple[_Sums, Array]:
         sums, signs = carry
+        index = number % len(firsts)
         first, second = firsts[index], seconds[index]
         columns = jnp.concatenate([table.columns[first], table.columns[second]], axis=1).astype(jnp.int32)
         given = table.counts[first].astype(jnp.float32), table.counts[second].astype(jnp.float32)
@@ -349,8 +350,9 @@ def _walk(
                 sums.target_products.at[block_of].add(sign * target_products),
             )
 
-        # A later sweep first subtracts the pair from the sums, then chooses its sign again from all other pairs.
-        others = add(sums, -signs[index].astype(jnp.float32)) if again else sums
+        # A later sweep first subtracts the pair from the sums, then chooses its sign again from all other pairs. In the
+        # first sweep the signs are 0, and this changes nothing.
+        others = add(sums, -signs[index].astype(jnp.float32))
         # <λ (sum - τ sum_tokens), difference - τ difference_tokens> in four products, without a pass over all columns.
         shared = (table.weights[columns] * counts * others.counts[block_of[:, None], columns]).sum(axis=1)
         total = others.tokens[block_of]
@@ -360,8 +362,5 @@ def _walk(
         sign = jnp.where(product == 0, turn, -jnp.sign(product))
         return add(others, sign), signs.at[index].set(sign.astype(jnp.int8))
 
-    carry = (sums, signs)
-    for sweep in range(num_sweeps):
-        carry = lax.fori_loop(0, firsts.shape[0], functools.partial(step, again=sweep > 0), carry)
-    sums, signs = carry
+    sums, signs = lax.fori_loop(0, num_sweeps * len(firsts), step, (sums, signs))
     return signs, sums.counts - start - sums.tokens[:, None] * table.targets

@@ -35,6 +35,7 @@ from jax_diversity.foundation.devices import processor
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.ordering.deviation import (
     NO_ROWS,
+    Compensated,
     Deviation,
     GreedyRule,
     PaddedCounts,
@@ -54,7 +55,6 @@ from jax_diversity.ordering.deviation import (
     rounded_width,
     row_sizes,
     saved_deviation,
-    smallest,
     start_deviation,
 )
 from jax_diversity.ordering.features import Features
@@ -441,7 +441,7 @@ class PoolSelector:
 
     def placed(self) -> Int64[np.ndarray, " position"]:
         """Return the sequences placed so far."""
-        return np.asarray(self.state.order)[: int(self.state.num_placed)].astype(np.int64)
+        return _placed(np.asarray(self.state.order), int(self.state.num_placed), int(self.state.last))
 
     def saved(self) -> dict[str, np.ndarray]:
         """Return the deviations, the placed sequences, and the number of sequences taken from the stream.
@@ -449,7 +449,9 @@ class PoolSelector:
         The pool contains the sequences that were taken and not placed.
         """
         # A run can continue from this state with any number of devices: choices do not depend on the members' slots.
-        num_taken = np.asarray(self.state.num_taken)
+        # The next step would first fill the empty slot; the restored pool has no empty slot.
+        has_empty = int(self.state.last) != NO_SEQUENCE
+        num_taken = np.minimum(np.asarray(self.state.num_taken) + has_empty, len(self._stream))
         return {"placed": self.placed(), "num_taken": num_taken, **saved_deviation(self.state.deviation)}
 
     def restore(self, saved: Mapping[str, np.ndarray]) -> None:
@@ -475,8 +477,8 @@ def run_together(
         state = call(run_many, rule, rows, stream, state, np.int32(steps), small_steps=True)
         jax.block_until_ready(state.num_placed)
         advance(int(np.clip(np.subtract(num_steps, first), 0, steps).sum()))
-    orders, nums_placed = np.asarray(state.order), np.asarray(state.num_placed)
-    return [order[:num].astype(np.int64) for order, num in zip(orders, nums_placed, strict=True)]
+    placed = zip(*map(np.asarray, (state.order, state.num_placed, state.last)), strict=True)
+    return [_placed(order, int(number), int(last)) for order, number, last in placed]
 
 
 def stack(selectors: Sequence[PoolSelector]) -> tuple[GreedyRule, Rows, Stream, PoolState]:
@@ -502,6 +504,14 @@ def stack(selectors: Sequence[PoolSelector]) -> tuple[GreedyRule, Rows, Stream, 
     table = jnp.zeros((len(tables), *tables[0].shape), tables[0].dtype)
     shared = {name: jax.device_put(np.asarray(getattr(selectors[0].stream, name))) for name in _SHARED}
     return rule, rows, stream._replace(**shared), state._replace(slots=state.slots._replace(table=table))
+
+
+def _placed(order: Int32[np.ndarray, " position"], num_placed: int, last: int) -> Int64[np.ndarray, " placed_position"]:
+    """Return the placed sequences; the last one is not yet in the order of a state."""
+    placed = order[:num_placed].astype(np.int64)
+    if last != NO_SEQUENCE:
+        placed[-1] = last
+    return placed
 
 
 class PendingSums(NamedTuple):
@@ -592,9 +602,7 @@ def _run_steps(
             carry, pending = lax.fori_loop(0, num_rounds, steps_to_deferred, (carry, pending))
         return carry._replace(deviation=_with_pending(rule, carry.deviation, pending))
 
-    state = lax.fori_loop(0, -(-num_steps // stream.refresh_every), steps_to_refresh, state)
-    # This writes the last placed sequence into the order, so that `placed` and `saved` read a complete state.
-    return _refill(rule, rows, stream, state, _nothing_pending(rule, state.deviation))
+    return lax.fori_loop(0, -(-num_steps // stream.refresh_every), steps_to_refresh, state)
 
 
 def _step(
@@ -603,8 +611,8 @@ def _step(
     """Refill the slot that the previous step emptied, then place the candidate with the smallest score."""
     state = _refill(rule, rows, stream, state, pending)
     slots = state.slots
-    best = smallest(slots.scores)
-    chosen = best_of_all(best, smallest(jnp.where(slots.scores == best, slots.members, NO_SEQUENCE)), axis)
+    best = jnp.min(slots.scores)
+    chosen = best_of_all(best, jnp.min(jnp.where(slots.scores == best, slots.members, NO_SEQUENCE)), axis)
     # `moved` is the placed sequence, then the sequence that leaves each window: w positions before, for a window of w.
     back = [state.num_placed - rule.window_sizes[index] for index in range(len(state.deviation.windows))]
     moved = [chosen, *(state.order[jnp.maximum(position, 0)] for position in back)]
@@ -795,20 +803,26 @@ def _add_pending(
 
 def _with_pending(rule: GreedyRule, deviation: Deviation, pending: PendingSums) -> Deviation:
     """Add the pending sums to the compensated sums."""
-    sums = []
-    for index, total in enumerate([deviation.total, *deviation.windows]):
-        total = add_compensated(total, pending.counts[index])
-        # The tokens, up to 2^24, are split into a multiple of 4,096 and a rest below 4,096. Each part has 12 bits, so
-        # that its products with the pieces of a target, of eight bits each, are exact.
-        coarse = jnp.floor(pending.tokens[index] / 4096) * 4096
-        for tokens, num_sequences in ((coarse, 0.0), (pending.tokens[index] - coarse, pending.amounts[index, 1])):
-            for piece_index, piece in enumerate(rule.target_pieces):
-                # `_add_pending` has already subtracted the first piece of the mean norm.
-                counted = num_sequences if piece_index else 0.0
-                multiplier = jnp.full_like(total.value, tokens).at[-1].set(counted)
-                total = add_compensated(total, rule.times(-multiplier, piece))
-        sums.append(total)
-    return deviation._replace(total=sums[0], windows=tuple(sums[1:]))
+    # The tokens, up to 2^24, are split into a multiple of 4,096 and a rest below 4,096. Each part has 12 bits, so that
+    # its products with the pieces of a target, of eight bits each, are exact.
+    coarse = jnp.floor(pending.tokens / 4096) * 4096
+    tokens = jnp.stack([coarse, pending.tokens - coarse])
+    # `_add_pending` has already subtracted the first piece of the mean norm.
+    is_first = jnp.arange(len(rule.target_pieces)) == 0
+    counted = jnp.where(is_first, 0.0, pending.amounts[:, 1, None]) * jnp.arange(2.0)[:, None, None]
+    num_pieces = len(rule.target_pieces)
+
+    def add_piece(index: Int32[Array, ""], sums: Compensated) -> Compensated:
+        part, piece = index // num_pieces, index % num_pieces
+        multipliers = jnp.broadcast_to(tokens[part, :, None], sums.value.shape).at[:, -1].set(counted[part, :, piece])
+        return add_compensated(sums, rule.times(-multipliers, rule.target_pieces[piece]))
+
+    # A loop over the pieces, and all sums at once: compiling each addition would take longer than all additions.
+    sums = [deviation.total, *deviation.windows]
+    together = Compensated(jnp.stack([each.value for each in sums]), jnp.stack([each.error for each in sums]))
+    together = lax.fori_loop(0, 2 * num_pieces, add_piece, add_compensated(together, pending.counts))
+    total, *windows = (Compensated(together.value[index], together.error[index]) for index in range(len(sums)))
+    return deviation._replace(total=total, windows=tuple(windows))
 
 
 def _refill(rule: GreedyRule, rows: Rows, stream: Stream, state: PoolState, pending: PendingSums) -> PoolState:
@@ -823,7 +837,7 @@ def _refill(rule: GreedyRule, rows: Rows, stream: Stream, state: PoolState, pend
     placed_one = state.last != NO_SEQUENCE
     own_slots = jnp.arange(num_slots, dtype=jnp.int32)
     # If another device has the slot, the write also goes past the end.
-    slot = smallest(jnp.where((slots.members == state.last) & placed_one, own_slots, num_slots))
+    slot = jnp.min(jnp.where((slots.members == state.last) & placed_one, own_slots, num_slots))
     position = _after(slot, jnp.where(placed_one, state.num_placed - 1, len(state.order)))
     order = state.order.at[position].set(state.last, mode="drop")
     has_next = state.num_taken < stream.size

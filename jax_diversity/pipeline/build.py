@@ -86,8 +86,8 @@ class Build:
         self._check_other_settings(stage)
         return self._run([stage])[0]
 
-    def run_order(self, order: OrderConfig) -> list[StageResult]:
-        """Make and measure one ordering and add it to the dataset's settings; other orderings are kept.
+    def run_orders(self, added: Sequence[OrderConfig]) -> list[StageResult]:
+        """Make and measure orderings and add them to the dataset's settings; other orderings are kept.
 
         Raises:
             UserError: there are no characteristics yet; bad settings.
@@ -98,9 +98,9 @@ class Build:
                 "documents (packing.validation_fraction=1); its build has made their order."
             )
         # An ordering of the same name is replaced in its place: later orderings may be made from it.
-        orders = {other.file_name: other for other in self.config.orders} | {order.file_name: order}
+        orders = {order.file_name: order for order in (*self.config.orders, *added)}
         self.config = dataclasses.replace(self.config, orders=tuple(orders.values()))
-        stages = ordering_stages(order)
+        stages = [stage for order in added for stage in ordering_stages(order)]
         self._adopt_settings(stages)
         return self._run(stages)
 

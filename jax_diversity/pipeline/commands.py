@@ -18,6 +18,7 @@ from jax_diversity.foundation.stage import Stage
 from jax_diversity.foundation.tables import wrapped
 from jax_diversity.foundation.terminal import show
 from jax_diversity.foundation.wording import counted
+from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.settings import OrderConfig
 from jax_diversity.pipeline.execution import ExecutionConfig
 from jax_diversity.pipeline.settings import BuildConfig, demo_config
@@ -90,7 +91,7 @@ def _build(
     if not dataset.num_sequences:
         show(f"\n{wrapped(_FOR_EVALUATION)}")
         return
-    _show_verdict(dataset, settings.out, shows_all)
+    _show_verdict(dataset, settings.out, shows_all, [None])
     if run is not None:
         show(f"\n{training_line(run)}")
     show_report(made.folder.root, opens)
@@ -181,25 +182,67 @@ def report(
     show_report(folder, open)
 
 
-def order(config: OrderConfig, *, out: str = "out", quiet: bool = False, all: bool = False) -> None:
-    """Compute and measure one more ordering.
+def order(
+    methods: tuple[str, ...] = (),
+    /,
+    config: OrderConfig = OrderConfig(),
+    *,
+    out: str = "out",
+    quiet: bool = False,
+    all: bool = False,
+    page: bool = True,
+) -> None:
+    """Compute and measure more orderings.
 
     Args:
+        methods: Methods, or published objectives (f1 f2 f3) of the method `greedy`: an ordering each, with the same
+            other options. Without them, one ordering by --method.
         out: The dataset's folder.
         quiet: Show no progress.
         all: Print every measure of every ordering at every window size.
+        page: Draw the report again, if the dataset has one.
     """
     from jax_diversity.pipeline.build import Build, recorded_config
     from jax_diversity.pipeline.tables import build_table
     from jax_diversity.streaming.dataset import open_dataset
 
     made = Build(recorded_config(existing_dataset(out)), Progress(quiet))
+    configs = _orderings_of(methods, config)
     has_report = "report" in made.folder.stages
-    results = made.run_order(config)
-    if has_report:  # it would show the orderings as they were
+    results = made.run_orders(configs)
+    if has_report and page:  # it would show the orderings as they were
         results.append(made.run_stage("report"))
     show(build_table(results))
-    _show_verdict(open_dataset(made.folder.root), out, all, config.file_name)
+    _show_verdict(open_dataset(made.folder.root), out, all, [each.file_name for each in configs])
+
+
+def _orderings_of(methods: Sequence[str], config: OrderConfig) -> list[OrderConfig]:
+    """Return the settings of an ordering for each of some methods or published objectives."""
+    if not methods:
+        return [config]
+    default = OrderConfig()
+    if config.method != default.method:
+        raise UserError(
+            f"Expected methods either as words or with --method, found {methods[0]} and --method {config.method}; "
+            "leave one out."
+        )
+    if config.name is not None and len(methods) > 1:
+        raise UserError(
+            f"Expected --name only with one method, found {len(methods)}; make this ordering with a command of its own."
+        )
+    published = [each for each in methods if each in Objective.BASES]
+    if published and config.objective != default.objective:
+        raise UserError(
+            f"Expected either the published objective {published[0]} or options of --objective, found both; leave one "
+            "out."
+        )
+    configs = {
+        each: replace(config, method="greedy", objective=getattr(Objective, each)(), name=config.name or each)
+        if each in published
+        else replace(config, method=each)
+        for each in methods
+    }
+    return list(configs.values())
 
 
 def repack(
@@ -266,11 +309,11 @@ def _show_funnel(results: Sequence[StageResult], root: Path) -> None:
             show(f"\n{funnel_table(read_json(root / 'preparation' / 'funnel.json', result.stage))}")
 
 
-def _show_verdict(dataset: Dataset, out: str, shows_all: bool, ordering: str | None = None) -> None:
-    """Show whether an ordering is better than a shuffle, and how; with `shows_all`, also all numbers."""
+def _show_verdict(dataset: Dataset, out: str, shows_all: bool, orderings: Sequence[str | None]) -> None:
+    """Show whether orderings are better than a shuffle, and how; with `shows_all`, also all numbers."""
     from jax_diversity.pipeline.tables import orderings_table, orderings_verdict
 
-    show(f"\n{orderings_verdict(dataset, ordering)}")
+    show(f"\n{orderings_verdict(dataset, orderings)}")
     if shows_all:
         show(f"\n{orderings_table(dataset)}")
     else:

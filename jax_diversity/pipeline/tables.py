@@ -40,10 +40,11 @@ def _summaries(dataset: Dataset) -> dict[str, dict[str, Any]]:
     return {name: read_figures(stored, name, dataset.families)["balance"] for name in measured_orderings(stored)}
 
 
-def orderings_verdict(dataset: Dataset, ordering: str | None = None) -> str:
-    """The verdict on a dataset's main ordering (or another one), from the .json files: a sentence and a small table.
+def orderings_verdict(dataset: Dataset, orderings: Sequence[str | None] = (None,)) -> str:
+    """The verdicts on some orderings, from the .json files: a sentence for each, and a small table of all.
 
-    Without a measured shuffle there is nothing to compare with: the text names the command that compares.
+    None means the dataset's main ordering. Without a measured shuffle there is nothing to compare with: the text names
+    the command that compares.
     """
     # These import SciPy, which `--help` does not need.
     from jax_diversity.ordering.measures.verdict import SHUFFLE, judge, means_of, too_few
@@ -52,9 +53,11 @@ def orderings_verdict(dataset: Dataset, ordering: str | None = None) -> str:
     if SHUFFLE not in summaries:
         return f"`jax-diversity measure --out {dataset.root}` compares the orderings with a shuffle."
     means = {name: means_of(summary) for name, summary in summaries.items()}
-    verdict = judge(means, SHUFFLE, dataset.batch_size, ordering)
+    *others, verdict = (judge(means, SHUFFLE, dataset.batch_size, ordering) for ordering in orderings)
     few = too_few(dataset.num_sequences, verdict.window)
-    return f"{verdict}\n{wrapped(few)}" if few else str(verdict)
+    return "\n".join(
+        [*(f"{wrapped(each.sentence)}\n" for each in others), str(verdict), *([wrapped(few)] if few else [])]
+    )
 
 
 def held_out_line(dataset: Dataset) -> str:

@@ -13,13 +13,22 @@
     find("title").textContent = values.title;
     const { verdict, sentences } = values.summary;
     find("first").append(sentence(verdict));
-    // One line a family, so that the table fits a narrow page.
+    // One line a family, or one line an order, so that the table fits a narrow page.
     const [[title, ...families] = [], ...lines] = values.summary.table;
+    const byOrder = lines.length - 1 > families.length;
     find("first-table").hidden = find("first-legend").hidden = !title;
     // The closed gap, which the sentence is about, comes first: the end of a wide table is hidden on a narrow page.
     const columns = [...lines.filter(([name]) => name === "gap closed"), ...lines.filter(([name]) => name !== "gap closed")];
-    if (title) find("first-table").append(table([title, ...columns.map(([name]) => foreign(name))],
-      families.map((family, at) => [foreign(family), ...columns.map((line) => line[at + 1])])));
+    if (title && byOrder) {
+      const gaps = new Map(values.summary.gaps_closed.map(({ ordering: name, mean }) => [name, percent(mean)]));
+      const rows = lines.filter(([name]) => name !== "gap closed");
+      find("first-table").append(table([title, ...families.map((family) => foreign(family)), "gap closed, mean"],
+        rows.map(([name, ...cells]) => [foreign(name), ...cells, gaps.get(name) ?? "–"]),
+        (at) => (rows[at][0] === values.summary.main_ordering ? "main" : null)));
+    } else if (title) {
+      find("first-table").append(table([title, ...columns.map(([name]) => foreign(name))],
+        families.map((family, at) => [foreign(family), ...columns.map((line) => line[at + 1])])));
+    }
     find("sentences").append(...[...sentences, ordering.unbalanced].filter(Boolean).map(sentence));
     find("sentences").lastElementChild?.classList.toggle("small", Boolean(ordering.unbalanced));
     find("course-family").textContent = values.summary.main_family ?? "";

@@ -11,7 +11,8 @@ window sizes in sequences. Steps count from 0. Numbers have six significant digi
     format_version, title
     run?         see `report.run`: only for a stored run, which has no corpus, preparation, clusters and packing
     summary      main_ordering?, main_window?, main_family?, verdict (a sentence with `names`), table [[cell]] (the
-                 first row is the head; empty without a verdict), sentences and next [text with `names`],
+                 first row is the head; empty without a verdict), gaps_closed [{ordering, mean}] in the main
+                 window, sentences and next [text with `names`],
                  cards [{label, value, detail}], batch_size?
     verdicts     [{ordering, baseline, family, window_size, num_windows, holds, worst, baseline_best, mean,
                    baseline_mean, gap_closed?, sentence}]
@@ -75,9 +76,9 @@ from typing import Any
 
 import numpy as np
 
-from jax_diversity.foundation.figures.plain import as_json, clean_text
+from jax_diversity.foundation.figures.plain import as_json, clean_text, round_value
 from jax_diversity.foundation.stage import Context
-from jax_diversity.ordering.measures.verdict import Means, judge, too_few
+from jax_diversity.ordering.measures.verdict import Means, WindowTV, judge, too_few
 from jax_diversity.ordering.measures.windows import usable_windows
 from jax_diversity.report import words
 from jax_diversity.report.batches import batches_values, segment_blocks
@@ -177,13 +178,14 @@ def with_summary(
 
 
 def _means(ordering: Mapping[str, Any]) -> dict[str, Means]:
-    """Ordering -> the mean TV and the floor, by family and window size, of sizes with at least two windows."""
+    """Ordering -> TV of the windows, by family and window size, of sizes with at least two windows."""
     floors = {(each["family"], each["window_size"]): each["floor"] for each in ordering["references"]}
     means = {}
     for order in ordering["orders"]:
-        keys = [(each["family"], each["window_size"]) for each in order["windows"] if each["num_windows"] >= 2]
-        tvs = [each["mean"] for each in order["windows"] if each["num_windows"] >= 2]
-        means[order["name"]] = {key: (tv, floors[key]) for key, tv in zip(keys, tvs, strict=True)}
+        keys = {(each["family"], each["window_size"]): each for each in order["windows"] if each["num_windows"] >= 2}
+        means[order["name"]] = {
+            key: WindowTV(each["mean"], floors[key], each["best"], each["worst"]) for key, each in keys.items()
+        }
     return means
 
 
@@ -208,7 +210,8 @@ def summary_values(
             where = f"mean of the families, windows of {verdict.window:,}"
             judged.append(("Gap closed", words.percent(closed), f"from shuffle to floor, {where}"))
         worst, best = words.against(first["worst"], first["baseline_best"])
-        detail = f"against {best}, the best of {first['baseline']}, by {first['family']}"
+        how = "better than" if first["holds"] else "not better than"
+        detail = f"TV by {first['family']}: {how} the best window of {first['baseline']}, {best}; smaller is better"
         judged.append((f"Worst window of {first['ordering']}", worst, detail))
     families = values["ordering"]["families"]
     number = values["run"]["num_positions"] if values.get("run") else values["packing"]["num_sequences"]
@@ -219,6 +222,11 @@ def summary_values(
         "main_family": first["family"] if first is not None else next(iter(families), None),
         "verdict": words.nothing_to_compare(values) if verdict is None else verdict.sentence,
         "table": [] if verdict is None else verdict.cells,
+        "gaps_closed": [
+            {"ordering": each.ordering, "mean": round_value(each.mean_gap_closed)}
+            for each in verdicts
+            if each.mean_gap_closed is not None
+        ],
         "sentences": [*([few] if few else []), *sentences],
         "next": words.next_sentences(values, verdicts, batch_size),
         "batch_size": batch_size,

@@ -1,4 +1,4 @@
-"""Compiled programs: options for one thread, and JAX's own cache, which only the command line turns on by default."""
+"""Compiled programs: options for one thread, and JAX's own cache, which stores the programs of orders by default."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def programs(folder: Path) -> dict[str, int]:
 @pytest.mark.campaign
 def test_a_later_process_finds_the_programs_of_an_earlier_one(tmp_path: Path) -> None:
     folder, orders = tmp_path / "programs", [tmp_path / f"{name}.npz" for name in ("none", "first", "second", "cut")]
-    in_new_process(ORDERED, "", orders[0], HOME=str(tmp_path / "home"))
+    off = {"HOME": str(tmp_path / "home"), "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    in_new_process(ORDERED, "", orders[0], **off)
     assert not (tmp_path / "home").exists()
     # The programs of users; the ones above have the tests' options of XLA, which change no order.
     in_new_process(ORDERED, folder, orders[1], XLA_FLAGS="")
@@ -81,6 +82,39 @@ def test_the_command_line_keeps_programs(tmp_path: Path) -> None:
     program = "from jax_diversity.cli.main import main; main(); import jax; print(jax.config.jax_compilation_cache_dir)"
     found = in_new_process(program, "--version", HOME=str(tmp_path)).split()
     assert found[-1] == str(tmp_path / ".cache/jax-diversity/compiled")
+
+
+STORED = """
+import sys, jax, jax.numpy as jnp
+from jax_diversity.foundation import compilation
+compilation._LEAST_SECONDS = 0.0
+jax.jit(lambda x: x + 1)(jnp.zeros(3))  # JAX reads its settings when it compiles for the first time
+compilation.call(jax.jit(lambda numbers: jnp.sin(numbers).sum()), jnp.arange(5.0))
+print(jax.config.jax_compilation_cache_dir, jax.config.jax_compilation_cache_max_size)
+jax.jit(lambda x: x + 2)(jnp.zeros(3))
+"""
+
+
+def test_the_packages_programs_are_stored_by_default_and_no_others(tmp_path: Path) -> None:
+    folder = tmp_path / ".cache/jax-diversity/compiled"
+    assert in_new_process(STORED, HOME=str(tmp_path)).split() == ["None", "-1"]
+    kept = programs(folder)
+    assert len(kept) == 1
+    in_new_process(STORED, HOME=str(tmp_path))
+    assert programs(folder) == kept
+    in_new_process(STORED, HOME=str(tmp_path / "other"), JAX_ENABLE_COMPILATION_CACHE="false")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
+    folder = tmp_path / ".cache/jax-diversity/compiled"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    in_new_process(STORED, HOME=str(tmp_path))
+    assert not programs(folder)
+    folder.chmod(0o700)
+    (tmp_path / "file").write_text("no folder")
+    in_new_process(STORED, XDG_CACHE_HOME=str(tmp_path / "file"))
 
 
 def test_calls_in_a_process_with_a_cache_change_nothing(tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def test_an_order_that_is_made_again_stays_before_those_that_go_on_from_it(tiny_
     shutil.copytree(tiny_dataset, out)
 
     def make(order: OrderConfig) -> jd.Dataset:
-        Build(recorded_config(out)).run_order(order)
+        Build(recorded_config(out)).run_orders([order])
         return jd.open_dataset(out)
 
     later = OrderConfig("greedy_pool", name="later", after=AfterConfig("base", 50))

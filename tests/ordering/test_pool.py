@@ -21,15 +21,6 @@ from tests.support.synthetic import synthetic_characteristics
 POOL_SIZE = 64
 
 
-@pytest.mark.parametrize("size", [1, 2, 16, 17, 2304])
-def test_the_smallest_number(size: int) -> None:
-    rng = np.random.default_rng(size)
-    scores = np.where(rng.random(size) < 0.5, np.inf, rng.normal(size=size)).astype(np.float32)
-    members = rng.integers(0, np.iinfo(np.int32).max, size, dtype=np.int32)
-    for numbers in (scores, members, np.full(size, np.inf, np.float32)):
-        assert jax.jit(deviation.smallest)(numbers) == numbers.min()
-
-
 @functools.cache
 def corpus() -> Characteristics:
     return synthetic_characteristics(1300, num_clusters=12, num_bins=4)

@@ -164,7 +164,7 @@ def test_changed_settings_end_like_a_fresh_build(section: str, config: BuildConf
 
 
 def test_only_what_depends_on_a_setting_is_made_again(config: BuildConfig, tmp_path: Path) -> None:
-    Build(recorded_config(config.out)).run_order(OrderConfig("greedy", name="by_topic", objective=Objective.f1()))
+    Build(recorded_config(config.out)).run_orders([OrderConfig("greedy", name="by_topic", objective=Objective.f1())])
     measured = dataclasses.replace(config, windows=(16,))
     made = {result.stage for result in Build(measured).run_all() if not result.kept}
     assert made == {"measure/uniform_shuffle", "measure/balance", "report"}
@@ -303,10 +303,10 @@ def test_an_objective_of_more_families_than_there_are(corpus: Path, tmp_path: Pa
 def test_options_reach_the_method_and_tell_orderings_apart(built: Path) -> None:
     def fingerprint_of(pool_size: int) -> str:
         build = Build(recorded_config(built))
-        made, _ = build.run_order(OrderConfig("greedy_pool", name="pool", options={"pool_size": pool_size}))
+        made, _ = build.run_orders([OrderConfig("greedy_pool", name="pool", options={"pool_size": pool_size})])
         assert not made.kept
         assert made.counts["options"] == {"pool_size": pool_size, "shuffle": True, "ties": "random"}
-        again = Build(recorded_config(built)).run_order(build.config.orders[-1])
+        again = Build(recorded_config(built)).run_orders([build.config.orders[-1]])
         assert all(result.kept for result in again)
         return jd.open_dataset(built).orderings["pool"].fingerprint
 
@@ -319,7 +319,7 @@ def test_options_reach_the_method_and_tell_orderings_apart(built: Path) -> None:
 
 def test_objective_settings_reach_the_selector(built: Path) -> None:
     build = Build(recorded_config(built))
-    build.run_order(OrderConfig("greedy", name="aware", objective=Objective(0.5, windows=(8,), window_weight=1.0)))
+    build.run_orders([OrderConfig("greedy", name="aware", objective=Objective(0.5, windows=(8,), window_weight=1.0))])
     about = json.loads((built / "orderings" / "aware.json").read_text())["objective"]
     assert (about["windows"], about["window_weight"], about["norm_weight"]) == ([8], 1.0, 0.5)
     assert about["self_weight"] == 0.5
@@ -327,12 +327,14 @@ def test_objective_settings_reach_the_selector(built: Path) -> None:
 
 def test_orderings_are_added_and_reported(built: Path) -> None:
     build = Build(recorded_config(built))
-    results = build.run_order(OrderConfig("greedy", name="published", objective=Objective.f3()))
+    results = build.run_orders([OrderConfig("greedy", name="published", objective=Objective.f3())])
     assert [(made.stage, made.kept) for made in results] == [
         ("order/published", False),
         ("measure/published", False),
     ]
-    assert all(made.kept for made in build.run_order(OrderConfig("greedy", name="published", objective=Objective.f3())))
+    assert all(
+        made.kept for made in build.run_orders([OrderConfig("greedy", name="published", objective=Objective.f3())])
+    )
     assert "published" in jd.open_dataset(built).orderings
     build.run_stage("report")
     assert "published" in (built / "report.json").read_text()
@@ -358,7 +360,7 @@ def test_files_of_finished_stages_may_be_gone(built: Path, tmp_path: Path) -> No
     without_vectors = dataclasses.replace(recorded_config(out), embedding=vectors)
     tokenizer = TokenizerConfig(kind="file", path=str(tmp_path / "gone.json"))
     config = dataclasses.replace(without_vectors, tokenizer=tokenizer)
-    made, _ = Build(config).run_order(OrderConfig("greedy", name="later"))
+    made, _ = Build(config).run_orders([OrderConfig("greedy", name="later")])
     assert not made.kept
     assert recorded_config(out).embedding == config.embedding
     with pytest.raises(jd.UserError, match=r"gone\.npy"):
@@ -367,7 +369,7 @@ def test_files_of_finished_stages_may_be_gone(built: Path, tmp_path: Path) -> No
         with pytest.raises(jd.UserError, match=r"gone\.json"):
             run()
     with pytest.raises(jd.UserError, match=r"tokenizer\.kind=stored"):
-        Build(dataclasses.replace(config, tokenizer=TokenizerConfig(kind="stored"))).run_order(OrderConfig(name="x"))
+        Build(dataclasses.replace(config, tokenizer=TokenizerConfig(kind="stored"))).run_orders([OrderConfig(name="x")])
 
 
 def test_the_report_judges_what_training_reads(built: Path, tmp_path: Path) -> None:
@@ -378,7 +380,7 @@ def test_the_report_judges_what_training_reads(built: Path, tmp_path: Path) -> N
         return json.loads((out / "report.json").read_text())["summary"]["main_ordering"]
 
     config = recorded_config(out)
-    Build(config).run_order(OrderConfig("cluster_sorted"))
+    Build(config).run_orders([OrderConfig("cluster_sorted")])
     config = dataclasses.replace(config, orders=(OrderConfig("cluster_sorted"), *config.orders))
     assert judged(config) == "balance"
     sorted_one, absent = TrainConfig(ordering="cluster_sorted"), TrainConfig(ordering="absent")
@@ -534,14 +536,14 @@ def test_an_ordering_that_was_cut_off_goes_on(
     # For both: a pool computes its scores again at the beginning of a call, and near-ties may fall in another way.
     monkeypatch.setattr(running, "STEPS_PER_CALL", 64)
     monkeypatch.setattr(running, "_SECONDS_BETWEEN_SAVES", 0.0)
-    Build(recorded_config(whole)).run_order(order)
+    Build(recorded_config(whole)).run_orders([order])
     for after in (200, 1000):
         with pytest.raises(error):
-            Build(recorded_config(cut), Stopping(error, after)).run_order(order)
+            Build(recorded_config(cut), Stopping(error, after)).run_orders([order])
         (checkpoint,) = (cut / ".partial").glob("order-long-*/state/*")
         assert checkpoint.name == "checkpoint"
     last = Stopping()
-    Build(recorded_config(cut), last).run_order(order)
+    Build(recorded_config(cut), last).run_orders([order])
     assert last.told[0] >= 1000 - 64
     assert sum(last.told) == jd.open_dataset(cut).num_sequences
     assert artifacts(cut) == artifacts(whole)
@@ -555,10 +557,10 @@ def test_another_ordering_does_not_go_on_from_the_checkpoint(
     out = shutil.copytree(built, tmp_path / "out")
     monkeypatch.setattr(running, "STEPS_PER_CALL", 64)
     with pytest.raises(KeyboardInterrupt):
-        Build(recorded_config(out), Stopping(KeyboardInterrupt, 200)).run_order(OrderConfig(name="long"))
+        Build(recorded_config(out), Stopping(KeyboardInterrupt, 200)).run_orders([OrderConfig(name="long")])
     other = OrderConfig(name="long", options={"pool_size": 100})
     fresh = Stopping()
-    Build(recorded_config(out), fresh).run_order(other)
+    Build(recorded_config(out), fresh).run_orders([other])
     assert fresh.told[0] == 64
     expected = jd.order(jd.open_dataset(out).characteristics, pool_size=100)
     assert jd.open_dataset(out).orderings["long"].fingerprint == expected.fingerprint

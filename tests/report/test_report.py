@@ -217,6 +217,7 @@ def test_the_head_of_the_page_is_the_verdict_on_the_main_ordering():
     for family, cell in zip(head[1:], order[1:], strict=True):
         assert cell == f"{windows[family, summary['main_window']]:.3f}"
     assert summary["verdict"].startswith(f"`{order[0]}` is better than a shuffle in ")
+    assert [each["ordering"] for each in summary["gaps_closed"]] == [order[0]]
     assert not any("shuffle" in sentence for sentence in summary["sentences"])
 
 

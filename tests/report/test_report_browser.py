@@ -171,7 +171,7 @@ def test_measures_of_gradients_are_drawn_only_beside_a_shuffle(browser, pages, t
     assert browser.faults() == []
 
 
-def test_the_head_of_the_page_draws_the_order_beside_the_shuffle_in_steps(browser, tmp_path):
+def test_the_head_of_the_page_draws_the_orders_beside_the_shuffle_in_steps(browser, tmp_path):
     values = copy.deepcopy(make_values())
     values["summary"]["batch_size"] = 100
     write_report(tmp_path, values)

@@ -124,13 +124,14 @@ const orderFigures = (() => {
           ...(log ? logTicks(rows.flatMap(([, row]) => positive(row.curve).mean)) : { rangemode: "tozero" }) } }) };
   }
 
-  // The head of the page: the order that is judged and the shuffle, by the first family, in steps if the batch size is known.
+  // The head of the page: all orders, by the first family, in steps if the batch size is known. The legend hides and shows
+  // them. The shuffle is drawn first, and the order that is judged last, above the others.
   function course(values, palette) {
     const { main_ordering: main, main_family: family, batch_size: batch } = values.summary;
     const style = styles(values, palette);
     const steps = (curve) => (batch ? { ...curve, position: curve.position.map((position) => position / batch) } : curve);
-    const rows = values.ordering.orders.filter(({ name }) => main && [main, values.ordering.baseline].includes(name))
-      .sort((first, second) => second.is_baseline - first.is_baseline)
+    const rows = (main ? [...values.ordering.orders] : [])
+      .sort((first, second) => second.is_baseline - first.is_baseline || (first.name === main) - (second.name === main))
       .map((order) => [order.name, order.prefix.find((row) => row.family === family)]).filter(([, row]) => row)
       .map(([name, row]) => [name, { ...row, curve: steps(row.curve) }]);
     const title = batch ? `training steps (batches of ${count(batch)} sequences)` : "sequences read";

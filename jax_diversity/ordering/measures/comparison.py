@@ -21,7 +21,7 @@ from jax_diversity.ordering.measures.balance import Measurer, Order, as_order_of
 from jax_diversity.ordering.measures.documents import COPY, DOCUMENT
 from jax_diversity.ordering.measures.drawn import MeasuredOrder
 from jax_diversity.ordering.measures.targets import GivenTargets
-from jax_diversity.ordering.measures.verdict import LEGEND, SHUFFLE, Verdict, decimal, gap_closed, judge
+from jax_diversity.ordering.measures.verdict import LEGEND, SHUFFLE, Verdict, WindowTV, decimal, gap_closed, judge
 
 WINDOWS = (64, 192, 256, 1024)
 _SUFFIXES = {"0": "", "half": "_shifted", "every": "_every_start", "tokens": "_tokens"}
@@ -158,12 +158,16 @@ class Comparison(Displayed):
         """
         if self.shuffle is None or self.base is not None:
             return None
-        floors = {(*row.key[::2], row.ordering): row.value for row in self.rows if row.measure == "tv_floor"}
-        means: dict[str, dict[tuple[str, int], tuple[float, float]]] = {name: {} for name in self.orderings}
+        measures = [f"tv_{part}" for part in WindowTV._fields]
+        found: dict[tuple[str, str, int], dict[str, float]] = {}
         for row in self.rows:
-            if row.measure == "tv_mean" and row.offset == "0" and row.value is not None and row.window is not None:
-                floor = floors[row.family, row.window, row.ordering]
-                means[row.ordering][row.family, row.window] = (row.value, 0.0 if floor is None else floor)
+            if row.measure in measures and row.offset in ("0", None) and row.window is not None:
+                of_windows = found.setdefault((row.ordering, row.family, row.window), {})
+                of_windows[row.measure] = 0.0 if row.value is None else row.value
+        means: dict[str, dict[tuple[str, int], WindowTV]] = {name: {} for name in self.orderings}
+        for (name, family, window), values in found.items():
+            if values.keys() == set(measures):
+                means[name][family, window] = WindowTV(*(values[measure] for measure in measures))
         return judge(means, self.shuffle, self.batch_size if batch_size is None else batch_size)
 
     def plot(self, figure: str = "profile", *, family: str | None = None) -> Figure:

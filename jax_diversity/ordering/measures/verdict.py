@@ -5,14 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from jax_diversity.foundation.tables import Cells, Display, Displayed
 from jax_diversity.foundation.wording import counted
 
 SHUFFLE = "uniform_shuffle"
 """The method, and the name, of the order that others are compared with."""
-Means = Mapping[tuple[str, int], tuple[float, float]]
-"""The mean TV of an order's aligned windows, and its floor, by family and window size."""
+
+
+class WindowTV(NamedTuple):
+    """TV of an order's aligned windows of one size: their mean, its floor, the best and the worst window."""
+
+    mean: float
+    floor: float
+    best: float
+    worst: float
+
+
+Means = Mapping[tuple[str, int], WindowTV]
+"""The TV of an order's aligned windows by family and window size."""
 _SMALLEST_GAP = 1e-4
 """The smallest distance of a shuffle from the floor, in TV, with which orders are compared."""
 LEGEND = "TV: share of a window's tokens in a wrong group; no order is below the floor."
@@ -46,7 +58,7 @@ class Verdict(Displayed):
     Attributes:
         ordering: the name of the order that is judged; None if there is only the shuffle.
         reference: the name of the shuffle.
-        means: ordering -> mean TV and floor, by family and window size.
+        means: ordering -> TV of the windows, by family and window size.
         window: the window size of the table; None if there are no windows.
         is_batch: whether this is the global batch size of training.
     """
@@ -58,27 +70,32 @@ class Verdict(Displayed):
     is_batch: bool
 
     @property
-    def comparisons(self) -> dict[tuple[str, int], tuple[float, float, float]]:
-        """The mean TV of the order and of the shuffle, and the floor, of every comparison that counts."""
+    def comparisons(self) -> dict[tuple[str, int], tuple[WindowTV, WindowTV]]:
+        """The TV of the order and of the shuffle, of every comparison that counts."""
         if self.ordering is None:
             return {}
         shuffled = self.means[self.reference]
-        found = {
-            key: (tv, shuffled[key][0], floor)
-            for key, (tv, floor) in self.means[self.ordering].items()
-            if key in shuffled
+        pairs = {key: (own, shuffled[key]) for key, own in self.means[self.ordering].items() if key in shuffled}
+        return {key: (own, other) for key, (own, other) in pairs.items() if other.mean - own.floor > _SMALLEST_GAP}
+
+    @property
+    def gaps_closed(self) -> dict[str, float]:
+        """The closed share of the gap between the shuffle and the floor in `window`, by family."""
+        return {
+            family: gap_closed(own.mean, shuffled.mean, own.floor)
+            for (family, size), (own, shuffled) in self.comparisons.items()
+            if size == self.window
         }
-        return {key: values for key, values in found.items() if values[1] - values[2] > _SMALLEST_GAP}
 
     @property
     def mean_gap_closed(self) -> float | None:
         """The closed share of the gap between the shuffle and the floor in `window`, the mean over the families."""
-        closed = [gap_closed(*values) for (_, size), values in self.comparisons.items() if size == self.window]
+        closed = self.gaps_closed.values()
         return sum(closed) / len(closed) if closed else None
 
     @property
     def sentence(self) -> str:
-        """One sentence: in how many comparisons the order is better than a shuffle, where it is not, and how much."""
+        """Where the order is better than a shuffle, where it is not, how much, and whether in every window."""
         if self.ordering is None:
             return "There is only a shuffle; make an order with `jax-diversity order`, and compare it."
         compared = self.comparisons
@@ -87,23 +104,49 @@ class Verdict(Displayed):
                 f"`{self.ordering}` cannot be better than a shuffle here: a shuffle already has the corpus's mixture "
                 "in every window, or there are too few sequences."
             )
-        lost = {key: values for key, values in compared.items() if values[0] >= values[1]}
+        lost = {key: pair for key, pair in compared.items() if pair[0].mean >= pair[1].mean}
         how = "not better" if len(lost) == len(compared) else "better"
         number = len(compared) - (0 if how == "not better" else len(lost))
-        text = f"`{self.ordering}` is {how} than a shuffle in {number} of {len(compared)} comparisons"
+        families, sizes = ({key[part] for key in compared} for part in (0, 1))
+        over = f"{counted(len(families), 'family')} at {counted(len(sizes), 'window size')}"
+        text = f"`{self.ordering}` is {how} than a shuffle in {number} of {len(compared)} comparisons ({over})"
         named = [
-            f"by {family} at {size:,} (TV {tv:.4f} against {shuffled:.4f})"
-            for (family, size), (tv, shuffled, _) in [*lost.items()][:_MOST_NAMED]
+            f"by {family} at {size:,} (TV {own.mean:.4f} against {shuffled.mean:.4f})"
+            for (family, size), (own, shuffled) in [*lost.items()][:_MOST_NAMED]
         ]
         if lost and how == "better":
             more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
             text += f", but not {', '.join(named)}{more}"
-        closed = self.mean_gap_closed
-        if closed is None or self.window is None:
-            return f"{text}."
+        return f"{text}.{self._gap_sentence}{self._worst_sentence}"
+
+    @property
+    def _gap_sentence(self) -> str:
+        """How much of the gap the order closes: the mean of the families, the least and the largest."""
+        gaps, mean = self.gaps_closed, self.mean_gap_closed
+        if mean is None or self.window is None:
+            return ""
         size = counted(self.window, "sequence")
-        where = f"at your batch of {size}" if self.is_batch else f"in windows of {size}"
-        return f"{text}; {where} it closes {100 * closed:.0f} % of the gap between a shuffle and the floor."
+        where = f"At your batch of {size}" if self.is_batch else f"In windows of {size}"
+        text = f" {where} it closes {_percent(mean)} of the gap between a shuffle and the floor"
+        if len(gaps) > 1:
+            least, most = min(gaps, key=gaps.__getitem__), max(gaps, key=gaps.__getitem__)
+            text += f" (mean of {counted(len(gaps), 'family')}: {_percent(gaps[least])} by {least} to "
+            text += f"{_percent(gaps[most])} by {most})"
+        return f"{text}."
+
+    @property
+    def _worst_sentence(self) -> str:
+        """Whether the worst window of the order is better than the best window of the shuffle, by every family."""
+        pairs = {family: pair for (family, size), pair in self.comparisons.items() if size == self.window}
+        if not pairs:
+            return ""
+        held = [family for family, (own, shuffled) in pairs.items() if own.worst < shuffled.best]
+        kind = "batch" if self.is_batch else "window"
+        if not held:
+            return f" Its worst {kind} is not better than the best {kind} of the shuffle by any family."
+        others = [family for family in pairs if family not in held]
+        but = f"; by {', '.join(others)} it is not" if others else ""
+        return f" By {', '.join(held)}, even its worst {kind} is better than the best {kind} of the shuffle{but}."
 
     @property
     def cells(self) -> Cells:
@@ -112,13 +155,12 @@ class Verdict(Displayed):
         what = "batches" if self.is_batch else "windows"
         lines = [[f"mean TV, {what} of {self.window:,}", *families]]
         for name, means in self.means.items():
-            lines.append([name, *(decimal(means[family, self.window][0]) for family in families)])  # type: ignore[index]
+            lines.append([name, *(decimal(means[family, self.window].mean) for family in families)])  # type: ignore[index]
         judged = self.means[self.ordering or self.reference]
-        lines.append(["floor", *(decimal(judged[family, self.window][1]) for family in families)])  # type: ignore[index]
+        lines.append(["floor", *(decimal(judged[family, self.window].floor) for family in families)])  # type: ignore[index]
         if self.ordering is not None:
-            compared = self.comparisons
-            shares = [compared.get((family, self.window)) for family in families]  # type: ignore[arg-type]
-            closed = ["-" if values is None else f"{100 * gap_closed(*values):.0f} %" for values in shares]
+            gaps = self.gaps_closed
+            closed = [_percent(gaps[family]) if family in gaps else "-" for family in families]
             lines.append(["gap closed", *closed])
         return lines
 
@@ -142,20 +184,25 @@ def too_few(num_positions: int, window: int | None) -> str:
     )
 
 
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
 def judge(
     means: Mapping[str, Means], reference: str, batch_size: int | None = None, ordering: str | None = None
 ) -> Verdict:
     """Judge one of some orders.
 
     Args:
-        means: ordering -> mean TV and floor, by family and window size; also of the shuffle.
+        means: ordering -> TV of the windows, by family and window size; also of the shuffle.
         reference: the name of the shuffle.
         batch_size: the global batch size of training, if it is known. The table shows the measured window size nearest
             to it (or to 256) on a logarithmic scale.
         ordering: the order to judge. None means `balance`, or the first order that is not the shuffle.
 
     Example:
-        >>> means = {"uniform_shuffle": {("topic", 64): (0.4, 0.1)}, "balance": {("topic", 64): (0.2, 0.1)}}
+        >>> shuffle, order = WindowTV(0.4, 0.1, best=0.3, worst=0.5), WindowTV(0.2, 0.1, best=0.15, worst=0.25)
+        >>> means = {"uniform_shuffle": {("topic", 64): shuffle}, "balance": {("topic", 64): order}}
         >>> judge(means, "uniform_shuffle", batch_size=64).mean_gap_closed
         0.6666666666666667
     """
@@ -167,10 +214,10 @@ def judge(
     return Verdict(chosen, reference, {reference: means[reference], **means}, window, is_batch)
 
 
-def means_of(summary: Mapping) -> dict[tuple[str, int], tuple[float, float]]:
-    """Return the means of `Balance.summary()`."""
+def means_of(summary: Mapping) -> dict[tuple[str, int], WindowTV]:
+    """Return the TV of the windows of `Balance.summary()`."""
     return {
-        (family, int(size)): (window["tv_mean"], window["tv_floor"])
+        (family, int(size)): WindowTV(*(window[f"tv_{part}"] for part in WindowTV._fields))
         for family, about in summary["families"].items()
         for size, window in about["windows"].items()
     }

@@ -33,7 +33,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = Build(dataclasses.replace(config, packing=packing))
     for stage in ("prepare", "tokenize", "embed", "cluster", "pack", "characterize", "write"):
         build.run_stage(stage)
-    build.run_order(OrderConfig())
+    build.run_orders([OrderConfig()])
     with TokenWriter(folder / "tokens" / "web", np.dtype(np.uint16)) as writer:
         writer.add_documents(list(np.arange(40 * 25).reshape(40, 25)))
     (folder / "records").mkdir()

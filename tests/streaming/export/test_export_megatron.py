@@ -53,8 +53,8 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     build = Build(dataclasses.replace(config, packing=packing))
     for stage in ("prepare", "tokenize", "embed", "cluster", "pack", "characterize", "write"):
         build.run_stage(stage)
-    build.run_order(OrderConfig())
-    build.run_order(OrderConfig(method="uniform_shuffle", seed=1, name="other"))
+    build.run_orders([OrderConfig()])
+    build.run_orders([OrderConfig(method="uniform_shuffle", seed=1, name="other")])
     return open_dataset(folder / "out")
 
 
