@@ -1,7 +1,4 @@
-"""Texts, tokens and masks of chats beside those of transformers, which is not in the lock files.
-
-pip install transformers && python -m pytest tests/preparation/test_chats_of_transformers.py
-"""
+"""Texts, tokens and masks of chats beside those of transformers."""
 
 from __future__ import annotations
 
