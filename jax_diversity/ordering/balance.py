@@ -27,7 +27,7 @@ from jax_diversity.ordering.halving import balanced_stream
 from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.parts import parts_of, select_in_parts
 from jax_diversity.ordering.plan import Plan, PlannedPart, tie_numbers
-from jax_diversity.ordering.pool import check_pool_size, select_from_pool
+from jax_diversity.ordering.pool import PoolSettings, check_pool_size, select_from_pool
 from jax_diversity.ordering.running import Checkpoint
 
 
@@ -70,6 +70,7 @@ def balance(
     as_whole_number("part_size", part_size, 1)
     as_weight("aging", aging)
     tie_numbers(0, ties, 0)
+    settings = PoolSettings(objective, pool_size, aging, advance, checkpoint, mesh)
 
     def order_part(part: PlannedPart) -> Int64[np.ndarray, " _remaining"]:
         own = part.plan
@@ -81,7 +82,7 @@ def balance(
         if part.follows:
             stream = follow_targets(own, stream)
         select = select_from_pool if num_parts == 1 else functools.partial(select_in_parts, num_parts=num_parts)
-        return select(own, objective, stream, numbers, pool_size, aging, advance, checkpoint, mesh)
+        return select(own, stream, numbers, settings)
 
     if plan is not None:
         return plan.in_parts(order_part, advance)

@@ -29,9 +29,8 @@ from jax_diversity.foundation.processes import in_threads, num_cores
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.ordering.features import Features
 from jax_diversity.ordering.mesh import flat_mesh, from_all_processes, shared_checkpoint
-from jax_diversity.ordering.objective import Objective
 from jax_diversity.ordering.plan import Plan, PrefixSums, inverse
-from jax_diversity.ordering.pool import PoolSelector, PoolSizes, run_together
+from jax_diversity.ordering.pool import PoolSelector, PoolSettings, PoolSizes, run_together
 from jax_diversity.ordering.running import Checkpoint, drive
 
 REACH = 8192
@@ -170,14 +169,9 @@ def repair_cuts(plan: Plan, stream: Int64[np.ndarray, " remaining"], bounds: Seq
 
 def select_in_parts(
     plan: Plan,
-    objective: Objective,
     stream: Int64[np.ndarray, " remaining"],
     numbers: Int64[np.ndarray, " sequence"],
-    pool_size: int | None,
-    aging: float,
-    advance: Advance,
-    checkpoint: Checkpoint | None,
-    mesh: Mesh | None,
+    settings: PoolSettings,
     *,
     num_parts: int,
 ) -> Int64[np.ndarray, " remaining"]:
@@ -187,7 +181,7 @@ def select_in_parts(
     device of the mesh, or on the default device if there are many parts. The devices do not communicate.
     """
     bounds = [len(stream) * part // num_parts for part in range(num_parts + 1)]
-    devices = flat_mesh(mesh)
+    objective, advance, devices = settings.objective, settings.advance, flat_mesh(settings.mesh)
     befores = repair_cuts(plan, stream, bounds)
     places = inverse(numbers)
     # A part's sequences in the order of `numbers`, so that the first of equal candidates has the lowest index.
@@ -204,7 +198,7 @@ def select_in_parts(
         plan.features,
         [np.concatenate(each) for each in zip(known_before, parts, strict=True)],
         max(map(len, parts)),
-        pool_size,
+        settings.pool_size,
     )
 
     def start_part(number: int) -> tuple[PoolSelector, Plan]:
@@ -212,7 +206,7 @@ def select_in_parts(
         if len(plan.targets) > 1:
             own = own.straightened(deviations[number], deviations[number + 1])
         places = len(known_before[number]) + inverse(sorted_streams[number])
-        return PoolSelector(own, objective, places, sizes, aging=aging), own
+        return PoolSelector(own, objective, places, sizes, aging=settings.aging), own
 
     def order_parts(numbers: Sequence[int], advance: Advance) -> list[Int64[np.ndarray, " _part"]]:
         # The deviation before a part is known, so an interrupted run repeats at most the parts that were not finished.
@@ -232,7 +226,7 @@ def select_in_parts(
 
     indices = np.empty_like(stream)
     finished = np.zeros(len(parts), bool)
-    kept = shared_checkpoint(checkpoint or Checkpoint(), devices)
+    kept = shared_checkpoint(settings.checkpoint or Checkpoint(), devices)
     if saved := kept.load():
         indices, finished = saved["indices"], saved["finished"]
         advance(int(np.diff(bounds)[finished].sum()))

@@ -89,6 +89,26 @@ _ROWS_PER_ENTRY = 7
 _MOST_DEFERRED_ENTRIES = 2**26
 
 
+class PoolSettings(NamedTuple):
+    """What the pools of an order share.
+
+    Attributes:
+        objective: the weights of the rule.
+        pool_size: the number of candidates; None as in `balance`.
+        aging: see `balance`.
+        advance: is called with the number of positions filled.
+        checkpoint: where the state of a long run is kept.
+        mesh: the devices.
+    """
+
+    objective: Objective
+    pool_size: int | None
+    aging: float
+    advance: Advance
+    checkpoint: Checkpoint | None
+    mesh: Mesh | None
+
+
 def greedy_pool(
     characteristics: Characteristics,
     *,
@@ -123,19 +143,11 @@ def greedy_pool(
     if shuffle:
         stream = np.random.default_rng(seed).permutation(stream)
     numbers = tie_numbers(plan.num_positions, ties, seed)
-    return select_from_pool(plan, objective, stream, numbers, pool_size, 0.0, advance, checkpoint, mesh)
+    return select_from_pool(plan, stream, numbers, PoolSettings(objective, pool_size, 0.0, advance, checkpoint, mesh))
 
 
 def select_from_pool(
-    plan: Plan,
-    objective: Objective,
-    stream: Int64[np.ndarray, " remaining"],
-    numbers: Int64[np.ndarray, " sequence"],
-    pool_size: int | None,
-    aging: float,
-    advance: Advance,
-    checkpoint: Checkpoint | None,
-    mesh: Mesh | None,
+    plan: Plan, stream: Int64[np.ndarray, " remaining"], numbers: Int64[np.ndarray, " sequence"], settings: PoolSettings
 ) -> Int64[np.ndarray, " remaining"]:
     """Order the plan's remaining sequences: run a pool over the stream, on a processor or on the devices of a mesh.
 
@@ -143,15 +155,16 @@ def select_from_pool(
     If several candidates have equal scores, the first in `numbers` is placed (`tie_numbers`). If `aging` is above zero
     and sequences have different numbers of tokens, candidates that have waited long are placed earlier (see `balance`).
     """
-    check_pool_size(pool_size)
-    devices = flat_mesh(mesh)
+    check_pool_size(settings.pool_size)
+    devices = flat_mesh(settings.mesh)
     if len(stream) == 0:
         return np.zeros(0, np.int64)
-    sizes = PoolSizes.of_whole(plan, stream, pool_size)
+    sizes = PoolSizes.of_whole(plan, stream, settings.pool_size)
     plan, stream = plan.renumbered(numbers), inverse(numbers)[stream]
+    checkpoint = shared_checkpoint(settings.checkpoint or Checkpoint(), devices)
     with jax.default_device(processor()):  # a mesh has its own devices
-        selector = PoolSelector(plan, objective, stream, sizes, devices, aging)
-        return numbers[drive(selector, plan, advance, shared_checkpoint(checkpoint or Checkpoint(), devices))]
+        selector = PoolSelector(plan, settings.objective, stream, sizes, devices, settings.aging)
+        return numbers[drive(selector, plan, settings.advance, checkpoint)]
 
 
 def check_pool_size(pool_size: int | None) -> None:
