@@ -68,7 +68,7 @@ def build(root: Path) -> dict[str, Any]:
     """Make and measure the orderings; return the seconds of each stage, and the mean TV of windows of 256."""
     found: dict[str, Any] = {}
     for method in ORDERS:
-        results = Build(BuildConfig(out=str(root))).run_order(OrderConfig(method))
+        results = Build(BuildConfig(out=str(root))).run_orders([OrderConfig(method)])
         found |= {result.stage: round(result.seconds, 1) for result in results}
         families = jd.open_dataset(root).orderings[method].info["balance"]["families"]
         found[f"tv_256/{method}"] = {

@@ -289,7 +289,7 @@ def _help(name: str, verb: Command, arguments: list[str]) -> str:
     text, hidden = verb.help, []
     if verb.sections:
         hidden = [each.name for each in fields(BuildConfig) if each.name not in ("out", *verb.sections)]
-        text += "\n\nThe stage uses the options below. It accepts all others of `jax-diversity build`, without effect."
+        text += "\n\nThe stage uses the options below. It accepts all others of\n`jax-diversity build`, without effect."
     methods = methods_text(verb.stage.methods) if verb.stage is not None and verb.stage.methods else ""
     return help_text(signature.default, name, text, hidden=hidden) + methods
 

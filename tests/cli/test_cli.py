@@ -313,7 +313,7 @@ def test_help_names_every_method_and_its_options(capsys: pytest.CaptureFixture) 
         main(["order", "--help"])
     assert ending.value.code == 0
     text = capsys.readouterr().out
-    listed = text.partition("Methods,")[2].replace("\n\nMethods of the literature, for comparison:", "")
+    listed = text.partition("\nMethods,")[2].replace("\n\nMethods of the literature, for comparison:", "")
     entries = re.split(r"\n  (?=[a-z])", listed.partition("\n\n")[0])[1:]
     assert sorted(entry.split()[0] for entry in entries) == sorted(METHODS)
     for entry in entries:

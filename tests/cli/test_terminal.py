@@ -43,7 +43,7 @@ ONE = jd.make_run(jd.Characteristics.from_counts({"topic": np.eye(2, dtype=int)}
 @pytest.fixture(scope="module")
 def built(tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = shutil.copytree(tiny_dataset, tmp_path_factory.mktemp("shown") / "out")
-    Build(recorded_config(out)).run_order(OrderConfig(name=LONG_NAME))
+    Build(recorded_config(out)).run_orders([OrderConfig(name=LONG_NAME)])
     return out
 
 

@@ -327,7 +327,7 @@ def test_mistakes_on_the_command_line_are_one_sentence(place, tmp_path, capsys):
 def test_a_design_that_is_too_small_is_told_before_it_runs(tmp_path):
     (tmp_path / "small.yaml").write_text(FILE.replace("smallest_effect: 0.5", "smallest_effect: 0.02"))
     sentence, is_enough = design_sentence(read_experiment(tmp_path / "small.yaml"))
-    assert "with 2 pairs whose differences spread by 0.01" in sentence
+    assert "2 pairs with a standard deviation of 0.01 detect" in sentence
     assert not is_enough
     with pytest.warns(SmallDesign, match="Add seeds"), pytest.raises(UserError, match="arms among"):
         run_experiment(read_experiment(tmp_path / "small.yaml"), tmp_path, {}, arms=["none"])

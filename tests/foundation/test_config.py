@@ -150,7 +150,7 @@ def test_settings_survive_json(config: BuildConfig) -> None:
     [
         ("{}", "corpus.paths to name files or `python-environment`"),
         ("packing: {sequence_length: 1}", "packing.sequence_length >= 2, found 1"),
-        ("packing: {validation_fraction: 1.0}", r"in \[0, 1\), found 1.0"),
+        ("packing: {validation_fraction: 1.1}", r"in \[0, 1\], found 1.1"),
         ("cluster: {num_clusters: many}", "cluster.num_clusters to be one of auto, int, found 'many'"),
         ("cluster: {num_clusters: 2.5}", "cluster.num_clusters to be int, found 2.5"),
         ("cluster: {num_clusters: 0}", "cluster.num_clusters from 1 to .* found 0"),

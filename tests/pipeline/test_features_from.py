@@ -234,7 +234,7 @@ def test_a_dataset_needs_the_other_one_only_to_be_built(
     assert main(["pack", *out]) == 0
     assert main(["report", *out]) == 0
     # Settings that were given, and not those recorded: what was made with them counts.
-    assert not Build(config).run_order(OrderConfig(method="balance"))[0].kept
+    assert not Build(config).run_orders([OrderConfig(method="balance")])[0].kept
     assert recorded_config(tmp_path / "new").cluster == config.cluster
     capsys.readouterr()
     assert main(["build", *out, "--features-from", str(reference), "--corpus.paths", f"{folder}/other/*.jsonl"]) == 2

@@ -145,8 +145,8 @@ def test_a_killed_order_continues_with_the_same_bytes(
     with monkeypatch.context() as patch:
         patch.setattr(chunks.Checkpoint, "save", kill)
         with pytest.raises(Killed):
-            Build(config).run_order(first)
-    Build(config).run_order(first)
+            Build(config).run_orders([first])
+    Build(config).run_orders([first])
     assert stored(out)["again.npy"] == stored(out)["balance.npy"]
 
 
@@ -160,7 +160,7 @@ def test_targets_after_another_ordering(built: Path, tmp_path: Path) -> None:
         after=AfterConfig("balance", 100),
     )
     with pytest.warns(UserWarning, match="Ordering 'changed': The targets ask for"):
-        Build(recorded_config(out)).run_order(changed)
+        Build(recorded_config(out)).run_orders([changed])
     dataset = jd.open_dataset(out)
     ordering, before = dataset.orderings["changed"], dataset.orderings["balance"]
     np.testing.assert_array_equal(ordering.indices[:100], before.indices[:100])

@@ -98,7 +98,12 @@ def test_damage_in_the_middle(tmp_path: Path) -> None:
     second[200:210] = bytes(10)
     documents, report = read(written(tmp_path / "a.warc.gz", first + bytes(second) + record(3, b"never reached")))
     assert [document.id for document in documents] == ["1"]
-    assert report.num_broken_records == 1
+    # The damaged bytes change the length of the record, and then the checksum is wrong.
+    assert [text.partition(": ")[2].partition(" (")[0] for text in report.problems] == [
+        "a WARC record with a wrong Content-Length",
+        "the file is cut off or damaged here",
+    ]
+    assert report.num_broken_records == 2
     # Bytes between two records, and a record that does not say its length, cost only themselves.
     plain = [gzip.decompress(record(number, b"page")) for number in range(3)]
     for written_as in (b"Content-Longth: ", b"Content-Length: " + b"9" * 5000):

@@ -61,7 +61,7 @@ def test_weights_of_an_ordering_replace_those_of_its_families_alone(tiny_dataset
     order = OrderConfig(
         "greedy", name="weighed", objective=jd.Objective(family_weights={"language": 2.0, "source": 3.0})
     )
-    Build(recorded_config(copy)).run_order(order)
+    Build(recorded_config(copy)).run_orders([order])
     chars = jd.open_dataset(tiny_dataset).characteristics
     weighed = jd.order(chars.with_weights({**chars.weights, "source": 3.0}), "greedy").indices
     np.testing.assert_array_equal(jd.open_dataset(copy).orderings["weighed"].indices, weighed)

@@ -484,7 +484,7 @@ def test_a_dataset_for_evaluation_has_every_token_once(method: str, earlier: Pat
     with pytest.raises(UserError, match="found none: all its documents are held out"):
         jd.make_loader(dataset, global_batch_size=8)
     with pytest.raises(UserError, match="holds out all documents"):
-        Build(config).run_order(OrderConfig(method="greedy"))
+        Build(config).run_orders([OrderConfig(method="greedy")])
 
 
 @pytest.mark.parametrize(
