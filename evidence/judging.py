@@ -299,18 +299,19 @@ class Judge:
                 first = f"{self.experiment.config.measures[0]}@{share}"
                 values = np.array([value_of(row, first) for row in rows.values()])
                 names = [f"{name}@{share}" for name in self.names(f"loss/{self.experiment.config.validation.macro}/*")]
-                groups = np.array([[value_of(row, name) for name in names] for row in rows.values()])
-                own = groups - groups.mean(axis=1, keepdims=True)
-                deviation = float(values.std(ddof=1))
+                deviation, by_group, ratio = float(values.std(ddof=1)), 0.0, None
+                if names:
+                    groups = np.array([[value_of(row, name) for name in names] for row in rows.values()])
+                    own = groups - groups.mean(axis=1, keepdims=True)
+                    by_group = float(np.sqrt(own.var(axis=0, ddof=1).mean()))
                 try:
                     num_runs = pairs_needed(0.01, max(deviation, 1e-6) * np.sqrt(2))
                 except UserError:
                     num_runs = None
-                by_group = float(np.sqrt(own.var(axis=0, ddof=1).mean())) if names else 0.0
-                ratio = None
                 if len(seeds) >= 3:
-                    both = ([value_of(each[pair], first) for pair in seeds] for each in (others, rows))
-                    ratio = variance_ratio(*map(np.array, both))
+                    both = np.array([[value_of(each[pair], first) for pair in seeds] for each in (others, rows)])
+                    if np.ptp(both, axis=1).all():  # runs that are all equal have no ratio
+                        ratio = variance_ratio(*both)
                 spreads.append(Spread(words, share, float(values.mean()), deviation, by_group, num_runs, ratio))
         return spreads
 
