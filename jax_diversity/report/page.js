@@ -22,8 +22,8 @@
     if (title && byOrder) {
       const gaps = new Map(values.summary.gaps_closed.map(({ ordering: name, mean }) => [name, percent(mean)]));
       const rows = lines.filter(([name]) => name !== "gap closed");
-      find("first-table").append(table([title, ...families.map((family) => foreign(family)), "gap closed, mean"],
-        rows.map(([name, ...cells]) => [foreign(name), ...cells, gaps.get(name) ?? "–"]),
+      find("first-table").append(table([title, "gap closed", ...families.map((family) => foreign(family))],
+        rows.map(([name, ...cells]) => [foreign(name), gaps.get(name) ?? "–", ...cells]),
         (at) => (rows[at][0] === values.summary.main_ordering ? "main" : null)));
     } else if (title) {
       find("first-table").append(table([title, ...columns.map(([name]) => foreign(name))],
