@@ -134,10 +134,12 @@ class Characteristics(TokenCounts, Displayed):
             tokens = 1 if sequence_length is None else as_whole_number("sequence_length", sequence_length, 1, MAX_COUNT)
             counted = [np.asarray(matrix.sum(axis=1)).ravel() for matrix in matrices.values()]
             matrices = {
-                name: matrices[name] if name in matrices else _of_labels(name, each, counted[0] if counted else tokens)
-                for name, each in counts.items()
+                name: matrices[name]
+                if name in matrices
+                else _of_labels(name, matrix, counted[0] if counted else tokens)
+                for name, matrix in counts.items()
             }
-        names = {name: found for name, given in counts.items() if (found := _names_of(given))}
+        names = {name: group_names for name, labels in counts.items() if (group_names := _names_of(labels))}
         longest = _longest(matrices)
         length = (
             longest if sequence_length is None else as_whole_number("sequence_length", sequence_length, 0, MAX_COUNT)
@@ -196,7 +198,7 @@ class Characteristics(TokenCounts, Displayed):
                 f"Expected the turns of {number} sequences, found {len(turns)}; give one number per sequence, negative "
                 "without a turn."
             )
-        named = {family: tuple(each) for family, each in (names or {}).items()}
+        named = {family: tuple(group_names) for family, group_names in (names or {}).items()}
         return cls(counts, weights, sequence_length, documents, copies, turns, batch_size, named)
 
     @classmethod
@@ -242,17 +244,17 @@ class Characteristics(TokenCounts, Displayed):
         if len(several) == 1:
             return first
         counts = {
-            name: csr_array(vstack([each.counts[name] for each in several], format="csr")) for name in first.counts
+            name: csr_array(vstack([part.counts[name] for part in several], format="csr")) for name in first.counts
         }
         of_sequences: dict[str, Any] = {}
         for name in ("documents", "turns"):
-            parts = [getattr(each, name) for each in several]
+            parts = [getattr(part, name) for part in several]
             of_sequences[name] = np.concatenate(parts) if any(part is not None for part in parts) else None
-        members = [each.copies for each in several if each.copies is not None]
+        members = [part.copies for part in several if part.copies is not None]
         if members:
-            width = max(each.shape[1] for each in members)
+            width = max(copies.shape[1] for copies in members)
             # Unused places contain a negative number.
-            wide = [np.pad(each, ((0, 0), (0, width - each.shape[1])), constant_values=-1) for each in members]
+            wide = [np.pad(copies, ((0, 0), (0, width - copies.shape[1])), constant_values=-1) for copies in members]
             of_sequences["copies"] = np.concatenate(wide)
         return replace(first, counts=counts, **of_sequences)
 
@@ -282,8 +284,8 @@ class Characteristics(TokenCounts, Displayed):
         Example:
             >>> chars.save("counts/part-00000.parquet")
         """
-        about = (self.num_groups, self.weights, self.sequence_length, self.batch_size, self.names)
-        write_counts(Path(path), self.narrow(), *about)
+        settings = (self.num_groups, self.weights, self.sequence_length, self.batch_size, self.names)
+        write_counts(Path(path), self.narrow(), *settings)
 
     def with_weights(self, weights: Mapping[str, float]) -> Characteristics:
         """See `TokenCounts.with_weights`."""
@@ -463,10 +465,10 @@ def _of_labels(name: str, labels: Any, tokens: Any) -> csr_array:
         place for place, label in enumerate(plain) if label is None or (isinstance(label, float) and label != label)
     ]
     if missing or values.dtype.kind not in "iuUSb":
-        found = f"the type {values.dtype}" if len(values) else "no label"
-        found = f"{plain[missing[0]]} at {missing[0]}" if missing else found
+        kind = f"the type {values.dtype}" if len(values) else "no label"
+        kind = f"{plain[missing[0]]} at {missing[0]}" if missing else kind
         raise UserError(
-            f"Family {name!r} must have labels that are texts or whole numbers, found {found}; give each sequence one "
+            f"Family {name!r} must have labels that are texts or whole numbers, found {kind}; give each sequence one "
             "label, or counts (sequence, group)."
         )
     groups, column = np.unique(values, return_inverse=True)

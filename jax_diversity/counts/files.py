@@ -63,9 +63,9 @@ class ParquetCounts:
             UserError: no files; a file that is absent, damaged or of another format; files of different families.
         """
         paths = _as_paths(files)
-        about, states = [_about(path) for path in paths], tuple(map(_state, paths))
-        names = [each.pop("names") for each in about]
-        for path, each, of_groups in zip(paths, about, names, strict=True):
+        descriptions, states = [_about(path) for path in paths], tuple(map(_state, paths))
+        names = [description.pop("names") for description in descriptions]
+        for path, description, of_groups in zip(paths, descriptions, names, strict=True):
             if different := [
                 family for family in names[0] | of_groups if names[0].get(family) != of_groups.get(family)
             ]:
@@ -74,17 +74,17 @@ class ParquetCounts:
                     f"Expected the groups of {different[0]!r} to have the same names in {paths[0]} and {path}, found "
                     "other names; make the counts of all files from the same labels."
                 )
-            if each != about[0]:
+            if description != descriptions[0]:
                 raise UserError(
-                    f"Expected files of equal families, groups, weights, lengths and columns, found {about[0]} in "
-                    f"{paths[0]} and {each} in {path}; write all files with the same settings."
+                    f"Expected files of equal families, groups, weights, lengths and columns, found {descriptions[0]} "
+                    f"in {paths[0]} and {description} in {path}; write all files with the same settings."
                 )
-        first = about[0]
+        first = descriptions[0]
         weights = as_weights(first["weights"], first["families"])
         described = first["families"], weights, first["sequence_length"], first["batch_size"]
         return cls(
             *described,
-            {family: tuple(each) for family, each in names[0].items()},
+            {family: tuple(group_names) for family, group_names in names[0].items()},
             tuple(paths),
             first["columns"],
             states,
@@ -93,12 +93,14 @@ class ParquetCounts:
     @cached_property
     def _places(self) -> list[tuple[Path, int, int]]:
         """Return the file, the number in the file and the number of sequences of every row group."""
-        found = []
+        bounds = []
         for path in self.paths:
             with _opened(path) as file:
-                about = file.metadata
-                found += [(path, number, about.row_group(number).num_rows) for number in range(about.num_row_groups)]
-        return found
+                metadata = file.metadata
+                bounds += [
+                    (path, number, metadata.row_group(number).num_rows) for number in range(metadata.num_row_groups)
+                ]
+        return bounds
 
     @property
     def num_sequences(self) -> int:
@@ -111,13 +113,13 @@ class ParquetCounts:
         total = 0
         for path in self.paths:
             with _opened(path) as file:
-                about = file.metadata
-                names = [about.schema.column(index).path.split(".list.")[0] for index in range(about.num_columns)]
+                metadata = file.metadata
+                names = [metadata.schema.column(index).path.split(".list.")[0] for index in range(metadata.num_columns)]
                 counted = [index for index, name in enumerate(names) if name.endswith(".tokens")]
                 # Parquet counts an empty list as one value.
                 total += sum(
-                    about.row_group(number).column(index).num_values
-                    for number in range(about.num_row_groups)
+                    metadata.row_group(number).column(index).num_values
+                    for number in range(metadata.num_row_groups)
                     for index in counted
                 )
         return total
@@ -199,7 +201,7 @@ def write_counts(
         raise UserError(f"Expected families of fewer than {MOST_GROUPS:,} groups in a file, found {largest:,}.")
     if path.suffix != _ENDING:
         raise UserError(f"A file of counts must have a name that ends in {_ENDING}, found {path.name!r}.")
-    about = {
+    description = {
         "version": _VERSION,
         "families": dict(num_groups),
         "weights": dict(weights),
@@ -214,11 +216,11 @@ def write_counts(
     if block.documents is not None:
         columns[DOCUMENT] = pa.array(block.documents)
     if block.copies is not None:
-        held = block.copies >= 0
-        columns[COPIES] = _lists(held.sum(axis=1), block.copies[held])
+        is_copy = block.copies >= 0
+        columns[COPIES] = _lists(is_copy.sum(axis=1), block.copies[is_copy])
     if block.turns is not None:
         columns[TURN] = pa.array(block.turns)
-    table = pa.table(columns).replace_schema_metadata({_ABOUT: json.dumps(about).encode()})
+    table = pa.table(columns).replace_schema_metadata({_ABOUT: json.dumps(description).encode()})
     with atomic_path(path) as temporary:
         # Dictionaries store a count in 10 to 12 bits; compressing them saves 8 % and doubles the time of reading.
         pq.write_table(
@@ -284,8 +286,8 @@ def _about(path: Path) -> dict[str, Any]:
     with _opened(path) as file:
         schema = file.schema_arrow
     try:
-        about = json.loads((schema.metadata or {})[_ABOUT])
-        version, families, weights = about.pop("version"), about["families"], about["weights"]
+        description = json.loads((schema.metadata or {})[_ABOUT])
+        version, families, weights = description.pop("version"), description["families"], description["weights"]
     except (KeyError, ValueError, TypeError, AttributeError):
         raise UserError(
             f"Expected a file of counts that Characteristics.save wrote at {path}, found a Parquet file without a "
@@ -293,8 +295,8 @@ def _about(path: Path) -> dict[str, Any]:
         ) from None
     if version != _VERSION:
         raise UserError(f"Expected counts of version {_VERSION} in {path}, found {version!r}; use a newer release.")
-    length, sizes = about.get("sequence_length"), [*families.values()] if isinstance(families, dict) else [None]
-    batch_size, names = about.get("batch_size"), about.setdefault("names", {})
+    length, sizes = description.get("sequence_length"), [*families.values()] if isinstance(families, dict) else [None]
+    batch_size, names = description.get("batch_size"), description.setdefault("names", {})
     if (
         not families
         or not all(type(number) is int and 0 < number < MOST_GROUPS for number in sizes)
@@ -304,15 +306,17 @@ def _about(path: Path) -> dict[str, Any]:
         or not (batch_size is None or (type(batch_size) is int and batch_size > 0))
         or not isinstance(names, dict)
         or not all(
-            isinstance(found, list) and len(found) == families.get(family) and all(type(each) is str for each in found)
-            for family, found in names.items()
+            isinstance(value, list)
+            and len(value) == families.get(family)
+            and all(type(value) is str for value in value)
+            for family, value in names.items()
         )
     ):
-        raise UserError(f"Expected a description of families and lengths in {path}, found {in_one_line(about)}.")
+        raise UserError(f"Expected a description of families and lengths in {path}, found {in_one_line(description)}.")
     absent = {f"{name}.{kind}" for name in families for kind in ("group", "tokens")} - set(schema.names)
     if absent:
         raise UserError(f"Expected the column {min(absent)!r} in {path}, found {in_one_line(schema.names)}.")
-    return {**about, "columns": tuple(name for name in (DOCUMENT, COPIES, TURN) if name in schema.names)}
+    return {**description, "columns": tuple(name for name in (DOCUMENT, COPIES, TURN) if name in schema.names)}
 
 
 def _integers(column: Any) -> Int64[np.ndarray, " sequence"]:
@@ -353,7 +357,7 @@ def _flat(column: Any) -> tuple[np.ndarray, np.ndarray]:
     values = lists.values.slice(offsets[0], offsets[-1] - offsets[0])
     if values.null_count:
         raise ValueError("numbers that are null")
-    found = values.to_numpy()
-    if found.dtype.kind not in "iu":
-        raise ValueError(f"numbers of the type {found.dtype}")
-    return narrow(np.diff(offsets)), found
+    array = values.to_numpy()
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"numbers of the type {array.dtype}")
+    return narrow(np.diff(offsets)), array

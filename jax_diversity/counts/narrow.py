@@ -80,20 +80,23 @@ class NarrowCounts:
         """Return the arrays of several, see `arrays`, with the sequences of one after those of another."""
         first = several[0]
         if COPIES in first:
-            width = max(each[COPIES].shape[1] for each in several)
+            width = max(arrays[COPIES].shape[1] for arrays in several)
             # Unused places contain a negative number.
             several = [
-                {**each, COPIES: np.pad(each[COPIES], ((0, 0), (0, width - each[COPIES].shape[1])), constant_values=-1)}
-                for each in several
+                {
+                    **arrays,
+                    COPIES: np.pad(arrays[COPIES], ((0, 0), (0, width - arrays[COPIES].shape[1])), constant_values=-1),
+                }
+                for arrays in several
             ]
-        return {name: np.concatenate([each[name] for each in several]) for name in first}
+        return {name: np.concatenate([arrays[name] for arrays in several]) for name in first}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> NarrowCounts:
         """Make the counts from the arrays of `arrays`."""
 
         def columns(kind: str) -> dict[str, np.ndarray]:
-            return {name.removeprefix(kind): each for name, each in arrays.items() if name.startswith(kind)}
+            return {name.removeprefix(kind): array for name, array in arrays.items() if name.startswith(kind)}
 
         of_sequences = (arrays.get(name) for name in (DOCUMENT, COPIES, TURN))
         return cls(columns("lengths/"), columns("groups/"), columns("tokens/"), *of_sequences)

@@ -47,8 +47,8 @@ class Rows(NamedTuple):
     @staticmethod
     def joined(several: Sequence[Rows]) -> Rows:
         """Return the rows of several, one after another."""
-        numbers = np.concatenate([each.numbers for each in several])
-        return Rows(numbers, Characteristics.joined([each.counts for each in several]))
+        numbers = np.concatenate([rows.numbers for rows in several])
+        return Rows(numbers, Characteristics.joined([rows.counts for rows in several]))
 
 
 class Spool:
@@ -119,10 +119,10 @@ class Spool:
         Raises:
             UserError: a file is smaller.
         """
-        for path, size, found in zip(self._paths, sizes.tolist(), self.sizes().tolist(), strict=True):
-            if found < size:
-                raise self._damaged(path, f"{found:,} bytes in place of {size:,}")
-            if found > size:
+        for path, size, size_found in zip(self._paths, sizes.tolist(), self.sizes().tolist(), strict=True):
+            if size_found < size:
+                raise self._damaged(path, f"{size_found:,} bytes in place of {size:,}")
+            if size_found > size:
                 os.truncate(path, size)
 
     def _damaged(self, path: Path, reason: object) -> UserError:

@@ -73,8 +73,8 @@ class Targets:
         Raises:
             ValueError: `first` and `last` have different families or numbers of groups; fewer positions than phases.
         """
-        for name, given in (("first", first), ("last", last)):
-            check_mapping(f"the targets' {name} shares", given, FAMILY_TO_SHARES)
+        for name, phase_shares in (("first", first), ("last", last)):
+            check_mapping(f"the targets' {name} shares", phase_shares, FAMILY_TO_SHARES)
         num_positions, num_phases = (
             as_whole_number("num_positions", num_positions),
             as_whole_number("num_phases", num_phases),
@@ -97,11 +97,11 @@ class Targets:
         return cls(tuple(num_positions * phase // num_phases for phase in range(num_phases)), shares)
 
     @classmethod
-    def of(cls, given: Targets | Mapping[str, Any]) -> Targets:
+    def of(cls, targets: Targets | Mapping[str, Any]) -> Targets:
         """Return the targets themselves, or the targets of one phase that a mapping family -> shares describes."""
-        if isinstance(given, Targets):
-            return given
-        return cls((0,), {name: as_shares(name, [shares], 1) for name, shares in given.items()})
+        if isinstance(targets, Targets):
+            return targets
+        return cls((0,), {name: as_shares(name, [shares], 1) for name, shares in targets.items()})
 
     @property
     def fingerprint(self) -> str:
@@ -126,7 +126,7 @@ def read_targets(targets: Targets | Mapping[str, Any], counts: TokenCounts) -> T
         starts, shares = targets["starts"], targets["shares"]
         check_mapping("the targets' shares", shares, FAMILY_TO_SHARES)
         starts = tuple(starts) if isinstance(starts, list | tuple | np.ndarray) else starts
-        return Targets(starts, {name: as_shares(name, each, len(starts)) for name, each in shares.items()})
+        return Targets(starts, {name: as_shares(name, phases, len(starts)) for name, phases in shares.items()})
     return shares_by_name(targets, counts)
 
 
@@ -139,17 +139,20 @@ def shares_by_name(targets: Mapping[str, Any], counts: TokenCounts) -> dict[str,
         [0.1, 0.1, 0.8]
     """
     return {
-        family: group_shares(family, given, counts.names[family], counts.target_share(family))
-        if isinstance(given, Mapping) and family in counts.names
-        else given
-        for family, given in targets.items()
+        family: group_shares(family, family_shares, counts.names[family], counts.target_share(family))
+        if isinstance(family_shares, Mapping) and family in counts.names
+        else family_shares
+        for family, family_shares in targets.items()
     }
 
 
 def group_shares(
-    family: str, given: Mapping[str, float] | Sequence[float], names: Sequence[str], own: Float64[np.ndarray, " group"]
+    family: str,
+    family_shares: Mapping[str, float] | Sequence[float],
+    names: Sequence[str],
+    corpus_shares: Float64[np.ndarray, " group"],
 ) -> Float64[np.ndarray, " group"]:
-    """Return a share for every group. Groups without a given share divide the rest in proportion to `own`.
+    """Return a share for every group. Groups without a given share divide the rest in proportion to `corpus_shares`.
 
     Raises:
         UserError: a group does not exist, or the numbers of shares and groups differ.
@@ -158,24 +161,24 @@ def group_shares(
         >>> group_shares("source", {"web": 0.5}, ["books", "code", "web"], np.array([0.1, 0.3, 0.6])).tolist()
         [0.125, 0.375, 0.5]
     """
-    known = f"{', '.join(names[:_MOST_NAMES])}{' ...' if len(names) > _MOST_NAMES else ''}"
-    if not isinstance(given, Mapping):
-        if len(given) != len(names):
+    first_names = f"{', '.join(names[:_MOST_NAMES])}{' ...' if len(names) > _MOST_NAMES else ''}"
+    if not isinstance(family_shares, Mapping):
+        if len(family_shares) != len(names):
             raise UserError(
-                f"Expected targets of {family!r} to give a share for each of its {len(names)} groups ({known}), found "
-                f"{len(given)}; or name the groups."
+                f"Expected targets of {family!r} to give a share for each of its {len(names)} groups ({first_names}), "
+                f"found {len(family_shares)}; or name the groups."
             )
-        return np.array(given, np.float64)
-    for name in given:
+        return np.array(family_shares, np.float64)
+    for name in family_shares:
         if name not in names:
             raise UserError(
-                f"Expected targets of {family!r} to name its groups ({known}), found {quoted(name)}"
+                f"Expected targets of {family!r} to name its groups ({first_names}), found {quoted(name)}"
                 f"{did_you_mean(name, names) or '.'}"
             )
-    shares = np.array([given.get(name, np.nan) for name in names])
-    others = np.isnan(shares)
-    rest = max(1.0 - sum(given.values()), 0.0)
-    shares[others] = rest * own[others] / (own[others].sum() or 1.0)
+    shares = np.array([family_shares.get(name, np.nan) for name in names])
+    is_missing = np.isnan(shares)
+    rest = max(1.0 - sum(family_shares.values()), 0.0)
+    shares[is_missing] = rest * corpus_shares[is_missing] / (corpus_shares[is_missing].sum() or 1.0)
     return shares
 
 

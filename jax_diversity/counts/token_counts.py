@@ -115,8 +115,8 @@ class TokenCounts(ABC):
         for chunk in self.chunks():
             for family, matrix in chunk.counts.items():
                 sums[family] += np.asarray(matrix.sum(axis=0, dtype=np.int64)).ravel()
-        for each in sums.values():
-            each.setflags(write=False)
+        for total in sums.values():
+            total.setflags(write=False)
         return sums
 
     def target_share(self, family: str) -> Float64[np.ndarray, " group"]:
@@ -132,7 +132,7 @@ class TokenCounts(ABC):
             if chunk.documents is None or chunk.turns is None:
                 return None
             pairs.append((chunk.documents, chunk.turns))
-        documents, turns = (np.concatenate(each) for each in zip(*pairs, strict=True))
+        documents, turns = (np.concatenate(blocks) for blocks in zip(*pairs, strict=True))
         return documents, turns
 
     @cached_property
@@ -152,8 +152,8 @@ class CountsDigest:
     """
 
     def __init__(self, counts: TokenCounts) -> None:
-        about = [dict(counts.weights), counts.sequence_length, dict(counts.num_groups)]
-        self._about = json.dumps(about).encode()
+        description = [dict(counts.weights), counts.sequence_length, dict(counts.num_groups)]
+        self._about = json.dumps(description).encode()
         self._columns: dict[str, hashlib._Hash] = {}
 
     def add(self, block: Characteristics) -> None:
@@ -165,9 +165,9 @@ class CountsDigest:
         if block.documents is not None:
             self._add("documents", block.documents)
         if block.copies is not None:
-            held = block.copies >= 0
-            self._add("copies", held.sum(axis=1))
-            self._add("members", block.copies[held])
+            is_copy = block.copies >= 0
+            self._add("copies", is_copy.sum(axis=1))
+            self._add("members", block.copies[is_copy])
         if block.turns is not None:
             self._add("turns", block.turns)
 

@@ -73,18 +73,18 @@ def balance(
     settings = PoolSettings(objective, pool_size, aging, advance, checkpoint, mesh)
 
     def order_part(part: PlannedPart) -> Int64[np.ndarray, " _remaining"]:
-        own = part.plan
-        numbers = tie_numbers(own.num_positions, ties, [seed, part.number])
-        num_parts = parts_of(len(own.remaining), part_size)
+        plan = part.plan
+        numbers = tie_numbers(plan.num_positions, ties, [seed, part.number])
+        num_parts = parts_of(len(plan.remaining), part_size)
         stream = balanced_stream(
-            own.features, own.remaining, [seed, part.number], num_parts, part.deviation, part.capacity
+            plan.features, plan.remaining, [seed, part.number], num_parts, part.deviation, part.capacity
         )
         if part.follows:
-            stream = follow_targets(own, stream)
+            stream = follow_targets(plan, stream)
         select = select_from_pool if num_parts == 1 else functools.partial(select_in_parts, num_parts=num_parts)
-        return select(own, stream, numbers, settings)
+        return select(plan, stream, numbers, settings)
 
     if plan is not None:
         return plan.in_parts(order_part, advance)
-    with planned(counts, objective, seed=seed, mesh=mesh) as made:
-        return made.in_parts(order_part, advance)
+    with planned(counts, objective, seed=seed, mesh=mesh) as chunked_plan:
+        return chunked_plan.in_parts(order_part, advance)

@@ -164,7 +164,7 @@ def order(
     """
     check_type("characteristics", counts, TokenCounts, MADE_BY)
     run = METHODS.find(method)
-    if within := {each.name for each in dataclasses.fields(Objective)}.intersection(options):
+    if within := {field.name for field in dataclasses.fields(Objective)}.intersection(options):
         raise UserError(f"Expected {min(within)} in an objective; give objective=jd.Objective({min(within)}=...).")
     METHODS.check_options(method, options)
     objective = as_objective(objective)
@@ -181,8 +181,8 @@ def order(
     if METHODS.takes(method, "characteristics"):
         check_index_range(counts.num_sequences, 0)
         counts = in_memory = counts.rows(0, counts.num_sequences)
-    given = {"seed": seed, "objective": objective}
-    used = {name: value for name, value in given.items() if METHODS.takes(method, name)}
+    shared = {"seed": seed, "objective": objective}
+    used = {name: value for name, value in shared.items() if METHODS.takes(method, name)}
     info: dict[str, Any] = {
         "method": method,
         **used,
@@ -219,8 +219,8 @@ def order(
                 from jax_diversity.ordering.chunks import planned  # loads JAX
 
                 mesh = options.get("mesh")
-                made = planned(counts, *needs, seed=seed, identity=identity, folder=state, mesh=mesh)
-                plan = stack.enter_context(made)
+                chunked = planned(counts, *needs, seed=seed, identity=identity, folder=state, mesh=mesh)
+                plan = stack.enter_context(chunked)
             else:
                 plan = Plan.build(in_memory, *needs)
             arguments["plan"] = plan

@@ -105,14 +105,14 @@ def planned(
         yield Plan.build(counts.rows(*bounds), objective, targets, consumed, previous)
         return
     with tempfile.TemporaryDirectory(prefix="jax-diversity-") as temporary:
-        own = Path(temporary if folder is None else folder) / _FOLDER
+        state_folder = Path(temporary if folder is None else folder) / _FOLDER
         if devices is not None and devices.is_multi_process:
-            own = own.with_name(f"{_FOLDER}-{jax.process_index()}")
-        with locked(own), space_for(own):
-            plan = ChunkedPlan(counts, objective, targets, consumed, previous, seed, identity, own, devices)
+            state_folder = state_folder.with_name(f"{_FOLDER}-{jax.process_index()}")
+        with locked(state_folder), space_for(state_folder):
+            plan = ChunkedPlan(counts, objective, targets, consumed, previous, seed, identity, state_folder, devices)
             plan.read_totals()
             yield plan
-            shutil.rmtree(own)  # before the lock is released
+            shutil.rmtree(state_folder)  # before the lock is released
 
 
 class ExcessSums(NamedTuple):
@@ -183,7 +183,7 @@ class _ConsumedSums:
     def add(self, features: Features, rows: Int64[np.ndarray, " row"], phases: Int64[np.ndarray, " row"]) -> None:
         """Add a chunk; `rows` and `phases` are those of its consumed sequences."""
         added = [ExcessSums.of(features, rows[phases == phase]) for phase in range(len(self._consumed.number))]
-        stacked = (np.stack(each) for each in zip(*added, strict=True))
+        stacked = (np.stack(columns) for columns in zip(*added, strict=True))
         self._consumed = self._consumed.plus(ExcessSums(*stacked))
         left = np.delete(np.arange(features.num_sequences), rows)
         for family, sums in self._heaviest.items():
@@ -191,7 +191,7 @@ class _ConsumedSums:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return all arrays by name."""
-        sums = {f"consumed/{name}": each for name, each in self._consumed._asdict().items()}
+        sums = {f"consumed/{name}": sum_ for name, sum_ in self._consumed._asdict().items()}
         for family, (tokens, numbers) in self._heaviest.items():
             parts = {"data": tokens.data, "indices": tokens.indices, "indptr": tokens.indptr, "numbers": numbers}
             sums |= {f"heaviest/{family}/{name}": part for name, part in parts.items()}
@@ -242,7 +242,7 @@ class GroupDivision(NamedTuple):
             # No position needs the sequences without tokens.
             return np.where(tokens > 0, np.minimum(demand.tokens_before(position), tokens), 0.0)
 
-        wanted = []
+        share_rows = []
         for cut in range(1, num_parts):
             low, high = 0.0, float(demand.knots[-1])
             of_cut = numbers.sum() * cut / num_parts
@@ -255,8 +255,8 @@ class GroupDivision(NamedTuple):
             for _ in range(_BISECTIONS):
                 middle = (low + high) / 2
                 low, high = (middle, high) if placed(middle) < of_cut else (low, middle)
-            wanted.append(before(high))
-        return cls(family, tokens, np.stack([*wanted, tokens.astype(np.float64)], axis=1))
+            share_rows.append(before(high))
+        return cls(family, tokens, np.stack([*share_rows, tokens.astype(np.float64)], axis=1))
 
     def divide(
         self, features: Features, stream: Int64[np.ndarray, " row"], placed: Int64[np.ndarray, "group part"]
@@ -312,11 +312,13 @@ class ChunkedPlan:
         self._columns = self._features(self._empty).family_columns
         self._spool = Spool(folder, self.num_parts, self._empty)
         if targets is not None:  # an error before the counts are read
-            own = np.zeros(sum(counts.num_groups[family] for family in self._columns) + 1)
-            target_table(targets, own, self._columns, counts.families, 0, own, None)
+            shares = np.zeros(sum(counts.num_groups[family] for family in self._columns) + 1)
+            target_table(targets, shares, self._columns, counts.families, 0, shares, None)
         described = [dict(counts.num_groups), dict(counts.weights), counts.sequence_length, number]
         marks = [
-            hashlib.sha256(each.tobytes()).hexdigest() for each in (self.consumed, self._previous) if each is not None
+            hashlib.sha256(indices.tobytes()).hexdigest()
+            for indices in (self.consumed, self._previous)
+            if indices is not None
         ]
         # A mapping holds only from the consumed sequences on.
         followed = None if targets is None else [Targets.of(targets).fingerprint, isinstance(targets, Targets)]
@@ -385,8 +387,8 @@ class ChunkedPlan:
     def _consumed_between(self, first: int, stop: int) -> tuple[Int64[np.ndarray, " _row"], Int64[np.ndarray, " _row"]]:
         """Return the rows of the consumed sequences between two sequences, and their positions."""
         sequences = self.consumed[self._by_sequence]
-        own = slice(*np.searchsorted(sequences, [first, stop]).tolist())
-        return sequences[own] - first, self._by_sequence[own]
+        places = slice(*np.searchsorted(sequences, [first, stop]).tolist())
+        return sequences[places] - first, self._by_sequence[places]
 
     # ---- 1. totals
 
@@ -398,7 +400,7 @@ class ChunkedPlan:
         starts = self._targets.starts if isinstance(self._targets, Targets) else (0,)
         sums, digests, digest = ExcessSums.of(self._features(self._empty), np.arange(0)), [], CountsDigest(self._counts)
         of_consumed = _ConsumedSums(len(starts), self._columns, self._counts.num_groups) if self._follows else None
-        known, ends = [Rows(np.zeros(0, np.int64), self._empty)], _GroupEnds()
+        last_rows, ends = [Rows(np.zeros(0, np.int64), self._empty)], _GroupEnds()
         for (first, stop), chunk in zip(itertools.pairwise(self._bounds), self._counts.chunks(), strict=True):
             features = self._features(chunk)
             sums = sums.plus(ExcessSums.of(features, np.arange(chunk.num_sequences)))
@@ -408,13 +410,13 @@ class ChunkedPlan:
                 rows, positions = self._consumed_between(first, stop)
                 of_consumed.add(features, rows, np.searchsorted(starts, positions, side="right") - 1)
                 last = positions >= len(self.consumed) - max(self._objective.windows, default=0)
-                known.append(Rows(positions[last], chunk.take(rows[last])))
+                last_rows.append(Rows(positions[last], chunk.take(rows[last])))
             if self._previous is not None:
                 ends.add(chunk, self._previous[first:stop])
         totals = {**sums._asdict(), "digests": np.array(digests), "fingerprint": np.array(digest.hexdigest())}
         if of_consumed is not None:
             totals |= of_consumed.arrays()
-        rows_known = Rows.joined(known)
+        rows_known = Rows.joined(last_rows)
         by_position = rows_known.take(np.argsort(rows_known.numbers))
         totals |= {f"{_KNOWN}{name}": values for name, values in by_position.arrays().items()} | ends.arrays()
         state.save(_as_arrays(totals))
@@ -436,18 +438,18 @@ class ChunkedPlan:
 
     def _known(self) -> Rows:
         """Return the last consumed sequences, to which windows reach back, by position."""
-        arrays = {name.removeprefix(_KNOWN): each for name, each in self._totals.items() if name.startswith(_KNOWN)}
+        arrays = {name.removeprefix(_KNOWN): array for name, array in self._totals.items() if name.startswith(_KNOWN)}
         return Rows.from_arrays(arrays, self._empty)
 
     @cached_property
     def _schedule(self) -> TargetSchedule:
         """The targets of all positions."""
-        own = self._shares
+        corpus_shares = self._shares
         if not self._follows:
-            return TargetSchedule((0,), own[None], np.zeros(len(own)))
+            return TargetSchedule((0,), corpus_shares[None], np.zeros(len(corpus_shares)))
         sums, consumed = self._total_sums, _ConsumedSums.consumed_of(self._totals)
         number, num_left = int(consumed.number.sum()), int(sums.number - consumed.number.sum())
-        starts, table = (0,), own[None]
+        starts, table = (0,), corpus_shares[None]
         if self._targets is not None:
             seen = np.append(consumed.columns.sum(axis=0), 0.0).astype(np.float64)
             means = None
@@ -455,7 +457,7 @@ class ChunkedPlan:
                 of_consumed = float(consumed.norms.sum())
                 means = (of_consumed / number, (float(sums.norms) - of_consumed) / num_left)
             families = self._counts.families
-            starts, table = target_table(self._targets, own, self._columns, families, number, seen, means)
+            starts, table = target_table(self._targets, corpus_shares, self._columns, families, number, seen, means)
         # The consumed sequences have only positions of the first phase if the targets are a mapping.
         excess = consumed.excess(table[: len(consumed.number)]).sum(axis=0)
         return TargetSchedule(starts, table, excess)
@@ -494,11 +496,11 @@ class ChunkedPlan:
         bounds = np.append(schedule.starts, stop)
         targets = []
         for start, end in zip(ends - sums.number, ends, strict=True):
-            held = np.maximum(np.minimum(bounds[1:], end) - np.maximum(bounds[:-1], start), 0)
-            phase = int(np.argmax(held))
+            num_positions = np.maximum(np.minimum(bounds[1:], end) - np.maximum(bounds[:-1], start), 0)
+            phase = int(np.argmax(num_positions))
             # One phase keeps its exact targets.
-            of_part = held @ schedule.table / max(int(held.sum()), 1)
-            targets.append(schedule.table[phase] if held[phase] == held.sum() else of_part)
+            of_part = num_positions @ schedule.table / max(int(num_positions.sum()), 1)
+            targets.append(schedule.table[phase] if num_positions[phase] == num_positions.sum() else of_part)
         return np.array(targets)
 
     def _deviations(self, sums: ExcessSums) -> Float64[np.ndarray, "cut column"]:
@@ -590,8 +592,8 @@ class ChunkedPlan:
             to_right = np.flatnonzero(arranged[:reach] >= reach)
             to_left = arranged[to_right]
             joining, leaving = (ExcessSums.of(features, rows).excess(targets) for rows in (to_left, to_right))
-            moved = {f"{name}/right": each for name, each in sides.take(to_right).arrays().items()}
-            moved |= {f"{name}/left": each for name, each in sides.take(to_left).arrays().items()}
+            moved = {f"{name}/right": array for name, array in sides.take(to_right).arrays().items()}
+            moved |= {f"{name}/left": array for name, array in sides.take(to_left).arrays().items()}
             places_of_moved = {"places_left": places[0][to_right], "places_right": places[1][to_left - reach]}
             state.save({**moved, **places_of_moved, "change": joining - leaving})
 
@@ -623,7 +625,7 @@ class ChunkedPlan:
         number = sum(1 for _ in itertools.takewhile(lambda state: state.read() is not None, states))
         if self._mesh is not None and self._mesh.is_multi_process:
             numbers = from_all_processes(self._mesh, [np.array([number])])
-            number = min(int(each[0][0]) for each in numbers)
+            number = min(int(numbers_of_chunk[0][0]) for numbers_of_chunk in numbers)
         return number
 
     def _part_rows(
@@ -647,10 +649,10 @@ class ChunkedPlan:
     ) -> tuple[Int64[np.ndarray, " _sequence"], PlannedPart]:
         """Return the sequences of a part's plan, and the plan; the last consumed sequences come before the part."""
         rows, before = self._part_rows(part, before)
-        known = self._known() if not part else rows.take(np.arange(0))
-        num_known = len(known.numbers)
-        numbers = np.append(self.consumed[known.numbers], rows.numbers)
-        chars = Characteristics.joined([known.counts, rows.counts])
+        known_rows = self._known() if not part else rows.take(np.arange(0))
+        num_known = len(known_rows.numbers)
+        numbers = np.append(self.consumed[known_rows.numbers], rows.numbers)
+        chars = Characteristics.joined([known_rows.counts, rows.counts])
         del rows
         schedule = self._schedule
         phases, starts = phases_between(schedule.starts, first_position - num_known, len(numbers))
@@ -690,8 +692,8 @@ class _GroupEnds:
                 continue
             members = members[:, None] if members.ndim == 1 else members
             row, column = np.nonzero(members >= 0)
-            given = members[row, column], positions[row], np.ones(len(row), np.int64)
-            numbers, last, sizes = (np.concatenate(pair) for pair in zip(columns, given, strict=True))
+            entries = members[row, column], positions[row], np.ones(len(row), np.int64)
+            numbers, last, sizes = (np.concatenate(pair) for pair in zip(columns, entries, strict=True))
             numbers, place = np.unique(numbers, return_inverse=True)
             latest = np.zeros(len(numbers), np.int64)
             np.maximum.at(latest, place, last)
@@ -711,8 +713,8 @@ class _GroupEnds:
     ) -> tuple[Int64[np.ndarray, " group"], Int64[np.ndarray, " group"]]:
         """Return the last positions and the numbers of sequences of the groups that are kept apart."""
         parts = []
-        for kind, own in (("documents", slice(apart.num_documents)), ("copies", slice(apart.num_documents, None))):
-            places = np.searchsorted(stored[f"ends/{kind}/numbers"], apart.numbers[own])
+        for kind, columns in (("documents", slice(apart.num_documents)), ("copies", slice(apart.num_documents, None))):
+            places = np.searchsorted(stored[f"ends/{kind}/numbers"], apart.numbers[columns])
             parts.append([stored[f"ends/{kind}/{name}"][places] for name in ("last", "sizes")])
         last, sizes = (np.concatenate(pair) for pair in zip(*parts, strict=True))
         return last, sizes
@@ -730,7 +732,7 @@ def _every_other(number: int, reach: int, first: int) -> Int64[np.ndarray, " row
 
 def _of_side(stored: Mapping[str, np.ndarray], side: str) -> dict[str, np.ndarray]:
     """Return the arrays of the rows that were moved to a side."""
-    return {name.removesuffix(f"/{side}"): each for name, each in stored.items() if name.endswith(f"/{side}")}
+    return {name.removesuffix(f"/{side}"): array for name, array in stored.items() if name.endswith(f"/{side}")}
 
 
 def _as_arrays(values: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -22,8 +22,8 @@ def named_targets(config: TargetsConfig, counts: TokenCounts, group_names: Mappi
         UserError: a group does not exist, the numbers of shares and groups differ, or a start is beyond the last
             position.
     """
-    own = {family: counts.target_share(family) for family in config.shares}
-    return targets_of(config, group_names, own, counts.num_sequences)
+    corpus_shares = {family: counts.target_share(family) for family in config.shares}
+    return targets_of(config, group_names, corpus_shares, counts.num_sequences)
 
 
 def targets_of(
@@ -46,8 +46,8 @@ def targets_of(
     """
     shares = {}
     for family, phases in config.shares.items():
-        names, own = group_names[family], own_shares[family]
-        shares[family] = np.stack([group_shares(family, phase, names, own) for phase in phases])
+        names, corpus_shares = group_names[family], own_shares[family]
+        shares[family] = np.stack([group_shares(family, phase, names, corpus_shares) for phase in phases])
     if config.linear:
         first, last = ({family: phases[end] for family, phases in shares.items()} for end in (0, 1))
         return Targets.linear(first, last, num_positions, min(_MOST_STEPS, num_positions))

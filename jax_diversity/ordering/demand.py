@@ -135,10 +135,10 @@ class TargetDemand(NamedTuple):
         by thousands of sequences. What is missing before every knot is added to the demand until the largest error no
         longer falls.
         """
-        wanted, mean_tokens = self.tokens[:, :-1], sequences.sizes.sum() / max(int(sequences.numbers.sum()), 1)
+        tokens, mean_tokens = self.tokens[:, :-1], sequences.sizes.sum() / max(int(sequences.numbers.sum()), 1)
         demand, best, least = self, self, np.inf
         for _ in range(_MOST_ROUNDS):
-            missing = wanted - demand._placed(sequences)
+            missing = tokens - demand._placed(sequences)
             error = float(np.linalg.norm(missing, axis=1).max()) / max(mean_tokens, 1.0)
             if error >= least:
                 break

@@ -227,11 +227,11 @@ def build_rows(features: Features, device: int = 0, num_devices: int = 1, sizes:
     `sizes` are the smallest sizes, so that several tables have equal sizes.
     """
     counts = np.diff(features.row_starts)
-    own = counts[device::num_devices]
-    starts = np.concatenate([[0], np.cumsum(own)])
+    device_counts = counts[device::num_devices]
+    starts = np.concatenate([[0], np.cumsum(device_counts)])
     # Every device has the sizes of the device that needs most.
     needed = [row_sizes(counts[other::num_devices]) for other in range(num_devices)]
-    num_rows, num_nonzeros, longest = (max(each) for each in zip(sizes, *needed, strict=True))
+    num_rows, num_nonzeros, longest = (max(needed_sizes) for needed_sizes in zip(sizes, *needed, strict=True))
     # A single device uses the arrays unchanged: an index of every non-zero would be larger than the counts themselves.
     entries = slice(None)
     if num_devices > 1:
@@ -277,14 +277,14 @@ def _start_placed(rule: GreedyRule, plan: Plan, placed: Int64[np.ndarray, " posi
     sizes = np.asarray(rule.window_sizes).tolist()
     sums = [placed, *(placed[max(len(placed) - size, 0) :] for size in sizes)]
     num_groups, num_members = len(rule.apart_shares), len(group)
-    held = [
+    group_tokens = [
         np.bincount(group[:, rows].ravel(), np.tile(tokens[rows], num_members), minlength=num_groups) for rows in sums
     ]
     if num_groups:
-        held[0][: len(plan.head_start)] += plan.head_start  # it is part of the prefix, not of the windows
+        group_tokens[0][: len(plan.head_start)] += plan.head_start  # it is part of the prefix, not of the windows
     total = [divmod(int(tokens[rows].sum()), _TOTAL_UNIT) for rows in sums]
     return PlacedTokens(
-        jax.device_put(np.array(held, np.float64)[:, :num_groups].astype(np.int32)),
+        jax.device_put(np.array(group_tokens, np.float64)[:, :num_groups].astype(np.int32)),
         jax.device_put(np.array(total, np.int32)),
     )
 
@@ -340,9 +340,9 @@ def add_placed(
     if not placed.tokens.shape[1]:
         return placed
     tokens, total = placed.tokens, placed.total
-    own = chosen.tokens.astype(jnp.int32)
-    tokens = tokens.at[:, chosen.apart].add(own)
-    total = total.at[:, 1].add(own)
+    chosen_tokens = chosen.tokens.astype(jnp.int32)
+    tokens = tokens.at[:, chosen.apart].add(chosen_tokens)
+    total = total.at[:, 1].add(chosen_tokens)
     for index, row in enumerate(leaving, 1):
         lost = jnp.where(num_placed >= rule.window_sizes[index - 1], -row.tokens.astype(jnp.int32), 0)
         tokens = tokens.at[index, row.apart].add(lost)
@@ -356,11 +356,11 @@ def apart_gradient(
     rule: GreedyRule, placed: PlacedTokens, groups: Int32[Array, "..."] | slice = slice(None)
 ) -> Float32[Array, "..."]:
     """Return `2 λ √n_g (P_g - τ_g S)` plus the windows' parts: the score of one token of each of the groups."""
-    held = placed.tokens[:, groups].astype(jnp.float32)
+    group_tokens = placed.tokens[:, groups].astype(jnp.float32)
     total = rule.times(placed.total[:, 0].astype(jnp.float32), jnp.float32(_TOTAL_UNIT))
     total += placed.total[:, 1].astype(jnp.float32)
     shares = rule.apart_shares[groups]
-    excess = [held[index] - rule.times(total[index], shares) for index in range(len(held))]
+    excess = [group_tokens[index] - rule.times(total[index], shares) for index in range(len(group_tokens))]
     combined = excess[0]
     for of_window in excess[1:]:
         combined += rule.times(rule.window_weight, of_window)

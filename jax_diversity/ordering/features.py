@@ -51,9 +51,9 @@ class SeparatedGroups:
     def build(cls, characteristics: Characteristics, weight: float) -> SeparatedGroups:
         """Make the groups of the characteristics' documents and copies; with a weight of zero there are no groups."""
         num_sequences, tokens = characteristics.num_sequences, characteristics.tokens
-        given = [] if weight == 0 else [characteristics.documents, characteristics.copies]
-        rows, sizes, held, numbers, num_groups, num_documents = [], [], [], [], 0, 0
-        for members_of in given:
+        memberships = [] if weight == 0 else [characteristics.documents, characteristics.copies]
+        rows, sizes, group_tokens, numbers, num_groups, num_documents = [], [], [], [], 0, 0
+        for members_of in memberships:
             if members_of is None:
                 continue
             members = (members_of[:, None] if members_of.ndim == 1 else members_of).T
@@ -67,7 +67,7 @@ class SeparatedGroups:
             sizes.append(size[several])
             numbers.append(distinct[several])
             sums = np.bincount(number.ravel(), np.tile(tokens, len(members)), minlength=len(size))
-            held.append(sums[several])
+            group_tokens.append(sums[several])
             num_groups += int(several.sum())
             if members_of is characteristics.documents:
                 num_documents = num_groups
@@ -76,7 +76,7 @@ class SeparatedGroups:
         group = np.array(rows, np.int32)
         group[group < 0] = num_groups
         group.sort(axis=0)  # unused places last
-        share = np.concatenate(held) / max(int(tokens.sum()), 1)
+        share = np.concatenate(group_tokens) / max(int(tokens.sum()), 1)
         weights = weight * np.sqrt(np.concatenate(sizes))
         return cls(group, share, weights, np.concatenate(numbers), num_documents)
 
@@ -198,14 +198,14 @@ class Features:
         apart, num_columns = self.apart, len(self.targets)
         if not len(apart.group):
             return self
-        held = apart.group < len(apart.share)
+        is_used = apart.group < len(apart.share)
         lengths = np.diff(self.row_starts)
-        row_starts = np.append(0, np.cumsum(lengths + held.sum(axis=0)))
+        row_starts = np.append(0, np.cumsum(lengths + is_used.sum(axis=0)))
         columns, values = np.empty(row_starts[-1], np.int32), np.empty(row_starts[-1], np.float32)
-        own = np.arange(len(self.columns)) + np.repeat(row_starts[:-1] - self.row_starts[:-1], lengths)
-        columns[own], values[own] = self.columns, self.values
+        entries = np.arange(len(self.columns)) + np.repeat(row_starts[:-1] - self.row_starts[:-1], lengths)
+        columns[entries], values[entries] = self.columns, self.values
         place = row_starts[:-1] + lengths
-        for group, is_member in zip(apart.group, held, strict=True):
+        for group, is_member in zip(apart.group, is_used, strict=True):
             columns[place[is_member]] = num_columns + group[is_member]
             values[place[is_member]] = self.tokens[is_member]
             place += is_member
@@ -278,12 +278,15 @@ class Features:
         # `bincount` would convert narrow integers in every call.
         columns, values = self.columns[entries].astype(np.intp), self.values[entries].astype(np.float64)
         num_entries = np.bincount(columns, minlength=len(chosen))
-        sums, squares = (np.bincount(columns, each, minlength=len(chosen)) for each in (values, values * values))
+        sums, squares = (np.bincount(columns, weights, minlength=len(chosen)) for weights in (values, values * values))
         num_rows = max(len(rows), 1)
         variances = squares / num_rows - (sums / num_rows) ** 2
-        for own in self.family_columns.values():
-            if num_entries[own].sum() >= _MANY_GROUPS * num_rows:
-                chosen[own.start + np.argsort(-variances[own], kind="stable")[_COLUMNS_OF_STEPS:]] = True
+        for columns_of_family in self.family_columns.values():
+            if num_entries[columns_of_family].sum() >= _MANY_GROUPS * num_rows:
+                chosen[
+                    columns_of_family.start
+                    + np.argsort(-variances[columns_of_family], kind="stable")[_COLUMNS_OF_STEPS:]
+                ] = True
         return chosen
 
     def num_deferred(self) -> Int64[np.ndarray, " sequence"]:

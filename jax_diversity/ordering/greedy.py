@@ -198,8 +198,10 @@ class GreedySelector:
         def build(device: int) -> tuple[Float32[Array, "part _row"], ...]:
             shares = _shares(self._groups, device, size)
             return tuple(
-                jax.device_put(np.pad(costs[:, own], ((0, 0), (0, num_rows - len(own))), constant_values=np.inf))
-                for _, own, num_rows in shares
+                jax.device_put(
+                    np.pad(costs[:, members], ((0, 0), (0, num_rows - len(members))), constant_values=np.inf)
+                )
+                for _, members, num_rows in shares
             )
 
         return split(self._mesh, build, (BY_COLUMN,) * len(self._groups))
@@ -283,10 +285,10 @@ def _build_candidates(
     bucket_of = np.zeros(num_own, np.int32)
     row_of = np.zeros(num_own, np.int32)
     buckets = []
-    for width, own, num_rows in _shares(groups, device, size):
-        bucket_of[own // size] = len(buckets)
-        row_of[own // size] = np.arange(len(own))
-        buckets.append(_build_bucket(features, own, rounded_width(width), num_rows))
+    for width, members, num_rows in _shares(groups, device, size):
+        bucket_of[members // size] = len(buckets)
+        row_of[members // size] = np.arange(len(members))
+        buckets.append(_build_bucket(features, members, rounded_width(width), num_rows))
     return Candidates(tuple(buckets), jax.device_put(bucket_of), jax.device_put(row_of))
 
 
@@ -364,8 +366,8 @@ def _step(
     deviation = place(rule, state.deviation, row, rows_leaving, state.num_placed)
     device, size = device_place(axis)
     # A device numbers its own sequences 0, 1, 2 ...; on another device the same number is another sequence.
-    own, is_own = chosen // size, chosen % size == device
-    bucket_index, bucket_row = candidates.bucket_of[own], candidates.row_of[own]
+    index_there, is_own = chosen // size, chosen % size == device
+    bucket_index, bucket_row = candidates.bucket_of[index_there], candidates.row_of[index_there]
     # The owner writes an infinite cost into one bucket; all other buckets and devices write past the end (dropped).
     costs = tuple(
         costs.at[:, jnp.where(is_own & (bucket_index == index), bucket_row, costs.shape[1])].set(
@@ -393,9 +395,9 @@ def _best_candidate(
         # <gradient, v_s> = <gradient, c_s> - t_s <gradient, τ>. If all t_s are equal, the second term does not matter.
         per_token = None if equal_tokens else jnp.sum(rule.times(gradient[:-1], rule.targets[:-1]))
         # The barrier makes XLA compute these arrays once, not again for every row.
-        both = jnp.concatenate([gradient, apart_gradient(rule, state.deviation.placed)])
-        both, norm = lax.optimization_barrier((both, gradient[-1]))
-        scores = [_scores(rule, bucket, costs[0], both, norm, per_token) for bucket, costs in tables]
+        gradients = jnp.concatenate([gradient, apart_gradient(rule, state.deviation.placed)])
+        gradients, norm = lax.optimization_barrier((gradients, gradient[-1]))
+        scores = [_scores(rule, bucket, costs[0], gradients, norm, per_token) for bucket, costs in tables]
     else:
         sums = _family_sums(rule, rule.families, gradient)
         scores = [_norm_scores(rule, rule.families, bucket, costs, gradient, *sums) for bucket, costs in tables]
@@ -458,9 +460,9 @@ def _norm_scores(
             for total, start, end in zip(totals, starts, ends, strict=True)
         ]
 
-    own = [costs[index] - rule.times(per_token[index], bucket.tokens) for index in range(len(starts))]
+    bucket_costs = [costs[index] - rule.times(per_token[index], bucket.tokens) for index in range(len(starts))]
     score = rule.times(families.norm_weight, jnp.abs(bucket.norms + (0.5 * gradient[-1] - rule.targets[-1])))
-    for index, growth in enumerate(_over_features(bucket, add, own)):
+    for index, growth in enumerate(_over_features(bucket, add, bucket_costs)):
         # We compute ||D + v|| - ||D|| as the difference of the squares, divided by the sum of the norms. This avoids
         # the difference of two large numbers. Rounding must not make a square negative. The divisor is finite and above
         # zero: an infinite cost stays infinite, and 0/0 does not occur for a family without deviation.

@@ -169,8 +169,8 @@ def _covering_width(features: Features, rows: Int64[np.ndarray, " row"], most_gr
     entries, used = _heaviest_entries(features, rows, most_groups)
     counts = np.zeros(entries.shape)
     counts[used] = features.values[entries[used]]
-    held, total = np.cumsum(counts.sum(axis=0)), features.totals(rows).sum()
-    covering = int(np.searchsorted(held, _COVERED * total)) + 1 if total else 1
+    cumulative, total = np.cumsum(counts.sum(axis=0)), features.totals(rows).sum()
+    covering = int(np.searchsorted(cumulative, _COVERED * total)) + 1 if total else 1
     return min(covering, most_groups)
 
 
@@ -246,12 +246,12 @@ def halve(
             middles = carried[1 << (num_levels - level - 1) :: 1 << (num_levels - level)]
             bends = 2.0 * middles - cuts[:-1] - cuts[1:]
         shares = [
-            (blocks[own], boundaries[own[0] : own[-1] + 2], bends if carried is None else bends[own])
-            for own in np.split(np.arange(len(blocks)), min(num_threads, len(blocks)))
+            (blocks[numbers], boundaries[numbers[0] : numbers[-1] + 2], bends if carried is None else bends[numbers])
+            for numbers in np.split(np.arange(len(blocks)), min(num_threads, len(blocks)))
         ]
         halves, ends = zip(*in_threads(functools.partial(_halve_level, table, lanes, sweeps), shares), strict=True)
         blocks = np.concatenate(halves)
-        boundaries = np.concatenate([ends[0][:1], *(each[1:] for each in ends)])
+        boundaries = np.concatenate([ends[0][:1], *(end[1:] for end in ends)])
     return np.where(blocks < len(arranged), np.append(arranged, -1)[np.minimum(blocks, len(arranged))], -1)
 
 
@@ -259,7 +259,7 @@ def _halve_level(
     table: WalkTable,
     lanes: int,
     num_sweeps: int,
-    given: tuple[
+    share: tuple[
         Int32[np.ndarray, "block member"],
         Float32[np.ndarray, "boundary column"],
         Float64[np.ndarray, "bend bend_column"],
@@ -267,10 +267,10 @@ def _halve_level(
 ) -> tuple[Int32[np.ndarray, "half half_member"], Float32[np.ndarray, "new_boundary column"]]:
     """Halve every block; return the halves and the deviations at their boundaries (before each block, at the end).
 
-    `given` has the blocks, the deviations at their boundaries, and `2 E_middle - E_start - E_end`, where E is the
+    `share` has the blocks, the deviations at their boundaries, and `2 E_middle - E_start - E_end`, where E is the
     deviation of the sequences of other calls.
     """
-    blocks, boundaries, bends = given
+    blocks, boundaries, bends = share
     num_blocks, size = blocks.shape
     num_pairs = size // 2
     steps = -(-num_pairs // lanes)
@@ -338,8 +338,8 @@ def _walk(
         index = number % len(firsts)
         first, second = firsts[index], seconds[index]
         columns = jnp.concatenate([table.columns[first], table.columns[second]], axis=1).astype(jnp.int32)
-        given = table.counts[first].astype(jnp.float32), table.counts[second].astype(jnp.float32)
-        counts = jnp.concatenate([given[0], -given[1]], axis=1)
+        pair_counts = table.counts[first].astype(jnp.float32), table.counts[second].astype(jnp.float32)
+        counts = jnp.concatenate([pair_counts[0], -pair_counts[1]], axis=1)
         tokens = table.tokens[first] - table.tokens[second]
         target_products = table.target_products[first] - table.target_products[second]
 
@@ -352,15 +352,15 @@ def _walk(
 
         # A later sweep first subtracts the pair from the sums, then chooses its sign again from all other pairs. In the
         # first sweep the signs are 0, and this changes nothing.
-        others = add(sums, -signs[index].astype(jnp.float32))
+        shifted = add(sums, -signs[index].astype(jnp.float32))
         # <λ (sum - τ sum_tokens), difference - τ difference_tokens> in four products, without a pass over all columns.
-        shared = (table.weights[columns] * counts * others.counts[block_of[:, None], columns]).sum(axis=1)
-        total = others.tokens[block_of]
-        product = shared - total * target_products - tokens * (others.target_products[block_of] - total * square)
+        shared = (table.weights[columns] * counts * shifted.counts[block_of[:, None], columns]).sum(axis=1)
+        total = shifted.tokens[block_of]
+        product = shared - total * target_products - tokens * (shifted.target_products[block_of] - total * square)
         # If both signs are equally good, we take + and - in turn.
         turn = jnp.where(index % 2 == 0, 1.0, -1.0)
         sign = jnp.where(product == 0, turn, -jnp.sign(product))
-        return add(others, sign), signs.at[index].set(sign.astype(jnp.int8))
+        return add(shifted, sign), signs.at[index].set(sign.astype(jnp.int8))
 
     sums, signs = lax.fori_loop(0, num_sweeps * len(firsts), step, (sums, signs))
     return signs, sums.counts - start - sums.tokens[:, None] * table.targets

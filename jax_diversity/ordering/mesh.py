@@ -168,28 +168,28 @@ def _floats(bits: Int32[Array, "..."]) -> Float32[Array, "..."]:
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
-def from_all_processes(mesh: Mesh, own: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+def from_all_processes(mesh: Mesh, arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
     """Send lists of integer arrays to all processes; return the lists of all processes of the mesh, by their index.
 
     The numbers must be below 2^31.
     """
-    lengths = _from_every_process(mesh, np.array([len(own), sum(map(len, own))], np.int32))
+    lengths = _from_every_process(mesh, np.array([len(arrays), sum(map(len, arrays))], np.int32))
     # The arrays of a collective have the same shape on all devices.
     most, longest = np.max(lengths, axis=0)
     sizes, joined = np.zeros(most, np.int32), np.zeros(longest, np.int32)
-    sizes[: len(own)] = list(map(len, own))
-    joined[: sizes.sum()] = np.concatenate([*own, joined[:0]])
-    found = zip(lengths, _from_every_process(mesh, sizes), _from_every_process(mesh, joined), strict=True)
+    sizes[: len(arrays)] = list(map(len, arrays))
+    joined[: sizes.sum()] = np.concatenate([*arrays, joined[:0]])
+    messages = zip(lengths, _from_every_process(mesh, sizes), _from_every_process(mesh, joined), strict=True)
     return [
         np.split(values[:num_values].astype(np.int64), np.cumsum(sizes[:number])[:-1]) if number else []
-        for (number, num_values), sizes, values in found
+        for (number, num_values), sizes, values in messages
     ]
 
 
-def _from_every_process(mesh: Mesh, own: np.ndarray) -> list[np.ndarray]:
+def _from_every_process(mesh: Mesh, array: np.ndarray) -> list[np.ndarray]:
     """Send an array to all processes of the mesh; the arrays have the same shape in all of them."""
     together = jax.jit(lambda values: values, out_shardings=NamedSharding(mesh, EVERYWHERE))
-    gathered = np.asarray(together(split(mesh, lambda _: own[None], BY_ROW)))
+    gathered = np.asarray(together(split(mesh, lambda _: array[None], BY_ROW)))
     # Every device of a process sends the same: we take one of them.
     of_devices = {device.process_index: values for device, values in zip(mesh.devices.flat, gathered, strict=True)}
     return [of_devices[process] for process in sorted(of_devices)]
@@ -229,5 +229,5 @@ def _broadcast(mesh: Mesh, message: bytes) -> bytes:
     first = jax.jit(lambda gathered: gathered[0], out_shardings=NamedSharding(mesh, EVERYWHERE))
     # The length is sent first, because the arrays of a collective have the same shape on all devices.
     size = int(first(split(mesh, lambda _: np.array([[len(message)]], np.int32), BY_ROW))[0])
-    own = np.frombuffer(message[:size].ljust(size, b"\0"), np.uint8)
-    return np.asarray(first(split(mesh, lambda _: own[None], BY_ROW))).tobytes()
+    padded_message = np.frombuffer(message[:size].ljust(size, b"\0"), np.uint8)
+    return np.asarray(first(split(mesh, lambda _: padded_message[None], BY_ROW))).tobytes()

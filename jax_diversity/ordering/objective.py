@@ -160,25 +160,25 @@ class Objective:
         Raises:
             UserError: a family does not exist, or no family has a weight above zero.
         """
-        own = self.family_weights
-        if isinstance(own, Mapping):
-            if unknown := [name for name in own if name not in weights]:
+        given_weights = self.family_weights
+        if isinstance(given_weights, Mapping):
+            if unknown := [name for name in given_weights if name not in weights]:
                 raise UserError(
                     f"Expected family_weights to weigh families of the characteristics ({', '.join(weights)}), found "
                     f"{quoted(unknown[0])}{did_you_mean(unknown[0], weights) or '; add it there or leave it out here.'}"
                 )
-            weights = {**weights, **own}
-        elif own is not None:
-            if len(own) > len(weights):
+            weights = {**weights, **given_weights}
+        elif given_weights is not None:
+            if len(given_weights) > len(weights):
                 raise UserError(
-                    f"The objective weighs {len(own)} families, the characteristics have {len(weights)} "
+                    f"The objective weighs {len(given_weights)} families, the characteristics have {len(weights)} "
                     f"({', '.join(weights)}); add the missing family or use another objective."
                 )
-            weights = dict(zip(weights, own, strict=False))
-        found = {name: value for name, value in weights.items() if value > 0}
-        if not found:
+            weights = dict(zip(weights, given_weights, strict=False))
+        positive = {name: value for name, value in weights.items() if value > 0}
+        if not positive:
             raise UserError("Expected family_weights with a weight above zero, found only zeros.")
-        return found
+        return positive
 
     def resolved_weights(self, counts: TokenCounts) -> dict[str, float]:
         """Return family -> λ, in the families' order, without families of weight zero."""
@@ -192,16 +192,16 @@ def _as_weight(name: str, value: Any) -> float:
     return number
 
 
-def as_objective(given: Objective | str | None) -> Objective | None:
+def as_objective(objective: Objective | str | None) -> Objective | None:
     """Return an objective that is given by itself or by the name of a published one; None stays None.
 
     Raises:
         UserError: another type, or an unknown name.
     """
     check_type(
-        "objective", given, Objective | str | None, "a jd.Objective, or the name of a published one, such as 'f3'"
+        "objective", objective, Objective | str | None, "a jd.Objective, or the name of a published one, such as 'f3'"
     )
-    if isinstance(given, str):
-        check_one_of("the objective", given, Objective.BASES)
-        return Objective.based_on(given, {})
-    return given
+    if isinstance(objective, str):
+        check_one_of("the objective", objective, Objective.BASES)
+        return Objective.based_on(objective, {})
+    return objective

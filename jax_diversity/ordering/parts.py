@@ -96,9 +96,9 @@ class CutSides:
 
     def _products_of(self, row: int) -> Float64[np.ndarray, " row"]:
         """Return `<λ v_row, v_s>` of all sequences."""
-        own, tokens = slice(*self._counts.indptr[row : row + 2]), self._tokens[row]
-        weighted, columns = np.zeros_like(self._weights), self._counts.indices[own]
-        weighted[columns] = self._weights[columns] * self._counts.data[own]
+        entries, tokens = slice(*self._counts.indptr[row : row + 2]), self._tokens[row]
+        weighted, columns = np.zeros_like(self._weights), self._counts.indices[entries]
+        weighted[columns] = self._weights[columns] * self._counts.data[entries]
         products = self._counts @ weighted
         # <c_x - t_x τ, c_s - t_s τ> = <c_x, c_s> - t_x <τ, c_s> - t_s (<τ, c_x> - t_x <τ, τ>), all weighted by λ.
         products -= tokens * self._along_target
@@ -191,22 +191,22 @@ def select_in_parts(
     after = befores[-1].plus(plan.before(parts[-1], len(plan.consumed) + bounds[-2]))
     deviations = [plan.carried + sums.excess for sums in (*befores, after)]  # before every part, and at the end
     # Windows reach back from the first part to the consumed sequences, whose order is known, but not from other parts.
-    known = plan.consumed[max(len(plan.consumed) - max(objective.windows, default=0), 0) :]
-    befores[0] = befores[0].minus(plan.before(known, len(plan.consumed) - len(known)))
-    known_before = [known] + [known[:0]] * (len(parts) - 1)
+    last_consumed = plan.consumed[max(len(plan.consumed) - max(objective.windows, default=0), 0) :]
+    befores[0] = befores[0].minus(plan.before(last_consumed, len(plan.consumed) - len(last_consumed)))
+    known_before = [last_consumed] + [last_consumed[:0]] * (len(parts) - 1)
     sizes = PoolSizes.of(
         plan.features,
-        [np.concatenate(each) for each in zip(known_before, parts, strict=True)],
+        [np.concatenate(rows) for rows in zip(known_before, parts, strict=True)],
         max(map(len, parts)),
         settings.pool_size,
     )
 
     def start_part(number: int) -> tuple[PoolSelector, Plan]:
-        own = plan.part(parts[number], len(plan.consumed) + bounds[number], befores[number], known_before[number])
+        part_plan = plan.part(parts[number], len(plan.consumed) + bounds[number], befores[number], known_before[number])
         if len(plan.targets) > 1:
-            own = own.straightened(deviations[number], deviations[number + 1])
+            part_plan = part_plan.straightened(deviations[number], deviations[number + 1])
         places = len(known_before[number]) + inverse(sorted_streams[number])
-        return PoolSelector(own, objective, places, sizes, aging=settings.aging), own
+        return PoolSelector(part_plan, objective, places, sizes, aging=settings.aging), part_plan
 
     def order_parts(numbers: Sequence[int], advance: Advance) -> list[Int64[np.ndarray, " _part"]]:
         # The deviation before a part is known, so an interrupted run repeats at most the parts that were not finished.
@@ -218,10 +218,10 @@ def select_in_parts(
             orders = run_together(
                 [selector for selector, _ in started], [len(parts[number]) for number in numbers], advance
             )
-            placed = [order[len(own.consumed) :] for order, (_, own) in zip(orders, started, strict=True)]
+            placed = [order[len(part_plan.consumed) :] for order, (_, part_plan) in zip(orders, started, strict=True)]
         return [
-            parts[number][own[: len(parts[number])] - len(known_before[number])]
-            for number, own in zip(numbers, placed, strict=True)
+            parts[number][order[: len(parts[number])] - len(known_before[number])]
+            for number, order in zip(numbers, placed, strict=True)
         ]
 
     indices = np.empty_like(stream)
@@ -273,12 +273,14 @@ def _in_processes(
     # The processes exchange their parts after every round. All processes take part in every exchange.
     size = num_processes * len(workers) * at_once
     for first in range(0, len(numbers), size):
-        given = numbers[first : first + size]
-        own = dict(_in_threads(given[rank::num_processes], order_parts, advance, workers, at_once))
-        for other, found in enumerate(from_all_processes(mesh, [own[number] for number in given[rank::num_processes]])):
+        round_numbers = numbers[first : first + size]
+        process_orders = dict(_in_threads(round_numbers[rank::num_processes], order_parts, advance, workers, at_once))
+        for other, orders in enumerate(
+            from_all_processes(mesh, [process_orders[number] for number in round_numbers[rank::num_processes]])
+        ):
             if other != rank:
-                advance(sum(map(len, found)))
-            yield from zip(given[other::num_processes], found, strict=True)
+                advance(sum(map(len, orders)))
+            yield from zip(round_numbers[other::num_processes], orders, strict=True)
 
 
 def _worker_devices(mesh: Mesh | None, num_parts: int) -> list[Any]:
@@ -290,10 +292,10 @@ def _worker_devices(mesh: Mesh | None, num_parts: int) -> list[Any]:
         device = default_device()
         if is_accelerator(device) and num_parts < _STEPS_OF_A_CORE * num_cores():
             device = processor()
-        own = [device]
+        devices = [device]
     else:
-        own = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
-    return own if is_accelerator(own[0]) else own[:1] * num_cores()
+        devices = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+    return devices if is_accelerator(devices[0]) else devices[:1] * num_cores()
 
 
 class _Stopped(Exception):
@@ -325,8 +327,8 @@ def _in_threads(
             with jax.default_device(device):
                 while True:
                     taken = waiting.get_nowait()
-                    for found in zip(taken, order_parts(taken, tell), strict=True):
-                        messages.put(found)
+                    for order in zip(taken, order_parts(taken, tell), strict=True):
+                        messages.put(order)
         except queue.Empty:
             messages.put(None)
         except BaseException as error:

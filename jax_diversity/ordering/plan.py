@@ -233,7 +233,7 @@ class PlannedPart(NamedTuple):
 
 def target_table(
     targets: Targets | Mapping[str, Any],
-    own: Float64[np.ndarray, " column"],
+    corpus_shares: Float64[np.ndarray, " column"],
     family_columns: Mapping[str, slice],
     families: Sequence[str],
     num_consumed: int,
@@ -244,7 +244,7 @@ def target_table(
 
     Args:
         targets: as in `Plan.build`.
-        own: the corpus's own shares and the mean norm.
+        corpus_shares: the corpus's own shares and the mean norm.
         family_columns: the columns of every family that the objective weighs.
         families: the families of the corpus.
         num_consumed: the number of consumed sequences.
@@ -257,11 +257,11 @@ def target_table(
             raise UserError(f"Targets name unknown families {sorted(unknown)}; the families are {list(families)}.")
         targets = Targets((0,), {name: as_shares(name, [shares], 1) for name, shares in targets.items()})
     # Families without targets, and the norm column, keep the corpus's own shares in all phases.
-    table = np.repeat(own[None], len(targets.starts), axis=0)
+    table = np.repeat(corpus_shares[None], len(targets.starts), axis=0)
     for name, shares in targets.shares.items():
         if name not in family_columns:
-            known = ", ".join(family_columns)
-            raise UserError(f"Targets name the family {name!r}; the objective weighs {known}.")
+            weighed = ", ".join(family_columns)
+            raise UserError(f"Targets name the family {name!r}; the objective weighs {weighed}.")
         columns = family_columns[name]
         if shares.shape[1] != columns.stop - columns.start:
             raise UserError(
@@ -295,10 +295,10 @@ def plain_targets(
 
 def phases_between(starts: Sequence[int], first_position: int, number: int) -> tuple[slice, tuple[int, ...]]:
     """Return the phases of some consecutive positions, and their starts, counted from the first position."""
-    own = np.maximum(np.subtract(starts, first_position), 0)
-    phases = slice(int(np.searchsorted(own, 0, side="right")) - 1, int(np.searchsorted(own, number)))
+    part_starts = np.maximum(np.subtract(starts, first_position), 0)
+    phases = slice(int(np.searchsorted(part_starts, 0, side="right")) - 1, int(np.searchsorted(part_starts, number)))
     phases = slice(phases.start, max(phases.stop, phases.start + 1))
-    return phases, tuple(own[phases].tolist())
+    return phases, tuple(part_starts[phases].tolist())
 
 
 class PrefixSums(NamedTuple):

@@ -221,7 +221,9 @@ class PoolSizes(NamedTuple):
             if (longest if listed else num_columns) * num_slots > _MOST_DEFERRED_ENTRIES:
                 in_deferred = np.zeros_like(lengths)
         steps, deferred = (
-            RowSizes(*(max(each) for each in zip(*(row_sizes(counts[part]) for part in parts), strict=True)))
+            RowSizes(
+                *(max(part_sizes) for part_sizes in zip(*(row_sizes(counts[part]) for part in parts), strict=True))
+            )
             for counts in (lengths - in_deferred, in_deferred)
         )
         groups = [len(features.apart.only(part)[1]) for part in parts] if len(parts) > 1 else [0]
@@ -305,9 +307,9 @@ class Rows(NamedTuple):
         """Return all counts of a sequence; `row` are those of every step."""
         if self.deferred is None:
             return row
-        others = read_row(self.deferred, sequence, num_columns)
-        both = zip((row.columns, row.values), (others.columns, others.values), strict=True)
-        columns, values = (jnp.concatenate(pair) for pair in both)
+        deferred_row = read_row(self.deferred, sequence, num_columns)
+        pairs = zip((row.columns, row.values), (deferred_row.columns, deferred_row.values), strict=True)
+        columns, values = (jnp.concatenate(pair) for pair in pairs)
         return row._replace(columns=columns, values=values)
 
 
@@ -381,7 +383,7 @@ class PoolSelector:
         num_own = -(-self._sizes.num_slots // num_devices(self._mesh))
 
         def build(device: int) -> Slots:
-            own = members[device * num_own : (device + 1) * num_own].astype(np.int32)
+            device_members = members[device * num_own : (device + 1) * num_own].astype(np.int32)
             zeros = jax.device_put(np.zeros(num_own, np.float32))
             table = jax.device_put(np.zeros((num_columns, num_own), self._sizes.table_type))
             apart = jax.device_put(np.zeros((len(features.apart.group), num_own), np.int32))
@@ -392,7 +394,7 @@ class PoolSelector:
             else:
                 columns = np.zeros((num_listed, num_own), features.columns.dtype)
                 values = np.zeros((num_listed, num_own), features.values.dtype)
-            slots = padded(own, num_own, fill=NO_SEQUENCE)
+            slots = padded(device_members, num_own, fill=NO_SEQUENCE)
             columns, values = jax.device_put((columns, values))
             constants = jax.device_put(np.zeros((3, num_own), np.float32))
             return Slots(slots, zeros, table, constants, apart, columns, values, slots)
@@ -504,13 +506,16 @@ def stack(selectors: Sequence[PoolSelector]) -> tuple[GreedyRule, Rows, Stream, 
     def join(*leaves: Array | np.ndarray) -> Array:
         return jax.device_put(np.stack(leaves))
 
-    tables = [each.state.slots.table for each in selectors]  # all zeros before the first run
+    tables = [selector.state.slots.table for selector in selectors]  # all zeros before the first run
     none = np.zeros(0, np.float32)
-    states = [each.state._replace(slots=each.state.slots._replace(table=none)) for each in selectors]
+    states = [selector.state._replace(slots=selector.state.slots._replace(table=none)) for selector in selectors]
     rule, rows, stream, state = (
         jax.tree.map(join, *trees)
         for trees in zip(
-            *((each.rule, each.rows, each.stream, own) for each, own in zip(selectors, states, strict=True)),
+            *(
+                (selector.rule, selector.rows, selector.stream, selector_state)
+                for selector, selector_state in zip(selectors, states, strict=True)
+            ),
             strict=True,
         )
     )
@@ -599,14 +604,14 @@ def _run_steps(
         steps = jnp.minimum(stream.refresh_every, num_steps - index * stream.refresh_every)
         step = functools.partial(_step, rule, rows, stream, axis)
 
-        def run_steps(num: Array, both: tuple[PoolState, PendingSums]) -> tuple[PoolState, PendingSums]:
-            return lax.fori_loop(0, num, lambda _, both: step(*both), both)
+        def run_steps(num: Array, carry: tuple[PoolState, PendingSums]) -> tuple[PoolState, PendingSums]:
+            return lax.fori_loop(0, num, lambda _, carried: step(*carried), carry)
 
         def steps_to_deferred(
-            index: Int32[Array, ""], both: tuple[PoolState, PendingSums]
+            index: Int32[Array, ""], carry: tuple[PoolState, PendingSums]
         ) -> tuple[PoolState, PendingSums]:
             num = jnp.minimum(deferred_every, steps - index * deferred_every)
-            return _with_deferred(rule, rows, stream, gradient, num, *run_steps(num, both))
+            return _with_deferred(rule, rows, stream, gradient, num, *run_steps(num, carry))
 
         if rows.deferred is None:
             carry, pending = run_steps(steps, (carry, pending))
@@ -832,7 +837,7 @@ def _with_pending(rule: GreedyRule, deviation: Deviation, pending: PendingSums) 
 
     # A loop over the pieces, and all sums at once: compiling each addition would take longer than all additions.
     sums = [deviation.total, *deviation.windows]
-    together = Compensated(jnp.stack([each.value for each in sums]), jnp.stack([each.error for each in sums]))
+    together = Compensated(jnp.stack([sum_.value for sum_ in sums]), jnp.stack([sum_.error for sum_ in sums]))
     together = lax.fori_loop(0, 2 * num_pieces, add_piece, add_compensated(together, pending.counts))
     total, *windows = (Compensated(together.value[index], together.error[index]) for index in range(len(sums)))
     return deviation._replace(total=total, windows=tuple(windows))
@@ -923,9 +928,9 @@ def _read_deferred(
     counts: PaddedCounts, sequences: Int32[Array, " place"], num_columns: int
 ) -> tuple[Int32[Array, "place entry"], Float32[Array, "place entry"]]:
     """Read the deferred counts of some sequences; unused entries have a column past the end and a count of zero."""
-    known = sequences != NO_SEQUENCE
-    starts = counts.starts[jnp.where(known, sequences, 0)]
-    ends = jnp.where(known, counts.starts[jnp.where(known, sequences, 0) + 1], starts)
+    is_sequence = sequences != NO_SEQUENCE
+    starts = counts.starts[jnp.where(is_sequence, sequences, 0)]
+    ends = jnp.where(is_sequence, counts.starts[jnp.where(is_sequence, sequences, 0) + 1], starts)
     entries = starts[:, None] + counts.slots
     used = entries < ends[:, None]
     columns = jnp.where(used, counts.columns[entries].astype(jnp.int32), num_columns)
@@ -946,9 +951,9 @@ def _with_deferred_counts(rows: Rows, stream: Stream, slots: Slots) -> Slots:
         counts = jnp.zeros((len(changed), num_columns)).at[places, columns].set(counts, mode="drop")
         counts = counts[:, stream.deferred_columns]
 
-    def write(place: Int32[Array, ""], both: tuple[Array, Array]) -> tuple[Array, Array]:
+    def write(place: Int32[Array, ""], listed_and_values: tuple[Array, Array]) -> tuple[Array, Array]:
         # The column of an unused entry does not matter, because its count is zero.
-        listed, values = both
+        listed, values = listed_and_values
         if len(listed):
             listed = listed.at[:, changed[place]].set(columns[place].astype(listed.dtype))
         return listed, values.at[:, changed[place]].set(counts[place].astype(values.dtype))
@@ -1031,7 +1036,7 @@ def _add_products(
 
     def add(entry: Int32[Array, ""], total: Float32[Array, " slot"]) -> Float32[Array, " slot"]:
         columns, values = (
-            lax.dynamic_index_in_dim(each, entry, 0, keepdims=False) for each in (slots.columns, slots.values)
+            lax.dynamic_index_in_dim(entries, entry, 0, keepdims=False) for entries in (slots.columns, slots.values)
         )
         return total + rule.times(gradient[columns], values.astype(jnp.float32))
 

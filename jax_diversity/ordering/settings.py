@@ -98,8 +98,8 @@ class AfterConfig:
     def check(self, where: str) -> None:
         """Check that either both settings are given or none."""
         if (self.order is None) != (self.position is None):
-            given, lacking = ("position", "order") if self.order is None else ("order", "position")
-            raise UserError(f"Expected {where}.{lacking} with {where}.{given}, found none.")
+            present, lacking = ("position", "order") if self.order is None else ("order", "position")
+            raise UserError(f"Expected {where}.{lacking} with {where}.{present}, found none.")
         if self.position is not None:
             _check_place(f"{where}.position", self.position)
 
@@ -181,10 +181,10 @@ class OrderConfig:
 
         objective, weights = self.objective, self.objective.family_weights
         if isinstance(weights, Mapping):
-            known = {family: value for family, value in weights.items() if family in families}
-            objective = dataclasses.replace(objective, family_weights=known)
-        given = {"seed": self.seed, "objective": objective}
-        return {name: given[name] for name in given if METHODS.takes(self.method, name)} | self.options
+            known_weights = {family: value for family, value in weights.items() if family in families}
+            objective = dataclasses.replace(objective, family_weights=known_weights)
+        arguments = {"seed": self.seed, "objective": objective}
+        return {name: arguments[name] for name in arguments if METHODS.takes(self.method, name)} | self.options
 
     def check(self, where: str, families: Sequence[str], earlier: Sequence[str] = ()) -> None:
         """Raise an error for settings that are wrong for every corpus.
@@ -251,9 +251,9 @@ def _check_place(name: str, place: Place) -> None:
         raise UserError(f"Expected {name} to be a position (a whole number) or a fraction in [0, 1), found {place}.")
 
 
-def _check_family(what: str, family: str, families: Sequence[str]) -> None:
+def _check_family(setting: str, family: str, families: Sequence[str]) -> None:
     if family not in families:
         raise UserError(
-            f"Expected {what} families of characteristics.families ({', '.join(families)}), found {family!r}; add it "
-            "there or leave it out here."
+            f"Expected {setting} families of characteristics.families ({', '.join(families)}), found {family!r}; add "
+            "it there or leave it out here."
         )

@@ -33,12 +33,12 @@ class Shortage(NamedTuple):
     def sentence(self, name: str, num_others: int) -> str:
         """Return the sentence for users. `name` is the group, `num_others` is how many groups are used up later."""
         tokens, place = f"the tokens of {self.family} {name!r}", f"{self.used_up_after:.0%} of the order"
-        others = f"; they also use up {counted(num_others, 'more group')} before its end" if num_others else ""
+        more = f"; they also use up {counted(num_others, 'more group')} before its end" if num_others else ""
         if not self.has:
             fault = f"{tokens} from {place} on, but the corpus has none"
         else:
             fault = f"{self.needed / self.has:.2f} times {tokens}, which are used up after {place}"
-        return f"The targets ask for {fault}{others}. The remaining sequences follow."
+        return f"The targets ask for {fault}{more}. The remaining sequences follow."
 
 
 def shortages(plan: Plan | ChunkedPlan, targets: Targets) -> list[Shortage]:

@@ -61,7 +61,7 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
         settings["folder"] = state
     if config.devices is not None:
         settings["mesh"] = _mesh(config)
-    about: Counts = {"name": config.file_name, **_continued(dataset, config, settings)}
+    description: Counts = {"name": config.file_name, **_continued(dataset, config, settings)}
     if config.targets.shares:
         settings["targets"] = _from_position(config, named_targets(config.targets, counts, dataset.group_names))
     with (
@@ -72,7 +72,7 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
         result = order(counts, config.method, advance=advance, **settings)
     for warning in caught:
         if warning.category is UnmetTargets:
-            about.setdefault("unmet_targets", []).append(str(warning.message))
+            description.setdefault("unmet_targets", []).append(str(warning.message))
             warn(f"Ordering {config.file_name!r}: {warning.message}")
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
@@ -80,7 +80,7 @@ def order_sequences(context: Context, partial: Path, config: OrderConfig) -> Cou
         result = Ordering(result.indices[::-1], {**result.info, "reverse": True})
     shutil.rmtree(state, ignore_errors=True)  # it is empty; it must never be published
     write_array(partial / array_name(config.file_name), result.indices)
-    return {"num_sequences": len(result), "fingerprint": result.fingerprint, **result.info, **about}
+    return {"num_sequences": len(result), "fingerprint": result.fingerprint, **result.info, **description}
 
 
 def order_validation(context: Context, partial: Path) -> Counts:
@@ -144,5 +144,5 @@ def summary(counts: Counts) -> str:
     """Return one line: the number of positions, the method, its windows, and the groups with too few tokens."""
     windows = counts.get("objective", {}).get("windows")
     balanced = f", windows of {', '.join(map(str, windows))}" if windows else ""
-    made = f"{counted(counts['num_sequences'], 'position')} by {counts['method']}{balanced}"
-    return ". ".join([made, *counts.get("unmet_targets", [])])
+    positions = f"{counted(counts['num_sequences'], 'position')} by {counts['method']}{balanced}"
+    return ". ".join([positions, *counts.get("unmet_targets", [])])

@@ -54,4 +54,4 @@ def counted_characteristics(stored: StoredStages) -> set[str]:
     Orderings of large datasets have no such fingerprint: it is a hash of all counts together.
     """
     counts = [entry["counts"] for stage, entry in stored.stages.items() if stage.startswith(_STAGE)]
-    return {each["characteristics"] for each in counts if "characteristics" in each}
+    return {values["characteristics"] for values in counts if "characteristics" in values}

@@ -54,8 +54,8 @@ def batches_values(
         batch["num_more_rows"] = size - len(batch["rows"])
     # The documents of all batches are read in one pass over the files.
     rows = [row for batch in batches for row in batch["rows"]]
-    wanted = np.unique(np.array([document for row in rows for document, _ in row["segments"]], np.int64))
-    documents = dict(zip(wanted.tolist(), _documents(dataset, wanted), strict=True))
+    indices = np.unique(np.array([document for row in rows for document, _ in row["segments"]], np.int64))
+    documents = dict(zip(indices.tolist(), _documents(dataset, indices), strict=True))
     for row in rows:
         row["segments"] = [{**documents[document], "tokens": tokens} for document, tokens in row["segments"]]
     return {"batch_size": size, "orders": orders}
@@ -84,20 +84,23 @@ def _extremes(
                     tokens[family, step] = tokens[family, step] + placed[rows].sum(axis=0).astype(np.float64)
 
     def batch_of(family: str, step: int) -> dict[str, Any]:
-        own, target = tokens[family, step], measurer.targets[family].shares[0]
+        window_tokens, target = tokens[family, step], measurer.targets[family].shares[0]
         return {
             "step": step,
             "position": step * size,
             "tv": round_value(tvs[family][step]),
-            "differences": difference_values(own / max(np.sum(own), 1.0), target, group_names[family]),
+            "differences": difference_values(
+                window_tokens / max(np.sum(window_tokens), 1.0), target, group_names[family]
+            ),
             "sequences": ordering.indices[step * size : (step + 1) * size],
         }
 
     return {
         clean_text(family): {
-            kind: [batch_of(family, step) for step in each] for kind, each in zip(("best", "worst"), own, strict=True)
+            kind: [batch_of(family, step) for step in numbers]
+            for kind, numbers in zip(("best", "worst"), steps_by_kind, strict=True)
         }
-        for family, own in steps.items()
+        for family, steps_by_kind in steps.items()
     }
 
 
@@ -120,9 +123,9 @@ def _segments_of(dataset: Dataset, sequences: Int64[np.ndarray, " wanted"]) -> d
     """Return the document and the tokens of every segment of some sequences; the packing is read in blocks."""
     segments_of: dict[int, list[tuple[int, int]]] = {number: [] for number in sequences.tolist()}
     for first, segments in segment_blocks(dataset):
-        own = sequences[(first <= sequences) & (sequences < first + segments.num_sequences)]
-        held = np.flatnonzero(np.isin(segments.sequence_index, own - first))
-        columns = (first + segments.sequence_index[held], segments.document_index[held], segments.length[held])
+        chosen = sequences[(first <= sequences) & (sequences < first + segments.num_sequences)]
+        rows = np.flatnonzero(np.isin(segments.sequence_index, chosen - first))
+        columns = (first + segments.sequence_index[rows], segments.document_index[rows], segments.length[rows])
         for number, document, tokens in zip(*(column.tolist() for column in columns), strict=True):
             segments_of[number].append((document, tokens))
     return segments_of
@@ -154,25 +157,25 @@ def _rows(
     ]
 
 
-def _documents(dataset: Dataset, wanted: Int64[np.ndarray, " document"]) -> list[dict[str, Any]]:
+def _documents(dataset: Dataset, documents: Int64[np.ndarray, " document"]) -> list[dict[str, Any]]:
     """Return id, title (or first words), source, language and cluster of each wanted document."""
     store, assignments = dataset.document_store, dataset.assignments()
-    rows = store.rows(wanted, ["id", "title", "source", "language"])
+    rows = store.rows(documents, ["id", "title", "source", "language"])
     # Texts may be long: they are read only for documents without a title.
     untitled = np.array([index for index, row in enumerate(rows) if not row["title"]], np.int64)
-    for index, row in zip(untitled.tolist(), store.rows(wanted[untitled], ["text"]), strict=True):
+    for index, row in zip(untitled.tolist(), store.rows(documents[untitled], ["text"]), strict=True):
         rows[index]["title"] = " ".join(row["text"][: 4 * _TITLE_CHARACTERS].split())[:_TITLE_CHARACTERS]
     names = [cluster["name"] for cluster in dataset.clusters()]
-    clusters = [names[cluster] for cluster in assignments[wanted].tolist()]
+    clusters = [names[cluster] for cluster in assignments[documents].tolist()]
     return [document_values(row, cluster) for row, cluster in zip(rows, clusters, strict=True)]
 
 
-def document_values(about: Mapping[str, Any], cluster: str) -> dict[str, Any]:
+def document_values(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
     """A document in a segment of a batch; its id is not shortened, so that `inspect --document` accepts it."""
     return {
-        "document": clean_text(about["id"], 200),
-        "title": clean_text(about["title"], 60),
-        "source": clean_text(about["source"], 40),
-        "language": None if about["language"] is None else clean_text(about["language"], 20),
+        "document": clean_text(document["id"], 200),
+        "title": clean_text(document["title"], 60),
+        "source": clean_text(document["source"], 40),
+        "language": None if document["language"] is None else clean_text(document["language"], 20),
         "cluster": clean_text(cluster, 60),
     }

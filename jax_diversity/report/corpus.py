@@ -147,9 +147,9 @@ def packing_values(
     numbers, sums, num_held = [np.zeros(0, np.int64)], np.zeros(2), 0
     for block in segments:
         numbers.append(np.bincount(block.sequence_index, minlength=block.num_sequences))
-        if (found := cluster_mix(block, clusters)) is not None:
-            held = int((numbers[-1] > 0).sum())
-            sums, num_held = sums + np.array(found) * held, num_held + held
+        if (block_mix := cluster_mix(block, clusters)) is not None:
+            num_present = int((numbers[-1] > 0).sum())
+            sums, num_held = sums + np.array(block_mix) * num_present, num_held + num_present
     per_sequence = np.concatenate(numbers)
     mix = ClusterMix(*(sums / num_held).tolist()) if num_held else None
     return {

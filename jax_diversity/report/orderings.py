@@ -99,15 +99,17 @@ def orders_values(
     """
     values, summaries = [], []
     measurer: Measurer | None = None
-    positions = sum((1 if each.measured else 2) * len(as_order(each.order)) for each in orders)
+    positions = sum(
+        (1 if measured_order.measured else 2) * len(as_order(measured_order.order)) for measured_order in orders
+    )
     with progress.task("measure orderings", positions, "position") as advance:
-        for each in orders:
-            measured = each.measured
+        for measured_order in orders:
+            measured = measured_order.measured
             if measured is None:
                 measurer = measurer or Measurer(counts, windows, targets)
-                measured = measurer.measure_in_short(each.order, advance)
+                measured = measurer.measure_in_short(measured_order.order, advance)
             summaries.append(measured.summary)
-            values.append(order_values(counts, each, measured, group_names, len(orders), advance, targets))
+            values.append(order_values(counts, measured_order, measured, group_names, len(orders), advance, targets))
     if shuffle is None:
         shuffle = partial(_uniform_shuffle, counts)
     length = len(as_order(shuffle(0)))
@@ -168,19 +170,19 @@ def _compared(
     values: Sequence[dict[str, Any]], summaries: Sequence[Mapping[str, Any]], profile_references: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Add what all orders have in common, and the verdicts; `summaries` are the measures of the orders in `values`."""
-    shuffles = [each["name"] for each in values if each["is_baseline"]]
+    shuffles = [order["name"] for order in values if order["is_baseline"]]
     floors, ideals = dict[str, dict[int, float]](), dict[str, dict[int, float]]()
     window_tv = dict[str, dict[str, dict[int, WindowSummary]]]()
-    for each, summary in zip(values, summaries, strict=True):
-        numbers = {row["window_size"]: row["num_windows"] for row in each["windows"]}
+    for order, summary in zip(values, summaries, strict=True):
+        numbers = {row["window_size"]: row["num_windows"] for row in order["windows"]}
         for family, measured in summary["families"].items():
             for size, tv in sorted((int(size), tv) for size, tv in measured["windows"].items()):
-                found = WindowSummary(numbers[size], tv["tv_mean"], tv["tv_best"], tv["tv_worst"])
-                window_tv.setdefault(each["name"], {}).setdefault(family, {})[size] = found
+                of_size = WindowSummary(numbers[size], tv["tv_mean"], tv["tv_best"], tv["tv_worst"])
+                window_tv.setdefault(order["name"], {}).setdefault(family, {})[size] = of_size
                 # They are equal for all orderings of a corpus.
                 floors.setdefault(family, {})[size] = tv["tv_floor"]
                 ideals.setdefault(family, {})[size] = tv["tv_ideal_token_shuffle"]
-    found = {
+    section = {
         "baseline": shuffles[0] if shuffles else None,
         "families": [clean_text(family) for family in floors],
         "window_sizes": sorted({size for by_size in floors.values() for size in by_size}),
@@ -188,15 +190,15 @@ def _compared(
         "profile_references": profile_references,
         "orders": values,
     }
-    return found, verdict_values(window_tv, floors, shuffles)
+    return section, verdict_values(window_tv, floors, shuffles)
 
 
-def _about_order(about: Mapping[str, Any]) -> dict[str, Any]:
+def _about_order(description: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "name": clean_text(about["name"]),
-        "method": clean_text(about["method"]),
-        "is_baseline": about["method"] == SHUFFLE,
-        "info": as_json({key: about[key] for key in _SHOWN if key in about}),
+        "name": clean_text(description["name"]),
+        "method": clean_text(description["method"]),
+        "is_baseline": description["method"] == SHUFFLE,
+        "info": as_json({key: description[key] for key in _SHOWN if key in description}),
     }
 
 
@@ -231,14 +233,14 @@ def profile_and_timelines(
     for chunk in counts.chunks():
         for family, matrix in chunk.counts.items():
             present[family] += np.bincount(matrix.indices, minlength=matrix.shape[1])
-    own, number = corpus_targets(counts, targets), len(as_order(order))
-    has_group = {family: each / max(counts.num_sequences, 1) for family, each in present.items()}
+    corpus_shares, number = corpus_targets(counts, targets), len(as_order(order))
+    has_group = {family: num_with / max(counts.num_sequences, 1) for family, num_with in present.items()}
     bins = {}
     for family, share in has_group.items():
-        largest = share[np.argsort(-own[family].mean(number), kind="stable")]
+        largest = share[np.argsort(-corpus_shares[family].mean(number), kind="stable")]
         smallest = largest[:_WANTED_GROUPS].min(initial=1.0)
         num_bins = min(max(int(number * smallest / LEAST_SEQUENCES), _WIDEST_BINS), most_bins)
-        bins[family] = GroupBins(own[family], number, num_bins=num_bins)
+        bins[family] = GroupBins(corpus_shares[family], number, num_bins=num_bins)
 
     def observe(family: str, first: int, placed: csr_array) -> None:
         bins[family].add(first, placed)
@@ -278,11 +280,11 @@ def reference_values(
     shuffles = [window_profile(counts, shuffle(seed), advance, targets=targets) for seed in range(NUM_SEEDS)]
     run, length = None if targets is None else shuffle(0), counts.sequence_length
     references = {}
-    for family, own in corpus_targets(counts, targets).items():
+    for family, corpus_shares in corpus_targets(counts, targets).items():
         # A floor does not depend on the order of the sequences, only on how often each sequence occurs.
-        sizes, target = shuffles[0][family]["0"].sizes.tolist(), own.mean(len(as_order(shuffle(0))))
+        sizes, target = shuffles[0][family]["0"].sizes.tolist(), corpus_shares.mean(len(as_order(shuffle(0))))
         floors = window_floors(counts, family, sizes, run, targets)
-        bands = {at: shuffle_band([each[family][at] for each in shuffles]) for at in shuffles[0][family]}
+        bands = {at: shuffle_band([profile[family][at] for profile in shuffles]) for at in shuffles[0][family]}
         references[clean_text(family)] = {
             "sizes": sizes,
             "floor": [round_value(floors[size]) for size in sizes],
@@ -359,8 +361,8 @@ def main_verdicts(
     # verdict is used.
     judged = [verdict["ordering"] for verdict in verdicts]
     name = clean_text(main_ordering or "")
-    own = [verdict for verdict in verdicts if verdict["ordering"] == (name if name in judged else judged[0])]
-    sizes = {verdict["window_size"] for verdict in own}
+    shown = [verdict for verdict in verdicts if verdict["ordering"] == (name if name in judged else judged[0])]
+    sizes = {verdict["window_size"] for verdict in shown}
     # The nearest size on a logarithmic scale; of two equally near sizes the smaller one is used.
-    nearest = min(sizes, key=lambda each: (abs(math.log(each / size)), each), default=0)
-    return [verdict for verdict in own if verdict["window_size"] == nearest]
+    nearest = min(sizes, key=lambda window: (abs(math.log(window / size)), window), default=0)
+    return [verdict for verdict in shown if verdict["window_size"] == nearest]

@@ -31,7 +31,7 @@ def preparation_values(account: Mapping[str, Any], examples: Mapping[str, Any]) 
     """The content of `funnel.json` and `examples.json`, shortened and cleaned; without the files, no examples."""
     steps = [step["step"] for step in account["steps"]]
     removed, edited = examples.get("removed", {}), examples.get("edited", {})
-    number = sum(min(len(found), MAX_EXAMPLES) for part in (removed, edited) for found in part.values())
+    number = sum(min(len(examples), MAX_EXAMPLES) for part in (removed, edited) for examples in part.values())
     characters = min(max(MAX_CHARACTERS // max(number, 1), LEAST_CHARACTERS), MOST_CHARACTERS)
     rules = [
         {
@@ -40,9 +40,7 @@ def preparation_values(account: Mapping[str, Any], examples: Mapping[str, Any]) 
             "phrase": clean_text(account.get("phrases", {}).get(f"{step['step']}.{rule}", "")),
             "removed": count,
             "share": round_value(count / max(step["documents_in"], 1)),
-            "examples": [
-                _removed(each, characters) for each in removed.get(f"{step['step']}.{rule}", [])[:MAX_EXAMPLES]
-            ],
+            "examples": [_removed(row, characters) for row in removed.get(f"{step['step']}.{rule}", [])[:MAX_EXAMPLES]],
         }
         for step in account["steps"]
         for rule, count in sorted(step["removed"].items(), key=lambda pair: -pair[1])
@@ -64,8 +62,10 @@ def preparation_values(account: Mapping[str, Any], examples: Mapping[str, Any]) 
                 "documents": step["edited"],
                 "examples": [
                     shown
-                    for each in edited.get(step["step"], [])[:MAX_EXAMPLES]
-                    if (shown := _edited(each, characters))["lines"]  # in the other documents only spaces were edited
+                    for example in edited.get(step["step"], [])[:MAX_EXAMPLES]
+                    if (shown := _edited(example, characters))[
+                        "lines"
+                    ]  # in the other documents only spaces were edited
                 ],
             }
             for step in account["steps"]
@@ -140,7 +140,7 @@ def _differing(run: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
     If the first difference is late in a long line, the beginning of the line is cut. If lines are equal after personal
     data is masked in both, the new line is shown.
     """
-    gone, come = ([line for mark, line in run if mark == wanted] for wanted in _CHANGED)
+    gone, come = ([line for mark, line in run if mark == sign] for sign in _CHANGED)
     masked = {*gone} & {*come}
     equal = {line.strip() for line in gone} & {line.strip() for line in come} - {line.strip() for line in masked}
     starts = dict[str, int]()

@@ -57,9 +57,9 @@ def run_values(
     """
     if not len(run):
         raise UserError(f"Expected a run with positions at {run.root}, found none; make a run of one epoch.")
-    given = choose({run.name: run}, windows, families)
-    (name,), several = given.orders, len(run.datasets) > 1
-    reference, shuffle = given.reference
+    chosen = choose({run.name: run}, windows, families)
+    (name,), several = chosen.orders, len(run.datasets) > 1
+    reference, shuffle = chosen.reference
 
     def shuffled(seed: int) -> Positions:
         """The positions of the run in a random order."""
@@ -69,7 +69,7 @@ def run_values(
         Shown(shuffle, {"name": reference, "method": SHUFFLE}),
         Shown(run.to_order(), {"name": name, "method": "schedule"}),
     ]
-    counts = given.counts
+    counts = chosen.counts
     names = (
         {family: joined_groups(run.datasets, family) for family in counts.families}
         if several
@@ -78,20 +78,20 @@ def run_values(
     ordering, verdicts = orders_values(
         counts,
         shown,
-        given.windows,
+        chosen.windows,
         names,
         progress,
-        targets=given.targets,
+        targets=chosen.targets,
         shuffle=shuffled if several else None,
     )
-    about = _reading(run)
+    reading = _reading(run)
     # The log may be of an earlier version, which this one continues.
     path = training_folder(run) / LOG_FILE
     steps = logged_steps(path, run.identity, lambda of: run.continues(0, of))
     values = {
         "format_version": FORMAT_VERSION,
         "title": clean_text(run.root.name) or "Untitled run",
-        "run": about,
+        "run": reading,
         "ordering": {**ordering, "balanced": "", "unbalanced": "", "batches": None},
         "verdicts": verdicts,
         "training": [training_values(run.name, steps)] if steps else [],
@@ -99,7 +99,7 @@ def run_values(
         "settings": {},
         "fingerprints": {},
     }
-    tokens = sum(each["positions"] * each["sequence_length"] for each in about["datasets"])
+    tokens = sum(dataset["positions"] * dataset["sequence_length"] for dataset in reading["datasets"])
     sentence = (
         f"{counted(len(run), 'sequence')} ({tokens:,} tokens, padding included) from "
         f"{counted(len(run.datasets), 'dataset')}, in the order in which training reads them."
@@ -125,22 +125,22 @@ def _reading(run: StoredRun) -> dict[str, Any]:
         "num_positions": len(run),
         "datasets": [
             {
-                "path": clean_text(each.path),
-                "num_sequences": each.num_sequences,
-                "sequence_length": each.sequence_length,
+                "path": clean_text(member.path),
+                "num_sequences": member.num_sequences,
+                "sequence_length": member.sequence_length,
                 "positions": count,
                 "share": round_value(count / len(run)),
-                "epochs": round_value(count / max(each.num_sequences, 1)),
-                "checked_against": [*map(clean_text, each.checked_against)],
+                "epochs": round_value(count / max(member.num_sequences, 1)),
+                "checked_against": [*map(clean_text, member.checked_against)],
             }
-            for each, count in zip(run.members, counts, strict=True)
+            for member, count in zip(run.members, counts, strict=True)
         ],
         "versions": versions,
         "changes": [
-            {"version": each["version"], "position": each["changed_at"]}
-            for each in versions[1 : run.version]
+            {"version": version["version"], "position": version["changed_at"]}
+            for version in versions[1 : run.version]
             # Positions after the last common position were moved by a later change.
-            if each["changed_at"] <= run.agrees_until(each["version"])
+            if version["changed_at"] <= run.agrees_until(version["version"])
         ],
         "stretches": stretches(origins),
     }
@@ -150,7 +150,7 @@ def stretches(origins: Origins) -> list[dict[str, Any]]:
     """Divide a run into stretches of nearly equal length, and return the share of each dataset and epoch in each."""
     total = len(origins.dataset)
     bounds = np.unique(np.arange(NUM_STRETCHES + 1) * total // NUM_STRETCHES).tolist()
-    found = []
+    shares = []
     for start, stop in pairwise(bounds):
         pairs = np.stack([origins.dataset[start:stop], origins.epoch[start:stop]], axis=1)
         distinct, counts = np.unique(pairs, axis=0, return_counts=True)
@@ -158,12 +158,12 @@ def stretches(origins: Origins) -> list[dict[str, Any]]:
             {"dataset": dataset, "epoch": epoch, "share": round_value(count / (stop - start))}
             for (dataset, epoch), count in zip(distinct.tolist(), counts.tolist(), strict=True)
         ]
-        found.append({"start": start, "stop": stop, "parts": parts})
-    return found
+        shares.append({"start": start, "stop": stop, "parts": parts})
+    return shares
 
 
 def _version(run: StoredRun, number: int) -> dict[str, Any]:
-    each = run.with_version(number)
-    changed_at = each.agrees_until(number - 1) if number > 1 else None
+    version = run.with_version(number)
+    changed_at = version.agrees_until(number - 1) if number > 1 else None
     change = clean_text(run.content.versions[number - 1].change)
-    return {"version": number, "positions": len(each), "change": change, "changed_at": changed_at}
+    return {"version": number, "positions": len(version), "change": change, "changed_at": changed_at}

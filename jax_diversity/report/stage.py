@@ -31,16 +31,16 @@ def report_title(context: Context) -> str:
 def ordering_names(context: Context) -> list[str]:
     """The finished orderings: first the orderings of the settings in their order, then the others."""
     finished = {name.removeprefix("order/") for name in context.folder.stages if name.startswith("order/")}
-    wanted = [order.file_name for order in context.config.orders if order.file_name in finished]
-    return [*wanted, *sorted(finished - set(wanted))]
+    names = [order.file_name for order in context.config.orders if order.file_name in finished]
+    return [*names, *sorted(finished - set(names))]
 
 
 def _inputs(context: Context) -> tuple[str, ...]:
     """All finished stages: the page shows their settings and fingerprints."""
     # The required stages come first, because the error names the first stage that is not finished.
     needed = ("prepare", "tokenize", "embed", "cluster", "pack", "characterize")
-    others = [name for name in context.folder.stages if name not in needed and name != "report"]
-    return (*needed, *sorted(others))
+    unused = [name for name in context.folder.stages if name not in needed and name != "report"]
+    return (*needed, *sorted(unused))
 
 
 def _outside(context: Context) -> str:

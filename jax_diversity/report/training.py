@@ -79,12 +79,12 @@ def training_values(ordering: str, steps: Steps, explained: Sequence[Mapping[str
         values["num_nonfinite"] += len(losses) - len(finite)
         values[name] = {**_curve(at, losses), "best": round_value(finite.min()) if len(finite) else None}
     for name, logged in _EXTRAS.items():
-        at, found = _column(steps, logged)
-        values[name] = _curve(at, found) if np.isfinite(found).any() else None
+        at, logged_values = _column(steps, logged)
+        values[name] = _curve(at, logged_values) if np.isfinite(logged_values).any() else None
     ends = {end: _column(steps, name) for end, name in zip(("low", "high"), _INTERVAL, strict=True)}
     values["validation_interval"] = None
-    if all(np.isfinite(found).any() for _, found in ends.values()):
-        values["validation_interval"] = {end: envelope(found, at) for end, (at, found) in ends.items()}
+    if all(np.isfinite(curve).any() for _, curve in ends.values()):
+        values["validation_interval"] = {end: envelope(curve, at) for end, (at, curve) in ends.items()}
     groups = sorted({name for row in steps for name in row if name.startswith(_OF_GROUP)})
     values["groups"] = {
         clean_text(name.removeprefix(_OF_GROUP)): _curve(*_column(steps, name)) for name in groups[:_MOST_GROUPS]
@@ -96,15 +96,15 @@ def training_values(ordering: str, steps: Steps, explained: Sequence[Mapping[str
 
 def _noise_values(steps: Steps) -> dict[str, Any]:
     """The noise of the second half of the training losses without spikes, and the spikes and hard batches of all."""
-    known = [row for row in steps if np.isfinite(row.get("loss", np.nan))]
-    losses = np.array([row["loss"] for row in known], float)
-    expected = np.array([row.get(_EXPECTED, np.nan) for row in known], float)
+    rows = [row for row in steps if np.isfinite(row.get("loss", np.nan))]
+    losses = np.array([row["loss"] for row in rows], float)
+    expected = np.array([row.get(_EXPECTED, np.nan) for row in rows], float)
     is_known = len(expected) > 0 and bool(np.isfinite(expected).all())
-    places = [int(row["step"]) for row in known]
+    places = [int(row["step"]) for row in rows]
     # Where steps are missing, the means of k values are not those of k steps.
     is_whole = all(after == before + 1 for before, after in pairwise(places))
-    found = find_outliers(losses, expected if is_known else None)
-    usual = np.delete(np.arange(len(losses)), found.spikes)
+    outliers = find_outliers(losses, expected if is_known else None)
+    usual = np.delete(np.arange(len(losses)), outliers.spikes)
     filled = np.interp(np.arange(len(losses)), usual, losses[usual]) if len(usual) else losses
     noise = loss_noise(filled[len(losses) // 2 :] if is_whole else [])
     return {
@@ -114,15 +114,15 @@ def _noise_values(steps: Steps) -> dict[str, Any]:
                 noise.deviations.items(), noise.smallest_differences.values(), strict=True
             )
         ],
-        "spikes": [places[index] for index in found.spikes],
-        "hard_batches": [places[index] for index in found.hard_batches] if is_known else None,
+        "spikes": [places[index] for index in outliers.spikes],
+        "hard_batches": [places[index] for index in outliers.hard_batches] if is_known else None,
     }
 
 
 def _column(steps: Steps, name: str) -> tuple[np.ndarray, np.ndarray]:
     """The steps with a value of this name, and the values."""
-    found = [(row["step"], row[name]) for row in steps if row.get(name) is not None]
-    return np.array([step for step, _ in found], float), np.array([value for _, value in found], float)
+    points = [(row["step"], row[name]) for row in steps if row.get(name) is not None]
+    return np.array([step for step, _ in points], float), np.array([value for _, value in points], float)
 
 
 def _curve(steps: np.ndarray, values: np.ndarray) -> dict[str, Any]:

@@ -140,16 +140,19 @@ def ordering_values(
 
     An ordering that was not measured in these windows is measured.
     """
-    about = context.counts("characterize")
-    sentences = {"balanced": words.families_sentence(about), "unbalanced": words.unbalanced_sentence(about)}
+    family_counts = context.counts("characterize")
+    sentences = {
+        "balanced": words.families_sentence(family_counts),
+        "unbalanced": words.unbalanced_sentence(family_counts),
+    }
     counts, batch_size = dataset.token_counts(), context.config.batch_size
     windows = usable_windows(context.config.windows, counts.num_sequences, batch_size)
-    known = known_measures(dataset, {name: name for name in names}, windows)
+    measures = known_measures(dataset, {name: name for name in names}, windows)
     group_names = dataset.shown_groups
     # Steps that may fail on damaged files come first. Measuring comes last: it takes most of the time.
     batches = batches_values(dataset, names, group_names, batch_size or context.config.train.batch_size)
     shown = [
-        Shown(dataset.orderings[name], {**context.counts(f"order/{name}"), "name": name}, known.get(name))
+        Shown(dataset.orderings[name], {**context.counts(f"order/{name}"), "name": name}, measures.get(name))
         for name in names
     ]
     values, verdicts = orders_values(counts, shown, windows, group_names, context.progress)
@@ -165,13 +168,13 @@ def with_summary(
     """
     corpus, packing, clusters = values["corpus"], values["packing"], values["clusters"]
     documents, tokens = words.compact(corpus["num_documents"]), words.compact(corpus["num_tokens"])
-    each = round(corpus["num_documents"] / max(clusters["num_clusters"], 1))
+    documents_per_cluster = round(corpus["num_documents"] / max(clusters["num_clusters"], 1))
     sequences, length = words.compact(packing["num_sequences"]), packing["sequence_length"]
     cards = [
         ("Documents", documents, f"{words.size_in_words(corpus['text_bytes'])} of text"),
         ("Tokens", tokens, f"{packing['num_tokens_kept']:,} in sequences"),
         ("Sequences", sequences, f"of {length:,} tokens, for training"),
-        ("Clusters", f"{clusters['num_clusters']:,}", f"of similar documents, about {each:,} in each"),
+        ("Clusters", f"{clusters['num_clusters']:,}", f"of similar documents, about {documents_per_cluster:,} in each"),
     ]
     sentences = [words.corpus_sentence(values), values["ordering"]["balanced"], *left_out]
     return {**values, "summary": summary_values(values, sentences, cards, main_ordering, batch_size)}
@@ -179,12 +182,12 @@ def with_summary(
 
 def _means(ordering: Mapping[str, Any]) -> dict[str, Means]:
     """Ordering -> TV of the windows, by family and window size, of sizes with at least two windows."""
-    floors = {(each["family"], each["window_size"]): each["floor"] for each in ordering["references"]}
+    floors = {(row["family"], row["window_size"]): row["floor"] for row in ordering["references"]}
     means = {}
     for order in ordering["orders"]:
-        keys = {(each["family"], each["window_size"]): each for each in order["windows"] if each["num_windows"] >= 2}
+        keys = {(row["family"], row["window_size"]): row for row in order["windows"] if row["num_windows"] >= 2}
         means[order["name"]] = {
-            key: WindowTV(each["mean"], floors[key], each["best"], each["worst"]) for key, each in keys.items()
+            key: WindowTV(row["mean"], floors[key], row["best"], row["worst"]) for key, row in keys.items()
         }
     return means
 
@@ -200,11 +203,11 @@ def summary_values(
     main = main_verdicts(values["verdicts"], main_ordering, batch_size or 256)
     means, baseline = _means(values["ordering"]), values["ordering"]["baseline"]
     verdict = judge(means, baseline, batch_size, clean_text(main_ordering or "")) if main else None
-    others = [each["name"] for each in values["ordering"]["orders"] if main and not each["is_baseline"]]
-    verdicts = [judge(means, baseline, batch_size, name) for name in others]
+    compared = [order["name"] for order in values["ordering"]["orders"] if main and not order["is_baseline"]]
+    verdicts = [judge(means, baseline, batch_size, name) for name in compared]
     judged = []
     # A family of one group has nothing to draw: the page begins with the first family that a shuffle does not balance.
-    first = next((each for each in main if each["gap_closed"] is not None), main[0] if main else None)
+    first = next((row for row in main if row["gap_closed"] is not None), main[0] if main else None)
     if first is not None:
         if verdict is not None and (closed := verdict.mean_gap_closed) is not None:
             where = f"mean of the families, windows of {verdict.window:,}"
@@ -223,9 +226,9 @@ def summary_values(
         "verdict": words.nothing_to_compare(values) if verdict is None else verdict.sentence,
         "table": [] if verdict is None else verdict.cells,
         "gaps_closed": [
-            {"ordering": each.ordering, "mean": round_value(each.mean_gap_closed)}
-            for each in verdicts
-            if each.mean_gap_closed is not None
+            {"ordering": judged.ordering, "mean": round_value(judged.mean_gap_closed)}
+            for judged in verdicts
+            if judged.mean_gap_closed is not None
         ],
         "sentences": [*([few] if few else []), *sentences],
         "next": words.next_sentences(values, verdicts, batch_size),

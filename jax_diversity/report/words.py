@@ -98,16 +98,18 @@ def unbalanced_sentence(characterized: Mapping[str, Any]) -> str:
     balanced = [clean_text(family) for family in characterized["families"]]
     # A family of one group is balanced in any order.
     ignored = [family for family in sorted(groups) if family not in balanced and groups[family] > 1]
-    others = [f"`{family}` ({counted(groups[family], 'group')})" for family in ignored]
+    unbalanced = [f"`{family}` ({counted(groups[family], 'group')})" for family in ignored]
     fields = [f"`{clean_text(field, 60)}`" for field in characterized["other_fields"]]
     if fields:
         more = [f"{len(fields) - MAX_FIELDS} more"] if len(fields) > MAX_FIELDS else []
-        others.append(f"the metadata field{'' if len(fields) == 1 else 's'} {listing([*fields[:MAX_FIELDS], *more])}")
-    if not others:
+        unbalanced.append(
+            f"the metadata field{'' if len(fields) == 1 else 's'} {listing([*fields[:MAX_FIELDS], *more])}"
+        )
+    if not unbalanced:
         return ""
     return (
-        f"They do not balance {listing(others, 'or')}: each further family makes the others less even. List a family "
-        "in `characteristics.families` if it matters for your model."
+        f"They do not balance {listing(unbalanced, 'or')}: each further family makes the others less even. List a "
+        "family in `characteristics.families` if it matters for your model."
     )
 
 
@@ -117,8 +119,8 @@ def purity_sentence(counts: Mapping[str, Any], embedding: str) -> str:
     if counts["num_labels"] < 2:
         return f"The documents have fewer than two values of `{label}`, so clusters cannot be compared with it."
     shares = [(counts["purity"][family], number) for family, number in counts["clusterings"].items()]
-    (share, number), *others = shares
-    further = [f"{percent(part)} with {counted(count, 'cluster')}" for part, count in others]
+    (share, number), *rest = shares
+    further = [f"{percent(part)} with {counted(count, 'cluster')}" for part, count in rest]
     among = f"; {listing(further)}" if further else ""
     return (
         f"{percent(share)} of documents are in a cluster whose majority {label} is their own, with "
@@ -178,7 +180,7 @@ def left_out_sentence(ordering: str) -> str:
 
 def _has_loss_family(verdicts: Sequence[Verdict]) -> bool:
     """Return whether orderings were judged by the family `loss`, which only datasets of chats have."""
-    return any(family == "loss" for each in verdicts for means in each.means.values() for family, _ in means)
+    return any(family == "loss" for verdict in verdicts for means in verdict.means.values() for family, _ in means)
 
 
 def next_sentences(values: Mapping[str, Any], verdicts: Sequence[Verdict], batch_size: int | None) -> list[str]:
@@ -196,10 +198,10 @@ def next_sentences(values: Mapping[str, Any], verdicts: Sequence[Verdict], batch
     if "num_chats" in (values.get("packing") or {}) or _has_loss_family(verdicts):
         size += ', loss_mask="answers"'
     sentences = []
-    closed = {each.ordering: each.mean_gap_closed for each in verdicts if each.mean_gap_closed is not None}
+    closed = {verdict.ordering: verdict.mean_gap_closed for verdict in verdicts if verdict.mean_gap_closed is not None}
     if closed:
         best = max(closed, key=lambda name: closed[name] or 0.0)
-        (judged,) = (each for each in verdicts if each.ordering == best)
+        (judged,) = (verdict for verdict in verdicts if verdict.ordering == best)
         size_of = counted(judged.window or 0, "sequence")
         where = f"at your batch of {size_of}" if judged.is_batch else f"in windows of {size_of}"
         share = closed[best] or 0.0
@@ -256,7 +258,7 @@ def _noise_words(noise: Sequence[Mapping[str, Any]]) -> str:
     """What the noise of a training loss means for a comparison of two runs."""
     if not noise:
         return ""
-    differences = [f"{each['difference']:.3f} from {counted(each['steps'], 'step')}" for each in noise]
+    differences = [f"{row['difference']:.3f} from {counted(row['steps'], 'step')}" for row in noise]
     return (
         f" In its second half the noise of the training loss had a standard deviation of {noise[0]['deviation']:.3f}. "
         "Four of five comparisons with a run of other batches would show a difference of "

@@ -178,13 +178,13 @@ def _assign_duplicates(
 def _assign_others(
     parts: Int64[np.ndarray, " document"],
     lacking: Float64[np.ndarray, "cluster part"],
-    others: Bool[np.ndarray, " document"],
+    is_unassigned: Bool[np.ndarray, " document"],
     clusters: Int64[np.ndarray, " document"],
     lengths: Int64[np.ndarray, " document"],
     advance: Advance,
 ) -> None:
     """Do step 2, one document of every lane at a time; this writes to `parts`."""
-    documents = np.flatnonzero(others)
+    documents = np.flatnonzero(is_unassigned)
     documents = documents[np.lexsort((documents, -lengths[documents], clusters[documents]))]
     cluster = clusters[documents]
     per_cluster = np.bincount(cluster, minlength=len(lacking))

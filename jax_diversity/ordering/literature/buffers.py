@@ -61,12 +61,12 @@ def buffer_shuffle(
     epoch = as_whole_number("epoch", epoch, 0)
     indices = np.arange(characteristics.num_sequences, dtype=np.int64)
     for worker in range(min(num_workers, len(indices))):
-        own = indices[worker::num_workers]
+        worker_indices = indices[worker::num_workers]
         if buffer_size:
             # Epoch and worker are a spawn key. In one list with the seed, two different lists could give one generator.
             rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(epoch, worker)))
-            indices[worker::num_workers] = _shuffle_runs(own, buffer_size, rng)
-        advance(len(own))
+            indices[worker::num_workers] = _shuffle_runs(worker_indices, buffer_size, rng)
+        advance(len(worker_indices))
     return _batches_in_turn(indices, num_workers, batch_size)
 
 

@@ -146,8 +146,8 @@ class Balance(Displayed):
         """
         check_one_of("figure", figure, ("windows", "prefix", "drift"))
         sizes = sorted({size for windows in self.window_tv.values() for size in windows})
-        given = {"family": None if family is None else clean_text(family), "size": window}
-        choices = {name: value for name, value in given.items() if value is not None}
+        labels = {"family": None if family is None else clean_text(family), "size": window}
+        choices = {name: value for name, value in labels.items() if value is not None}
         order = {
             "name": "order",
             "is_baseline": False,
@@ -179,8 +179,8 @@ class Balance(Displayed):
         }
         drift = float(np.abs(self.norm_drift).max(initial=0.0))
         spreads = {"documents": self.documents, "copies": self.copies}
-        known = {name: spread.summary() for name, spread in spreads.items() if spread is not None}
-        return {"families": families, "norm_drift_max": drift, **known}
+        summaries = {name: spread.summary() for name, spread in spreads.items() if spread is not None}
+        return {"families": families, "norm_drift_max": drift, **summaries}
 
     def _window_summary(self, family: str, size: int) -> dict[str, float | None]:
         tv, shifted = self.window_tv[family][size], self.window_tv_shifted[family][size]
@@ -263,7 +263,7 @@ class _CorpusStatistics:
                 int((tokens.astype(object) ** 2).sum()) if tokens.max(initial=0) > 2**20 else int((tokens**2).sum())
             )
         # For a corpus without tokens all shares are 0, not NaN.
-        self.shares = {family: each / max(float(each.sum()), 1.0) for family, each in totals.items()}
+        self.shares = {family: total / max(float(total.sum()), 1.0) for family, total in totals.items()}
         self.mean_norm = norms / max(number, 1)
         self.mean_tokens = num_tokens / max(number, 1)
         variance = squares / max(number, 1) - self.mean_tokens**2
@@ -292,9 +292,9 @@ class Measurer:
         check_type("every_start", every_start, bool | np.bool_, "True or False")
         self._counts, self._every_start = counts, every_start
         self._corpus = _CorpusStatistics(counts)
-        given = given_targets(counts, targets)
-        self.targets = measured_targets(counts, given, self._corpus.shares)
-        self._has_own_mean = counts.families[0] in given.shares
+        target_shares = given_targets(counts, targets)
+        self.targets = measured_targets(counts, target_shares, self._corpus.shares)
+        self._has_own_mean = counts.families[0] in target_shares.shares
         # Floors and bounds take as long as some measures. They are the same for every bijection, so we compute them
         # once.
         self._limits_of_corpus: dict[str, dict[int, tuple[float, float]]] = {}
@@ -321,10 +321,10 @@ class Measurer:
 
         values = self._measured(ordering, advance, keep)
         # Of the curves of all positions, a summary shows the largest values.
-        largest = {family: np.array([each.largest]) for family, each in prefixes.items()}
+        largest = {family: np.array([prefix.largest]) for family, prefix in prefixes.items()}
         balance = Balance(prefix_l2=largest, norm_drift=np.array([drift.largest_size]), **values)
         curves = {
-            "prefix": {family: each.points() for family, each in prefixes.items()},
+            "prefix": {family: prefix.points() for family, prefix in prefixes.items()},
             "windows": window_curves(balance.window_tv),
             "norm_drift": drift.points(),
         }
@@ -351,7 +351,7 @@ class Measurer:
                         rows, first = csr_array(vstack([kept[key], placed], format="csr")), first - kept[key].shape[0]
                     windows[key].add(rows, first)
                     kept[key] = csr_array(rows[windows[key].next - first :])
-        return {key: each.measured() for key, each in windows.items()}
+        return {key: measure.measured() for key, measure in windows.items()}
 
     def _measured(self, ordering: Order, advance: Advance, keep: Callable[[str | None, Any], None]) -> dict[str, Any]:
         """Measure an order block by block; return the attributes of `Balance` but for the curves of all positions.
@@ -365,7 +365,7 @@ class Measurer:
             as_whole_number("every window size", size, 1, number)
         is_bijection = isinstance(ordering, Ordering)
         spreads = {"documents": SpreadOfBlocks(True), "copies": SpreadOfBlocks(False)}
-        known = dict.fromkeys(spreads, False)
+        is_known = dict.fromkeys(spreads, False)
         with placed_counts(self._counts, ordering.indices) as blocks:
             # All orderings of a corpus have the same floors and bounds. A run has its own, computed from its positions.
             known_limits = self._limits_of_corpus if is_bijection else {}
@@ -399,11 +399,11 @@ class Measurer:
                 for family, targets in self.targets.items()
             }
             drift = 0.0
-            told = _once(advance, sum(measures.num_walks for measures in families.values()))
+            advance_once = _once(advance, sum(measures.num_walks for measures in families.values()))
             for block in blocks():
                 for place, (family, measures) in enumerate(families.items()):
                     placed = block.counts(family)
-                    keep(family, measures.add(placed, told))
+                    keep(family, measures.add(placed, advance_once))
                     if place == 0:
                         running = norms_of(placed, length)
                         running -= mean_norm
@@ -417,7 +417,7 @@ class Measurer:
                     members = block.members(name)
                     # An order without positions has a spread if the corpus has documents or copies.
                     if members is not None and getattr(block.source, name).size:
-                        known[name] = True
+                        is_known[name] = True
                         spread.add(block.first, members)
         for family, by_size in limits.items():
             if by_size or family not in known_limits:
@@ -427,7 +427,7 @@ class Measurer:
             for name, value in self._family_values(family, measures, known_limits[family], number).items():
                 attributes.setdefault(name, {})[family] = value
         measured_spreads = {
-            name: spread.measured(ordering.indices, self.windows) if known[name] else None
+            name: spread.measured(ordering.indices, self.windows) if is_known[name] else None
             for name, spread in spreads.items()
         }
         return {**attributes, **measured_spreads}
@@ -451,7 +451,7 @@ class Measurer:
             "window_tv_every_start": {
                 size: measures.sliding[size].every_start() for size in sizes if self._every_start
             },
-            "window_tv_tokens": {size: each.measured() for size, each in measures.tokens.items()},
+            "window_tv_tokens": {size: measure.measured() for size, measure in measures.tokens.items()},
         }
 
     def _pieces_of(self, blocks: PlacedCounts) -> dict[str, Pieces]:
@@ -528,4 +528,4 @@ def own_shares(counts: TokenCounts, ordering: Order) -> dict[str, Float64[np.nda
     for (first, stop), chunk in zip(itertools.pairwise(counts.chunk_bounds), counts.chunks(), strict=True):
         for family, matrix in chunk.counts.items():
             tokens[family] += (matrix.T @ times[first:stop]).astype(np.float64)
-    return {family: each / max(each.sum(), 1.0) for family, each in tokens.items()}
+    return {family: total / max(total.sum(), 1.0) for family, total in tokens.items()}

@@ -159,13 +159,13 @@ class Comparison(Displayed):
         if self.shuffle is None or self.base is not None:
             return None
         measures = [f"tv_{part}" for part in WindowTV._fields]
-        found: dict[tuple[str, str, int], dict[str, float]] = {}
+        ratios: dict[tuple[str, str, int], dict[str, float]] = {}
         for row in self.rows:
             if row.measure in measures and row.offset in ("0", None) and row.window is not None:
-                of_windows = found.setdefault((row.ordering, row.family, row.window), {})
+                of_windows = ratios.setdefault((row.ordering, row.family, row.window), {})
                 of_windows[row.measure] = 0.0 if row.value is None else row.value
         means: dict[str, dict[tuple[str, int], WindowTV]] = {name: {} for name in self.orderings}
-        for (name, family, window), values in found.items():
+        for (name, family, window), values in ratios.items():
             if values.keys() == set(measures):
                 means[name][family, window] = WindowTV(*(values[measure] for measure in measures))
         return judge(means, self.shuffle, self.batch_size if batch_size is None else batch_size)
@@ -188,7 +188,7 @@ class Comparison(Displayed):
         if self.base is not None:
             raise UserError("Expected a comparison of measures to draw, found ratios; draw the comparison itself.")
         rows = [row for row in self.rows if row.offset in ("0", None) and row.window is not None]
-        found = {(row.ordering, row.family, row.measure, row.window): row.value for row in rows}
+        values = {(row.ordering, row.family, row.measure, row.window): row.value for row in rows}
         families = tuple(dict.fromkeys(row.family for row in rows if row.measure == "tv_mean"))
         measured = [row.window for row in rows if row.measure == "tv_mean" and row.value is not None]
         sizes = sorted({size for size in measured if size is not None})
@@ -198,7 +198,7 @@ class Comparison(Displayed):
         check_one_of("family", chosen, families)
 
         def column(name: str, measure: str) -> list[float | None]:
-            return [found.get((name, chosen, measure, size)) for size in sizes]
+            return [values.get((name, chosen, measure, size)) for size in sizes]
 
         measures = {"mean": "tv_mean", "best": "tv_best", "worst": "tv_worst"}
         orders = [
@@ -263,7 +263,7 @@ def compare(
     targets: GivenTargets = None,
     advance: Advance = ignore,
     keep: Callable[[str, MeasuredOrder], None] = lambda name, measured: None,
-    known: Mapping[str, MeasuredOrder] | None = None,
+    stored: Mapping[str, MeasuredOrder] | None = None,
 ) -> Comparison:
     """Measure several orders of one corpus against the same targets.
 
@@ -281,7 +281,7 @@ def compare(
         targets: see `measure`.
         advance: called with the number of positions done, over all orders.
         keep: called with the name and the measures of each order; the comparison itself does not keep curves.
-        known: the measures of orders that were measured in these windows, such as those of a build. These orders are
+        stored: the measures of orders that were measured in these windows, such as those of a build. These orders are
             not measured again.
 
     `gap_closed` compares with a uniform shuffle. If one of the orders is a uniform shuffle, by its method or its name,
@@ -314,7 +314,7 @@ def compare(
     for name, ordering in orders.items():
         # We keep only the summary, because the curves of many orders of ten million sequences would not fit into
         # memory.
-        if (measured := (known or {}).get(name)) is None:
+        if (measured := (stored or {}).get(name)) is None:
             measurer = measurer or Measurer(counts, windows, targets, every_start="every" in offsets)
             measured = measurer.measure_in_short(ordering, advance)
         keep(name, measured)
@@ -334,7 +334,7 @@ def compare(
 
 def _means(summary: Mapping[str, Any]) -> dict[tuple[str, int], float]:
     """Return the mean TV of aligned windows of an order."""
-    by_family = {family: about["windows"] for family, about in summary["families"].items()}
+    by_family = {family: values["windows"] for family, values in summary["families"].items()}
     return {(at, int(size)): tv["tv_mean"] for at, sizes in by_family.items() for size, tv in sizes.items()}
 
 
@@ -352,12 +352,12 @@ def gap_or_none(tv: float, shuffle_tv: float, floor: float) -> float | None:
 def _rows(
     name: str, summary: Mapping[str, Any], offsets: Sequence[str], shuffled: Mapping[tuple[str, int], float]
 ) -> Iterator[Row]:
-    for index, (family, about) in enumerate(summary["families"].items()):
-        yield Row(name, family, "prefix_l2_max", about["prefix_l2_max"])
+    for index, (family, part_summary) in enumerate(summary["families"].items()):
+        yield Row(name, family, "prefix_l2_max", part_summary["prefix_l2_max"])
         if index == 0:
             yield Row(name, family, "norm_drift_max", summary["norm_drift_max"])
-        yield Row(name, family, "groups_per_sequence_mean", about["groups_per_sequence_mean"])
-        for size, values in about["windows"].items():
+        yield Row(name, family, "groups_per_sequence_mean", part_summary["groups_per_sequence_mean"])
+        for size, values in part_summary["windows"].items():
             window = int(size)
             for measured in ("tv_floor", "tv_bound", "l2_worst", "max_share_deviation", *_GROUPS_PER_BATCH):
                 yield Row(name, family, measured, values[measured], window)
@@ -368,11 +368,11 @@ def _rows(
                 for part in ("tv_mean", "tv_best", "tv_worst"):
                     yield Row(name, family, part, values.get(part + _SUFFIXES[offset]), window, offset)
     for family, part in ((DOCUMENT, "documents"), (COPY, "copies")):
-        if about := summary.get(part):
+        if part_summary := summary.get(part):
             for measured in _SPREAD if family == DOCUMENT else _SPREAD[1:]:
-                if measured in about:
-                    yield Row(name, family, measured, about[measured])
-            for size, values in about["windows"].items():
+                if measured in part_summary:
+                    yield Row(name, family, measured, part_summary[measured])
+            for size, values in part_summary["windows"].items():
                 for measured in ("repeats_mean", "repeats_worst", "repeats_floor"):
                     yield Row(name, family, measured, values[measured], int(size))
 
@@ -426,8 +426,8 @@ def _blocks(compared: Comparison) -> Iterator[tuple[str, Cells]]:
             for name in names:
                 distinct.setdefault(tuple(line(name, family, (limit,))), []).append(name)
             word = limit.partition("_")[2]
-            for found, sharing in distinct.items():
-                yield [word if len(distinct) == 1 else f"{word} of {', '.join(sharing)}", *found]
+            for cells, sharing in distinct.items():
+                yield [word if len(distinct) == 1 else f"{word} of {', '.join(sharing)}", *cells]
 
     for family in dict.fromkeys(row.family for row in rows):
         totals = [measure for measure in _TOTALS if (names[0], family, measure, None, None) in values]

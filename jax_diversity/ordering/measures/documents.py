@@ -151,8 +151,8 @@ def num_repeats(groups: Int64[np.ndarray, "sequence ..."]) -> int:
         >>> num_repeats(np.array([[5, 7], [5, -1], [-1, -1]]))
         1
     """
-    held = groups[groups >= 0]
-    return len(held) - len(np.unique(held))
+    members = groups[groups >= 0]
+    return len(members) - len(np.unique(members))
 
 
 def repeats_floor(sizes: Int64[np.ndarray, " document"], num_positions: int, size: int) -> float:

@@ -58,7 +58,7 @@ def shortened_curves(curves: Mapping[str, Any], points: int) -> dict[str, Any]:
     return {
         "prefix": {family: shortened(curve, points) for family, curve in curves["prefix"].items()},
         "windows": {
-            family: {size: {**each, "curve": shortened(each["curve"], points)} for size, each in by_size.items()}
+            family: {size: {**window, "curve": shortened(window["curve"], points)} for size, window in by_size.items()}
             for family, by_size in curves["windows"].items()
         },
         "norm_drift": shortened(curves["norm_drift"], points),

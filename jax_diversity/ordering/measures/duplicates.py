@@ -32,8 +32,8 @@ class DuplicateGaps:
 
     def summary(self) -> dict[str, Any]:
         """Return the values of a table, as plain numbers; without copies, all except `num_gaps` are None."""
-        known = len(self.gaps) > 0
-        median, mean = (float(np.median(self.gaps)), float(self.gaps.mean())) if known else (None, None)
+        has_gaps = len(self.gaps) > 0
+        median, mean = (float(np.median(self.gaps)), float(self.gaps.mean())) if has_gaps else (None, None)
         return {"num_gaps": len(self.gaps), "minimum": self.minimum, "median": median, "mean": mean}
 
 
@@ -81,8 +81,8 @@ def duplicate_gaps(
             f"Expected the duplicate groups of {num_documents} documents, as in the segments, found "
             f"{len(groups)}; give one group per document, negative without copies."
         )
-    held = np.flatnonzero(groups[segments.document_index] >= 0)
-    sequence, document = segments.sequence_index[held], segments.document_index[held]
+    copies = np.flatnonzero(groups[segments.document_index] >= 0)
+    sequence, document = segments.sequence_index[copies], segments.document_index[copies]
     # Every position contains the members of its sequence: `source` has the indices of these members, position after
     # position.
     by_sequence = np.argsort(sequence, kind="stable")

@@ -80,11 +80,11 @@ def _moving_windows(rows: csr_array, targets: FamilyTargets, size: int, offset: 
     for begin in range(0, num_windows, step):
         starts = offset + np.arange(begin, min(begin + step, num_windows)) * size
         excess, tokens = _excesses(rows, targets, first, starts, size)
-        held = np.maximum(tokens, 1)
+        num_tokens = np.maximum(tokens, 1)
         block = entries(rows, int(starts[0]), int(starts[-1]) + size)
         present = np.zeros(excess.shape, bool)
         present[block.position // size, block.group] = True
-        distances = np.abs(excess).sum(axis=1) / (2 * held), np.sqrt((excess**2).sum(axis=1)) / held
+        distances = np.abs(excess).sum(axis=1) / (2 * num_tokens), np.sqrt((excess**2).sum(axis=1)) / num_tokens
         parts.append(AlignedWindows(*distances, present.sum(axis=1)))
     return AlignedWindows(*map(np.concatenate, zip(*parts, strict=True)))
 
@@ -104,14 +104,14 @@ class SlidingWindows:
             return
         end = stop - size + 1  # the starts from `next` up to `end`
         for begin, until, phase in self._stretches(self.next, end):
-            own = _part(rows, begin - first, until - first + size - 1)
+            rows_of_run = _part(rows, begin - first, until - first + size - 1)
             if phase is None:
-                self._add_moving(own, begin, until - begin)
+                self._add_moving(rows_of_run, begin, until - begin)
                 continue
             target = self._targets.shares[phase]
-            self.largest = max(self.largest, window_maximum(own, target, size))
+            self.largest = max(self.largest, window_maximum(rows_of_run, target, size))
             if self._every_start:
-                self._add_starts(window_tv_all(own, target, size), until - begin)
+                self._add_starts(window_tv_all(rows_of_run, target, size), until - begin)
         self.next = end
 
     def _stretches(self, first: int, end: int) -> Iterator[tuple[int, int, int | None]]:
@@ -138,8 +138,8 @@ class SlidingWindows:
         step = max(1, _DENSE_ENTRIES // num_rows)
         l1 = np.zeros(num_starts)
         for group in range(0, rows.shape[1], step):
-            own = slice(group, min(group + step, rows.shape[1]))
-            excess = rows[:, own].toarray() - np.diff(tokens)[:, None] * self._targets.shares[phase, own]
+            columns = slice(group, min(group + step, rows.shape[1]))
+            excess = rows[:, columns].toarray() - np.diff(tokens)[:, None] * self._targets.shares[phase, columns]
             running = np.pad(np.cumsum(excess, axis=0), ((1, 0), (0, 0)))
             distance = np.abs(running[size:] - running[:-size]) / np.maximum(of_windows, 1)[:, None]
             self.largest = max(self.largest, float(distance.max(initial=0.0)))
@@ -170,16 +170,16 @@ class TokenWindows:
 
     def add(self, rows: csr_array, first: int) -> None:
         """Measure the windows that end in some rows, whose first position is `first`."""
-        own = _part(rows, self.next - first, rows.shape[0])
+        new_rows = _part(rows, self.next - first, rows.shape[0])
         target = self._targets.shares[0]
         if not self._targets.is_constant:
-            target = self._targets.shares[self._targets.phase_of(self.next + np.arange(own.shape[0]))]
-        tv = token_windows(own, target, self._num_tokens, self._num_windows, self._before)
+            target = self._targets.shares[self._targets.phase_of(self.next + np.arange(new_rows.shape[0]))]
+        tv = token_windows(new_rows, target, self._num_tokens, self._num_windows, self._before)
         self._parts.append(tv)
         self._num_windows += len(tv)
-        ends = self._before + cumulative_tokens(own)
+        ends = self._before + cumulative_tokens(new_rows)
         reached = int(np.searchsorted(ends, self._num_windows * self._num_tokens, side="right")) - 1
-        reached = min(max(reached, 0), own.shape[0])
+        reached = min(max(reached, 0), new_rows.shape[0])
         self.next, self._before = self.next + reached, int(ends[reached])
 
     def measured(self) -> Float64[np.ndarray, " window"]:
@@ -231,14 +231,16 @@ class FamilyMeasures:
             limit.add(placed)
         rows = csr_array(vstack([self._kept, placed], format="csr")) if self._kept.shape[0] else placed
         measures = [
-            each for by_size in (self.aligned, self.shifted, self.tokens, self.sliding) for each in by_size.values()
+            measure
+            for by_size in (self.aligned, self.shifted, self.tokens, self.sliding)
+            for measure in by_size.values()
         ]
-        for each in measures:
-            each.add(rows, self._first)
-            if isinstance(each, SlidingWindows):
+        for measure in measures:
+            measure.add(rows, self._first)
+            if isinstance(measure, SlidingWindows):
                 advance(placed.shape[0])
         stop = self._first + rows.shape[0]
-        first = min([stop, *(each.next for each in measures)])
+        first = min([stop, *(measure.next for measure in measures)])
         self._kept, self._first = _part(rows, first - self._first, rows.shape[0]), first
         return deviations
 
@@ -251,7 +253,7 @@ class FamilyMeasures:
         tokens = np.diff(cumulative_tokens(placed))
         start, parts = self._position, []
         for begin, stop, phase in self._targets.stretches(start, start + placed.shape[0]):
-            own = _part(placed, begin - start, stop - start)
+            part = _part(placed, begin - start, stop - start)
             target = self._targets.shares[phase]
             if begin > 0 and begin in self._targets.starts:
                 # The sums are whole numbers within a phase; the deviation of the phases before is a vector.
@@ -259,8 +261,8 @@ class FamilyMeasures:
                 self._sums, self._total = np.zeros_like(self._sums), 0
             of_tokens = tokens[begin - start : stop - start]
             before = (self._sums, self._total, self._carried)
-            parts.append(prefix_deviation(own, of_tokens, target, self._length, advance, before))
-            for _, block in blocks(own):
+            parts.append(prefix_deviation(part, of_tokens, target, self._length, advance, before))
+            for _, block in blocks(part):
                 self._sums = self._sums + group_sums(block, len(target))
             self._total += int(of_tokens.sum())
         self._position += placed.shape[0]

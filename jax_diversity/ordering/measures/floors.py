@@ -121,8 +121,8 @@ class Pieces(NamedTuple):
 
     def plus(self, other: Pieces) -> Pieces:
         """Add the pieces of other sequences."""
-        both = (np.concatenate(pair) for pair in zip(self[:3], other[:3], strict=True))
-        group, size, times = both
+        columns = (np.concatenate(pair) for pair in zip(self[:3], other[:3], strict=True))
+        group, size, times = columns
         order = np.lexsort((size, group))
         group, size, times = group[order], size[order], times[order]
         first = np.flatnonzero((np.diff(group, prepend=-1) != 0) | (np.diff(size, prepend=-1) != 0))

@@ -129,5 +129,5 @@ def _spool_by_position(chunk: Characteristics, first: int, pairs_file: Path, end
     limits = np.searchsorted(pairs[:, 1], ends)
     for number, (start, end) in enumerate(itertools.pairwise(limits)):
         if start < end:
-            own = pairs[start:end]
-            spool.append(number, Rows(own[:, 1], chunk.take(own[:, 0] - first)))
+            pairs_of_block = pairs[start:end]
+            spool.append(number, Rows(pairs_of_block[:, 1], chunk.take(pairs_of_block[:, 0] - first)))

@@ -73,8 +73,8 @@ def _block_squares(
     # only the non-zeros; the second term is one running number.
     tokens_before = np.cumsum(tokens) - tokens
     share = target[block.group]
-    own = excess[block.group] + _counts_before(block) - share * tokens_before[block.position]
-    pulled = np.bincount(block.position, weights=block.tokens * own, minlength=length)
+    deviation = excess[block.group] + _counts_before(block) - share * tokens_before[block.position]
+    pulled = np.bincount(block.position, weights=block.tokens * deviation, minlength=length)
     along = np.bincount(block.position, weights=block.tokens * share, minlength=length)
     squares = np.bincount(block.position, weights=block.tokens.astype(np.float64) ** 2, minlength=length)
     target_square = target @ target

@@ -116,7 +116,7 @@ def observed_profile(
 ) -> dict[str, dict[str, WindowProfile]]:
     """Measure as `window_profile`; `observe` gets the family, the first position and the counts of every block."""
     indices = as_order_of(counts, ordering).indices
-    levels = {family: _Levels(each) for family, each in corpus_targets(counts, targets).items()}
+    levels = {family: _Levels(shares) for family, shares in corpus_targets(counts, targets).items()}
     with placed_counts(counts, indices) as blocks:
         for block in blocks():
             for family, of_family in levels.items():
@@ -307,8 +307,8 @@ class _Levels:
             tops = [*self._tops, csr_array(self._climb(self._waiting_rows, 0, self._block_level))]
             self._climb(csr_array(sparse.vstack(tops, format="csr")), self._block_level, _TOP_LEVEL)
             self._waiting_rows = None
-        found = sorted((level, *values) for (of, level), values in self._measured.items() if of == offset)
-        level, number, total, best, worst = np.array(found, np.float64).reshape(-1, 5).T
+        rows = sorted((level, *values) for (of, level), values in self._measured.items() if of == offset)
+        level, number, total, best, worst = np.array(rows, np.float64).reshape(-1, 5).T
         # Levels and numbers of windows were converted to float64, which is exact below 2^53.
         sizes = np.left_shift(1, level.astype(np.int64))
         return WindowProfile(sizes, number.astype(np.int64), total / number, best, worst)

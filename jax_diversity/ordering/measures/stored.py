@@ -53,16 +53,16 @@ def read_figures(stored: StoredStages, name: str, families: Sequence[str]) -> di
         UserError: the file is damaged.
     """
     path = figures_file(stored, name)
-    found = read_json(path, "measure")
+    figures = read_json(path, "measure")
     with _measures_in(path):
-        summary = found["balance"]
+        summary = figures["balance"]
         float(summary["norm_drift_max"])
-        for about in summary["families"].values():
-            float(about["prefix_l2_max"])
-            for size, window in about["windows"].items():
-                _ = int(size), [float(window[each]) for each in _NUMBERS]
-        first = {each: summary["families"][each] for each in families if each in summary["families"]}
-        return {**found, "balance": {**summary, "families": {**first, **summary["families"]}}}
+        for values in summary["families"].values():
+            float(values["prefix_l2_max"])
+            for size, window in values["windows"].items():
+                _ = int(size), [float(window[number]) for number in _NUMBERS]
+        first = {family: summary["families"][family] for family in families if family in summary["families"]}
+        return {**figures, "balance": {**summary, "families": {**first, **summary["families"]}}}
 
 
 def read_curves(stored: StoredStages, name: str) -> dict[str, Any]:
@@ -74,10 +74,10 @@ def read_curves(stored: StoredStages, name: str) -> dict[str, Any]:
     from jax_diversity.ordering.measures.drawn import shortened_curves
 
     path = curves_file(stored, name)
-    found = read_json(path, "measure")
+    summary = read_json(path, "measure")
     with _measures_in(path):
-        shortened_curves(found, 1)
-        return found
+        shortened_curves(summary, 1)
+        return summary
 
 
 def read_measured(

@@ -43,8 +43,8 @@ class FamilyTargets(NamedTuple):
         """Return the mean target of all positions."""
         if self.is_constant:
             return self.shares[0]
-        held = np.diff(np.append(np.minimum(self.starts, num_positions), num_positions))
-        return held @ self.shares / max(num_positions, 1)
+        phase_sizes = np.diff(np.append(np.minimum(self.starts, num_positions), num_positions))
+        return phase_sizes @ self.shares / max(num_positions, 1)
 
     def phase_of(self, positions: Int64[np.ndarray, " position"]) -> Int64[np.ndarray, " position"]:
         """Return the phase of every position."""
@@ -92,5 +92,5 @@ def measured_targets(
 
 def corpus_targets(counts: TokenCounts, targets: GivenTargets) -> dict[str, FamilyTargets]:
     """Return τ of every family as `measured_targets`, with the shares of the corpus for families without targets."""
-    own = {family: counts.target_share(family) for family in counts.families}
-    return measured_targets(counts, given_targets(counts, targets), own)
+    corpus_shares = {family: counts.target_share(family) for family in counts.families}
+    return measured_targets(counts, given_targets(counts, targets), corpus_shares)

@@ -75,15 +75,15 @@ class Verdict(Displayed):
         if self.ordering is None:
             return {}
         shuffled = self.means[self.reference]
-        pairs = {key: (own, shuffled[key]) for key, own in self.means[self.ordering].items() if key in shuffled}
-        return {key: (own, other) for key, (own, other) in pairs.items() if other.mean - own.floor > _SMALLEST_GAP}
+        pairs = {key: (means, shuffled[key]) for key, means in self.means[self.ordering].items() if key in shuffled}
+        return {key: (tv, other) for key, (tv, other) in pairs.items() if other.mean - tv.floor > _SMALLEST_GAP}
 
     @property
     def gaps_closed(self) -> dict[str, float]:
         """The closed share of the gap between the shuffle and the floor in `window`, by family."""
         return {
-            family: gap_closed(own.mean, shuffled.mean, own.floor)
-            for (family, size), (own, shuffled) in self.comparisons.items()
+            family: gap_closed(tv.mean, shuffled.mean, tv.floor)
+            for (family, size), (tv, shuffled) in self.comparisons.items()
             if size == self.window
         }
 
@@ -111,8 +111,8 @@ class Verdict(Displayed):
         over = f"{counted(len(families), 'family')} at {counted(len(sizes), 'window size')}"
         text = f"`{self.ordering}` is {how} than a shuffle in {number} of {len(compared)} comparisons ({over})"
         named = [
-            f"by {family} at {size:,} (TV {own.mean:.4f} against {shuffled.mean:.4f})"
-            for (family, size), (own, shuffled) in [*lost.items()][:_MOST_NAMED]
+            f"by {family} at {size:,} (TV {tv.mean:.4f} against {shuffled.mean:.4f})"
+            for (family, size), (tv, shuffled) in [*lost.items()][:_MOST_NAMED]
         ]
         if lost and how == "better":
             more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
@@ -140,20 +140,20 @@ class Verdict(Displayed):
         pairs = {family: pair for (family, size), pair in self.comparisons.items() if size == self.window}
         if not pairs:
             return ""
-        held = [family for family, (own, shuffled) in pairs.items() if own.worst < shuffled.best]
+        separated = [family for family, (tv, shuffled) in pairs.items() if tv.worst < shuffled.best]
         kind = "batch" if self.is_batch else "window"
-        if not held:
+        if not separated:
             return f" Its worst {kind} is not better than the best {kind} of the shuffle by any family."
-        others = [family for family in pairs if family not in held]
-        but = f"; by {', '.join(others)} it is not" if others else ""
-        return f" By {', '.join(held)}, even its worst {kind} is better than the best {kind} of the shuffle{but}."
+        overlapping = [family for family in pairs if family not in separated]
+        but = f"; by {', '.join(overlapping)} it is not" if overlapping else ""
+        return f" By {', '.join(separated)}, even its worst {kind} is better than the best {kind} of the shuffle{but}."
 
     @property
     def cells(self) -> Cells:
         """The table: the mean TV of every family in `window`, of the shuffle, the orders and the floor."""
         families = list(dict.fromkeys(family for family, size in self.means[self.reference] if size == self.window))
-        what = "batches" if self.is_batch else "windows"
-        lines = [[f"mean TV, {what} of {self.window:,}", *families]]
+        kind = "batches" if self.is_batch else "windows"
+        lines = [[f"mean TV, {kind} of {self.window:,}", *families]]
         for name, means in self.means.items():
             lines.append([name, *(decimal(means[family, self.window].mean) for family in families)])  # type: ignore[index]
         judged = self.means[self.ordering or self.reference]
@@ -206,8 +206,8 @@ def judge(
         >>> judge(means, "uniform_shuffle", batch_size=64).mean_gap_closed
         0.6666666666666667
     """
-    others = [name for name in means if name != reference]
-    chosen = ordering if ordering in others else "balance" if "balance" in others else next(iter(others), None)
+    names = [name for name in means if name != reference]
+    chosen = ordering if ordering in names else "balance" if "balance" in names else next(iter(names), None)
     sizes = sorted({size for _, size in means[reference]})
     is_batch = batch_size in sizes
     window = min(sizes, key=lambda size: (abs(math.log(size / (batch_size or 256))), size), default=None)
@@ -218,8 +218,8 @@ def means_of(summary: Mapping) -> dict[tuple[str, int], WindowTV]:
     """Return the TV of the windows of `Balance.summary()`."""
     return {
         (family, int(size)): WindowTV(*(window[f"tv_{part}"] for part in WindowTV._fields))
-        for family, about in summary["families"].items()
-        for size, window in about["windows"].items()
+        for family, values in summary["families"].items()
+        for size, window in values["windows"].items()
     }
 
 

@@ -176,8 +176,8 @@ def aligned_windows(
     """
     parts = [AlignedWindows(np.zeros(0), np.zeros(0), np.zeros(0, np.int64))]
     for windows in _window_counts(placed, size, offset):
-        found = _Differences(windows, target)
-        parts.append(AlignedWindows(found.half_l1(), found.l2(), np.diff(windows.indptr).astype(np.int64)))
+        differences = _Differences(windows, target)
+        parts.append(AlignedWindows(differences.half_l1(), differences.l2(), np.diff(windows.indptr).astype(np.int64)))
     return AlignedWindows(*map(np.concatenate, zip(*parts, strict=True)))
 
 

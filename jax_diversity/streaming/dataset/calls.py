@@ -87,7 +87,7 @@ def compare(  # noqa: D103
         total = opened.num_sequences * len(chosen.keys() - known.keys())
     with Progress().task("measure", total, "position") if total else nullcontext() as advance:
         settings |= {} if advance is None else {"advance": advance}
-        return _comparison.compare(opened, chosen, windows, offsets, known=known, **settings)
+        return _comparison.compare(opened, chosen, windows, offsets, stored=known, **settings)
 
 
 def known_measures(dataset: Dataset, names: Mapping[str, str], windows: Sequence[int]) -> dict[str, MeasuredOrder]:

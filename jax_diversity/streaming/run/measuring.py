@@ -224,7 +224,7 @@ def compare_orderings(given: ComparisonInput, progress: Progress) -> tuple[Compa
             targets=given.targets,
             advance=advance,
             keep=keep,
-            known=given.known,
+            stored=given.known,
         )
     return compared, curves
 
