@@ -17,7 +17,7 @@ help:
 	@echo "make evidence   train 90 small models on those texts in three orders, and compare them: a quarter of an hour"
 	@echo "make accelerator   on a machine with a GPU or a TPU: tests and benchmarks with the Python of the machine, 10 minutes"
 	@echo "make check   lint, types and the tests of the contracts: a minute, while you work"
-	@echo "make test    lint, types and the tests that protect a change: nine minutes, before you finish"
+	@echo "make test    lint, types and the tests that protect a change: a quarter of an hour, before you finish"
 	@echo "make campaign   all tests, with the types of all calls checked: whole programs, kills, other libraries, documentation"
 	@echo "make floor   the tests of the contracts with the oldest versions of the libraries that are allowed"
 	@echo "make dist    build the source archive and the wheel of a release in dist/"

@@ -15,7 +15,8 @@ html_title = "jax-diversity"
 language = "en"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "code_pages", "notebook_pages", "mathml"]
-exclude_patterns = ["_build", "pictures", "site"]
+# The log is for maintainers; pages name its file.
+exclude_patterns = ["_build", "pictures", "site", "log.md"]
 nitpicky = True
 # Types in signatures name what is defined elsewhere; what pages and docstrings link to must exist.
 nitpick_ignore_regex = [("py:class", ".*"), ("py:obj", r"(typing|collections)\..*")]
