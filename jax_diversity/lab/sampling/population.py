@@ -18,7 +18,7 @@ from jax_diversity.foundation.errors import UserError, in_one_line, quoted
 from jax_diversity.schema import Segments
 from jax_diversity.schema.orderings import as_floats
 from jax_diversity.sequences.characteristics.codes import Codes, FieldValues, length_bins, numeric_bins
-from jax_diversity.sequences.characteristics.stored import TOKENS, codes_file
+from jax_diversity.sequences.characteristics.stored import CODES, TOKENS
 from jax_diversity.streaming.dataset import Dataset, open_dataset
 
 Kind = Literal["sequences", "documents"]
@@ -150,7 +150,7 @@ def _of_documents(dataset: Dataset) -> Population:
 
     numbers = np.unique(dataset.segments.document_index)
     lengths = dataset.tokens.document_lengths
-    table = pq.read_table(codes_file(dataset.stored))
+    table = pq.read_table(CODES.path(dataset.stored))
     counts, names = {}, {}
     for family in dataset.families:
         if family == TOKENS:
