@@ -175,7 +175,7 @@ def _token_shares(
     dataset: Dataset, numbers: Int64[np.ndarray, " row"], lengths: Int64[np.ndarray, " document"]
 ) -> csr_array:
     """Return the shares of the token ids of some documents, in `_UNITS`."""
-    # `count_own_tokens` counts the sequences of a packing. We cut every document into pieces of at most L tokens, so
+    # `count_segments` counts the sequences of a packing. We cut every document into pieces of at most L tokens, so
     # that a long document does not need a long row for all.
     size = max(dataset.sequence_length, 1)
     parts = []
@@ -191,7 +191,7 @@ def _token_shares(
         # A document without tokens has no segment.
         kept = length > 0
         pieces = replace(pieces, **{name: getattr(pieces, name)[kept] for name in Segments.COLUMNS})
-        counts = dataset.count_own_tokens(pieces)
+        counts = dataset.count_segments(pieces)
         of_document = csr_array(
             (np.ones(total, np.int64), (np.repeat(np.arange(len(chosen)), number), np.arange(total))),
             shape=(len(chosen), total),

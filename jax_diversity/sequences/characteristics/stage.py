@@ -154,10 +154,10 @@ def _write_sequence_clusters(context: Context, dataset: Any, partial: Path) -> I
     else:
         wanted = context.config.characteristics.sequence_clusters
         with context.progress.task("cluster sequences", num_iterations(), "pass") as advance:
-            centres = fit_sequence_clusters(segments, dataset.count_own_tokens, wanted, advance)
+            centres = fit_sequence_clusters(segments, dataset.count_segments, wanted, advance)
         write_array(path, centres)
     with context.progress.task("assign sequences", segments.num_sequences, "sequence") as advance:
-        found = nearest_clusters(segments, dataset.count_own_tokens, centres, advance)
+        found = nearest_clusters(segments, dataset.count_segments, centres, advance)
     write_array(partial / stored.SEQUENCE_CLUSTERS.name, found)
     totals = np.zeros(len(centres), np.int64)
     np.add.at(totals, found[segments.sequence_index], segments.length)

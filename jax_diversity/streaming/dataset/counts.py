@@ -72,13 +72,13 @@ class DatasetCounts(StoredCounts):
         """See `TokenCounts.rows`."""
         dataset = self.dataset
         if (first, stop) == (0, self.num_sequences):  # kept by the dataset, because several functions need it
-            is_balanced = tuple(self.num_groups) == dataset.families
-            whole = dataset.characteristics if is_balanced else dataset.count_families(self.families)
+            is_balanced = self.families == dataset.families
+            whole = dataset.characteristics if is_balanced else dataset._counts_in_memory(self.families)
             return whole.with_weights(self.weights)
         counts: dict[str, Any] = {}
         for family, number in self.num_groups.items():
             if family == stored.TOKENS:
-                counts[family] = dataset.count_own_tokens(self._segments(first, stop))
+                counts[family] = dataset.count_segments(self._segments(first, stop))
             elif family == stored.SEQUENCE_CLUSTER:
                 clusters = self._array(stored.SEQUENCE_CLUSTERS, first, stop)
                 counts[family] = count_sequence_clusters(self._segments(first, stop), clusters, number)

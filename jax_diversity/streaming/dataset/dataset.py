@@ -239,7 +239,7 @@ class Dataset(
     def characteristics(self) -> Characteristics:
         """Token counts of the training sequences in the families that orderings balance."""
         counts = self.counts("characterize")
-        return self.count_families(counts["families"]).with_weights(counts["weights"])
+        return self._counts_in_memory(counts["families"]).with_weights(counts["weights"])
 
     def token_counts(self, families: Sequence[str] = ()) -> TokenCounts:
         """Token counts of the training sequences, which are read in blocks if there are many.
@@ -273,15 +273,10 @@ class Dataset(
         total = 0
         for first in range(0, self.num_sequences, _ROWS_COUNTED):
             segments = self.segments_between("train", first, min(first + _ROWS_COUNTED, self.num_sequences))
-            total += int(np.maximum(np.diff(self.count_own_tokens(segments).indptr), 1).sum())
+            total += int(np.maximum(np.diff(self.count_segments(segments).indptr), 1).sum())
         return total
 
-    def count_families(self, families: Sequence[str]) -> Characteristics:
-        """Token counts of the training sequences in any stored families, balanced or not, each with weight 1.
-
-        Raises:
-            UserError: a family is unknown, or its file is absent or damaged.
-        """
+    def _counts_in_memory(self, families: Sequence[str]) -> Characteristics:
         unnamed = Characteristics.from_counts(
             {family: self._counts_of(family) for family in families},
             sequence_length=stored_length(self.stored),
@@ -292,13 +287,7 @@ class Dataset(
         )
         return replace(unnamed, names={family: self.group_names[family] for family in families})
 
-    def count_own_tokens(self, segments: Segments) -> csr_array:
-        """Token counts of some of the dataset's sequences in the family `tokens`: int32 CSR (sequence, group)."""
-        from jax_diversity.sequences.characteristics.counts import count_own_tokens
-
-        return count_own_tokens(segments, self.tokens, self.vocab_size, self.end_id)
-
-    def count_segments(self, segments: Segments, family: str) -> csr_array:
+    def count_segments(self, segments: Segments, family: str = TOKENS) -> csr_array:
         """Token counts of any packing of the dataset's documents in a stored family: int32 CSR (sequence, group).
 
         Raises:
@@ -307,16 +296,16 @@ class Dataset(
         import pyarrow.parquet as pq
 
         from jax_diversity.sequences.characteristics.codes import Codes
-        from jax_diversity.sequences.characteristics.counts import count_loss, count_tokens
+        from jax_diversity.sequences.characteristics.counts import count_loss, count_own_tokens, count_tokens
         from jax_diversity.sequences.characteristics.sequence_clusters import count_sequence_clusters, nearest_clusters
 
         if family == TOKENS:
-            return self.count_own_tokens(segments)
+            return count_own_tokens(segments, self.tokens, self.vocab_size, self.end_id)
         if family not in self.group_names:
             raise UserError(f"Expected a family among {', '.join(self.group_names)}, found {family!r}.")
         if family == SEQUENCE_CLUSTER:
             centres = characterized.CENTRES.read(self.stored)
-            clusters = nearest_clusters(segments, self.count_own_tokens, centres)
+            clusters = nearest_clusters(segments, self.count_segments, centres)
             return count_sequence_clusters(segments, clusters, len(centres))
         if family == LOSS:
             return count_loss(segments, self.tokens)
@@ -327,7 +316,7 @@ class Dataset(
         from jax_diversity.sequences.characteristics.sequence_clusters import count_sequence_clusters
 
         if family == TOKENS:
-            return self.count_own_tokens(self.segments)
+            return self.count_segments(self.segments)
         if family == SEQUENCE_CLUSTER:
             clusters = characterized.SEQUENCE_CLUSTERS.read(self.stored)
             return count_sequence_clusters(self.segments, clusters, len(self.group_names[family]))
@@ -574,7 +563,7 @@ class ValidationPart(Dataset):
 
     def token_counts(self, families: Sequence[str] = ()) -> TokenCounts:
         """Token counts of the validation sequences, in memory."""
-        return self.count_families(families) if families else self.characteristics
+        return self._counts_in_memory(families) if families else self.characteristics
 
     def _counts_of(self, family: str) -> csr_array:
         return self.count_segments(self.segments, family)
