@@ -32,7 +32,7 @@ import results_file
 import jax_diversity as jd
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.sequences.characteristics.codes import length_bins
-from jax_diversity.sequences.packing.base import METHODS
+from jax_diversity.sequences.packing.base import METHODS, Packed
 from jax_diversity.sequences.packing.settings import PackingConfig
 from jax_diversity.sequences.packing.stage import pack_documents
 
@@ -114,7 +114,7 @@ def needs_of(method: str) -> tuple[str, ...]:
     return {"nearest": ("clusters", "vectors"), "same_cluster": ("clusters",), "spread": ("clusters",)}.get(method, ())
 
 
-def pack(corpus: Corpus, length: int, method: str, options: Mapping[str, Any]) -> jd.Packed:
+def pack(corpus: Corpus, length: int, method: str, options: Mapping[str, Any]) -> Packed:
     """Call `jd.pack` for a corpus, with all facts on it."""
     return jd.pack(
         corpus.lengths,

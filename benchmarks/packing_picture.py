@@ -19,6 +19,8 @@ import numpy as np
 import jax_diversity as jd
 from jax_diversity.foundation.svg import circle, framed, line, rect, text
 from jax_diversity.schema import Segments
+from jax_diversity.sequences.packing.base import Packed
+from jax_diversity.sequences.packing.report import PackingReport
 
 FOLDER = Path(__file__).parent.parent / "docs" / "images"
 LENGTHS = np.array([9, 5, 23, 3, 7, 13, 4, 18, 6, 13])
@@ -77,7 +79,7 @@ PICTURES = [
 ]
 
 
-def packed(picture: Picture) -> jd.Packed:
+def packed(picture: Picture) -> Packed:
     """Pack the documents by the method."""
     return jd.pack(
         LENGTHS,
@@ -149,7 +151,7 @@ def _cut(x: float, y: float) -> str:
     return line("cut", x, y - 4, x, y + HEIGHT + 4)
 
 
-def caption(report: jd.PackingReport) -> str:
+def caption(report: PackingReport) -> str:
     """Return the numbers in words, without zeros."""
     counted = [
         (report.num_sequences, "sequence", "s"),

@@ -113,7 +113,7 @@ def balance_of(path: str) -> dict[str, Any]:
     """Compare the default families with the default families but for `tokens` on a built dataset."""
     dataset = jd.open_dataset(path)
     start = time.perf_counter()
-    dataset.count_own_tokens(dataset.segments)
+    dataset.count_segments(dataset.segments)
     counting = time.perf_counter() - start
     after = dataset.characteristics
     after = after.with_weights(default_families(dict.fromkeys(after.families, 2)))

@@ -17,7 +17,8 @@ from evidence.statistics import smallest_detectable
 from evidence.trial import Material, run_trial
 from jax_diversity.foundation.artifacts import remove_leftovers
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import hold, make_folder, refuse_links
+from jax_diversity.foundation.folders import make_folder, refuse_links
+from jax_diversity.foundation.locks import hold
 from jax_diversity.foundation.processes import map_in_processes
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.streaming.dataset import Dataset, open_dataset

@@ -19,13 +19,25 @@ __version__ = "0.1.0"
 
 _REPLACED = {
     "Blend": "jd.Run",
+    "Document": "jax_diversity.schema.Document",
+    "Evaluated": "jax_diversity.lab.evaluation.Evaluated",
+    "Explanation": "jax_diversity.lab.explaining.explain.Explanation",
+    "LossEstimate": "jax_diversity.lab.sampling.estimate.LossEstimate",
+    "MeanLoss": "jax_diversity.lab.evaluation.MeanLoss",
+    "Packed": "jax_diversity.sequences.packing.base.Packed",
+    "PackingReport": "jax_diversity.sequences.packing.report.PackingReport",
     "RunSchedule": "jd.Run",
     "Schedule": "jd.make_run(dataset, positions=...)",
     "blend": "jd.create_schedule(path, datasets, weights=...)",
+    "duplicate_gaps": "jax_diversity.ordering.measures.duplicates.duplicate_gaps",
     "measure_files": "jd.measure",
+    "merge_orderings": "jax_diversity.ordering.composition.hosts.merge_orderings",
     "order_files": "jd.order",
+    "partition_sequences": "jax_diversity.ordering.composition.hosts.partition_sequences",
     "repeat": "jd.create_schedule(path, dataset, num_epochs=...)",
     "replan": "jd.order(..., consumed=...)",
+    "select_sequences": "jax_diversity.ordering.composition.hosts.select_sequences",
+    "separate_duplicates": "jax_diversity.ordering.composition.duplicates.separate_duplicates",
     "truncate": "jd.make_run(dataset, positions=...)",
 }
 """Former public names, and what to write in place of each."""

@@ -20,6 +20,8 @@ import jax_diversity as jd
 from benchmarks.reliability.forks import in_fork
 from benchmarks.reliability.small import Place
 from benchmarks.reliability.tally import Tally
+from jax_diversity.ordering.composition.hosts import merge_orderings, partition_sequences, select_sequences
+from jax_diversity.ordering.measures.duplicates import duplicate_gaps
 
 _HUGE = 10**30
 _RED = "\x1b[31mred"
@@ -290,17 +292,17 @@ def calls(place: Place) -> list[Call]:
         ),
         Call(
             "partition_sequences",
-            jd.partition_sequences,
+            partition_sequences,
             {"characteristics": chars, "num_parts": 3},
             {"characteristics": _CHARS, "num_parts": _COUNT, "seed": _SEED},
         ),
         Call(
             "select_sequences",
-            jd.select_sequences,
+            select_sequences,
             {"characteristics": chars, "sequences": np.arange(8)},
             {"characteristics": _CHARS, "sequences": _ORDER | _values([400], _Maybe([0, 0]))},
         ),
-        Call("merge_orderings", jd.merge_orderings, {}, {"parts": _values(_Odd(), 5, [], [5], "x", [(1, 2)], None)}),
+        Call("merge_orderings", merge_orderings, {}, {"parts": _values(_Odd(), 5, [], [5], "x", [(1, 2)], None)}),
         Call(
             "Targets.linear",
             jd.Targets.linear,
@@ -314,7 +316,7 @@ def calls(place: Place) -> list[Call]:
         ),
         Call(
             "duplicate_gaps",
-            jd.duplicate_gaps,
+            duplicate_gaps,
             {"ordering": ordering, "groups": np.arange(40) // 2},
             {"ordering": _ORDER, "groups": _LENGTHS, "segments": _values(_Odd(), 5, "x", [])},
         ),

@@ -6,8 +6,6 @@ spooled by part. Then each part is read as a whole. Memory grows with a part, no
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,9 +17,10 @@ from jaxtyping import Int64
 from jax_diversity.counts.characteristics import Characteristics
 from jax_diversity.counts.narrow import NarrowCounts
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.hashed_arrays import DIGEST_BYTES, pack_arrays, unpack_arrays
 
 _NUMBERS = "numbers"
-_HEADER, _DIGEST = 8, hashlib.sha256().digest_size
+_HEADER = 8
 
 
 class Rows(NamedTuple):
@@ -54,8 +53,8 @@ class Rows(NamedTuple):
 class Spool:
     """The files of a spool in a folder.
 
-    Every piece is a length, a hash and an .npz. A process that was killed may have appended pieces after it stored the
-    sizes; `cut_back` removes these pieces.
+    Every piece is a length, and arrays with a hash (`pack_arrays`). A process that was killed may have appended pieces
+    after it stored the sizes; `cut_back` removes these pieces.
 
     Args:
         folder: the folder of the files.
@@ -69,12 +68,9 @@ class Spool:
 
     def append(self, part: int, rows: Rows) -> None:
         """Append rows to a part."""
-        packed = io.BytesIO()
-        np.savez(packed, allow_pickle=False, **rows.arrays())  # type: ignore[arg-type]
-        content = packed.getbuffer()
+        content = pack_arrays(rows.arrays())
         with self._paths[part].open("ab") as file:
-            file.write(len(content).to_bytes(_HEADER, "little"))
-            file.write(hashlib.sha256(content).digest())
+            file.write((len(content) - DIGEST_BYTES).to_bytes(_HEADER, "little"))
             file.write(content)
 
     def read(self, part: int) -> Rows:
@@ -88,12 +84,8 @@ class Spool:
         try:
             with path.open("rb") as file:
                 while header := file.read(_HEADER):
-                    digest, size = file.read(_DIGEST), int.from_bytes(header, "little")
-                    content = file.read(min(size, os.fstat(file.fileno()).st_size))
-                    # We compare the hash before NumPy parses the piece: for damaged bytes, NumPy raises many errors.
-                    if hashlib.sha256(content).digest() != digest:
-                        raise ValueError("a piece that is cut or damaged")
-                    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+                    size = DIGEST_BYTES + int.from_bytes(header, "little")
+                    with unpack_arrays(file.read(min(size, os.fstat(file.fileno()).st_size))) as stored:
                         pieces.append({name: stored[name] for name in stored.files})
         except (OSError, ValueError) as error:
             raise self._damaged(path, error) from None

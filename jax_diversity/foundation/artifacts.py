@@ -12,7 +12,6 @@ hashes.
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import hashlib
 import json
@@ -28,7 +27,8 @@ from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 from jax_diversity.foundation.errors import UserError, in_one_line
-from jax_diversity.foundation.folders import as_path, inside, locked, refuse_links
+from jax_diversity.foundation.folders import as_path, inside, refuse_links
+from jax_diversity.foundation.locks import lock, locked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -137,7 +137,7 @@ class HashMemory:
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder; renamed to `path` when the block ends, removed after an error."""
-    temporary, lock = _open_temporary(as_path("the file", path))
+    temporary, handle = _open_temporary(as_path("the file", path))
     try:
         yield temporary
         # The content is flushed first, then the name: after a power failure a file of this name is always complete.
@@ -148,7 +148,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
         raise
     finally:
-        os.close(lock)
+        os.close(handle)
 
 
 @contextmanager
@@ -173,16 +173,16 @@ def _open_temporary(path: Path) -> tuple[Path, int]:
         temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
         try:
             # O_EXCL: a link that was put there is not followed, and two writers never share a file.
-            lock = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:
             continue
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(f"Expected a folder at {path.parent}, found none; make it, or name another file.") from None
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock(handle)
         # Between these two calls another process may have removed the file as a leftover.
-        if os.fstat(lock).st_nlink:
-            return temporary, lock
-        os.close(lock)
+        if os.fstat(handle).st_nlink:
+            return temporary, handle
+        os.close(handle)
 
 
 def is_temporary(path: Path) -> bool:
@@ -198,11 +198,11 @@ def remove_leftovers(folder: Path, name: str = "*") -> None:
     for leftover in folder.glob(f"{name if name == '*' else glob.escape(name)}.*{_TEMPORARY}"):
         if not _IS_TEMPORARY.search(leftover.name):
             continue
-        with suppress(OSError):  # locked by its writer, or removed by another process
+        with suppress(OSError):  # removed by another process
             handle = os.open(leftover, os.O_RDONLY | os.O_NOFOLLOW)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                leftover.unlink()
+                if lock(handle, wait=False):  # otherwise its writer runs
+                    leftover.unlink()
             finally:
                 os.close(handle)
 

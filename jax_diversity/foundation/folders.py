@@ -1,37 +1,18 @@
-"""Make folders, and lock them for one writer at a time."""
+"""Paths: names that can exist, folders that can be written, and no links below a folder of the package."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import stat
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import TextIO
 
 from jax_diversity.foundation.checks import check_type
 from jax_diversity.foundation.errors import UserError, quoted, shortened
-
-_NAME = ".lock"
-_LOOKS, _PAUSE_SECONDS = 20, 0.01
-_held: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
-"""The folders that this thread has locked."""
-_open_locks: set[int] = set()
-
-
-def _close_locks() -> None:
-    """Close the locks in a forked process; otherwise it would keep them locked after its parent has ended."""
-    while _open_locks:
-        os.close(_open_locks.pop())
-
-
-os.register_at_fork(after_in_child=_close_locks)
-
 
 # Names of numbered files: datatrove's 00000_tokens, web_00000_tokens, 00000_00003_shuffled; dolma's part-0-00000;
 # Spark's part-00000-c0ffee00-....-c000.snappy; web-00000-of-00512, also with the hash that the Hugging Face hub adds;
@@ -181,26 +162,6 @@ def open_to_append(path: Path) -> TextIO:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Make a folder and lock it for writing; the operating system releases the lock when the process ends.
-
-    Raises:
-        UserError: a process or thread, possibly this one, has locked the folder; or it cannot be written to.
-    """
-    make_folder(folder)
-    path = folder.resolve() / _NAME
-    handle = _lock(path)
-    _open_locks.add(handle)
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # the lock must be released even if the disk fails
-            path.unlink()  # before the release, because the file of the next lock has the same name
-        _open_locks.discard(handle)
-        os.close(handle)
-
-
-@contextmanager
 def space_for(folder: Path) -> Iterator[None]:
     """Turn the errors of a full disk into one sentence.
 
@@ -215,79 +176,6 @@ def space_for(folder: Path) -> Iterator[None]:
         raise UserError(
             f"Expected space for the files in {folder}, found {error.strerror}; free some space and repeat the call."
         ) from None
-
-
-def is_locked(folder: Path) -> bool:
-    """Whether a process or thread has locked a folder for writing."""
-    try:
-        handle = os.open(folder / _NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
-
-
-def is_held(folder: Path) -> bool:
-    """Whether this thread has locked a folder with `hold`."""
-    return folder.resolve() in _held.get()
-
-
-@contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """Like `locked`, but a thread can lock the same folder again: functions that use `hold` can call one another."""
-    path = folder.resolve()
-    if path in (held := _held.get()):
-        yield
-        return
-    with locked(folder):
-        before = _held.set(held | {path})
-        try:
-            yield
-        finally:
-            _held.reset(before)
-
-
-def _lock(path: Path) -> int:
-    while True:
-        try:
-            # O_NOFOLLOW: this writes to the file; a link in its place could lead to any other file.
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        except OSError as error:
-            raise UserError(
-                f"Expected a folder that can be written, found {path.parent} ({path.name}: {error.strerror}); choose "
-                "another one."
-            ) from None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = _holder(handle)
-            os.close(handle)
-            who = f"{'this' if holder == str(os.getpid()) else 'another'} process (id {holder})"
-            raise UserError(f"{path.parent} is being written by {who}; wait for it or choose another folder.") from None
-        # The holder may have removed the file between the two calls: a lock on a removed file protects nothing.
-        if num_names := os.fstat(handle).st_nlink:
-            if num_names > 1:  # a hard link: writing the process number would overwrite another file
-                os.close(handle)
-                raise UserError(f"Expected a file with one name at {path}, found a hard link; remove it.")
-            with suppress(OSError):  # the disk is full; the number is used only in the message above
-                os.ftruncate(handle, 0)
-                os.pwrite(handle, str(os.getpid()).encode(), 0)
-            return handle
-        os.close(handle)
-
-
-def _holder(handle: int) -> str:
-    """The process number in a locked file; the holder writes it a moment after it has locked the file."""
-    for _ in range(_LOOKS):
-        if number := os.pread(handle, 20, 0).decode(errors="replace"):
-            return number
-        time.sleep(_PAUSE_SECONDS)
-    return "unknown"
 
 
 def valid_name(name: str) -> str:

@@ -13,7 +13,7 @@ from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.wording import counted
 from jax_diversity.schema import Segments
-from jax_diversity.sequences.characteristics.stored import documents_file
+from jax_diversity.sequences.characteristics.stored import DOCUMENTS
 
 if TYPE_CHECKING:
     from jax_diversity.streaming.dataset import Dataset
@@ -132,7 +132,7 @@ def document_codes(dataset: Dataset, family: str) -> Int64[np.ndarray, " documen
     name = _COLUMNS.get(family, family)
     if name not in _columns(dataset):
         raise UserError(f"Expected a family with one group for each document, such as source, found {family!r}.")
-    column = pq.read_table(documents_file(dataset.stored), columns=[name])[name]
+    column = pq.read_table(DOCUMENTS.path(dataset.stored), columns=[name])[name]
     if family == "length" or family.startswith("cluster"):
         return column.to_numpy().astype(np.int64)  # the column contains the groups' numbers
     names = dataset.group_names[family]
@@ -147,4 +147,4 @@ def document_codes(dataset: Dataset, family: str) -> Int64[np.ndarray, " documen
 def _columns(dataset: Dataset) -> list[str]:
     import pyarrow.parquet as pq
 
-    return pq.read_schema(documents_file(dataset.stored)).names
+    return pq.read_schema(DOCUMENTS.path(dataset.stored)).names

@@ -16,7 +16,8 @@ import optax
 from jaxtyping import Float64, Int64
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import hold, inside, refuse_links
+from jax_diversity.foundation.folders import inside, refuse_links
+from jax_diversity.foundation.locks import hold
 from jax_diversity.foundation.progress import Advance, Progress, compiling, ignore
 from jax_diversity.foundation.wording import counted
 from jax_diversity.lab.checkpoints import Checkpoints

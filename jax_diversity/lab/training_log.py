@@ -12,7 +12,8 @@ import jax
 
 from jax_diversity.foundation.checks import as_whole_number, check_mapping
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import inside, is_held, locked
+from jax_diversity.foundation.folders import inside
+from jax_diversity.foundation.locks import is_held, locked
 from jax_diversity.lab.metrics import LOG_FILE, JsonLinesWriter, read_log
 from jax_diversity.streaming.dataset.orderings import is_file_name
 from jax_diversity.streaming.run.run import Datasets, Run, as_run

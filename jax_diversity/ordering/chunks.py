@@ -40,7 +40,8 @@ from jax_diversity.counts.targets import Targets
 from jax_diversity.counts.token_counts import CountsDigest
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import locked, space_for
+from jax_diversity.foundation.folders import space_for
+from jax_diversity.foundation.locks import locked
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.ordering.demand import HeaviestGroups, TargetDemand, differing_family
 from jax_diversity.ordering.features import Features, SeparatedGroups

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +12,7 @@ from jaxtyping import Int64
 
 from jax_diversity.foundation.artifacts import atomic_path
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.hashed_arrays import pack_arrays, unpack_arrays
 from jax_diversity.foundation.progress import Advance
 from jax_diversity.ordering.features import Features
 from jax_diversity.ordering.plan import Plan
@@ -21,14 +20,13 @@ from jax_diversity.ordering.plan import Plan
 STEPS_PER_CALL = 4096
 _SECONDS_BETWEEN_SAVES = 30.0
 _IDENTITY = "identity"
-_DIGEST_SIZE = hashlib.sha256().digest_size
 
 
 class Checkpoint:
     """The state of an unfinished run, in one file.
 
-    The file contains a hash and then an .npz, and is replaced atomically. Without a path no file is written. `identity`
-    is a hash of everything that decides the result.
+    The file contains arrays with a hash (`pack_arrays`), and is replaced atomically. Without a path no file is written.
+    `identity` is a hash of everything that decides the result.
     """
 
     def __init__(self, path: Path | None = None, identity: str = "") -> None:
@@ -41,11 +39,11 @@ class Checkpoint:
         content = self.read()
         if content is None:
             return None
-        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+        with unpack_arrays(content) as stored:
             return {name: stored[name] for name in stored.files if name != _IDENTITY}
 
     def read(self) -> bytes | None:
-        """Return the .npz after a check that it is complete and belongs to this run; None if there is no file."""
+        """Return the file after a check that it is complete and belongs to this run; None if there is no file."""
         if self.path is None:
             return None
         if not self.path.exists():
@@ -57,15 +55,14 @@ class Checkpoint:
             content = self.path.read_bytes()
         except OSError as error:
             raise UserError(f"Expected a run's checkpoint at {self.path}, found {error}; name a file.") from None
-        # We compare the hash before NumPy parses the file: for a damaged file, NumPy raises many kinds of errors.
-        digest, content = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
-        if hashlib.sha256(content).digest() != digest:
+        try:
+            with unpack_arrays(content) as stored:
+                identity = str(stored[_IDENTITY])
+        except ValueError:
             raise UserError(
                 f"Expected a run's checkpoint at {self.path}, found another kind of file or a damaged file; delete "
                 "it or name another file."
-            )
-        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            identity = str(stored[_IDENTITY])
+            ) from None
         if identity != self.identity:
             raise UserError(
                 f"The checkpoint at {self.path} belongs to another run ({identity[:16]}, this one is "
@@ -82,12 +79,10 @@ class Checkpoint:
         """Write the arrays to the file, atomically."""
         if self.path is None:
             return
-        # The .npz is made in memory, so that we can hash it. The state has only a few numbers per position.
-        packed = io.BytesIO()
-        np.savez(packed, allow_pickle=False, **{_IDENTITY: np.array(self.identity)}, **arrays)
-        with atomic_path(self.path) as temporary, temporary.open("wb") as file:
-            file.write(hashlib.sha256(packed.getbuffer()).digest())
-            file.write(packed.getbuffer())
+        # All is packed in memory: the state has only a few numbers per position.
+        content = pack_arrays({_IDENTITY: np.array(self.identity), **arrays})
+        with atomic_path(self.path) as temporary:
+            temporary.write_bytes(content)
         self._last_save = time.monotonic()
 
     def remove(self) -> None:

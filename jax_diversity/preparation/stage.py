@@ -22,7 +22,7 @@ from jax_diversity.foundation.warned import warn
 from jax_diversity.foundation.wording import counted
 from jax_diversity.preparation.markup import KINDS
 from jax_diversity.preparation.settings import CorpusConfig
-from jax_diversity.schema.prepared import DOCUMENTS, DUPLICATE_GROUPS, PREPARATION
+from jax_diversity.schema.prepared import DOCUMENTS, PREPARATION, DocumentArtifacts
 
 if TYPE_CHECKING:
     from jax_diversity.preparation.passes.chain import Chain
@@ -86,8 +86,9 @@ def prepare(context: Context, partial: Path) -> Counts:
         chain.finish(work, partial / PREPARATION)
     # We store the groups here, so that other stages do not have to read the hashes of all texts.
     groups_of_copies = DocumentStore(tuple(files)).group_duplicates(() if chain is None else chain.group_fields)
-    (partial / DUPLICATE_GROUPS).parent.mkdir(exist_ok=True)
-    write_array(partial / DUPLICATE_GROUPS, groups_of_copies)
+    groups = partial / DocumentArtifacts.duplicate_groups.file
+    groups.parent.mkdir(exist_ok=True)
+    write_array(groups, groups_of_copies)
     report = reading.report
     if report.num_documents == 1:
         advice = (

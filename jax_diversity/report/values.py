@@ -86,7 +86,7 @@ from jax_diversity.report.corpus import DOCUMENT_COLUMNS, cluster_values, corpus
 from jax_diversity.report.orderings import Shown, main_verdicts, orders_values
 from jax_diversity.report.preparation import stored_preparation
 from jax_diversity.report.training import explanations, logs_of_others, training_runs, training_values
-from jax_diversity.sequences.characteristics.stored import documents_file
+from jax_diversity.sequences.characteristics.stored import DOCUMENTS
 from jax_diversity.streaming.dataset.calls import known_measures
 from jax_diversity.streaming.dataset.dataset import Dataset
 
@@ -103,7 +103,7 @@ def report_values(context: Context, title: str, names: Sequence[str]) -> dict[st
     dataset, stages = context.dataset, context.folder.stages
     clusters, assignments = dataset.clusters(), dataset.assignments()
     tokens = np.bincount(assignments, weights=dataset.tokens.document_lengths, minlength=len(clusters)).astype(np.int64)
-    documents = documents_file(dataset.stored)
+    documents = DOCUMENTS.path(dataset.stored)
     table = pq.read_table(documents, columns=list(DOCUMENT_COLUMNS))
     prepared, clustered, packed = map(context.counts, ("prepare", "cluster", "pack"))
     embedding, packing = (stages[stage]["config"][of] for stage, of in (("embed", "embedding"), ("pack", "packing")))

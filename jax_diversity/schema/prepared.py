@@ -13,45 +13,30 @@ from jaxtyping import Int64
 
 from jax_diversity.foundation.artifacts import read_array, read_json
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.stored import Artifact, StoredStages, StoredValue
 
 if TYPE_CHECKING:
     import pyarrow.dataset
 
-    from jax_diversity.foundation.stored import StoredStages
     from jax_diversity.schema.document_store import DocumentStore
 
 DOCUMENTS = "documents"
 """The folder of the documents. It has only Parquet files, so that any reader of Parquet folders can read it."""
-DUPLICATE_GROUPS = "duplicates/groups.npy"
 PREPARATION = "preparation"
 OUT_OF_SCOPE = "all_rules"
 """The account counts documents that `only` excludes from a step as not judged, under this name."""
 
 
-def read_documents(stored: StoredStages) -> pyarrow.dataset.Dataset:
-    """Return the documents in their stored order."""
+def _read_documents(stored: StoredStages) -> pyarrow.dataset.Dataset:
     import pyarrow.dataset
 
     return pyarrow.dataset.dataset([str(path) for path in _document_files(stored)], format="parquet")
 
 
-def num_document_files(stored: StoredStages) -> int:
-    """Return the number of files of documents."""
-    return len(stored.names("prepare", f"{DOCUMENTS}/"))
-
-
-def open_document_store(stored: StoredStages, number: int | None = None) -> DocumentStore:
-    """Return the documents' files, or the file of this number, which can be read in small batches or by columns."""
+def _open_document_store(stored: StoredStages) -> DocumentStore:
     from jax_diversity.schema.document_store import DocumentStore
 
-    if number is not None:
-        return DocumentStore((stored.file("prepare", stored.names("prepare", f"{DOCUMENTS}/")[number]),))
     return DocumentStore(tuple(_document_files(stored)))
-
-
-def read_duplicate_groups(stored: StoredStages) -> Int64[np.ndarray, " document"]:
-    """Return, for every document, the number of its group of copies. The array is memory-mapped."""
-    return read_array(stored.file("prepare", DUPLICATE_GROUPS), "prepare", mmap=True)
 
 
 def read_preparation(stored: StoredStages, name: str) -> Any:
@@ -133,4 +118,25 @@ def find_decision(stored: StoredStages, document: str) -> Decision | None:
 
 
 def _document_files(stored: StoredStages) -> list[Path]:
-    return stored.files("prepare", f"{DOCUMENTS}/", ".parquet")
+    return stored.document_files("prepare", f"{DOCUMENTS}/", ".parquet")
+
+
+def _map_groups(path: Path, stage: str) -> Int64[np.ndarray, " document"]:
+    return read_array(path, stage, mmap=True)
+
+
+class DocumentArtifacts:
+    """The artifacts of the stage `prepare`."""
+
+    documents = StoredValue(_read_documents)
+    """The documents in their stored order; columns are read when a table is requested.
+
+    Example:
+        >>> dataset.documents.to_table(columns=["id", "source"])
+    """
+    document_store = StoredValue(_open_document_store)
+    """The files of the documents; they can be read in small batches or by columns."""
+    num_document_files = StoredValue(lambda stored: len(stored.document_names("prepare", f"{DOCUMENTS}/")))
+    """Number of stored files of documents."""
+    duplicate_groups = Artifact("prepare", "duplicates/groups.npy", _map_groups)
+    """A number for each document, 0 .. number of different texts - 1; equal texts have equal numbers."""

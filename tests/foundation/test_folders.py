@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import hold, is_locked, locked
+from jax_diversity.foundation.locks import hold, is_locked, locked
 
 
 def test_writers_take_turns_and_leave_nothing(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_the_holder_may_hold_it_again_and_others_may_not(tmp_path: Path) -> None
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from jax_diversity.foundation.folders import hold\n"
+        "import sys; from pathlib import Path; from jax_diversity.foundation.locks import hold\n"
         "with hold(Path(sys.argv[1])):\n    print('held', flush=True); sys.stdin.read()"
     )
     pipe = subprocess.PIPE
@@ -88,7 +88,7 @@ def test_a_forked_process_does_not_hold_what_its_parent_holds(tmp_path: Path) ->
     program = f"""
 import os, signal, sys, time
 from pathlib import Path
-from jax_diversity.foundation.folders import is_locked, locked
+from jax_diversity.foundation.locks import is_locked, locked
 folder = Path({str(tmp_path / "held")!r})
 with locked(folder):
     if os.fork() == 0:

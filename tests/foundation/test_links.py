@@ -12,7 +12,8 @@ import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.artifacts import OutputFolder, remove_leftovers
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import inside, locked, open_to_append, refuse_links
+from jax_diversity.foundation.folders import inside, open_to_append, refuse_links
+from jax_diversity.foundation.locks import locked
 from tests.support.hostile import LINKS, contents, plant_link, sign_manifest
 
 pytestmark = pytest.mark.core

@@ -95,7 +95,7 @@ def test_documents_codes_are_the_counts_of_the_sequences(tiny_dataset: Path):
     segments = dataset.segments
     for family in ("source", "cluster", "length", "language"):
         codes = document_codes(dataset, family)
-        counts = dataset.count_families([family]).counts[family].toarray()
+        counts = dataset.token_counts([family]).rows(0, dataset.num_sequences).counts[family].toarray()
         expected = np.zeros_like(counts)
         np.add.at(expected, (segments.sequence_index, codes[segments.document_index]), segments.length)
         assert (counts == expected).all()

@@ -18,7 +18,7 @@ from scipy import stats
 
 import jax_diversity as jd
 from jax_diversity.lab.calibration import Composition, Family, length_bins, tokens_by_group
-from jax_diversity.lab.evaluation import Evaluated
+from jax_diversity.lab.evaluation import Evaluated, MeanLoss
 from jax_diversity.lab.group_losses import document_families
 from jax_diversity.pipeline.tables import held_out_line
 from tests.lab.test_calibration import reference
@@ -96,7 +96,7 @@ def by_copies(dataset: jd.Dataset, sums: dict[int, tuple[float, int]]) -> list[t
     return list(units.values())
 
 
-def assert_is(found: jd.MeanLoss, plain: float, expected: tuple[float, float]) -> None:
+def assert_is(found: MeanLoss, plain: float, expected: tuple[float, float]) -> None:
     assert found.plain == pytest.approx(plain, rel=1e-5)
     if found.num_documents < 4:
         assert (found.mean, np.isnan(found.error)) == (found.plain, True)
@@ -194,7 +194,7 @@ def test_a_difference_of_two_models_is_paired(built: jd.Dataset) -> None:
 
 def test_groups_without_an_interval_say_so() -> None:
     codes = np.array([0, 0, 1, 1])
-    found = jd.Evaluated(
+    found = Evaluated(
         np.array([6.0, 8.0, 1.0, 0.0]),
         np.array([2, 4, 1, 0]),
         np.array([0, 0, 1, 2]),

@@ -20,7 +20,7 @@ import pytest
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import hold
+from jax_diversity.foundation.locks import hold
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.lab import checkpoints
 from jax_diversity.lab.checkpoints import find_checkpoints, read_checkpoint, verify_training

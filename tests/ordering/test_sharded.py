@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_diversity import Characteristics, Ordering, UserError, measure, merge_orderings, order, partition_sequences
+from jax_diversity import Characteristics, Ordering, UserError, measure, order
 from jax_diversity.counts import token_counts
 from jax_diversity.ordering import mesh, running
-from jax_diversity.ordering.composition.hosts import select_sequences
+from jax_diversity.ordering.composition.hosts import merge_orderings, partition_sequences, select_sequences
 from jax_diversity.ordering.running import Checkpoint
 from tests.support import two_processes
 from tests.support.many_devices import alike_characteristics

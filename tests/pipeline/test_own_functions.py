@@ -15,6 +15,7 @@ from jax_diversity.cli.main import main
 from jax_diversity.foundation.own_functions import find_function
 from jax_diversity.pipeline.build import Build, recorded_config
 from jax_diversity.pipeline.settings import BuildConfig
+from jax_diversity.schema import Document
 from jax_diversity.sequences.embedding.settings import EmbeddingConfig
 from tests.support.hostile import name_command
 
@@ -128,11 +129,11 @@ def test_steps_of_the_command_line_are_given(corpus: str, tmp_path: Path) -> Non
     assert jd.open_dataset(tmp_path / "new").counts("prepare")["num_documents"] == 400
 
 
-def keep(document: jd.Document) -> bool:
+def keep(document: Document) -> bool:
     return True
 
 
-def leave(document: jd.Document) -> bool:
+def leave(document: Document) -> bool:
     raise SystemExit(0) if document.id.endswith("0") else KeyError(document.text)
 
 

@@ -20,6 +20,7 @@ import jax_diversity as jd
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.methods import Methods
 from jax_diversity.ordering.base import METHODS as ORDERING_METHODS
+from jax_diversity.ordering.measures.duplicates import duplicate_gaps
 from jax_diversity.sequences.packing.base import METHODS as PACKING_METHODS
 from tests.support.tiny_dataset import write_tiny_dataset
 
@@ -163,7 +164,7 @@ CASES: list[Case] = [
         },
     ),
     (
-        jd.duplicate_gaps,
+        duplicate_gaps,
         {"ordering": ORDERING, "groups": [0, 1, 0, 1, -1, -1]},
         {
             "ordering": (NO_ORDERING, "the ordering"),

@@ -18,7 +18,7 @@ from jax_diversity.foundation.errors import UserError, in_one_line, quoted
 from jax_diversity.schema import Segments
 from jax_diversity.schema.orderings import as_floats
 from jax_diversity.sequences.characteristics.codes import Codes, FieldValues, length_bins, numeric_bins
-from jax_diversity.sequences.characteristics.stored import TOKENS, codes_file
+from jax_diversity.sequences.characteristics.stored import CODES, TOKENS
 from jax_diversity.streaming.dataset import Dataset, open_dataset
 
 Kind = Literal["sequences", "documents"]
@@ -150,7 +150,7 @@ def _of_documents(dataset: Dataset) -> Population:
 
     numbers = np.unique(dataset.segments.document_index)
     lengths = dataset.tokens.document_lengths
-    table = pq.read_table(codes_file(dataset.stored))
+    table = pq.read_table(CODES.path(dataset.stored))
     counts, names = {}, {}
     for family in dataset.families:
         if family == TOKENS:
@@ -175,7 +175,7 @@ def _token_shares(
     dataset: Dataset, numbers: Int64[np.ndarray, " row"], lengths: Int64[np.ndarray, " document"]
 ) -> csr_array:
     """Return the shares of the token ids of some documents, in `_UNITS`."""
-    # `count_own_tokens` counts the sequences of a packing. We cut every document into pieces of at most L tokens, so
+    # `count_segments` counts the sequences of a packing. We cut every document into pieces of at most L tokens, so
     # that a long document does not need a long row for all.
     size = max(dataset.sequence_length, 1)
     parts = []
@@ -191,7 +191,7 @@ def _token_shares(
         # A document without tokens has no segment.
         kept = length > 0
         pieces = replace(pieces, **{name: getattr(pieces, name)[kept] for name in Segments.COLUMNS})
-        counts = dataset.count_own_tokens(pieces)
+        counts = dataset.count_segments(pieces)
         of_document = csr_array(
             (np.ones(total, np.int64), (np.repeat(np.arange(len(chosen)), number), np.arange(total))),
             shape=(len(chosen), total),

@@ -23,13 +23,7 @@ from jax_diversity.sequences.characteristics.counts import (
     sequence_documents,
     total_own_tokens,
 )
-from jax_diversity.sequences.characteristics.stored import (
-    LOSS,
-    SEQUENCE_COPIES,
-    SEQUENCE_DOCUMENTS,
-    SEQUENCE_TURNS,
-    counts_name,
-)
+from jax_diversity.sequences.characteristics.stored import LOSS, CharacteristicArtifacts, counts_name
 
 SEQUENCES_PER_RANGE = 1 << 18
 """Number of sequences of a job. The files of the stage do not depend on it."""
@@ -83,11 +77,11 @@ def count_range(
     pairs = copied_parts(segments, of_documents(name.parent / COPIED_GROUPS))
     arrays = {
         TOKEN_TOTALS: totals,
-        SEQUENCE_DOCUMENTS: sequence_documents(segments),
-        SEQUENCE_COPIES: pairs + np.array([first, 0]),
+        CharacteristicArtifacts.sequence_documents.name: sequence_documents(segments),
+        CharacteristicArtifacts.sequence_copies.name: pairs + np.array([first, 0]),
     }
     if appearances is not None:
-        arrays[SEQUENCE_TURNS] = full_rows(segments, appearances) + np.array([first, 0, 0])
+        arrays[CharacteristicArtifacts.sequence_turns.name] = full_rows(segments, appearances) + np.array([first, 0, 0])
     for what, array in arrays.items():
         write_array(range_file(name, what), array)
     tell(stop - first)

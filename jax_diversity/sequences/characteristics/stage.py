@@ -31,7 +31,13 @@ from jax_diversity.foundation.settings import adopt_settings
 from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.sequences.characteristics import stored
 from jax_diversity.sequences.characteristics.settings import default_families, listed_weight
-from jax_diversity.sequences.characteristics.stored import LOSS, LOSS_GROUPS, SEQUENCE_CLUSTER, TOKENS
+from jax_diversity.sequences.characteristics.stored import (
+    LOSS,
+    LOSS_GROUPS,
+    SEQUENCE_CLUSTER,
+    TOKENS,
+    CharacteristicArtifacts,
+)
 
 if TYPE_CHECKING:
     from jax_diversity.sequences.characteristics.codes import Bins, Codes
@@ -61,16 +67,16 @@ def characterize_sequences(context: Context, partial: Path) -> Counts:
     fitted = ()
     if SEQUENCE_CLUSTER in context.config.characteristics.possible_families:
         totals[SEQUENCE_CLUSTER] = _write_sequence_clusters(context, dataset, partial).tolist()
-        fitted = (file_hash(partial / stored.CENTRES),)
+        fitted = (file_hash(partial / stored.CENTRES.name),)
     names = {family: list(code.names) for family, code in codes.items()}
     names |= {
         family: [*map(str, range(len(totals[family])))] for family in stored.SEQUENCE_FAMILIES if family in totals
     }
     names |= {LOSS: [*LOSS_GROUPS]} if LOSS in totals else {}
-    write_json(partial / stored.GROUPS, names)
-    write_json(partial / stored.TOTALS, totals)
+    write_json(partial / CharacteristicArtifacts.group_names.name, names)
+    write_json(partial / CharacteristicArtifacts.group_tokens.name, totals)
     bins = {family: dataclasses.asdict(code.bins) for family, code in codes.items() if code.bins is not None}
-    write_json(partial / stored.BINS, bins)
+    write_json(partial / stored.BINS.name, bins)
     weights = _balanced(context, totals)
     return {
         "features": fingerprint(list(weights), bins, *fitted),
@@ -117,12 +123,18 @@ def _count_sequences(context: Context, dataset: Any, partial: Path, codes: Mappi
         totals[family] = stored.join_counts(partial / name, [range_file(each, name) for each in ranges]).tolist()
     of_tokens = [read_array(range_file(name, counting.TOKEN_TOTALS), "characterize") for name in ranges]
     totals[TOKENS] = np.sum(of_tokens, axis=0).tolist()
-    write_array(partial / stored.SEQUENCE_DOCUMENTS, joined(stored.SEQUENCE_DOCUMENTS))
-    copies = arrange_copies(joined(stored.SEQUENCE_COPIES), num_sequences)
-    write_array(partial / stored.SEQUENCE_COPIES, copies)
+    documents, copies, turns = (
+        each.name
+        for each in (
+            CharacteristicArtifacts.sequence_documents,
+            CharacteristicArtifacts.sequence_copies,
+            CharacteristicArtifacts.sequence_turns,
+        )
+    )
+    write_array(partial / documents, joined(documents))
+    write_array(partial / copies, arrange_copies(joined(copies), num_sequences))
     if dataset.appearances is not None:
-        turns = arrange_turns(joined(stored.SEQUENCE_TURNS), num_sequences)
-        write_array(partial / stored.SEQUENCE_TURNS, turns)
+        write_array(partial / turns, arrange_turns(joined(turns), num_sequences))
     shutil.rmtree(folder)
     return totals
 
@@ -135,18 +147,18 @@ def _write_sequence_clusters(context: Context, dataset: Any, partial: Path) -> I
         num_iterations,
     )
 
-    segments, path = dataset.segments, partial / stored.CENTRES
+    segments, path = dataset.segments, partial / stored.CENTRES.name
     if context.reference is not None:
-        copy_file(stored.centres_file(context.reference.stored), path)
+        copy_file(stored.CENTRES.path(context.reference.stored), path)
         centres = read_array(path, "characterize")
     else:
         wanted = context.config.characteristics.sequence_clusters
         with context.progress.task("cluster sequences", num_iterations(), "pass") as advance:
-            centres = fit_sequence_clusters(segments, dataset.count_own_tokens, wanted, advance)
+            centres = fit_sequence_clusters(segments, dataset.count_segments, wanted, advance)
         write_array(path, centres)
     with context.progress.task("assign sequences", segments.num_sequences, "sequence") as advance:
-        found = nearest_clusters(segments, dataset.count_own_tokens, centres, advance)
-    write_array(partial / stored.SEQUENCE_CLUSTERS, found)
+        found = nearest_clusters(segments, dataset.count_segments, centres, advance)
+    write_array(partial / stored.SEQUENCE_CLUSTERS.name, found)
     totals = np.zeros(len(centres), np.int64)
     np.add.at(totals, found[segments.sequence_index], segments.length)
     return totals
@@ -238,7 +250,7 @@ def _reference_bins(context: Context) -> dict[str, Bins]:
 
     if context.reference is None:
         return {}
-    found = stored.read_bins(context.reference.stored)
+    found = stored.BINS.read(context.reference.stored)
     return {family: Bins(**{name: tuple(each) for name, each in bins.items()}) for family, bins in found.items()}
 
 
@@ -274,10 +286,10 @@ def _write_documents(context: Context, dataset: Any, partial: Path, codes: dict[
         else:
             columns[family] = pa.DictionaryArray.from_arrays(pa.array(code.group), pa.array(code.names, pa.string()))
     numbers = pa.table({family: code.group for family, code in codes.items()})
-    pq.write_table(numbers, partial / stored.CODES, compression="zstd", row_group_size=_ROW_GROUP)
+    pq.write_table(numbers, partial / stored.CODES.name, compression="zstd", row_group_size=_ROW_GROUP)
     tables = _document_tables(dataset.document_store, columns)
     first = next(tables)
-    with pq.ParquetWriter(partial / stored.DOCUMENTS, first.schema, compression="zstd") as writer:
+    with pq.ParquetWriter(partial / stored.DOCUMENTS.name, first.schema, compression="zstd") as writer:
         for table in chain([first], tables):
             writer.write_table(table)
 

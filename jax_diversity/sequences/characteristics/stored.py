@@ -7,22 +7,21 @@ a family, such as one cluster.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
-from jaxtyping import Float32, Int64, Integer
+from jaxtyping import Int64, Integer
 
 from jax_diversity.foundation.artifacts import NO_ARRAY, atomic_path, read_array, read_json
 from jax_diversity.foundation.errors import UserError, in_one_line
+from jax_diversity.foundation.stored import Artifact, OptionalArtifact, StoredStages, StoredValue, path_of
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-
-    from jax_diversity.foundation.stored import StoredStages
 
 TOKENS = "tokens"
 """The family whose groups are token ids. It is counted when it is needed."""
@@ -35,16 +34,31 @@ LOSS_GROUPS = ("counted", "not counted")
 SEQUENCE_FAMILIES = (TOKENS, SEQUENCE_CLUSTER, LOSS)
 """The families that describe the tokens of a sequence. All other families describe documents."""
 CHARACTERISTICS = "characteristics"
-GROUPS = "groups.json"
-TOTALS = "totals.json"
-BINS = "bins.json"
-DOCUMENTS = "documents.parquet"
-CODES = "codes.parquet"
-SEQUENCE_DOCUMENTS = "sequence_documents.npy"
-SEQUENCE_COPIES = "sequence_copies.npy"
-SEQUENCE_TURNS = "sequence_turns.npy"
-SEQUENCE_CLUSTERS = "sequence_clusters.npy"
-CENTRES = "sequence_cluster_centres.npy"
+Value = TypeVar("Value")
+
+
+def _artifact(name: str, read: Callable[[Path, str], Value]) -> Artifact[Value]:
+    return Artifact("characterize", f"{CHARACTERISTICS}/{name}", read)
+
+
+def _read_numbers(path: Path, stage: str) -> Int64[np.ndarray, " sequence"]:
+    return read_array(path, stage)
+
+
+def _read_copies(path: Path, stage: str) -> Int64[np.ndarray, "sequence member"]:
+    return read_array(path, stage)
+
+
+BINS = _artifact("bins.json", read_json)
+"""Family -> its bins, for families of numbers, as JSON values."""
+DOCUMENTS = _artifact("documents.parquet", path_of)
+"""The table that describes each document in one row: id, tokens, source, language ..."""
+CODES = _artifact("codes.parquet", path_of)
+"""The table with every document's group in every family."""
+SEQUENCE_CLUSTERS = _artifact("sequence_clusters.npy", _read_numbers)
+"""Every sequence's group in the family `sequence_cluster`."""
+CENTRES = _artifact("sequence_cluster_centres.npy", read_array)
+"""The centres of the family `sequence_cluster`, as `fit_sequence_clusters` makes them."""
 
 
 def counts_name(family: str) -> str:
@@ -52,11 +66,16 @@ def counts_name(family: str) -> str:
     return f"{family}.npz"
 
 
+def counts_file(stored: StoredStages, family: str) -> Path:
+    """Return the path of this file."""
+    return stored.file("characterize", f"{CHARACTERISTICS}/{counts_name(family)}")
+
+
 def read_counts(stored: StoredStages, family: str) -> csr_array:
     """Return the sequences' token counts in a family's groups; an absent or damaged file is a `UserError`."""
     from scipy.sparse import load_npz
 
-    path = _file(stored, counts_name(family))
+    path = counts_file(stored, family)
     try:
         return load_npz(path)
     except (OSError, ValueError, KeyError, BadZipFile, zlib.error) as error:
@@ -67,7 +86,7 @@ def read_counts_between(stored: StoredStages, family: str, first: int, stop: int
     """Return the rows `first` up to `stop` of `read_counts`; only these rows are read."""
     from scipy.sparse import csr_array
 
-    path = _file(stored, counts_name(family))
+    path = counts_file(stored, family)
     whole = map_counts(path)
     starts = np.array(whole.indptr[first : stop + 1])
     if not 0 <= starts[0] <= starts[-1] <= len(whole.data) or (np.diff(starts) < 0).any():
@@ -82,7 +101,7 @@ def read_counts_between(stored: StoredStages, family: str, first: int, stop: int
 
 def num_entries(stored: StoredStages, family: str) -> int:
     """Return a family's number of counts above zero; a sequence without tokens has one entry."""
-    whole = map_counts(_file(stored, counts_name(family)))
+    whole = map_counts(counts_file(stored, family))
     return len(whole.data) + int((np.diff(whole.indptr) == 0).sum())
 
 
@@ -174,39 +193,17 @@ def _write_member(
             file.write(np.ascontiguousarray(part, dtype).data)
 
 
-def read_sequence_array(stored: StoredStages, name: str, *, mmap: bool = False) -> Integer[np.ndarray, "sequence ..."]:
-    """Return an array with one row per sequence, such as `SEQUENCE_DOCUMENTS` or `SEQUENCE_CLUSTERS`."""
-    return read_array(_file(stored, name), "characterize", mmap=mmap)
+def _read_groups(path: Path, stage: str) -> Mapping[str, tuple[str, ...]]:
+    return {family: tuple(names) for family, names in read_json(path, stage).items()}
 
 
-def centres_file(stored: StoredStages) -> Path:
-    """Return the path of the file with the centres of the family `sequence_cluster`."""
-    return _file(stored, CENTRES)
+def _read_totals(path: Path, stage: str) -> Mapping[str, Int64[np.ndarray, " group"]]:
+    return {family: np.array(totals, np.int64) for family, totals in read_json(path, stage).items()}
 
 
-def read_centres(stored: StoredStages) -> Float32[np.ndarray, "cluster group"]:
-    """Return the centres of the family `sequence_cluster`, as `fit_sequence_clusters` makes them."""
-    return read_array(centres_file(stored), "characterize")
-
-
-def read_groups(stored: StoredStages) -> dict[str, tuple[str, ...]]:
-    """Return family -> the names of its groups, for every stored family."""
-    return {family: tuple(names) for family, names in _read_json(stored, GROUPS).items()}
-
-
-def read_totals(stored: StoredStages) -> dict[str, Int64[np.ndarray, " group"]]:
-    """Return family -> the number of tokens in each of its groups, over all training sequences."""
-    return {family: np.array(totals, np.int64) for family, totals in _read_json(stored, TOTALS).items()}
-
-
-def read_bins(stored: StoredStages) -> dict[str, Any]:
-    """Return family -> its bins, for families of numbers, as JSON values."""
-    return _read_json(stored, BINS)
-
-
-def read_families(stored: StoredStages, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the families that orderings balance; a family that is not among `known` is a `UserError`."""
+def _find_families(stored: StoredStages) -> tuple[str, ...]:
     names = stored.counts("characterize")["families"]
+    known = CharacteristicArtifacts.group_names.read(stored)
     unknown = [name for name in names if not isinstance(name, str) or name not in known]
     if unknown:  # a manifest that was not written by a build
         raise UserError(
@@ -216,19 +213,22 @@ def read_families(stored: StoredStages, known: tuple[str, ...]) -> tuple[str, ..
     return tuple(names)
 
 
-def documents_file(stored: StoredStages) -> Path:
-    """Return the path of the table that describes each document in one row: id, tokens, source, language ..."""
-    return _file(stored, DOCUMENTS)
+class CharacteristicArtifacts:
+    """The artifacts of the stage `characterize`."""
 
+    families = StoredValue(_find_families)
+    """The families that orderings balance."""
+    group_names = _artifact("groups.json", _read_groups)
+    """Family -> the names of its groups, for every stored family."""
+    group_tokens = _artifact("totals.json", _read_totals)
+    """Family -> the number of training tokens in each of its groups, for every stored family."""
+    sequence_documents = _artifact("sequence_documents.npy", _read_numbers)
+    """The document of each training sequence; -1 if no document makes up 99 % of the tokens of the sequence."""
+    sequence_copies = _artifact("sequence_copies.npy", _read_copies)
+    """For each training sequence, the groups of equal documents that it contains parts of; padded with -1."""
+    sequence_turns = OptionalArtifact("characterize", f"{CHARACTERISTICS}/sequence_turns.npy", _read_numbers)
+    """Numbers (turns) that order the sequences of documents that are packed several times; -1 for other sequences.
 
-def codes_file(stored: StoredStages) -> Path:
-    """Return the path of the table with every document's group in every family."""
-    return _file(stored, CODES)
-
-
-def _read_json(stored: StoredStages, name: str) -> dict[str, Any]:
-    return read_json(_file(stored, name), "characterize")
-
-
-def _file(stored: StoredStages, name: str) -> Path:
-    return stored.file("characterize", f"{CHARACTERISTICS}/{name}")
+    In the order of the turns, each part of a document comes once, then once more in the same order. None if the
+    documents have no weights.
+    """

@@ -19,7 +19,7 @@ from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.foundation.wording import counted
 from jax_diversity.sequences.embedding.files import FIT_DOCUMENTS
 from jax_diversity.sequences.embedding.settings import EmbeddingConfig
-from jax_diversity.sequences.embedding.stored import EMBEDDINGS, FITTED, fitted_file, vectors_name
+from jax_diversity.sequences.embedding.stored import EMBEDDINGS, FITTED, vectors_name
 
 if TYPE_CHECKING:
     from jax_diversity.sequences.embedding.precomputed import PrecomputedVectors
@@ -33,7 +33,7 @@ def embed(context: Context, partial: Path) -> Counts:
 
     config, dataset = context.config.embedding, context.dataset
     beginnings = dataset.beginnings(config.max_tokens * CHARACTERS_PER_TOKEN)
-    stored = partial / FITTED
+    stored = partial / FITTED.name
     if context.reference is not None:
         _take_learnt(context.reference, config, stored)
     num_fitted = min(FIT_DOCUMENTS, beginnings.num_documents)
@@ -80,12 +80,12 @@ def _take_learnt(reference: Any, config: EmbeddingConfig, stored: Path) -> None:
     """Copy the fitted state of the embedder of the dataset in `features_from`."""
     from jax_diversity.sequences.embedding.base import learns
 
-    if (path := fitted_file(reference.stored)) is not None:
-        copy_file(path, stored)
+    if FITTED.is_stored(reference.stored):
+        copy_file(FITTED.path(reference.stored), stored)
     elif learns(config.method, config.options):
         raise UserError(
             f"Expected the fitted state of embedding.method={config.method} in {reference.root}, found no "
-            f"{EMBEDDINGS}/{FITTED}; let the embedder keep it in the file `stored`, and build that dataset again."
+            f"{FITTED.file}; let the embedder keep it in the file `stored`, and build that dataset again."
         )
 
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import numpy as np
 from jaxtyping import Float32
 
 from jax_diversity.foundation.artifacts import read_array
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.stacked import Rows, StackedRows
-
-if TYPE_CHECKING:
-    from jax_diversity.foundation.stored import StoredStages
+from jax_diversity.foundation.stored import Artifact, StoredStages, StoredValue, path_of
 
 EMBEDDINGS = "embeddings"
 VECTORS = "embeddings"
-FITTED = "embedding.npz"
+FITTED = Artifact("embed", f"{EMBEDDINGS}/embedding.npz", path_of)
+"""The fitted state of the embedder; not stored for an embedder without a state."""
 
 
 def vectors_name(number: int) -> str:
@@ -25,14 +21,8 @@ def vectors_name(number: int) -> str:
     return f"{VECTORS}-{number:05d}.npy"
 
 
-def read_embeddings(stored: StoredStages, number: int | None = None) -> Float32[Rows, "document feature"]:
-    """Read the vectors of the documents, or of the file of documents of this number, as memory maps.
-
-    Raises:
-        UserError: a file is damaged.
-    """
-    names = stored.names("embed", f"{EMBEDDINGS}/{VECTORS}-", ".npy")
-    paths = [stored.file("embed", name) for name in (names if number is None else [names[number]])]
+def _read_embeddings(stored: StoredStages) -> Float32[Rows, "document feature"]:
+    paths = stored.document_files("embed", f"{EMBEDDINGS}/{VECTORS}-", ".npy")
     arrays = [read_array(path, "embed", mmap=True) for path in paths]
     width = stored.counts("embed")["dimensions"]
     for path, vectors in zip(paths, arrays, strict=True):
@@ -42,7 +32,7 @@ def read_embeddings(stored: StoredStages, number: int | None = None) -> Float32[
                 f"{vectors.shape}; run `jax-diversity embed` again."
             )
     num_documents, found = stored.counts("prepare")["num_documents"], sum(map(len, arrays))
-    if number is None and found != num_documents:
+    if stored.number_of_file is None and found != num_documents:
         raise UserError(
             f"{paths[0].parent} is damaged: expected a vector for each of {num_documents} documents, found {found}; "
             "run `jax-diversity embed` again."
@@ -50,7 +40,8 @@ def read_embeddings(stored: StoredStages, number: int | None = None) -> Float32[
     return arrays[0] if len(arrays) == 1 else StackedRows(arrays)
 
 
-def fitted_file(stored: StoredStages) -> Path | None:
-    """Return the path of the embedder's fitted state; None if the embedder stores no state."""
-    name = f"{EMBEDDINGS}/{FITTED}"
-    return stored.file("embed", name) if stored.names("embed", name) else None
+class EmbeddingArtifacts:
+    """The artifacts of the stage `embed`."""
+
+    embeddings = StoredValue(_read_embeddings)
+    """The embedding vectors of the documents, memory-mapped; with several files a `StackedRows`."""

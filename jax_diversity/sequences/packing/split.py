@@ -16,7 +16,7 @@ from jax_diversity.foundation.folders import inside
 from jax_diversity.foundation.stage import Context
 from jax_diversity.foundation.wording import counted
 from jax_diversity.sequences.packing.pieces import ROWS
-from jax_diversity.sequences.packing.stored import HELD_OUT, SEQUENCES, read_held_out, read_split
+from jax_diversity.sequences.packing.stored import PackingArtifacts, read_split
 
 _FAMILIES = ("cluster", "length", "source", "language")
 """The families that are balanced. With token counts beside them, the mixture of tokens was hardly better, all other
@@ -26,7 +26,7 @@ _CANDIDATES = 8
 """Of more than `_LEAST_CANDIDATES` groups of copies, this multiple of the wanted share are candidates, and at least
 `_LEAST_CANDIDATES`. Four times as many gave no better mixture (docs/log.md)."""
 _SETTINGS = ("validation_fraction", "validation_choice", "keep_validation")
-_FILE = f"{SEQUENCES}/{HELD_OUT}"
+_FILE = PackingArtifacts.document_hashes.file
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def split_documents(context: Context, records: np.ndarray) -> Split:
     groups, fraction = np.asarray(dataset.duplicate_groups), config.validation_fraction
     make = _hashed if config.validation_choice == "hash" else _balanced
     remembered, origin = _remembered(context), _origin(context)
-    known, held = _matched(records, None if origin is None else read_held_out(origin.stored))
+    known, held = _matched(records, None if origin is None else origin.document_hashes)
     # A copy of a held-out document is held out, too.
     held, num_gone = _in_groups(groups, held), 0
     if remembered is not None:

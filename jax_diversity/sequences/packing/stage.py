@@ -18,13 +18,11 @@ from jax_diversity.foundation.stage import Context, Counts, Stage
 from jax_diversity.foundation.wording import counted
 from jax_diversity.sequences.packing.settings import PackingConfig
 from jax_diversity.sequences.packing.stored import (
-    APPEARANCES,
-    HELD_OUT,
     SEGMENTS,
     SEQUENCES,
     SHUFFLE_INDEX,
     SPLIT,
-    VALIDATION,
+    PackingArtifacts,
     write_segments,
 )
 
@@ -63,7 +61,7 @@ def pack_documents(context: Context, partial: Path) -> Counts:
     records["text"] = dataset.document_store.text_hashes()[:, 0]
     split = split_documents(context, records)
     records["held_out"] = validation = split.validation
-    write_array(partial / HELD_OUT, records)
+    write_array(partial / PackingArtifacts.document_hashes.name, records)
     del records
     chosen, appearances = ~validation, None
     if not config.holds_out_all and (weights := weigh_documents(context)) is not None:
@@ -71,14 +69,14 @@ def pack_documents(context: Context, partial: Path) -> Counts:
         appearances[validation] = 0
         # Validation documents appear once; documents that never appear are left out of both parts.
         chosen, validation = appearances > 0, validation & (weights > 0)
-        write_array(partial / APPEARANCES, appearances)
+        write_array(partial / PackingArtifacts.appearances.name, appearances)
     # Both parts are packed separately, so with any method no sequence contains tokens of training and validation
     # documents.
     with context.progress.task("pack documents", len(lengths), "document") as advance:
         packings = _packings(context, dataset, chosen, advance, appearances)
-        training, chats, num_empty, overlap = _store(dataset, partial / SEGMENTS, packings)
+        training, chats, num_empty, overlap = _store(dataset, partial / SEGMENTS["train"].name, packings)
         packings = _packings(context, dataset, validation, advance, once=True)
-        apart, chats_apart, _, _ = _store(dataset, partial / VALIDATION, packings)
+        apart, chats_apart, _, _ = _store(dataset, partial / SEGMENTS["validation"].name, packings)
     if not (apart if config.holds_out_all else training).num_sequences:
         what = "sequence" if config.holds_out_all else "training sequence"
         raise UserError(
@@ -340,7 +338,7 @@ PACK = Stage(
     inputs=_inputs,
     outside=_earlier,
     check=_check_weights,
-    remembered=f"{SEQUENCES}/{HELD_OUT}",
+    remembered=PackingArtifacts.document_hashes.file,
     must_remember=_must_remember,
     methods="sequences.packing.base",
     version=4,

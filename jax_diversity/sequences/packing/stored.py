@@ -2,48 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.foundation.artifacts import read_array
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.stored import Artifact, Count, OptionalArtifact, Part, StoredStages, StoredValue, path_of
 from jax_diversity.schema import Segments
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from jax_diversity.foundation.stored import StoredStages
-
 SEQUENCES = "sequences"
-SEGMENTS = "segments.parquet"
-VALIDATION = "validation.parquet"
-APPEARANCES = "appearances.npy"
-HELD_OUT = "held_out.npy"
+SEGMENTS: Mapping[Part, Artifact[Path]] = {
+    "train": Artifact("pack", f"{SEQUENCES}/segments.parquet", path_of),
+    "validation": Artifact("pack", f"{SEQUENCES}/validation.parquet", path_of),
+}
 SHUFFLE_INDEX = "shuffle_index.npy"
+"""The name of the file with Megatron's order of the sequences, which other programs read."""
 SPLIT = np.dtype([("id", "<u8"), ("text", "<u8"), ("held_out", "?")])
-"""The type of the rows of `HELD_OUT`, one for each document: hashes of its id and of its text, and whether it is kept
-for validation."""
+"""The type of the rows of `document_hashes`, one for each document: hashes of its id and of its text, and
+whether it is kept for validation."""
 _GROUP_ROWS = 1 << 20  # of a row group, which is read as a whole
-_PARTS = {"train": (SEGMENTS, "num_sequences"), "validation": (VALIDATION, "num_validation_sequences")}
 
 
-def read_segments(
-    stored: StoredStages, part: Literal["train", "validation"] = "train", first: int = 0, stop: int | None = None
-) -> Segments:
-    """Read the packing of the sequences `first` up to `stop` of a part, which get the numbers 0, 1 ...
+def read_segments(stored: StoredStages, first: int = 0, stop: int | None = None) -> Segments:
+    """Read the packing of the sequences `first` up to `stop` of the part, which get the numbers 0, 1 ...
 
     Only the row groups that contain these sequences are read. A damaged file is a `UserError`.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    name, count = _PARTS[part]
-    path = stored.file("pack", f"{SEQUENCES}/{name}")
-    stop = stored.number("pack", count) if stop is None else stop
+    path = SEGMENTS[stored.part].path(stored)
+    stop = PackingArtifacts.num_sequences.read(stored) if stop is None else stop
     try:
         with pq.ParquetFile(path) as file:
             place = file.schema_arrow.get_field_index("sequence_index")
@@ -85,26 +81,9 @@ def write_segments(path: Path, tables: Iterable[pa.Table]) -> None:
         writer.write_table(waiting, _GROUP_ROWS)
 
 
-def segments_file(stored: StoredStages) -> Path:
-    """Return the path of the file with the training sequences' segments."""
-    return stored.file("pack", f"{SEQUENCES}/{SEGMENTS}")
-
-
-def read_appearances(stored: StoredStages) -> Int64[np.ndarray, " document"] | None:
-    """Return how often each document was packed for training (its weight); None if the documents have no weights."""
-    if "num_appearances" not in stored.counts("pack"):
-        return None
-    return read_array(stored.file("pack", f"{SEQUENCES}/{APPEARANCES}"), "pack")
-
-
-def read_held_out(stored: StoredStages) -> np.ndarray:
-    """Return a row of the type `SPLIT` for every document."""
-    return read_split(stored.file("pack", f"{SEQUENCES}/{HELD_OUT}"))
-
-
-def read_split(path: Path) -> np.ndarray:
+def read_split(path: Path, stage: str = "pack") -> np.ndarray:
     """Read a file of rows of the type `SPLIT`; a file with other content is a `UserError`."""
-    rows = read_array(path, "pack")
+    rows = read_array(path, stage)
     if rows.dtype != SPLIT or rows.ndim != 1:
         raise UserError(
             f"Expected the hashes of ids and texts in {path}, found {rows.dtype} of shape {rows.shape}; build the "
@@ -116,3 +95,26 @@ def read_split(path: Path) -> np.ndarray:
 def stored_length(stored: StoredStages) -> int:
     """Return the number of tokens of a stored sequence: the model's input plus the overlap with the next sequence."""
     return stored.number("pack", "sequence_length") + stored.number("pack", "overlap")
+
+
+class PackingArtifacts:
+    """The artifacts of the stage `pack`."""
+
+    sequence_length = Count("pack", "sequence_length")
+    """L, the number of tokens of a sequence that a model sees."""
+    overlap = Count("pack", "overlap")
+    """Number of tokens at the end of a stored sequence that are also the beginning of the next one in the text.
+
+    In the earlier sequence the model only predicts these tokens. The overlap is 1 for the packing methods `megatron`
+    and `partial_shuffle`, and 0 for the package's other methods.
+    """
+    num_sequences = Count("pack", "num_sequences", validation="num_validation_sequences")
+    """Number of training sequences; of `validation`, the number of validation sequences."""
+    segments = StoredValue(read_segments)
+    """The packing of the training sequences; of `validation`, that of the validation sequences."""
+    appearances = OptionalArtifact[Int64[np.ndarray, " document"]]("pack", f"{SEQUENCES}/appearances.npy", read_array)
+    """How often each document was packed for training (its weight); None if the documents have no weights."""
+    document_hashes = Artifact("pack", f"{SEQUENCES}/held_out.npy", read_split)
+    """For each document, hashes of its id and its text, and whether it is kept for validation (type `SPLIT`)."""
+    held_out = StoredValue(lambda stored: PackingArtifacts.document_hashes.read(stored)["held_out"])
+    """Whether each document is kept for validation; with a weight of 0 it is not in the validation sequences."""

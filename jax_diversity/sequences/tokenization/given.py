@@ -22,7 +22,7 @@ from jax_diversity.foundation.stage import Context, Counts
 from jax_diversity.sequences.token_store.megatron import TokenStore, TokenWriter
 from jax_diversity.sequences.tokenization.base import token_dtype
 from jax_diversity.sequences.tokenization.settings import TokenizerConfig
-from jax_diversity.sequences.tokenization.stored import tokenizer_file
+from jax_diversity.sequences.tokenization.stored import TOKENIZER
 
 if TYPE_CHECKING:
     from jax_diversity.sequences.tokenization.tokenizer_json import JsonTokenizer
@@ -123,7 +123,7 @@ def _of_reference(context: Context) -> TokenizerConfig:
     config: TokenizerConfig = context.config.tokenizer
     if (reference := context.reference) is None:
         return config
-    path = None if config.path is None else str(tokenizer_file(reference.stored))
+    path = None if config.path is None else str(TOKENIZER.path(reference.stored))
     return dataclasses.replace(config, path=path, end_id=reference.end_id)
 
 

@@ -8,7 +8,6 @@ use are not removed, so the cache may be larger than the limit.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from jax_diversity.foundation.artifacts import manifest_files, parse_manifest
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.locks import lock
 
 CACHE_BYTES = 100 * 10**9
 """The limit, if the disk has at least twice this size; otherwise half of the disk."""
@@ -44,10 +44,10 @@ def locked(path: Path) -> Iterator[None]:
     """Lock the place of a file in the cache; the lock is released at the latest when the process ends."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = _lock_of(path).open("a")
+        file = _lock_of(path).open("a")
     # The lock file is not removed. Otherwise one process could lock the removed file, and another process a new file.
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with file:
+        lock(file)
         yield
 
 
@@ -56,7 +56,7 @@ def keep_files(cache: Path, dataset: Path, owner: object) -> None:
     # With the lock of `make_room`, a file that exists from here on is not removed any more.
     with locked(cache / "room"), writing(dataset):
         handle = os.open(dataset / _IN_USE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        fcntl.flock(handle, fcntl.LOCK_SH)
+        lock(handle, shared=True)
     weakref.finalize(owner, os.close, handle)
 
 
@@ -89,20 +89,19 @@ def make_room(cache: Path, num_bytes: int) -> None:
 def _hashes_in_use(datasets: Path) -> set[str]:
     """Return the SHA-256 of all files in the manifests of the datasets that processes have opened."""
     found = set[str]()
-    for lock in filter(_is_locked, datasets.glob(f"*/{_IN_USE}")):
-        path = lock.with_name("manifest.json")
+    for mark in filter(_is_locked, datasets.glob(f"*/{_IN_USE}")):
+        path = mark.with_name("manifest.json")
         files = manifest_files(parse_manifest(path.read_bytes(), str(path)))
         found |= {about["sha256"] for about in files.values()}
     return found
 
 
-def _is_locked(lock: Path) -> bool:
+def _is_locked(path: Path) -> bool:
     try:
-        with lock.open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # a process has locked it, or it belongs to another user, who may use it
+        with path.open("a") as file:
+            return not lock(file, wait=False)
+    except OSError:  # it belongs to another user, who may use it
         return True
-    return False
 
 
 def _last_use(path: Path) -> float:

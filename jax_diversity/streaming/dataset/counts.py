@@ -11,6 +11,8 @@ import numpy as np
 from jaxtyping import Int64
 
 from jax_diversity.counts import Characteristics, StoredCounts
+from jax_diversity.foundation.artifacts import read_array
+from jax_diversity.foundation.stored import Artifact
 from jax_diversity.schema import Segments
 from jax_diversity.sequences.characteristics import stored
 from jax_diversity.sequences.characteristics.sequence_clusters import count_sequence_clusters
@@ -70,25 +72,27 @@ class DatasetCounts(StoredCounts):
         """See `TokenCounts.rows`."""
         dataset = self.dataset
         if (first, stop) == (0, self.num_sequences):  # kept by the dataset, because several functions need it
-            is_balanced = tuple(self.num_groups) == dataset.families
-            whole = dataset.characteristics if is_balanced else dataset.count_families(self.families)
+            is_balanced = self.families == dataset.families
+            whole = dataset.characteristics if is_balanced else dataset._counts_in_memory(self.families)
             return whole.with_weights(self.weights)
         counts: dict[str, Any] = {}
         for family, number in self.num_groups.items():
             if family == stored.TOKENS:
-                counts[family] = dataset.count_own_tokens(self._segments(first, stop))
+                counts[family] = dataset.count_segments(self._segments(first, stop))
             elif family == stored.SEQUENCE_CLUSTER:
                 clusters = self._array(stored.SEQUENCE_CLUSTERS, first, stop)
                 counts[family] = count_sequence_clusters(self._segments(first, stop), clusters, number)
             else:
                 counts[family] = stored.read_counts_between(dataset.stored, family, first, stop)
-        names = [stored.SEQUENCE_DOCUMENTS, stored.SEQUENCE_COPIES]
-        documents, copies = (self._array(name, first, stop) for name in names)
-        turns = None if dataset.appearances is None else self._array(stored.SEQUENCE_TURNS, first, stop)
+        documents = self._array(stored.CharacteristicArtifacts.sequence_documents, first, stop)
+        copies = self._array(stored.CharacteristicArtifacts.sequence_copies, first, stop)
+        turns = None
+        if dataset.appearances is not None:
+            turns = self._array(stored.CharacteristicArtifacts.sequence_turns, first, stop)
         return self.checked(counts, documents, copies, turns)
 
     def _segments(self, first: int, stop: int) -> Segments:
         return self.dataset.segments_between("train", first, stop)
 
-    def _array(self, name: str, first: int, stop: int) -> np.ndarray:
-        return np.array(stored.read_sequence_array(self.dataset.stored, name, mmap=True)[first:stop])
+    def _array(self, artifact: Artifact[Any], first: int, stop: int) -> np.ndarray:
+        return np.array(read_array(artifact.path(self.dataset.stored), "characterize", mmap=True)[first:stop])

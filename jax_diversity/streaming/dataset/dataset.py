@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int32, Int64
+from jaxtyping import Int32, Int64
 
 from jax_diversity.counts import Characteristics
 from jax_diversity.foundation.artifacts import Fault, fingerprint
@@ -24,20 +24,20 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.figures.figure import Figure
 from jax_diversity.foundation.folders import as_path
 from jax_diversity.foundation.object_store import is_address
-from jax_diversity.foundation.stacked import Rows
 from jax_diversity.foundation.stored import StoredStages
 from jax_diversity.foundation.tables import Display, Displayed
 from jax_diversity.foundation.warned import warn
 from jax_diversity.foundation.wording import counted
 from jax_diversity.ordering import stored as ordered
 from jax_diversity.ordering.measures import stored as measured
-from jax_diversity.schema import Ordering, Segments, prepared
+from jax_diversity.schema import Ordering, Segments
+from jax_diversity.schema.prepared import DocumentArtifacts
 from jax_diversity.sequences.characteristics import stored as characterized
-from jax_diversity.sequences.characteristics.stored import LOSS, SEQUENCE_CLUSTER, TOKENS
-from jax_diversity.sequences.clustering import stored as clustered
-from jax_diversity.sequences.embedding import stored as embedded
-from jax_diversity.sequences.packing import stored as packed
-from jax_diversity.sequences.tokenization import stored as tokenized
+from jax_diversity.sequences.characteristics.stored import LOSS, SEQUENCE_CLUSTER, TOKENS, CharacteristicArtifacts
+from jax_diversity.sequences.clustering.stored import ClusterArtifacts
+from jax_diversity.sequences.embedding.stored import EmbeddingArtifacts
+from jax_diversity.sequences.packing.stored import PackingArtifacts, read_segments, stored_length
+from jax_diversity.sequences.tokenization.stored import TokenArtifacts, open_token_files
 from jax_diversity.streaming.dataset.orderings import (
     OrderingFile,
     Orderings,
@@ -46,14 +46,12 @@ from jax_diversity.streaming.dataset.orderings import (
     packed_beside,
 )
 from jax_diversity.streaming.dataset.remote import RemoteFolder, local_path
-from jax_diversity.streaming.records import stored as written
+from jax_diversity.streaming.records.stored import RecordArtifacts, open_records
 
 if TYPE_CHECKING:
-    import pyarrow.dataset
     from scipy.sparse import csr_array
 
     from jax_diversity.counts import TokenCounts
-    from jax_diversity.schema.document_store import DocumentStore
     from jax_diversity.sequences.token_store.megatron import TokenStore
     from jax_diversity.sequences.tokenization.base import Tokenizer
     from jax_diversity.streaming.dataset.beginnings import Beginnings
@@ -97,7 +95,16 @@ def open_dataset(path: str | Path, *, cache_folder: str | Path | None = None, me
     return Dataset(root, memory_map=memory_map)
 
 
-class Dataset(Displayed):
+class Dataset(
+    DocumentArtifacts,
+    TokenArtifacts,
+    EmbeddingArtifacts,
+    ClusterArtifacts,
+    PackingArtifacts,
+    CharacteristicArtifacts,
+    RecordArtifacts,
+    Displayed,
+):
     """A dataset's documents, tokens, segments, characteristics, orderings and records.
 
     Attributes are read at their first use and kept. If an attribute's stage has not run yet, a `UserError` names the
@@ -164,81 +171,6 @@ class Dataset(Displayed):
         stages = ("tokenize", "embed", "cluster", "characterize")
         return fingerprint("features", [self.counts(stage)["features"] for stage in stages])
 
-    @property
-    def sequence_length(self) -> int:
-        """L, the number of tokens of a sequence that a model sees."""
-        return self.stored.number("pack", "sequence_length")
-
-    @property
-    def overlap(self) -> int:
-        """Number of tokens at the end of a stored sequence that are also the beginning of the next one in the text.
-
-        In the earlier sequence the model only predicts these tokens. The overlap is 1 for the packing methods
-        `megatron` and `partial_shuffle`, and 0 for the package's other methods.
-        """
-        return self.stored.number("pack", "overlap")
-
-    @property
-    def num_sequences(self) -> int:
-        """Number of training sequences."""
-        return self.stored.number("pack", "num_sequences")
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids, including the end token."""
-        return self.stored.number("tokenize", "vocab_size")
-
-    @property
-    def end_id(self) -> int:
-        """The token that ends a document."""
-        return self.stored.number("tokenize", "end_id")
-
-    @property
-    def has_loss_mask(self) -> bool:
-        """Whether a loss mask determines which tokens count towards the loss: True for datasets of chats."""
-        return "num_loss_tokens" in self.counts("tokenize")
-
-    @cached_property
-    def is_chat(self) -> Bool[np.ndarray, " document"]:
-        """Whether each document is a chat whose turns are known."""
-        turns, found = self.tokens.turns, np.zeros(self.tokens.num_documents, bool)
-        found[turns.document_index[turns.role >= 0]] = True
-        return found
-
-    @cached_property
-    def documents(self) -> pyarrow.dataset.Dataset:
-        """The documents in their stored order; columns are read when a table is requested.
-
-        Example:
-            >>> dataset.documents.to_table(columns=["id", "source"])
-        """
-        return prepared.read_documents(self.stored)
-
-    @cached_property
-    def document_store(self) -> DocumentStore:
-        """The files of the documents; they can be read in small batches or by columns."""
-        return prepared.open_document_store(self.stored)
-
-    @cached_property
-    def duplicate_groups(self) -> Int64[np.ndarray, " document"]:
-        """A number for each document, 0 .. number of different texts - 1; equal texts have equal numbers."""
-        return prepared.read_duplicate_groups(self.stored)
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer that made the tokens; None if the corpus consists of tokens without a tokenizer."""
-        return tokenized.read_tokenizer(self.stored)
-
-    @cached_property
-    def tokens(self) -> TokenStore:
-        """The tokens of the documents, memory-mapped."""
-        return tokenized.open_tokens(self.stored)
-
-    @property
-    def num_document_files(self) -> int:
-        """Number of stored files of documents."""
-        return prepared.num_document_files(self.stored)
-
     def file_of_documents(self, number: int) -> Dataset:
         """One stored file of documents and its tokens, like a dataset of its own; only these files are checked."""
         return FilePart(self, number)
@@ -256,19 +188,6 @@ class Dataset(Displayed):
             tokenizer=lambda: self.tokenizer,
         )
 
-    @cached_property
-    def embeddings(self) -> Float32[Rows, "document feature"]:
-        """The embedding vectors of the documents, memory-mapped; with several files a `StackedRows`."""
-        return embedded.read_embeddings(self.stored)
-
-    def assignments(self, family: str = "cluster") -> Int32[np.ndarray, " document"]:
-        """The cluster of each document in one clustering, such as `cluster` or `cluster_100`.
-
-        Raises:
-            UserError: no such clustering, or a damaged file.
-        """
-        return clustered.read_assignments(self.stored, family)
-
     def document_groups(self, family: str) -> Int32[np.ndarray, " document"]:
         """The number of each document's group in a clustering, or in `length`, `source` or `language`.
 
@@ -282,30 +201,17 @@ class Dataset(Displayed):
             return column_codes(self.document_store, family, None).group
         return self.assignments(family)
 
-    def clusters(self, family: str = "cluster") -> list[dict[str, Any]]:
-        """The descriptions of the clusters of one clustering: name, number of documents, terms, titles ...
-
-        Raises:
-            UserError: no such clustering, or a damaged file.
-        """
-        return clustered.read_clusters(self.stored, family)
-
-    @cached_property
-    def segments(self) -> Segments:
-        """The packing of the training sequences."""
-        return packed.read_segments(self.stored)
-
     @cached_property
     def validation_segments(self) -> Segments:
         """The packing of the validation sequences."""
-        return packed.read_segments(self.stored, "validation")
+        return read_segments(self.stored.of("validation"))
 
     def segments_between(self, part: Literal["train", "validation"], first: int, stop: int) -> Segments:
         """The packing of the sequences from `first` to `stop - 1` of a part, which get the numbers 0, 1 ...
 
         Only their rows are read: the whole table may be larger than the memory.
         """
-        return packed.read_segments(self.stored, part, first, stop)
+        return read_segments(self.stored.of(part), first, stop)
 
     def tokens_between(self, first: int, last: int) -> tuple[TokenStore, int]:
         """The tokens of the documents from `first` to `last`, and the number of the first document in them.
@@ -317,12 +223,8 @@ class Dataset(Displayed):
         begin, end = (int(number) for number in np.searchsorted(starts[:-1], [first, last], "right"))
         found = self._open_tokens
         if found is None or found[0] != (begin, end):
-            self._open_tokens = found = (begin, end), tokenized.open_token_files(self.stored, begin - 1, end)
+            self._open_tokens = found = (begin, end), open_token_files(self.stored, begin - 1, end)
         return found[1], int(starts[begin - 1])
-
-    @cached_property
-    def _first_documents(self) -> Int64[np.ndarray, " file_and_end"]:
-        return tokenized.first_documents(self.stored)
 
     @cached_property
     def validation(self) -> Dataset:
@@ -334,20 +236,10 @@ class Dataset(Displayed):
         return ValidationPart(self)
 
     @cached_property
-    def held_out(self) -> Bool[np.ndarray, " document"]:
-        """Whether each document is kept for validation; with a weight of 0 it is not in the validation sequences."""
-        return packed.read_held_out(self.stored)["held_out"]
-
-    @cached_property
-    def appearances(self) -> Int64[np.ndarray, " document"] | None:
-        """How often each document was packed for training (its weight); None if the documents have no weights."""
-        return packed.read_appearances(self.stored)
-
-    @cached_property
     def characteristics(self) -> Characteristics:
         """Token counts of the training sequences in the families that orderings balance."""
         counts = self.counts("characterize")
-        return self.count_families(counts["families"]).with_weights(counts["weights"])
+        return self._counts_in_memory(counts["families"]).with_weights(counts["weights"])
 
     def token_counts(self, families: Sequence[str] = ()) -> TokenCounts:
         """Token counts of the training sequences, which are read in blocks if there are many.
@@ -369,7 +261,7 @@ class Dataset(Displayed):
             # As matrices have it: a family without groups has one column.
             {family: max(len(self.group_names[family]), 1) for family in families},
             {family: float(weights[family]) for family in families},
-            packed.stored_length(self.stored),
+            stored_length(self.stored),
             self.batch_size,
             {family: self.group_names[family] for family in families},
             self,
@@ -381,18 +273,13 @@ class Dataset(Displayed):
         total = 0
         for first in range(0, self.num_sequences, _ROWS_COUNTED):
             segments = self.segments_between("train", first, min(first + _ROWS_COUNTED, self.num_sequences))
-            total += int(np.maximum(np.diff(self.count_own_tokens(segments).indptr), 1).sum())
+            total += int(np.maximum(np.diff(self.count_segments(segments).indptr), 1).sum())
         return total
 
-    def count_families(self, families: Sequence[str]) -> Characteristics:
-        """Token counts of the training sequences in any stored families, balanced or not, each with weight 1.
-
-        Raises:
-            UserError: a family is unknown, or its file is absent or damaged.
-        """
+    def _counts_in_memory(self, families: Sequence[str]) -> Characteristics:
         unnamed = Characteristics.from_counts(
             {family: self._counts_of(family) for family in families},
-            sequence_length=packed.stored_length(self.stored),
+            sequence_length=stored_length(self.stored),
             documents=self.sequence_documents,
             copies=self.sequence_copies,
             turns=self.sequence_turns,
@@ -400,13 +287,7 @@ class Dataset(Displayed):
         )
         return replace(unnamed, names={family: self.group_names[family] for family in families})
 
-    def count_own_tokens(self, segments: Segments) -> csr_array:
-        """Token counts of some of the dataset's sequences in the family `tokens`: int32 CSR (sequence, group)."""
-        from jax_diversity.sequences.characteristics.counts import count_own_tokens
-
-        return count_own_tokens(segments, self.tokens, self.vocab_size, self.end_id)
-
-    def count_segments(self, segments: Segments, family: str) -> csr_array:
+    def count_segments(self, segments: Segments, family: str = TOKENS) -> csr_array:
         """Token counts of any packing of the dataset's documents in a stored family: int32 CSR (sequence, group).
 
         Raises:
@@ -415,62 +296,31 @@ class Dataset(Displayed):
         import pyarrow.parquet as pq
 
         from jax_diversity.sequences.characteristics.codes import Codes
-        from jax_diversity.sequences.characteristics.counts import count_loss, count_tokens
+        from jax_diversity.sequences.characteristics.counts import count_loss, count_own_tokens, count_tokens
         from jax_diversity.sequences.characteristics.sequence_clusters import count_sequence_clusters, nearest_clusters
 
         if family == TOKENS:
-            return self.count_own_tokens(segments)
+            return count_own_tokens(segments, self.tokens, self.vocab_size, self.end_id)
         if family not in self.group_names:
             raise UserError(f"Expected a family among {', '.join(self.group_names)}, found {family!r}.")
         if family == SEQUENCE_CLUSTER:
-            centres = characterized.read_centres(self.stored)
-            clusters = nearest_clusters(segments, self.count_own_tokens, centres)
+            centres = characterized.CENTRES.read(self.stored)
+            clusters = nearest_clusters(segments, self.count_segments, centres)
             return count_sequence_clusters(segments, clusters, len(centres))
         if family == LOSS:
             return count_loss(segments, self.tokens)
-        groups = pq.read_table(characterized.codes_file(self.stored), columns=[family])[family].to_numpy()
+        groups = pq.read_table(characterized.CODES.path(self.stored), columns=[family])[family].to_numpy()
         return count_tokens(segments, Codes(groups.astype(np.int32), self.group_names[family]))
 
     def _counts_of(self, family: str) -> csr_array:
         from jax_diversity.sequences.characteristics.sequence_clusters import count_sequence_clusters
 
         if family == TOKENS:
-            return self.count_own_tokens(self.segments)
+            return self.count_segments(self.segments)
         if family == SEQUENCE_CLUSTER:
-            clusters = characterized.read_sequence_array(self.stored, characterized.SEQUENCE_CLUSTERS)
+            clusters = characterized.SEQUENCE_CLUSTERS.read(self.stored)
             return count_sequence_clusters(self.segments, clusters, len(self.group_names[family]))
         return characterized.read_counts(self.stored, family)
-
-    @cached_property
-    def sequence_documents(self) -> Int64[np.ndarray, " sequence"]:
-        """The document of each training sequence; -1 if no document makes up 99 % of the tokens of the sequence."""
-        return characterized.read_sequence_array(self.stored, characterized.SEQUENCE_DOCUMENTS)
-
-    @cached_property
-    def sequence_copies(self) -> Int64[np.ndarray, "sequence member"]:
-        """For each training sequence, the groups of equal documents that it contains parts of; padded with -1."""
-        return characterized.read_sequence_array(self.stored, characterized.SEQUENCE_COPIES)
-
-    @cached_property
-    def sequence_turns(self) -> Int64[np.ndarray, " sequence"] | None:
-        """Numbers (turns) that order the sequences of documents that are packed several times; -1 for other sequences.
-
-        In the order of the turns, each part of a document comes once, then once more in the same order. None if the
-        documents have no weights.
-        """
-        if self.appearances is None:
-            return None
-        return characterized.read_sequence_array(self.stored, characterized.SEQUENCE_TURNS)
-
-    @property
-    def families(self) -> tuple[str, ...]:
-        """The families that orderings balance."""
-        return characterized.read_families(self.stored, tuple(self.group_names))
-
-    @cached_property
-    def group_names(self) -> Mapping[str, tuple[str, ...]]:
-        """Family -> the names of its groups, for every stored family."""
-        return characterized.read_groups(self.stored)
 
     @cached_property
     def shown_groups(self) -> Mapping[str, tuple[str, ...]]:
@@ -480,11 +330,6 @@ class Dataset(Displayed):
             family: tuple(cluster["name"] for cluster in self.clusters(family)) if family in clusterings else found
             for family, found in self.group_names.items()
         }
-
-    @cached_property
-    def group_tokens(self) -> Mapping[str, Int64[np.ndarray, " group"]]:
-        """Family -> the number of training tokens in each of its groups, for every stored family."""
-        return characterized.read_totals(self.stored)
 
     @cached_property
     def orderings(self) -> Orderings:
@@ -533,20 +378,15 @@ class Dataset(Displayed):
                 "or counts; to avoid it, pass `ordering.indices`. If not, the ordering may belong to another dataset.",
             )
 
-    @property
-    def layout_ordering(self) -> str | None:
-        """The ordering in which the training records are stored; None means the order of the packing."""
-        return written.layout_ordering(self.stored)
-
     @cached_property
     def records(self) -> RecordReader:
         """The training records, in the order in which they are stored (see `layout_ordering`)."""
-        return self._open_records("train")
+        return self._open_records(self.stored)
 
     @cached_property
     def validation_records(self) -> RecordReader:
         """The validation records; there may be none."""
-        return self._open_records("validation")
+        return self._open_records(self.stored.of("validation"))
 
     def verify(self, advance: Callable[[int], None] | None = None) -> list[Fault]:
         """Compare size and SHA-256 of every file with the manifest; `advance` gets the number of bytes read."""
@@ -634,16 +474,10 @@ class Dataset(Displayed):
             measured.figures_file(self.stored, name)
         return ordering
 
-    def _open_records(self, part: Literal["train", "validation"]) -> RecordReader:
-        layout = self.layout_ordering if part == "train" else None
-        return written.open_records(
-            self.stored,
-            part,
-            sequence_length=packed.stored_length(self.stored),
-            overlap=self.overlap,
-            layout=None if layout is None else ordered.ordering_path(self.stored, layout),
-            memory_map=self._memory_map,
-        )
+    def _open_records(self, stored: StoredStages) -> RecordReader:
+        layout = type(self).layout_ordering.read(stored)
+        path = None if layout is None else ordered.ordering_path(stored, layout)
+        return open_records(stored, path, memory_map=self._memory_map)
 
 
 class FilePart(Dataset):
@@ -651,30 +485,15 @@ class FilePart(Dataset):
 
     def __init__(self, whole: Dataset, number: int) -> None:
         self.root, self.remote, self._memory_map = whole.root, whole.remote, whole._memory_map
-        self.stored, self._whole, self._number = whole.stored, whole, number
+        self.stored, self._whole = whole.stored.of(number_of_file=number), whole
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._whole, self._number)
-
-    @cached_property
-    def document_store(self) -> DocumentStore:
-        """The file of the documents."""
-        return prepared.open_document_store(self.stored, self._number)
-
-    @cached_property
-    def embeddings(self) -> Float32[np.ndarray, "document feature"]:
-        """The vectors of the documents."""
-        return np.asarray(embedded.read_embeddings(self.stored, self._number))
+        return type(self), (self._whole, self.stored.number_of_file)
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer of the whole dataset."""
         return self._whole.tokenizer
-
-    @cached_property
-    def tokens(self) -> TokenStore:
-        """The tokens of the documents."""
-        return tokenized.open_tokens(self.stored, self._number)
 
 
 class ValidationPart(Dataset):
@@ -692,7 +511,7 @@ class ValidationPart(Dataset):
 
     def __init__(self, whole: Dataset) -> None:
         self.root, self.remote, self._memory_map = whole.root, whole.remote, whole._memory_map
-        self.stored, self._whole = whole.stored, whole
+        self.stored, self._whole = whole.stored.of("validation"), whole
         if not self.num_sequences:
             reason = whole.counts("pack").get("no_validation")
             raise UserError(
@@ -709,20 +528,10 @@ class ValidationPart(Dataset):
         """The dataset."""
         return self._whole
 
-    @property
-    def num_sequences(self) -> int:
-        """Number of validation sequences."""
-        return self.stored.number("pack", "num_validation_sequences")
-
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the contents of the sequences."""
         return fingerprint("validation", self._whole.fingerprint)
-
-    @cached_property
-    def segments(self) -> Segments:
-        """The packing of the validation sequences."""
-        return self._whole.validation_segments
 
     @cached_property
     def order(self) -> Ordering | OrderingFile:
@@ -737,11 +546,6 @@ class ValidationPart(Dataset):
     def orderings(self) -> Orderings:
         """No orderings by name: those of the dataset are of its training sequences."""
         return Orderings({}, self._read_ordering)
-
-    @cached_property
-    def appearances(self) -> None:
-        """None: validation documents are packed once."""
-        return None
 
     @cached_property
     def sequence_documents(self) -> Int64[np.ndarray, " sequence"]:
@@ -759,23 +563,13 @@ class ValidationPart(Dataset):
 
     def token_counts(self, families: Sequence[str] = ()) -> TokenCounts:
         """Token counts of the validation sequences, in memory."""
-        return self.count_families(families) if families else self.characteristics
+        return self._counts_in_memory(families) if families else self.characteristics
 
     def _counts_of(self, family: str) -> csr_array:
         return self.count_segments(self.segments, family)
 
     def check_origin(self, ordering: Ordering, path: Path | None = None) -> None:
         """Accept every ordering: no ordering of validation sequences is stored with a dataset."""
-
-    @property
-    def layout_ordering(self) -> None:
-        """None: the records are in the order of the packing."""
-        return None
-
-    @cached_property
-    def records(self) -> RecordReader:
-        """The validation records."""
-        return self._whole.validation_records
 
     def __repr__(self) -> str:
         return f"ValidationPart({self.address!r}, {counted(self.num_sequences, 'sequence')})"

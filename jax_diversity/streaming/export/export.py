@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import hold
+from jax_diversity.foundation.locks import hold
 from jax_diversity.foundation.progress import Progress
 from jax_diversity.streaming.dataset import Dataset
 from jax_diversity.streaming.export import megatron

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from jax_diversity.foundation.artifacts import atomic_path, remove_leftovers
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import hold
+from jax_diversity.foundation.locks import hold
 from jax_diversity.streaming.run.run import Run
 
 

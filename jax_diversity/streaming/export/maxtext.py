@@ -23,7 +23,7 @@ from jaxtyping import Int32, Int64
 from jax_diversity.foundation.artifacts import remove_leftovers, write_json, write_text
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import hold
+from jax_diversity.foundation.locks import hold
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.wording import counted
 from jax_diversity.streaming.export.files import Written, common_length

@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Int64, Integer
 
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import hold
+from jax_diversity.foundation.locks import hold
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.wording import counted
 from jax_diversity.schema import Ordering

@@ -8,7 +8,6 @@ loader of `make_loader` over that ordering.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -32,6 +31,7 @@ from jaxtyping import Int64
 from jax_diversity.foundation.artifacts import fingerprint
 from jax_diversity.foundation.checks import as_whole_number
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.locks import lock
 from jax_diversity.foundation.signatures import takes_settings
 from jax_diversity.streaming.dataset.cache import locked
 from jax_diversity.streaming.dataset.dataset import Dataset
@@ -317,7 +317,7 @@ class StreamedFiles:
     def __init__(self, remote: RemoteFolder, records: RecordReader) -> None:
         self._remote = remote
         self._names = [path.relative_to(remote.root).as_posix() for path in records.paths]
-        folder, lock = _new_folder(remote.cache_folder / "streams")
+        folder, file = _new_folder(remote.cache_folder / "streams")
         self.reader = records.moved([folder / path.name for path in records.paths])
         # The lock guards the two fields below: the finished and running fetches by file number, and the number of
         # batches that read each file.
@@ -331,7 +331,7 @@ class StreamedFiles:
         threading.Thread(
             target=work, args=(self._tasks, self._stopping), name="jax-diversity-stream", daemon=True
         ).start()
-        self.close = weakref.finalize(self, _end, self._tasks, self._stopping, folder, lock)
+        self.close = weakref.finalize(self, _end, self._tasks, self._stopping, folder, file)
 
     @contextmanager
     def hold(self, files: FilesOfBatch) -> Iterator[None]:
@@ -376,13 +376,13 @@ class StreamedFiles:
         fetch.add_done_callback(lambda _: path.unlink(missing_ok=True))
 
 
-def _end(tasks: SimpleQueue[Any], stopping: threading.Event, folder: Path, lock: Any) -> None:
+def _end(tasks: SimpleQueue[Any], stopping: threading.Event, folder: Path, file: Any) -> None:
     stopping.set()  # ends a running fetch at its next piece; None then ends the thread
     tasks.put(None)
     # The folder is removed before its lock file, because abandoned folders are found by their lock files.
     shutil.rmtree(folder, ignore_errors=True)
-    Path(lock.name).unlink(missing_ok=True)
-    lock.close()
+    Path(file.name).unlink(missing_ok=True)
+    file.close()
 
 
 def _new_folder(parent: Path) -> tuple[Path, Any]:
@@ -390,16 +390,12 @@ def _new_folder(parent: Path) -> tuple[Path, Any]:
     # A new lock file that is not locked yet looks abandoned, so that other processes must wait until it is locked.
     with locked(parent):
         for path in parent.glob("*.lock"):
-            with path.open("a") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
-                # The lock is free: the process that held it has ended.
-                shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-                path.unlink(missing_ok=True)
+            with path.open("a") as file:
+                if lock(file, wait=False):  # the process that held it has ended
+                    shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+                    path.unlink(missing_ok=True)
         parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
-        lock = folder.with_suffix(".lock").open("a")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    return folder, lock
+        file = folder.with_suffix(".lock").open("a")
+        lock(file)
+    return folder, file

@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from jax_diversity.foundation.errors import UserError
+from jax_diversity.foundation.stored import StoredStages, StoredValue
 
 if TYPE_CHECKING:
-    from jax_diversity.foundation.stored import StoredStages
     from jax_diversity.streaming.records.reading import RecordReader
 
 RECORDS = "records"
 
 
-def layout_ordering(stored: StoredStages) -> str | None:
-    """Return the name of the ordering in which training records are stored; None if it is the order of packing."""
+def _layout_ordering(stored: StoredStages) -> str | None:
     counts = stored.counts("write")
-    return counts["ordering"] if counts["layout"] == "ordered" else None
+    return counts["ordering"] if stored.part == "train" and counts["layout"] == "ordered" else None
 
 
-def open_records(
-    stored: StoredStages,
-    part: Literal["train", "validation"],
-    *,
-    sequence_length: int,
-    overlap: int,
-    layout: Path | None,
-    memory_map: bool,
-) -> RecordReader:
-    """Make a reader of one part's records. See `RecordReader` for the arguments."""
+def open_records(stored: StoredStages, layout: Path | None, *, memory_map: bool) -> RecordReader:
+    """Make a reader of the part's records. See `RecordReader` for the arguments."""
     from jax_diversity.streaming.records.codec import VERSION
     from jax_diversity.streaming.records.reading import RecordReader
 
-    counts = stored.counts("write")
+    counts, part = stored.counts("write"), stored.part
+    overlap = stored.number("pack", "overlap")
     paths, fetch = stored.files_to_fetch("write", f"{RECORDS}/{part}-", ".array_record")
     per_file = counts["records"][part]
     if (found := counts.get("format", 5)) != VERSION:  # the manifest did not have the format before version 6
@@ -54,7 +46,7 @@ def open_records(
     return RecordReader(
         [path.absolute() for path in paths],  # a process that unpickles the reader may have another working folder
         per_file,
-        sequence_length=sequence_length,
+        sequence_length=stored.number("pack", "sequence_length") + overlap,
         dtype=counts["dtype"],
         identity=counts["identity"],
         overlap=overlap,
@@ -63,3 +55,10 @@ def open_records(
         fetch=fetch,
         memory_map=memory_map,
     )
+
+
+class RecordArtifacts:
+    """The artifacts of the stage `write`."""
+
+    layout_ordering = StoredValue(_layout_ordering)
+    """The ordering in which the training records are stored; None means the order of the packing."""

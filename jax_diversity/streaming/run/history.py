@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jax_diversity.foundation.wording import counted
-from jax_diversity.schema.prepared import DUPLICATE_GROUPS, Decision, find_decision
+from jax_diversity.schema.prepared import Decision, DocumentArtifacts, find_decision
 from jax_diversity.streaming.dataset import Dataset
 from jax_diversity.streaming.run.inspection import find_document, ids_of
 
@@ -53,7 +53,7 @@ def document_history(dataset: Dataset, document: str) -> DocumentHistory:
     """
     decision, number = find_decision(dataset.stored, document), find_document(dataset, document)
     copies = np.zeros(0, np.int64)
-    if number is not None and dataset.stored.names("prepare", DUPLICATE_GROUPS):
+    if number is not None and DocumentArtifacts.duplicate_groups.is_stored(dataset.stored):
         groups = dataset.duplicate_groups
         copies = np.setdiff1d(np.flatnonzero(groups == groups[number]), [number])
     names = ids_of(dataset, copies[:_MOST_COPIES])

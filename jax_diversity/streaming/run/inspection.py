@@ -22,8 +22,8 @@ from jax_diversity.ordering.measures.documents import num_repeats
 from jax_diversity.ordering.measures.windows import place, total_variation, window_deviation
 from jax_diversity.schema.documents import ROLES
 from jax_diversity.schema.prepared import find_decision
-from jax_diversity.sequences.characteristics.stored import SEQUENCE_FAMILIES, codes_file, documents_file
-from jax_diversity.sequences.packing.stored import segments_file
+from jax_diversity.sequences.characteristics.stored import CODES, DOCUMENTS, SEQUENCE_FAMILIES
+from jax_diversity.sequences.packing.stored import SEGMENTS
 from jax_diversity.streaming.dataset.dataset import Dataset
 from jax_diversity.streaming.run.joining import joined_groups
 from jax_diversity.streaming.run.run import Run
@@ -276,7 +276,7 @@ def sequence_segments(dataset: Dataset, sequences: Int64[np.ndarray, " row"]) ->
     segments = dataset.records.read_segments(dataset.records.places_of(sequences), expected=sequences)
     wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *(documents for documents, _ in segments)]))
     # The row of a document is read once, even if the document has several segments in the batch.
-    rows_of = [_take_rows(path, wanted) for path in (documents_file(dataset.stored), codes_file(dataset.stored))]
+    rows_of = [_take_rows(path, wanted) for path in (DOCUMENTS.path(dataset.stored), CODES.path(dataset.stored))]
     known = dict(zip(wanted.tolist(), zip(*rows_of, strict=True), strict=True))
     return [
         tuple(
@@ -354,14 +354,14 @@ def _ids(dataset: Dataset) -> Any:
 
     if "characterize" not in dataset.stored.stages:
         return dataset.documents.to_table(columns=["id"])["id"]
-    return pq.read_table(documents_file(dataset.stored), columns=["id"])["id"]
+    return pq.read_table(DOCUMENTS.path(dataset.stored), columns=["id"])["id"]
 
 
 def ids_of(dataset: Dataset, numbers: Int64[np.ndarray, " row"]) -> tuple[str, ...]:
     """The ids of some documents, given by ascending numbers."""
     if "characterize" not in dataset.stored.stages:
         return tuple(_ids(dataset).take(numbers).to_pylist())
-    return tuple(str(row["id"]) for row in _take_rows(documents_file(dataset.stored), numbers))
+    return tuple(str(row["id"]) for row in _take_rows(DOCUMENTS.path(dataset.stored), numbers))
 
 
 def document_parts(dataset: Dataset, document_index: int) -> list[tuple[int, int, int]]:
@@ -369,7 +369,7 @@ def document_parts(dataset: Dataset, document_index: int) -> list[tuple[int, int
     import pyarrow.parquet as pq
 
     columns, wanted = ["sequence_index", "document_offset", "length"], [("document_index", "==", document_index)]
-    found = pq.read_table(segments_file(dataset.stored), columns=columns, filters=wanted)
+    found = pq.read_table(SEGMENTS["train"].path(dataset.stored), columns=columns, filters=wanted)
     return list(zip(*(found[name].to_pylist() for name in columns), strict=True))
 
 

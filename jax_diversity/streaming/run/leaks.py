@@ -15,7 +15,7 @@ from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.folders import distinct_ends
 from jax_diversity.foundation.warned import warn
 from jax_diversity.foundation.wording import counted
-from jax_diversity.sequences.packing.stored import HELD_OUT, SEQUENCES, read_held_out
+from jax_diversity.sequences.packing.stored import PackingArtifacts
 from jax_diversity.streaming.dataset import Dataset
 from jax_diversity.streaming.dataset.dataset import ValidationPart
 from jax_diversity.streaming.run.settings import HeldOut
@@ -57,8 +57,8 @@ def find_leaks(datasets: Sequence[Dataset], for_evaluation: Sequence[Dataset] = 
     for number, (dataset, name) in enumerate(
         zip(datasets, distinct_ends([each.address for each in datasets]), strict=True)
     ):
-        if dataset.fingerprint not in rows and dataset.stored.names("pack", f"{SEQUENCES}/{HELD_OUT}"):
-            own = read_held_out(dataset.stored)
+        if dataset.fingerprint not in rows and PackingArtifacts.document_hashes.is_stored(dataset.stored):
+            own = dataset.document_hashes
             if number >= num_training:
                 own = own.copy()
                 own["held_out"] = True
@@ -174,7 +174,7 @@ def training_part(datasets: Sequence[Dataset], held_out: HeldOut) -> TrainingPar
         if (leaked := leaks.documents.get(dataset.fingerprint)) is not None:
             kept = np.flatnonzero(~_sequences_with(dataset, leaked))
             part = PartOfDataset(dataset, kept)
-            texts = len(np.unique(read_held_out(dataset.stored)["text"][leaked]))
+            texts = len(np.unique(dataset.document_hashes["text"][leaked]))
             left_out = counted(dataset.num_sequences - len(kept), "sequence")
             words.append(f", without {left_out} of {name} with {counted(texts, 'held-out text')}")
         parts.append(part)

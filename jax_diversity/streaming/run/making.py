@@ -24,7 +24,7 @@ from jax_diversity.counts.targets import Targets
 from jax_diversity.foundation.artifacts import write_array
 from jax_diversity.foundation.checks import as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError, did_you_mean, quoted
-from jax_diversity.foundation.folders import locked
+from jax_diversity.foundation.locks import locked
 from jax_diversity.foundation.progress import Advance, ignore
 from jax_diversity.foundation.warned import warn
 from jax_diversity.ordering.base import METHODS, check_uses, order

@@ -24,7 +24,8 @@ from jaxtyping import Int64
 from jax_diversity.foundation.artifacts import fingerprint, signed, write_json
 from jax_diversity.foundation.checks import as_tuple, as_whole_number, check_type
 from jax_diversity.foundation.errors import UserError, in_one_line
-from jax_diversity.foundation.folders import as_path, inside, is_locked
+from jax_diversity.foundation.folders import as_path, inside
+from jax_diversity.foundation.locks import is_locked
 from jax_diversity.streaming.dataset import Dataset, open_dataset
 from jax_diversity.streaming.dataset.orderings import OrderingFile
 from jax_diversity.streaming.run.background import error_of

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from jax_diversity import Characteristics, Segments, compare, duplicate_gaps, measure, order
+from jax_diversity import Characteristics, Segments, compare, measure, order
 from jax_diversity.ordering.measures import floors, prefixes, sliding, verdict, windows
+from jax_diversity.ordering.measures.duplicates import duplicate_gaps
 from jax_diversity.ordering.measures.windows import token_windows
 from jax_diversity.schema.orderings import Positions
 from tests.support.synthetic import synthetic_characteristics

@@ -132,7 +132,7 @@ def config(tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Buil
 def slow_counts(dataset: jd.Dataset, segments: Segments) -> np.ndarray:
     centres = np.load(dataset.root / "characteristics" / "sequence_cluster_centres.npy").astype(np.float64)
     counts = np.zeros((segments.num_sequences, len(centres)))
-    own = dataset.count_own_tokens(segments).toarray()
+    own = dataset.count_segments(segments).toarray()
     weights = np.where(own > 0, 1 + np.log(np.maximum(own, 1)), 0)
     counts[np.arange(len(counts)), (weights @ centres.T).argmax(axis=1)] = own.sum(axis=1)
     return counts

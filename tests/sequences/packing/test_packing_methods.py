@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import jax_diversity as jd
 from benchmarks.packing_picture import FOLDER, PICTURES, all_pictures
-from jax_diversity.sequences.packing.base import METHODS, pack
+from jax_diversity.sequences.packing.base import METHODS, Packed, pack
 from jax_diversity.sequences.packing.pieces import as_atom_size
-from jax_diversity.sequences.packing.report import cluster_mix
+from jax_diversity.sequences.packing.report import PackingReport, cluster_mix
 from tests.support.packing_cases import INSERTED, Token, corpora, fewest_segments, packings, tokens_of
 
 
@@ -267,8 +267,8 @@ def test_topics_that_meet_in_a_sequence(drawn: tuple[np.ndarray, np.ndarray, int
 
 def test_pack_is_public_and_lists_what_it_knows() -> None:
     done = jd.pack([4, 4], 4, clusters=[0, 1])
-    assert isinstance(done, jd.Packed)
-    assert isinstance(done.report, jd.PackingReport)
+    assert isinstance(done, Packed)
+    assert isinstance(done.report, PackingReport)
     assert (done.report.clusters_per_sequence, done.report.mean_segments) == (1.0, 1.0)
     assert METHODS.options("concat") == {"last_sequence": "drop", "atom_size": None}
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import jax_diversity as jd
 from jax_diversity.cli.main import main
 from jax_diversity.foundation.errors import UserError
-from jax_diversity.foundation.folders import hold
+from jax_diversity.foundation.locks import hold
 from jax_diversity.schema import Ordering
 from jax_diversity.streaming.export.levanter import LevanterDataset
 from jax_diversity.streaming.export.maxtext import encode_examples, write_maxtext

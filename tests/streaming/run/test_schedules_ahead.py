@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import jax_diversity as jd
-from jax_diversity.foundation.folders import is_locked
+from jax_diversity.foundation.locks import is_locked
 from jax_diversity.streaming.run import background, making, stored
 from tests.support.runs import batches, whole
 from tests.support.tiny_dataset import write_tiny_dataset

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import jax_diversity as jd
 from jax_diversity.cli.main import main
-from jax_diversity.foundation.folders import locked
+from jax_diversity.foundation.locks import locked
 from jax_diversity.streaming.run.interleaving import interleave
 from jax_diversity.streaming.run.weights import phases_of
 from tests.support.runs import assert_equal_batches, batches, whole
