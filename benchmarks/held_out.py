@@ -96,7 +96,7 @@ def compared(dataset: jd.Dataset, sums: np.ndarray, counts: np.ndarray) -> dict[
                 part = np.flatnonzero(mask)
                 if len(part) >= LEAST:
                     mean = calibrated_mean(losses[part] / targets[part], targets[part], whole.of(part))
-                    reach = float(student_reach(mean.variance**0.5, len(part) - 1))
+                    reach = float(student_reach(mean.variance**0.5, len(part) - 1, mean.skewness))
                     calibrated[name].append((mean.mean - truth, reach))
         squares = {name: np.square(each) for name, each in errors.items()}
         # The ratio's interval: a bootstrap over the choices.
