@@ -87,7 +87,7 @@ class Calibrated(NamedTuple):
     Attributes:
         mean: the estimate.
         variance: the square of its standard error.
-        skewness: the absolute skewness of the mean's noise: 1 if one document has all of it, near 0 for many equal ones.
+        skewness: the absolute skewness of the mean's noise: 1 if one document has all of it, near 0 for many.
         worth: the number of documents whose plain mean would have the same noise.
         longer: the share of the corpus's tokens in documents longer than all evaluated ones, which are not in the mean.
     """
@@ -148,8 +148,8 @@ def calibrated_mean(
     of_effects = max(extent - 2 * float(weights @ shared) + float(reached @ reached), 0.0)
     own = weights * residuals / np.sqrt(np.maximum(diagonal, np.finfo(float).eps))
     noise = max(variance * float(weights @ weights), float(own @ own))
-    worth = 1 / float(weights @ weights)
-    return Calibrated(float(weights @ values), variance * of_effects + noise, float(skewness_of_mean(own)), worth, longer)
+    skewness, worth = float(skewness_of_mean(own)), 1 / float(weights @ weights)
+    return Calibrated(float(weights @ values), variance * of_effects + noise, skewness, worth, longer)
 
 
 def _design(

@@ -83,8 +83,8 @@ class Evaluated:
     **The mean and its interval** are those of all documents of the datasets up to the longest evaluated one, had none
     of them been trained on; `longer` is the share of the tokens in longer documents. The lengths and groups of all
     documents are known, so the mean is calibrated on them (see `lab/calibration.py`). The 95 % interval uses Student's
-    quantile with a correction for skewed losses. It includes the chance that other documents would have been evaluated. It
-    does not include the chance of other seeds of the training. Copies count as one document. With a loss mask, the
+    quantile with a correction for skewed losses. It includes the chance that other documents would have been evaluated.
+    It does not include the chance of other seeds of the training. Copies count as one document. With a loss mask, the
     shares of the evaluated documents take the place of the corpus's, because the targets of the others are not known.
 
     Attributes:
