@@ -7,7 +7,7 @@ others, in a shuffle. The documents that were set aside are then a corpus whose 
 it, a part is chosen again and again, with other seeds: by a hash, and so that it has the mixture of the corpus. The
 result is the variance of the part's mean loss around the mean loss of the corpus, the same for the mean that an
 `Evaluator` gives, which is calibrated on the lengths and groups of all documents, and how many of its intervals hold
-the mean loss of the corpus. Files in `--folder` are kept and read again.
+the mean loss of the documents up to the longest of the part. Files in `--folder` are kept and read again.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ def compared(dataset: jd.Dataset, sums: np.ndarray, counts: np.ndarray) -> dict[
     known = np.flatnonzero(targets)
     losses, targets, tokens = losses[known], targets[known], tokens[known]
     families = {family: matrix[known] for family, matrix in families.items()}
+    bins = length_bins(tokens)
     truth, whole = losses.sum() / targets.sum(), composition(families, tokens)
     found: dict[str, Any] = {"num_units": len(known), "num_tokens": int(tokens.sum()), "loss": truth}
     for fraction in FRACTIONS:
@@ -96,8 +97,9 @@ def compared(dataset: jd.Dataset, sums: np.ndarray, counts: np.ndarray) -> dict[
                 part = np.flatnonzero(mask)
                 if len(part) >= LEAST:
                     mean = calibrated_mean(losses[part] / targets[part], targets[part], whole.of(part))
-                    reach = float(student_reach(mean.variance**0.5, len(part) - 1))
-                    calibrated[name].append((mean.mean - truth, reach))
+                    reach = float(student_reach(mean.variance**0.5, len(part) - 1, mean.skewness))
+                    meant = bins <= bins[part].max()  # documents up to the longest of the part
+                    calibrated[name].append((mean.mean - losses[meant].sum() / targets[meant].sum(), reach))
         squares = {name: np.square(each) for name, each in errors.items()}
         # The ratio's interval: a bootstrap over the choices.
         draws = np.random.default_rng(0).integers(NUM_CHOICES, size=(2000, NUM_CHOICES))

@@ -13,6 +13,10 @@ model*; with the walk it is kriging) of the mean at the corpus's own shares of t
 whose weights depend on lengths and groups alone, not on the losses. So the means of two models on the same documents
 differ by the mean of the differences.
 
+The mean is that of the documents that are not longer than the longest evaluated one (by bins of half an octave). The
+losses of longer ones are not known: real ones are often of another kind (tables, mail attachments), and intervals that
+assumed a course of the losses did not hold their mean.
+
 The ratios are constants and not estimated: twenty documents do not determine them, and estimates that are 0 by chance
 gave intervals that were far too short. The variance of the mean has two parts, the error of the prediction and the
 noise of the documents; the noise is also computed from every document's own residual, and the larger one counts,
@@ -29,6 +33,8 @@ import numpy as np
 from jaxtyping import Float64, Int64, Num
 from scipy import sparse
 from scipy.linalg import cho_factor, cho_solve
+
+from jax_diversity.schema.intervals import skewness_of_mean
 
 _GROUPS = 0.5
 _STEP = 0.15
@@ -76,17 +82,19 @@ class Composition:
 
 
 class Calibrated(NamedTuple):
-    """The mean of a corpus.
+    """The mean of the documents of a corpus that are not longer than all evaluated ones.
 
     Attributes:
         mean: the estimate.
         variance: the square of its standard error.
+        skewness: the absolute skewness of the mean's noise: 1 if one document has all of it, near 0 for many.
         worth: the number of documents whose plain mean would have the same noise.
-        longer: the share of the corpus's tokens in documents longer than all evaluated ones, which say little of them.
+        longer: the share of the corpus's tokens in documents longer than all evaluated ones, which are not in the mean.
     """
 
     mean: float
     variance: float
+    skewness: float
     worth: float
     longer: float
 
@@ -110,7 +118,7 @@ def calibrated_mean(
     composition: Composition,
     group: tuple[str, int] | None = None,
 ) -> Calibrated:
-    """Estimate the mean of all documents, or of those of one group, from at least two documents.
+    """Estimate the mean of all documents up to the longest evaluated ones, or of those of one group, from at least two.
 
     Args:
         values: the mean loss of every evaluated document.
@@ -138,9 +146,10 @@ def calibrated_mean(
     variance = max(float(values @ residuals), 0.0) / (len(values) - 1)
     reached = columns.T @ weights
     of_effects = max(extent - 2 * float(weights @ shared) + float(reached @ reached), 0.0)
-    own = residuals**2 / np.maximum(diagonal, np.finfo(float).eps)
-    noise = max(variance * float(weights @ weights), float(weights**2 @ own))
-    return Calibrated(float(weights @ values), variance * of_effects + noise, 1 / float(weights @ weights), longer)
+    own = weights * residuals / np.sqrt(np.maximum(diagonal, np.finfo(float).eps))
+    noise = max(variance * float(weights @ weights), float(own @ own))
+    skewness, worth = float(skewness_of_mean(own)), 1 / float(weights @ weights)
+    return Calibrated(float(weights @ values), variance * of_effects + noise, skewness, worth, longer)
 
 
 def _design(
@@ -153,22 +162,26 @@ def _design(
         also of groups without an evaluated document; and the share of the tokens in longer documents.
     """
     tokens = composition.tokens if group is None else composition.families[group[0]].tokens[:, group[1]]
-    all_tokens = tokens.sum(axis=1)
-    of_dataset = np.bincount(composition.dataset, targets, len(tokens)) / targets.sum()
-    scale = np.divide(of_dataset, all_tokens, out=np.zeros_like(of_dataset), where=all_tokens > 0)
-    shares = tokens * scale[:, None]
-    # A document has made all steps of the walk up to its own bin. Only longer documents make the further steps, so they
-    # have no column: they add to the variance alone.
-    beyond = np.cumsum(shares.sum(axis=0)[::-1])[::-1]
     top = int(composition.bins.max()) + 1
+    of_dataset = np.bincount(composition.dataset, targets, len(tokens)) / targets.sum()
+
+    def per_token(counted: Float64[np.ndarray, "dataset bin"]) -> Float64[np.ndarray, " dataset"]:
+        sums = counted.sum(axis=1)
+        return np.divide(of_dataset, sums, out=np.zeros_like(of_dataset), where=sums > 0)
+
+    longer = float(tokens[:, top:].sum(axis=1) @ per_token(tokens))
+    scale = per_token(tokens[:, :top])
+    shares = tokens[:, :top] * scale[:, None]
+    # A document has made all steps of the walk up to its own bin.
+    beyond = np.cumsum(shares.sum(axis=0)[::-1])[::-1]
     made = np.sqrt(_STEP) * (composition.bins[:, None] >= np.arange(1, top))
-    blocks, means = [sparse.csr_array(made)], [np.sqrt(_STEP) * beyond[1:top]]
+    blocks, means = [sparse.csr_array(made)], [np.sqrt(_STEP) * beyond[1:]]
     extent = _STEP * float(beyond[1:] @ beyond[1:])
     effects = [(composition.dataset, shares.sum(axis=1))] if len(tokens) > 1 else []
     for family in composition.families.values() if group is None else ():
         if not family.has_effects:
             continue
-        of_groups = family.tokens.sum(axis=2) * scale[:, None]
+        of_groups = family.tokens[:, :, :top].sum(axis=2) * scale[:, None]
         effects.append((composition.dataset * of_groups.shape[1] + family.codes, of_groups.ravel()))
     for codes, of_groups in effects:
         groups, column = np.unique(codes, return_inverse=True)
@@ -176,4 +189,4 @@ def _design(
         blocks.append(sparse.csr_array(entries, shape=(len(codes), len(groups))))
         means.append(np.sqrt(_GROUPS) * of_groups[groups])
         extent += _GROUPS * float(of_groups @ of_groups)
-    return sparse.csr_array(sparse.hstack(blocks)), np.concatenate(means), extent, float(beyond[top : top + 1].sum())
+    return sparse.csr_array(sparse.hstack(blocks)), np.concatenate(means), extent, longer

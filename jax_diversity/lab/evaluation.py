@@ -54,7 +54,7 @@ class MeanLoss(MeanInterval):
         num_targets: number of evaluated target tokens.
         num_documents: number of documents with target tokens; copies of a document count once.
         worth: the number of equal documents whose plain mean would have the same noise.
-        longer: the share of the corpus's tokens in documents longer than all evaluated ones.
+        longer: the share of the corpus's tokens in documents longer than all evaluated ones, which are not in the mean.
         is_difference: whether it is a difference of the losses of two models.
     """
 
@@ -72,7 +72,7 @@ class MeanLoss(MeanInterval):
             return f"{self.mean:.4f} nats per token ({number}; {TOO_FEW}{pair})"
         facts = [f"{number} worth {self.worth:,.0f}", f"their plain mean {self.plain:.4f}"]
         if self.longer >= _MENTIONED:
-            facts.append(f"{self.longer:.0%} of the corpus is in longer documents")
+            facts.append(f"without longer documents, {self.longer:.0%} of the corpus")
         return f"{self.mean:.4f} ± {self.reach:.4f} nats per token ({'; '.join(facts)}{pair})"
 
 
@@ -80,10 +80,11 @@ class MeanLoss(MeanInterval):
 class Evaluated:
     """The losses of some documents; an `Evaluator` returns it. The difference of two is that of two models.
 
-    **The mean and its interval** are those of all documents of the datasets, had none of them been trained on. The
-    lengths and groups of all documents are known, so the mean is calibrated on them (see `lab/calibration.py`), and the
-    95 % interval uses Student's quantile. It includes the chance that other documents would have been evaluated. It
-    does not include the chance of other seeds of the training. Copies count as one document. With a loss mask, the
+    **The mean and its interval** are those of all documents of the datasets up to the longest evaluated one, had none
+    of them been trained on; `longer` is the share of the tokens in longer documents. The lengths and groups of all
+    documents are known, so the mean is calibrated on them (see `lab/calibration.py`). The 95 % interval uses Student's
+    quantile with a correction for skewed losses. It includes the chance that other documents would have been evaluated.
+    It does not include the chance of other seeds of the training. Copies count as one document. With a loss mask, the
     shares of the evaluated documents take the place of the corpus's, because the targets of the others are not known.
 
     Attributes:
@@ -213,7 +214,7 @@ class Evaluated:
             return MeanLoss(plain, np.nan, np.nan, plain, targets, number, np.nan, np.nan, self.is_difference)
         found = calibrated_mean(sums / counts, counts, self.composition.of(documents[first]), group)
         error = float(np.sqrt(found.variance))
-        reach = float(student_reach(error, number - 1))
+        reach = float(student_reach(error, number - 1, found.skewness))
         return MeanLoss(found.mean, error, reach, plain, targets, number, found.worth, found.longer, self.is_difference)
 
 

@@ -49,11 +49,26 @@ class MeanInterval(Interval):
         return self.value
 
 
-def student_reach(error: Any, freedom: Any) -> Any:
+def student_reach(error: Any, freedom: Any, skewness: Any = 0.0) -> Any:
     """Half the width of a 95 % interval by Student's quantile; numbers or arrays.
+
+    With skewed noise the quantile t is too small: a mean of few numbers rarely has one of the large ones. To the order
+    of 1/sqrt(n) it lacks t² skewness / 3 (Johnson 1978, *Modified t tests and confidence intervals for asymmetrical
+    populations*). Twice as much is added, because the skewness of few numbers is smaller than that of all.
 
     Args:
         error: the standard error.
         freedom: the degrees of freedom; below 1 they count as 1.
+        skewness: the skewness of the mean (`skewness_of_mean`).
     """
-    return stats.t.ppf((1 + _LEVEL) / 2, np.fmax(freedom, 1)) * error
+    quantile = stats.t.ppf((1 + _LEVEL) / 2, np.fmax(freedom, 1))
+    return quantile * error * (1 + 2 / 3 * quantile * skewness)
+
+
+def skewness_of_mean(parts: Any) -> Any:
+    """The absolute skewness of the sum of independent numbers with the mean 0, along the first axis.
+
+    For n equal numbers it is their skewness divided by sqrt(n). It is at most 1.
+    """
+    squares = (parts**2).sum(axis=0)
+    return np.abs((parts**3).sum(axis=0)) / np.where(squares > 0, squares, 1.0) ** 1.5

@@ -15,7 +15,7 @@ from jax_diversity.foundation.errors import UserError, in_one_line, quoted
 from jax_diversity.lab.sampling.population import as_numbers
 from jax_diversity.lab.sampling.sample import Sample
 from jax_diversity.lab.sampling.variance import fit_components, mean_deviations
-from jax_diversity.schema.intervals import LEAST, TOO_FEW, MeanInterval, student_reach
+from jax_diversity.schema.intervals import LEAST, TOO_FEW, MeanInterval, skewness_of_mean, student_reach
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def _by_group(
 
 def _columns(
     values: Float64[np.ndarray, " chosen"], own: Float64[np.ndarray, "chosen number"], sample: Sample
-) -> list[tuple[float, float, float, float, int, int]]:
+) -> list[tuple[float, float, float, float, float, int, int]]:
     """Return the arguments of `_one` for each column of weights."""
     number = len(own)
     means = values @ own / own.sum(axis=0)
@@ -209,13 +209,14 @@ def _columns(
     deviations = mean_deviations(sample.characteristics, sample.shares, np.arange(number))
     variance = np.minimum(found.of_mean(left, deviations), plain * left)
     effective = own.sum(axis=0) ** 2 / (own**2).sum(axis=0)
-    rows = (own > 0).sum(axis=0)
+    rows, skewness = (own > 0).sum(axis=0), skewness_of_mean(scaled)
     return [
         (
             float(means[place]),
             float(variance[place]),
             float(plain[place]),
             float(effective[place]) - 1,
+            float(skewness[place]),
             held,
             sample.num_all,
         )
@@ -249,7 +250,8 @@ def _regressed(
     scaled = relative * (values - values @ relative / number)
     effective = float(own.sum() ** 2 / (own**2).sum())
     of_losses = float((scaled**2).sum()) / (number - 1)
-    return _one(float(mean), variance, of_losses, effective - 2, number, sample.num_all, by_group)
+    skewness = float(skewness_of_mean(rest))
+    return _one(float(mean), variance, of_losses, effective - 2, skewness, number, sample.num_all, by_group)
 
 
 def _one(
@@ -257,6 +259,7 @@ def _one(
     variance: float,
     plain: float,
     freedom: float,
+    skewness: float,
     number: int,
     number_of_all: int,
     by_group: Mapping[str, LossEstimate] | None = None,
@@ -266,6 +269,6 @@ def _one(
         error = reach = worth = math.nan
     else:
         error = math.sqrt(variance)
-        reach = float(student_reach(error, freedom))
+        reach = float(student_reach(error, freedom, skewness))
         worth = plain / (variance + plain / number_of_all) if plain > 0 else float(number)
     return LossEstimate(mean, error, reach, number, number_of_all, worth, by_group or {})

@@ -194,10 +194,10 @@ class BatchIterator(grain.DatasetIterator[Batch]):
             raise UserError(f"Expected a loader's state of version {_STATE_VERSION}, found {state['version']}.")
         position = _as_position(state["position"])
         if not 0 <= position <= self._windows.end:
-            raise UserError(
-                f"Expected a position in 0 .. {self._windows.end}, found {position}; "
-                "give the loader as many epochs as the run that was saved."
+            todo = (
+                "restore the state as it was" if position < 0 else "give the loader as many epochs as the run that was"
             )
+            raise UserError(f"Expected a position in 0 .. {self._windows.end}, found {position}; {todo} saved.")
         known = {
             "dataset": state["dataset"] == self._batches.run.identity,
             "ordering": self._batches.run.continues(position, state["ordering"]),

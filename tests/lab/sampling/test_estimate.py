@@ -78,6 +78,17 @@ def test_intervals_hold_the_truth(
         assert np.mean([each.error for each in found]) < np.mean([each.error for each in plain])
 
 
+@pytest.mark.parametrize(("size", "least"), [(16, 0.86), (64, 0.9)])
+def test_intervals_of_few_skewed_losses_hold_the_mean(chars: jd.Characteristics, size: int, least: float) -> None:
+    """Log-normal losses: with Student's quantile alone .78 of the intervals of 16 sequences held the mean."""
+    rng, held = np.random.default_rng(size), []
+    for _ in range(300):
+        losses = rng.lognormal(0, 1, chars.num_sequences)
+        found = jd.estimate(losses[:size], jd.Sample.of(chars, np.arange(size)))
+        held.append(found.low <= losses.mean() <= found.high)
+    assert np.mean(held) >= least
+
+
 def test_a_balanced_sample_has_a_smaller_error(chars: jd.Characteristics, samples: dict[bool, list[jd.Sample]]) -> None:
     losses = losses_of(chars, "linear")
     found = {balanced: [jd.estimate(losses[each.positions], each) for each in of] for balanced, of in samples.items()}

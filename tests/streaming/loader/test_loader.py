@@ -274,7 +274,8 @@ def test_a_position_may_be_an_integer_of_an_array(tiny, kind):
         (16.0, "a whole number, found .*16.0.* of the type float"),
         (True, "a whole number, found .*True.* of the type bool"),
         (np.float32(16), "a whole number, .* of the type float32"),
-        (-16, r"a position in 0 \.\. \d+, found -16"),
+        (-16, r"a position in 0 \.\. \d+, found -16; restore the state"),
+        (10**9, r"a position in 0 \.\. \d+, found 1000000000; give the loader as many epochs"),
     ],
 )
 def test_the_sentence_tells_a_wrong_type_from_a_wrong_range(tiny, position, sentence):
