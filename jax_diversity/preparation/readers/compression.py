@@ -194,9 +194,11 @@ class GzipMembers(io.RawIOBase):
         self._pieces, self._ready = self._members(), memoryview(b"")
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, and return the number of bytes; 0 at the end."""
         while not len(self._ready):
             piece = next(self._pieces, None)
             if piece is None:

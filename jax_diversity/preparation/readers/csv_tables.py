@@ -20,8 +20,8 @@ def read_csv(file: InputFile, config: CorpusConfig, advance: Advance, form: Reco
     """Read the documents of the rows: the columns are fields, as in JSON Lines.
 
     Of comma, tab, semicolon and bar, the most frequent character of the first line separates the cells. Cells in double
-    quotes may have line breaks (RFC 4180). Of a row with misplaced quotes, every line is read alone; a line between tabs
-    is then read without quoting, and `\\"` is a quote.
+    quotes may have line breaks (RFC 4180). Of a row with misplaced quotes, every line is read alone: a line with tabs
+    without quoting, and `\\"` as a quote.
     """
     return form.documents(file, config, _rows(file, advance))
 

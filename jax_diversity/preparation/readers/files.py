@@ -223,7 +223,7 @@ class InputFile:
 
     @contextmanager
     def stream(self, by_member: bool = False) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
-        """Yield the stored bytes and the content: decompressed, and in UTF-8 if it begins with the mark of UTF-16 or UTF-32.
+        """Yield the stored bytes and the content: decompressed, and in UTF-8 if it has the mark of UTF-16 or UTF-32.
 
         With `by_member`, damaged members of gzip are left out (`GzipMembers`). Other faults are `UserError`s.
         """
