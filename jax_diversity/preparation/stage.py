@@ -201,7 +201,7 @@ def summary(counts: Counts) -> str:
     text += "".join(_hidden(counts))
     if media := counts.get("num_media_parts"):
         text += f"; {media:,} images and other parts of chats became placeholders such as <image>"
-    if number := counts["num_other_encodings"]:
+    if number := counts.get("num_other_encodings"):
         text += f"; {counted(number, 'document')} not in UTF-8, read in the encoding of the field `encoding`"
     if replaced := counts["num_replaced"]:
         text += f"; {counted(replaced, 'character')} could not be decoded (U+FFFD)"

@@ -136,8 +136,8 @@ _DROPPED = frozenset(
     webarchive; self-published inline; anchor; anchors; coord; coordinates; flagicon; flag icon; flagicon image
     short description; inflation; audio icon; listen; hatnote; main; see also; further; details; about; for
     distinguish; redirect; other uses; pronunciation needed; clear; reflist; toc; authority control
-    commons category; portal; noteta; sister project; image; wide image; multiple image; increase; decrease; steady; gain
-    loss; rating; age in years and days; time ago; currentyear; shy; wbr; zwj; zwnj; wikisource; wikiquote
+    commons category; portal; noteta; sister project; image; wide image; multiple image; increase; decrease; steady
+    gain; loss; rating; age in years and days; time ago; currentyear; shy; wbr; zwj; zwnj; wikisource; wikiquote
     wiktionary; use dmy dates; use mdy dates; use british english; use american english
     """)
 )
