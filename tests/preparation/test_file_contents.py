@@ -71,7 +71,7 @@ def test_the_mark_of_an_encoding_counts_in_every_format(tmp_path: Path, encoding
         ("koi8-r", "Это длинный текст на русском языке, который мы читаем без указания кодировки."),
         ("latin-1", "Das Mädchen läuft über die Straße und grüßt, aber niemand grüßt zurück."),
         ("cp932", "これは日本語の文章です。長い文章を読みます。"),
-        ("gb18030", "这是一个没有声明编码的中文文本文件，我们要把它读出来。"),
+        ("gb18030", "这是一个没有声明编码的中文文本文件。我们要把它读出来。"),
         ("utf-16-le", "Plain text without a mark."),
     ],
 )
@@ -359,6 +359,11 @@ def test_the_shards_of_a_crawl_are_one_source(ending: str) -> None:
         InputFile(f"/x/{SEGMENT}-{number:05d}{ending}", f"{SEGMENT}-{number:05d}{ending}").source for number in range(3)
     }
     assert sources == {SEGMENT}
+
+
+def test_the_files_of_an_extracted_wiki_are_one_source() -> None:
+    assert {InputFile(f"/x/{name}", name).source for name in ("AA/wiki_00", "AB/wiki_99", "AB/wiki_07.bz2")} == {"wiki"}
+    assert InputFile("/x/wiki_2024.jsonl", "wiki_2024.jsonl").source == "wiki_2024"
 
 
 @pytest.mark.parametrize(
