@@ -209,7 +209,7 @@ CODE_BLOCKS = {
     .replace("<code></code>", "&nbsp;"),
     "numbers in a table, Crayon": (
         '<div class="crayon-syntax"><table class="crayon-table"><tr><td class="crayon-nums"><div>'
-        f'{each_line("<div class=crayon-num>{number}</div>")}</div></td><td class="crayon-code"><div class="crayon-pre">'
+        f'{each_line("<div class=crayon-num>{number}</div>")}</div></td><td class="crayon-code"><div>'
         f"{each_line('<div class=crayon-line>{line}</div>')}</div></td></tr></table></div>"
     )
     .replace("    ", "&nbsp;" * 4)

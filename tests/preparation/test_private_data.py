@@ -64,7 +64,7 @@ PUBLISHED = [
     ("+1 650-253-0000, +49 (0)30 901820!", "<phone>, <phone>!", {"phone": 2}),
     ("Tel.030 1234567, T\u00e9l.01 23 45 67 89", "Tel.<phone>, T\u00e9l.<phone>", {"phone": 2}),
     ("\u0442\u0435\u043b.8(495)123-45-67, v.030 1234567", "\u0442\u0435\u043b.<phone>, v.030 1234567", {"phone": 1}),
-    ("טלפון050-234-5678בבקשה", "טלפון<phone>בבקשה", {"phone": 1}),
+    ("\u05d8\u05dc\u05e4\u05d5\u05df050-234-5678", "\u05d8\u05dc\u05e4\u05d5\u05df<phone>", {"phone": 1}),
     ("?e=john.doe%2540example.org, 100%25 sure", "?e=<email>, 100%25 sure", {"email": 1}),
     ("Tel.: (030) 90 18 20 - Fax 901821", "Tel.: <phone> - Fax 901821", {"phone": 1}),
     ("jane [at] example [dot] org, jo.doe(at)uni.edu", "<email>, <email>", {"email": 2}),

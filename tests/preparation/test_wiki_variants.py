@@ -56,8 +56,8 @@ def test_links_to_other_wikis() -> None:
 
 
 def test_signs_of_templates() -> None:
-    assert plain("The ''Titanic''{{'s}} bow, 3 {{×}} 4, {{okina}}Iolani", "en") == (
-        "The Titanic\u2019s bow, 3 × 4, \u02bbIolani"
+    assert plain("The ''Titanic''{{'s}} bow, 3 {{\u00d7}} 4, {{okina}}Iolani", "en") == (
+        "The Titanic\u2019s bow, 3 \u00d7 4, \u02bbIolani"
     )
 
 

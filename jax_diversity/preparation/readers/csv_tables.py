@@ -90,14 +90,14 @@ def _each_line(lines: list[str], names: list[str], delimiter: str) -> list[list[
             forms.append({"doublequote": False, "escapechar": "\\"})
         if delimiter == "\t" and _is_whole(names)(line):
             forms.append({"quoting": csv.QUOTE_NONE})
+        cells: list[str] | Problem = []
         for form in forms:
             try:
-                found.append(next(csv.reader([line], delimiter=delimiter, strict=True, **form), []))
+                cells = next(csv.reader([line], delimiter=delimiter, strict=True, **form), [])
                 break
             except csv.Error as error:
-                problem = Problem("num_broken_records", f"not CSV: {error}")
-        else:
-            found.append(problem)
+                cells = Problem("num_broken_records", f"not CSV: {error}")
+        found.append(cells)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
+from typing import Any
 
 from jax_diversity.foundation.errors import UserError
 from jax_diversity.foundation.progress import Advance
@@ -53,10 +54,11 @@ def read_text(file: InputFile, advance: Advance, begins: str | None = None, *, i
     if error := container_error(whole, file.address, PurePosixPath(file.address).name):
         raise error
     text, encoding = _decoded(whole)
-    if encoding is None or (problem := undecodable(text)):
-        yield place, Problem("num_undecodable", "binary data, not text") if encoding is None else problem
+    problem = Problem("num_undecodable", "binary data, not text") if encoding is None else undecodable(text)
+    if problem is not None:
+        yield place, problem
         return
-    about = {} if encoding == "utf-8" else {ENCODING: encoding}
+    about: dict[str, Any] = {} if encoding == "utf-8" else {ENCODING: encoding}
     language = _programming_language(file.name)
     code = f"code:{language}" if language else None
     # The source is the folder: with one source for each file, every document would be a separate group.
