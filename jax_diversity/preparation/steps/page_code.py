@@ -16,7 +16,10 @@ from jax_diversity.preparation.steps.raised import with_raised
 
 _LONGEST_TAG, _LONGEST_BLOCK, _LONGEST_NUMBERS, _MOST_LEVELS = 2000, 200_000, 50_000, 3
 _FIGURE = re.compile(rf"<figure([^<>]{{0,{_LONGEST_TAG}}}+)>")
-_OPEN = re.compile(rf"<(pre|table|code)(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>")
+_OPEN = re.compile(rf"<(pre|table)(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>")
+# Most `code` elements are words within a line. One with `<br>` is a block.
+_OPEN_OR_CODE = re.compile(rf"<(pre|table|code)(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>")
+_CODE_WITH_BREAK = re.compile(rf"<code(?![\w-])[^<>]{{0,{_LONGEST_TAG}}}+>[^<]{{0,500}}<br")
 _TAG = re.compile(rf"<(/?)([a-z][a-z0-9]*)([^<>]{{0,{_LONGEST_TAG}}}+)>", re.IGNORECASE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _NUMBER_CLASS = re.compile(
@@ -29,7 +32,7 @@ _LINE_CLASS = re.compile(
     re.IGNORECASE,
 )
 _CODE_CELL = re.compile(r"<pre(?![\w-])|blob-code|hljs-ln-code|code-line|crayon-code|class=[\"']?(?:code|lntd)\b")
-_SIGNS_OF_CODE = ("<pre", "<code", "blob-code", "hljs-ln-code", "code-line", "syntaxhighlighter", "crayon-code")
+_SIGNS_OF_CODE = ("<pre", "blob-code", "hljs-ln-code", "code-line", "syntaxhighlighter", "crayon-code")
 _BREAK_AT_END = re.compile(r"(<br[^<>]{0,20}>)\r?\n", re.IGNORECASE)
 _BLANK_LINE = re.compile(r"^[ \t]+$", re.MULTILINE)
 _OF_NUMBERS = re.compile(r"[\s\d]*")
@@ -80,11 +83,13 @@ def with_marked_code(page: str, lowered: str) -> tuple[str, list[str]]:
         lowered: the page in small letters.
     """
     codes: list[str] = []
-    if not any(map(lowered.__contains__, _SIGNS_OF_CODE)) or _BEGIN in page:
+    has_breaks = "<code" in lowered and "<br" in lowered and _CODE_WITH_BREAK.search(lowered) is not None
+    if (not has_breaks and not any(map(lowered.__contains__, _SIGNS_OF_CODE))) or _BEGIN in page:
         return page, codes
     elements = {name: Elements(lowered, name) for name in ("pre", "table", "code")}
     parts, position = list[str](), 0
-    while match := _OPEN.search(lowered, position):
+    opening = _OPEN_OR_CODE if has_breaks else _OPEN
+    while match := opening.search(lowered, position):
         end = elements[match[1]].closing(match.end(), _LONGEST_BLOCK, _MOST_LEVELS if match[1] == "table" else 1)
         content = page[match.end() : end] if end >= 0 else ""
         is_table = match[1] == "table"
